@@ -40,17 +40,23 @@ func newDemo(ctx context.Context, out io.Writer, c *cli.Client) *demo {
 func (d *demo) play(standIn string) error {
 	return d.steps(
 		func() error {
-			return d.atOnce("One server of each role:", "server create app-eu-@ --role app --region eu --watch", "server create db-shard-sg-@ --role db-shard --region sg --volume-gb 20 --watch",
-				"server create redis-pool-us-@ --role redis-pool --region us --watch", "server create node-eu-@ --role node --region eu --tag demo --watch", "server create edge-eu-@ --role edge --region eu --watch")
+			return d.atOnce("One server of each role:", "server create app-eu-@ --role app --region eu --watch",
+				"server create db-shard-sg-@ --role db-shard --region sg --volume-gb 20 --watch",
+				"server create redis-pool-us-@ --role redis-pool --region us --watch",
+				"server create node-eu-@ --role node --region eu --tag demo --watch",
+				"server create edge-eu-@ --role edge --region eu --watch")
 		},
 		func() error {
-			return d.run("A warm server, which the next tenant of its plan claims immediately:", "org set acme --tier enterprise -q", "org set corp --tier enterprise -q", "pool warm set eu starter 1")
+			return d.run("A warm server, which the next tenant of its plan claims immediately:",
+				"org set acme --tier enterprise -q", "org set corp --tier enterprise -q", "pool warm set eu starter 1")
 		},
 		d.warm,
 		func() error {
 			return d.atOnce("A tenant of each plan: trial shares a server, starter claims the warm one, the others get dedicated ones:",
-				"tenant create trial-@ --org acme --region eu --plan trial --policy shared --watch", "tenant create starter-@ --org acme --region eu --plan starter --apps erpnext --watch",
-				"tenant create business-@ --org corp --region eu --plan business --residency DE --watch", "tenant create enterprise-@ --org corp --region eu --plan enterprise --watch")
+				"tenant create trial-@ --org acme --region eu --plan trial --policy shared --watch",
+				"tenant create starter-@ --org acme --region eu --plan starter --apps erpnext --watch",
+				"tenant create business-@ --org corp --region eu --plan business --residency DE --watch",
+				"tenant create enterprise-@ --org corp --region eu --plan enterprise --watch")
 		},
 		func() error { return d.openSites("trial", "starter", "business", "enterprise") },
 		d.move,
@@ -66,11 +72,15 @@ func (d *demo) move() error {
 		fmt.Fprintf(d.out, "\nNo tenant moves: %s.\n", cmp.Or(d.sites.missing, "no versitygw here (make versitygw)"))
 		return nil
 	}
-	if err := d.atOnce("Two app servers with the same tag, and a DB shard and a Redis pool for them:", "server create app-1-eu-@ --role app --region eu --tag moves-@ --watch", "server create app-2-eu-@ --role app --region eu --tag moves-@ --watch",
-		"server create db-shard-eu-@ --role db-shard --region eu --watch", "server create redis-pool-eu-@ --role redis-pool --region eu --watch"); err != nil {
+	if err := d.atOnce("Two app servers with the same tag, and a DB shard and a Redis pool for them:",
+		"server create app-1-eu-@ --role app --region eu --tag moves-@ --watch",
+		"server create app-2-eu-@ --role app --region eu --tag moves-@ --watch",
+		"server create db-shard-eu-@ --role db-shard --region eu --watch",
+		"server create redis-pool-eu-@ --role redis-pool --region eu --watch"); err != nil {
 		return err
 	}
-	if err := d.run("A tenant that moves from one to the other while its site is asked for without a pause:", "tenant create mover-@ --org acme --region eu --plan starter --policy shared --require moves-@ --watch"); err != nil {
+	if err := d.run("A tenant that moves from one to the other while its site is asked for without a pause:",
+		"tenant create mover-@ --org acme --region eu --plan starter --policy shared --require moves-@ --watch"); err != nil {
 		return err
 	}
 	slug := "mover-" + d.suffix
@@ -102,7 +112,8 @@ func (d *demo) move() error {
 		return err
 	}
 	// As a browser: with connections that are kept.
-	client.Transport.(*http.Transport).DisableKeepAlives, client.Transport.(*http.Transport).ForceAttemptHTTP2 = false, true
+	client.Transport.(*http.Transport).DisableKeepAlives, client.Transport.(*http.Transport).ForceAttemptHTTP2 = false,
+		true
 	asked := askAgainAndAgain(d.ctx, client, *t.SiteUrl)
 	err = d.line("tenant move mover-@ --watch")
 	r := asked()
@@ -110,9 +121,11 @@ func (d *demo) move() error {
 		return err
 	}
 	_, to, err := read()
-	fmt.Fprintf(d.out, "moved %s from %s to %s: %d requests, %d failed, longest gap %d ms\n", slug, from, to, r.requests, r.failed, r.gap.Milliseconds())
+	fmt.Fprintf(d.out, "moved %s from %s to %s: %d requests, %d failed, longest gap %d ms\n", slug, from, to,
+		r.requests, r.failed, r.gap.Milliseconds())
 	if err == nil && (r.failed > 0 || from == to) {
-		err = fmt.Errorf("%d of %d requests failed while %s moved from %s to %s: %s", r.failed, r.requests, slug, from, to, r.why)
+		err = fmt.Errorf("%d of %d requests failed while %s moved from %s to %s: %s", r.failed, r.requests, slug, from,
+			to, r.why)
 	}
 	return err
 }
@@ -158,7 +171,8 @@ func (d *demo) fleet() error {
 	var f api.Fleet
 	return d.steps(
 		func() error {
-			return d.run("A fleet over three regions, with at most one server in us:", "policy create demo-spread --region eu=50 --region us=50:1 --region sg=25 -q",
+			return d.run("A fleet over three regions, with at most one server in us:",
+				"policy create demo-spread --region eu=50 --region us=50:1 --region sg=25 -q",
 				"fleet create demo-pool --role redis-pool --policy demo-spread -q")
 		},
 		func() error { return d.c.Do(d.ctx, http.MethodGet, "/v1/fleets/demo-pool", nil, nil, &f) },
@@ -184,24 +198,31 @@ func (d *demo) workloads(standIn string) error {
 	}
 	return d.steps(
 		func() error {
-			return d.run("Process groups on a server that offers 1 GiB and 2 CPUs to them:", "fleet create work-@ --role app --region eu --type cx53 --tag work-@ --workload-memory 1G --workload-cpus 2 -q",
-				"fleet scale-out work-@ --count 1 --watch", "org set small-@ --tier free -q", "app create shop-@ --org small-@ -q", "env create prod-@ --app shop-@ --region eu -q",
+			return d.run("Process groups on a server that offers 1 GiB and 2 CPUs to them:",
+				"fleet create work-@ --role app --region eu --type cx53 --tag work-@ --workload-memory 1G --workload-cpus 2 -q",
+				"fleet scale-out work-@ --count 1 --watch", "org set small-@ --tier free -q",
+				"app create shop-@ --org small-@ -q", "env create prod-@ --app shop-@ --region eu -q",
 				group("prod", "web", "--memory 128M --replicas 2 --require work-@ --watch"), "instance list web-@")
 		},
 		func() error {
-			return d.refused("Refused by the org's quota when it is requested:", group("prod", "many", "--memory 64M --replicas 6"), prego.CodeQuotaExceeded)
+			return d.refused("Refused by the org's quota when it is requested:",
+				group("prod", "many", "--memory 64M --replicas 6"), prego.CodeQuotaExceeded)
 		},
 		func() error {
 			return d.run("Refused by the org's quota when it is scheduled: later waits for room; then the limit is lowered, and there is room:", group("prod", "later", "--memory 900M --require work-@ -q"))
 		},
 		func() error { return d.await("later", "no_capacity_memory") },
 		func() error {
-			return d.run("", "quota set small-@ max_instances 2 --reason demo -q", "fleet update work-@ --workload-memory 4G -q", "group scale later-@ 1 -q")
+			return d.run("", "quota set small-@ max_instances 2 --reason demo -q",
+				"fleet update work-@ --workload-memory 4G -q", "group scale later-@ 1 -q")
 		},
 		func() error { return d.await("later", "org_quota_exceeded:max_instances") },
 		func() error {
-			return d.run("Within the quota, but there is no capacity:", "org set large-@ --tier paid -q", "app create store-@ --org large-@ -q", "env create live-@ --app store-@ --region eu -q",
-				"env create elsewhere-@ --app store-@ --region us -q", group("live", "huge", "--memory 64G --require work-@ -q"), group("elsewhere", "nowhere", "--memory 64M -q"))
+			return d.run("Within the quota, but there is no capacity:", "org set large-@ --tier paid -q",
+				"app create store-@ --org large-@ -q", "env create live-@ --app store-@ --region eu -q",
+				"env create elsewhere-@ --app store-@ --region us -q",
+				group("live", "huge", "--memory 64G --require work-@ -q"),
+				group("elsewhere", "nowhere", "--memory 64M -q"))
 		},
 		func() error { return d.await("huge", "no_capacity_memory") },
 		func() error { return d.await("nowhere", "no_nodes_active") },

@@ -15,8 +15,10 @@ import (
 // consoles that they booted. It creates no more, since each is a whole system on this
 // machine.
 func (d *demo) machines(cloud string) error {
-	if err := d.atOnce("One server of each role:", "server create app-@ --role app --region eu --image debian-13 --watch",
-		"server create db-shard-@ --role db-shard --region eu --image debian-12 --volume-gb 10 --watch", "server create redis-pool-@ --role redis-pool --region eu --image debian-13 --watch"); err != nil {
+	if err := d.atOnce("One server of each role:",
+		"server create app-@ --role app --region eu --image debian-13 --watch",
+		"server create db-shard-@ --role db-shard --region eu --image debian-12 --volume-gb 10 --watch",
+		"server create redis-pool-@ --role redis-pool --region eu --image debian-13 --watch"); err != nil {
 		return err
 	}
 	at := cli.NewClient(cloud, "")
@@ -36,7 +38,8 @@ func (d *demo) machines(cloud string) error {
 				return err
 			}
 			lines := strings.Split(strings.TrimSpace(text), "\n")
-			fmt.Fprintf(d.out, "  %s at %s: %d lines, %s\n    %s\n", name, h.Addr, len(lines), url, strings.TrimSpace(lines[len(lines)-1]))
+			fmt.Fprintf(d.out, "  %s at %s: %d lines, %s\n    %s\n", name, h.Addr, len(lines), url,
+				strings.TrimSpace(lines[len(lines)-1]))
 			if !strings.Contains(text, "Cloud-init v.") {
 				return fmt.Errorf("the console of %s does not show cloud-init", name)
 			}

@@ -68,16 +68,20 @@ func newDevCommand() *cobra.Command {
 	fl.StringVar(&f.agent, "agent", "", "agent binary for hosts; empty takes prego-agent beside prego")
 	fl.StringVar(&f.cloud, "cloud", "sim", "sim, or real for the Hetzner project of HCLOUD_TOKEN")
 	fl.BoolVar(&f.docker, "docker", false, "give every simulated host a real dockerd (as root; docs/containers.md)")
-	fl.StringVar(&f.hosts, "hosts", "process", "what simulated servers are: process, or machine for real Debians (as root; docs/simulator.md)")
-	fl.StringVar(&f.machines, "machines", ".prego/machines/current", "directory where make machines put the root file systems")
+	fl.StringVar(&f.hosts, "hosts", "process",
+		"what simulated servers are: process, or machine for real Debians (as root; docs/simulator.md)")
+	fl.StringVar(&f.machines, "machines", ".prego/machines/current",
+		"directory where make machines put the root file systems")
 	fl.IntVar(&f.apiPort, "api-port", 8080, "port of the API")
 	fl.IntVar(&f.gwPort, "gateway-port", 8444, "port of the agent gateway")
 	fl.IntVar(&f.temporalPort, "temporal-port", 7233, "port of Temporal")
 	fl.IntVar(&f.uiPort, "ui-port", 8233, "port of Temporal's UI")
 	fl.IntVar(&f.pgPort, "postgres-port", 5433, "port of the private Postgres")
 	fl.IntVar(&f.simPort, "sim-port", 8085, "port of the simulated cloud")
-	fl.IntVar(&f.acmePort, "acme-port", 14000, "port of the ACME authority that issues certificates for sites; the next one is its management interface's")
-	fl.IntVar(&f.storagePort, "storage-port", 9070, "port of the object storage that backups go to, and through which tenants move")
+	fl.IntVar(&f.acmePort, "acme-port", 14000,
+		"port of the ACME authority that issues certificates for sites; the next one is its management interface's")
+	fl.IntVar(&f.storagePort, "storage-port", 9070,
+		"port of the object storage that backups go to, and through which tenants move")
 	fl.IntVar(&f.dnsPort, "dns-port", 8553, "port where the simulated cloud serves its DNS zones")
 	return cmd
 }
@@ -163,7 +167,8 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 		fmt.Fprintf(out, "Cloud        http://127.0.0.1:%d/v1 (simulated; its bill: http://127.0.0.1:%d/_sim/ledger?open=true)\n", f.simPort, f.simPort)
 	}
 	if s.sites.missing == "" {
-		fmt.Fprintf(out, "DNS          %s (simulated: %s)\nSites        https://SLUG.sites.%s, with the roots in %s\n", s.sites.dns, devZone, devZone, s.sites.roots)
+		fmt.Fprintf(out, "DNS          %s (simulated: %s)\nSites        https://SLUG.sites.%s, with the roots in %s\n",
+			s.sites.dns, devZone, devZone, s.sites.roots)
 	}
 	fmt.Fprintf(out, "Logs         %s\nToken        %s (role operator, 8 hours)\n\n  export PREGO_TOKEN_FILE=%s PREGO_API_URL=%s\n  %s server list\n",
 		filepath.Join(s.dir, "log"), tokenFile, tokenFile, apiURL, s.prego)
@@ -188,7 +193,8 @@ func (s *stack) console(ctx context.Context, out io.Writer, client *cli.Client) 
 	if err := client.Do(ctx, http.MethodPost, "/v1/console-logins", nil, nil, &l); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "Console      %s%s (logs in once, within 5 minutes; another link: %s console)\n", client.Base, l.Path, s.prego)
+	fmt.Fprintf(out, "Console      %s%s (logs in once, within 5 minutes; another link: %s console)\n", client.Base,
+		l.Path, s.prego)
 	return nil
 }
 
@@ -198,7 +204,8 @@ func (s *stack) prepare() error {
 	if f.cloud != "sim" && f.cloud != "real" {
 		return fmt.Errorf("--cloud must be sim or real, not %q", f.cloud)
 	}
-	if f.cloud == "real" && (os.Getenv("HCLOUD_TOKEN") == "" || os.Getenv("PREGO_AGENTGW_URL") == "" || os.Getenv("PREGO_EGRESS_CIDRS") == "") {
+	if f.cloud == "real" && (os.Getenv("HCLOUD_TOKEN") == "" || os.Getenv("PREGO_AGENTGW_URL") == "" ||
+		os.Getenv("PREGO_EGRESS_CIDRS") == "") {
 		return errors.New("--cloud real needs HCLOUD_TOKEN, PREGO_AGENTGW_URL (how hosts reach this machine's gateway) and PREGO_EGRESS_CIDRS (where this machine calls from)")
 	}
 	if f.hosts != "process" && f.hosts != "machine" {
@@ -246,7 +253,11 @@ func (s *stack) prepare() error {
 		}
 	}
 	if f.reset {
-		for _, d := range []string{"postgres", "postgres.log", "temporal.db", "temporal.db-wal", "temporal.db-shm", "sim", "objects", "pebble", "acme-roots.pem", "log", "keys", "keys-api", "keys-agentgw", "keys-worker", "master.key", "operator.token"} {
+		for _, d := range []string{
+			"postgres", "postgres.log", "temporal.db", "temporal.db-wal", "temporal.db-shm",
+			"sim", "objects", "pebble", "acme-roots.pem", "log", "keys", "keys-api", "keys-agentgw", "keys-worker",
+			"master.key", "operator.token",
+		} {
 			if err := os.RemoveAll(filepath.Join(s.dir, d)); err != nil {
 				return err
 			}
@@ -332,7 +343,10 @@ func (s *stack) start(ctx context.Context, out io.Writer) error {
 		}
 	}
 	if url == "" {
-		pg, err := devstack.StartPostgres(ctx, devstack.PostgresConfig{Dir: filepath.Join(s.dir, "postgres"), Port: s.f.pgPort, LogFile: s.log("postgres")})
+		pg, err := devstack.StartPostgres(ctx, devstack.PostgresConfig{
+			Dir:  filepath.Join(s.dir, "postgres"),
+			Port: s.f.pgPort, LogFile: s.log("postgres"),
+		})
 		if err != nil {
 			return err
 		}
@@ -348,7 +362,8 @@ func (s *stack) start(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	t, err := devstack.StartTemporal(ctx, devstack.TemporalConfig{
-		Binary: binary, Dir: s.dir, Port: s.f.temporalPort, UIPort: s.f.uiPort, LogFile: s.log("temporal"), Keywords: workflows.SearchAttributes(),
+		Binary: binary, Dir: s.dir, Port: s.f.temporalPort, UIPort: s.f.uiPort, LogFile: s.log("temporal"),
+		Keywords: workflows.SearchAttributes(),
 	})
 	if err != nil {
 		return err
@@ -368,8 +383,10 @@ func (s *stack) start(ctx context.Context, out io.Writer) error {
 			programs = []string{"--program", "caddy=" + s.sites.caddy, "--program", "haproxy=" + s.sites.haproxy}
 		}
 		if err := s.child(ctx, "sim", fmt.Sprintf("http://127.0.0.1:%d/_sim/faults", s.f.simPort),
-			append(programs, "--listen", "127.0.0.1:"+strconv.Itoa(s.f.simPort), "--state-dir", filepath.Join(s.dir, "sim"), "--docker="+strconv.FormatBool(s.f.docker),
-				"--hosts", s.f.hosts, "--machines", s.f.machines, "--dns", "127.0.0.1:"+strconv.Itoa(s.f.dnsPort), "--zone", devZone,
+			append(programs, "--listen", "127.0.0.1:"+strconv.Itoa(s.f.simPort), "--state-dir",
+				filepath.Join(s.dir, "sim"), "--docker="+strconv.FormatBool(s.f.docker),
+				"--hosts", s.f.hosts, "--machines", s.f.machines, "--dns", "127.0.0.1:"+strconv.Itoa(s.f.dnsPort),
+				"--zone", devZone,
 				"--loopback-networks="+strconv.FormatBool(s.f.hosts == "process"))...); err != nil {
 			return err
 		}
@@ -421,11 +438,13 @@ func (s *stack) environment(databaseURL string) error {
 	}
 	set := map[string]string{
 		"PREGO_ENV": "demo", "PREGO_KEYS_DIR": keys, "PREGO_MASTER_KEY": master, "DATABASE_URL": databaseURL,
-		"TEMPORAL_ADDRESS": "127.0.0.1:" + strconv.Itoa(s.f.temporalPort), "TEMPORAL_UI_URL": "http://127.0.0.1:" + strconv.Itoa(s.f.uiPort),
+		"TEMPORAL_ADDRESS":     "127.0.0.1:" + strconv.Itoa(s.f.temporalPort),
+		"TEMPORAL_UI_URL":      "http://127.0.0.1:" + strconv.Itoa(s.f.uiPort),
 		"PREGO_API_LISTEN":     "127.0.0.1:" + strconv.Itoa(s.f.apiPort),
-		"PREGO_AGENTGW_LISTEN": "127.0.0.1:" + strconv.Itoa(s.f.gwPort), "PREGO_AGENTGW_URL": "https://127.0.0.1:" + strconv.Itoa(s.f.gwPort),
-		"PREGO_AGENTGW_AGENT_BINARY": agent,
-		"PREGO_RELAY_LISTEN":         "127.0.0.1:" + strconv.Itoa(s.f.gwPort+10002), "PREGO_RELAY_URL": "https://127.0.0.1:" + strconv.Itoa(s.f.gwPort+10002),
+		"PREGO_AGENTGW_LISTEN": "127.0.0.1:" + strconv.Itoa(s.f.gwPort),
+		"PREGO_AGENTGW_URL":    "https://127.0.0.1:" + strconv.Itoa(s.f.gwPort), "PREGO_AGENTGW_AGENT_BINARY": agent,
+		"PREGO_RELAY_LISTEN": "127.0.0.1:" + strconv.Itoa(s.f.gwPort+10002),
+		"PREGO_RELAY_URL":    "https://127.0.0.1:" + strconv.Itoa(s.f.gwPort+10002),
 	}
 	if s.f.cloud == "sim" {
 		maps.Copy(set, map[string]string{
@@ -470,7 +489,8 @@ func (s *stack) set(vars map[string]string) error {
 // meetMachines lets the gateway and the machines reach each other on the bridge of the
 // simulated cloud.
 func (s *stack) meetMachines(ctx context.Context) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/_sim/network", s.f.simPort), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		fmt.Sprintf("http://127.0.0.1:%d/_sim/network", s.f.simPort), nil)
 	if err != nil {
 		return err
 	}
@@ -485,7 +505,8 @@ func (s *stack) meetMachines(ctx context.Context) error {
 	}
 	gateway := net.JoinHostPort(network.Gateway, strconv.Itoa(s.f.gwPort))
 	return s.set(map[string]string{
-		"PREGO_AGENTGW_LISTEN": gateway, "PREGO_AGENTGW_URL": "https://" + gateway, "PREGO_EGRESS_CIDRS": network.Gateway + "/32",
+		"PREGO_AGENTGW_LISTEN": gateway, "PREGO_AGENTGW_URL": "https://" + gateway,
+		"PREGO_EGRESS_CIDRS": network.Gateway + "/32",
 	})
 }
 
@@ -516,7 +537,10 @@ func (s *stack) child(ctx context.Context, name, ready string, args ...string) e
 	case "worker":
 		env = append(env[:len(env):len(env)], "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.gwPort+10001))
 	}
-	p, err := devstack.Start(devstack.Spec{Name: name, Path: program, Args: append([]string{name}, args...), Env: env, LogFile: s.log(name)})
+	p, err := devstack.Start(devstack.Spec{
+		Name: name, Path: program, Args: append([]string{name}, args...), Env: env,
+		LogFile: s.log(name),
+	})
 	if err != nil {
 		return err
 	}
@@ -529,7 +553,10 @@ func (s *stack) operatorToken() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return token.NewAPI(token.APIConfig{Keys: keys, Issuer: "prego", Audience: "prego-api", RolesClaim: "role"}).Issue("demo-operator", token.RoleOperator, 8*time.Hour)
+	return token.NewAPI(token.APIConfig{
+		Keys: keys, Issuer: "prego", Audience: "prego-api",
+		RolesClaim: "role",
+	}).Issue("demo-operator", token.RoleOperator, 8*time.Hour)
 }
 
 // secret reads 32 random bytes as hex from a file, creating it the first time.

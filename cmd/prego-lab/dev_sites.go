@@ -44,14 +44,19 @@ func (s *stack) findSites() {
 		return
 	}
 	s.sites.roots, s.sites.dns = filepath.Join(s.dir, "acme-roots.pem"), "127.0.0.1:"+strconv.Itoa(s.f.dnsPort)
-	dirs := append([]string{filepath.Join(s.dir, "bin"), filepath.Dir(s.self), ".prego/bin"}, append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin")...)
+	dirs := append([]string{filepath.Join(s.dir, "bin"), filepath.Dir(s.self), ".prego/bin"},
+		append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin")...)
 	s.storage = findProgram("versitygw", dirs)
 	var missing []string
 	for _, p := range []struct {
 		name string
 		at   *string
 		get  string
-	}{{"caddy", &s.sites.caddy, "make caddy"}, {"haproxy", &s.sites.haproxy, "apt-get install haproxy"}, {"pebble", &s.sites.pebble, "make pebble"}} {
+	}{
+		{"caddy", &s.sites.caddy, "make caddy"},
+		{"haproxy", &s.sites.haproxy, "apt-get install haproxy"},
+		{"pebble", &s.sites.pebble, "make pebble"},
+	} {
 		if *p.at = findProgram(p.name, dirs); *p.at == "" {
 			missing = append(missing, fmt.Sprintf("no %s here (%s)", p.name, p.get))
 		}
@@ -62,7 +67,8 @@ func (s *stack) findSites() {
 		case err == nil:
 			_ = l.Close()
 		case errors.Is(err, syscall.EACCES):
-			missing = append(missing, "edges may not listen on port "+port+" (run this as root, or sysctl net.ipv4.ip_unprivileged_port_start=80)")
+			missing = append(missing, "edges may not listen on port "+port+
+				" (run this as root, or sysctl net.ipv4.ip_unprivileged_port_start=80)")
 		default:
 			missing = append(missing, "port "+port+" is in use (stop what listens there)")
 		}
@@ -88,8 +94,9 @@ func findProgram(name string, dirs []string) string {
 // certificates.
 func (s *stack) startAuthority(ctx context.Context) error {
 	p, err := devstack.StartPebble(ctx, devstack.PebbleConfig{
-		Program: s.sites.pebble, Dir: filepath.Join(s.dir, "pebble"), LogFile: s.log("pebble"), HTTPPort: 80, DNS: s.sites.dns,
-		Listen: "127.0.0.1:" + strconv.Itoa(s.f.acmePort), Manage: "127.0.0.1:" + strconv.Itoa(s.f.acmePort+1),
+		Program: s.sites.pebble, Dir: filepath.Join(s.dir, "pebble"), LogFile: s.log("pebble"), HTTPPort: 80,
+		DNS: s.sites.dns, Listen: "127.0.0.1:" + strconv.Itoa(s.f.acmePort),
+		Manage: "127.0.0.1:" + strconv.Itoa(s.f.acmePort+1),
 	})
 	if err != nil {
 		return err
@@ -103,7 +110,8 @@ func (s *stack) startAuthority(ctx context.Context) error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("pebble: %w", err)
 	}
-	if err := os.WriteFile(s.sites.roots, slices.Concat(known, bytes.TrimSpace(root), []byte("\n")), 0o644); err != nil {
+	if err := os.WriteFile(s.sites.roots, slices.Concat(known, bytes.TrimSpace(root), []byte("\n")),
+		0o644); err != nil {
 		return fmt.Errorf("pebble: %w", err)
 	}
 	return s.set(map[string]string{
@@ -114,15 +122,17 @@ func (s *stack) startAuthority(ctx context.Context) error {
 // startStorage starts the object storage.
 func (s *stack) startStorage(ctx context.Context) error {
 	o, err := devstack.StartStorage(ctx, devstack.StorageConfig{
-		Program: s.storage, Dir: filepath.Join(s.dir, "objects"), LogFile: s.log("objects"), Listen: "127.0.0.1:" + strconv.Itoa(s.f.storagePort),
+		Program: s.storage, Dir: filepath.Join(s.dir, "objects"), LogFile: s.log("objects"),
+		Listen: "127.0.0.1:" + strconv.Itoa(s.f.storagePort),
 	})
 	if err != nil {
 		return err
 	}
 	s.keep(o.Process)
 	return s.set(map[string]string{
-		"PREGO_BACKUP_ENDPOINT": o.Endpoint, "PREGO_BACKUP_BUCKET": o.Bucket, "PREGO_BACKUP_REGION": o.Region, "PREGO_BACKUP_PATH_STYLE": "true",
-		"PREGO_BACKUP_ACCESS_KEY": o.AccessKey, "PREGO_BACKUP_SECRET_KEY": o.SecretKey, "PREGO_MOVE_GRACE": "10s",
+		"PREGO_BACKUP_ENDPOINT": o.Endpoint, "PREGO_BACKUP_BUCKET": o.Bucket, "PREGO_BACKUP_REGION": o.Region,
+		"PREGO_BACKUP_PATH_STYLE": "true", "PREGO_BACKUP_ACCESS_KEY": o.AccessKey,
+		"PREGO_BACKUP_SECRET_KEY": o.SecretKey, "PREGO_MOVE_GRACE": "10s",
 	})
 }
 
@@ -146,7 +156,8 @@ func (d devSites) visitor() (*http.Client, error) {
 	}
 	dialer := &net.Dialer{Timeout: 5 * time.Second, Resolver: d.resolver()}
 	return &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
-		DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true,
+		DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		DisableKeepAlives: true,
 	}}, nil
 }
 
@@ -193,7 +204,8 @@ func (d *demo) openSites(slugs ...string) error {
 		slugs[i] += "-" + d.suffix
 	}
 	var page api.TenantPage
-	if err := d.c.Do(d.ctx, http.MethodGet, "/v1/tenants", url.Values{"slug": {strings.Join(slugs, ",")}, "sort": {"slug"}}, nil, &page); err != nil {
+	if err := d.c.Do(d.ctx, http.MethodGet, "/v1/tenants",
+		url.Values{"slug": {strings.Join(slugs, ",")}, "sort": {"slug"}}, nil, &page); err != nil {
 		return err
 	}
 	for _, t := range page.Tenants {

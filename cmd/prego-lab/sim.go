@@ -55,13 +55,18 @@ func newSimCommand() *cobra.Command {
 	f.IntVar(&cfg.DockerPort, "docker-port", 2376, "port of Docker on the simulated hosts")
 	f.IntVar(&cfg.RatePerHour, "rate", 3600, "requests per hour")
 	f.IntVar(&cfg.Limits.Servers, "servers", 100, "how many servers the account may have")
-	f.StringToStringVar(&cfg.Programs, "program", nil, "programs of this machine that containers run on process hosts, by the name of their image: caddy=/usr/bin/caddy")
+	f.StringToStringVar(&cfg.Programs, "program", nil,
+		"programs of this machine that containers run on process hosts, by the name of their image: caddy=/usr/bin/caddy")
 	f.BoolVar(&cfg.RealDocker, "docker", false, "give every host a real dockerd (as root; docs/containers.md)")
-	f.StringVar(&hosts, "hosts", "process", "what servers are: process, or machine for real Debians under systemd-nspawn (as root; make machines)")
-	f.StringVar(&machines, "machines", ".prego/machines/current", "directory where make machines put the root file systems")
-	f.StringVar(&cfg.Images, "images", "", "directory of a registry with images that machines can pull (make images: .prego/images/current/registry)")
+	f.StringVar(&hosts, "hosts", "process",
+		"what servers are: process, or machine for real Debians under systemd-nspawn (as root; make machines)")
+	f.StringVar(&machines, "machines", ".prego/machines/current",
+		"directory where make machines put the root file systems")
+	f.StringVar(&cfg.Images, "images", "",
+		"directory of a registry with images that machines can pull (make images: .prego/images/current/registry)")
 	f.IntVar(&cfg.MachineDiskGB, "machine-disk", 10, "size of a machine's disk, in GB; it is sparse")
-	f.BoolVar(&cfg.LoopbackNetworks, "loopback-networks", false, "allow private networks in 127.0.0.0/8, so that private addresses of process hosts can be reached")
+	f.BoolVar(&cfg.LoopbackNetworks, "loopback-networks", false,
+		"allow private networks in 127.0.0.0/8, so that private addresses of process hosts can be reached")
 	f.BoolVar(&fast, "fast", false, "complete everything instantly")
 	return cmd
 }

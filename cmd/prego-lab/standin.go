@@ -57,12 +57,17 @@ func standInStack(dir, image string) (file string, err error) {
 	for _, specs := range stack {
 		for i, c := range specs {
 			specs[i] = server.ContainerSpec{
-				Name: c.Name, Image: image, Command: []string{sim.StandInProgram, "stand-in", c.Name}, Env: map[string]string{"PREGO_ROLE": "${role}"},
-				Network: "none", MemoryMB: 128, CPUs: 0.5, Pids: 64, StopTimeout: prego.Duration(3 * time.Second), After: c.After,
-				Health: &server.ContainerHealth{Command: []string{sim.StandInProgram, "stand-in", "--check"}, Interval: prego.Duration(500 * time.Millisecond)},
+				Name: c.Name, Image: image, Command: []string{sim.StandInProgram, "stand-in", c.Name},
+				Env: map[string]string{"PREGO_ROLE": "${role}"}, Network: "none", MemoryMB: 128, CPUs: 0.5, Pids: 64,
+				StopTimeout: prego.Duration(3 * time.Second), After: c.After,
+				Health: &server.ContainerHealth{
+					Command:  []string{sim.StandInProgram, "stand-in", "--check"},
+					Interval: prego.Duration(500 * time.Millisecond),
+				},
 			}
 			if c.Once {
-				specs[i].Once, specs[i].Health, specs[i].Command = true, nil, []string{sim.StandInProgram, "stand-in", "--check"}
+				specs[i].Once, specs[i].Health, specs[i].Command = true, nil,
+					[]string{sim.StandInProgram, "stand-in", "--check"}
 			}
 		}
 	}

@@ -105,7 +105,8 @@ func (p *Pebble) Boot(program ...string) {
 	}
 	log := filepath.Join(p.dir, "pebble.log")
 	run, err := devstack.StartPebble(context.Background(), devstack.PebbleConfig{
-		Program: program[0], Dir: p.dir, LogFile: log, Listen: p.listen, Manage: p.manage, HTTPPort: p.HTTPPort, DNS: p.DNS, Validity: p.o.Validity, EAB: p.o.EAB, Env: p.o.Env,
+		Program: program[0], Dir: p.dir, LogFile: log, Listen: p.listen, Manage: p.manage, HTTPPort: p.HTTPPort,
+		DNS: p.DNS, Validity: p.o.Validity, EAB: p.o.EAB, Env: p.o.Env,
 	})
 	require.NoError(p.t, err)
 	p.CAFile = run.CAFile
@@ -138,7 +139,8 @@ func (p *Pebble) startDNS(program string) {
 	p.t.Helper()
 	log := filepath.Join(p.dir, "dns.log")
 	run, err := devstack.Start(devstack.Spec{Name: "dns", Path: program, LogFile: log, Args: []string{
-		"-management", p.challenges, "-dnsserver", p.DNS, "-defaultIPv4", "127.0.0.1", "-defaultIPv6", "", "-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", "",
+		"-management", p.challenges, "-dnsserver", p.DNS, "-defaultIPv4", "127.0.0.1", "-defaultIPv6", "", "-http01",
+		"", "-https01", "", "-tlsalpn01", "", "-doh", "",
 	}})
 	require.NoError(p.t, err)
 	p.t.Cleanup(func() {
@@ -188,7 +190,8 @@ func (p *Pebble) SetDNS(what string, fields map[string]any) {
 	p.t.Helper()
 	b, err := json.Marshal(fields)
 	require.NoError(p.t, err)
-	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, "http://"+p.challenges+"/"+what, bytes.NewReader(b))
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, "http://"+p.challenges+"/"+what,
+		bytes.NewReader(b))
 	require.NoError(p.t, err)
 	resp, err := http.DefaultClient.Do(req)
 	require.NoError(p.t, err)
@@ -229,18 +232,21 @@ func (p *Pebble) ServeHTTP(answer func(name, token string) (string, bool)) {
 	p.t.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.HTTPPort))) //nolint:noctx // closed when the test ends
 	require.NoError(p.t, err)
-	s := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host, _, err := net.SplitHostPort(r.Host)
-		if err != nil {
-			host = r.Host
-		}
-		token, ok := strings.CutPrefix(r.URL.Path, "/.well-known/acme-challenge/")
-		if text, found := answer(host, token); ok && found {
-			_, _ = io.WriteString(w, text)
-			return
-		}
-		http.NotFound(w, r)
-	})}
+	s := &http.Server{
+		ReadHeaderTimeout: 5 * time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			host, _, err := net.SplitHostPort(r.Host)
+			if err != nil {
+				host = r.Host
+			}
+			token, ok := strings.CutPrefix(r.URL.Path, "/.well-known/acme-challenge/")
+			if text, found := answer(host, token); ok && found {
+				_, _ = io.WriteString(w, text)
+				return
+			}
+			http.NotFound(w, r)
+		}),
+	}
 	go func() { _ = s.Serve(l) }()
 	p.t.Cleanup(func() { _ = s.Close() })
 }

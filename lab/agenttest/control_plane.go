@@ -65,12 +65,15 @@ func (g *Gateway) TokenFor(t testing.TB, body string) string {
 }
 
 // Signed is a token for Body, less what change does to it, with any method and key.
-func (g *Gateway) Signed(t testing.TB, method jwt.SigningMethod, kid any, key any, change func(c jwt.MapClaims)) string {
+func (g *Gateway) Signed(t testing.TB, method jwt.SigningMethod, kid any, key any,
+	change func(c jwt.MapClaims),
+) string {
 	t.Helper()
 	now := time.Now()
 	c := jwt.MapClaims{
-		"iss": "prego", "sub": "control-plane", "aud": Server, "jti": uuid.NewString(), "scope": "exec.bench", "body": policy.Digest([]byte(Body)),
-		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(5 * time.Minute).Unix(),
+		"iss": "prego", "sub": "control-plane", "aud": Server, "jti": uuid.NewString(), "scope": "exec.bench",
+		"body": policy.Digest([]byte(Body)), "iat": now.Unix(), "nbf": now.Unix(),
+		"exp": now.Add(5 * time.Minute).Unix(),
 	}
 	if change != nil {
 		change(c)
@@ -98,7 +101,10 @@ func NewPeersKey(t testing.TB, id string) PeersKey {
 	require.NoError(t, err)
 	der, err := x509.MarshalPKIXPublicKey(public)
 	require.NoError(t, err)
-	return PeersKey{ID: id, private: private, Public: string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))}
+	return PeersKey{
+		ID: id, private: private,
+		Public: string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})),
+	}
 }
 
 // Sign signs a document.

@@ -57,8 +57,8 @@ func NewAuthority(t testing.TB, name string) *Authority {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	tmpl := &x509.Certificate{
-		SerialNumber: serial(t), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		SerialNumber: serial(t), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
 	require.NoError(t, err)
@@ -176,8 +176,9 @@ func NewGateway(t testing.TB) *Gateway {
 	_, execKey, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
 	g := &Gateway{
-		TB: t, GatewayCA: NewAuthority(t, "gateway"), ClientCA: NewAuthority(t, "agent-client"), ServerCA: NewAuthority(t, "agent-server"),
-		DockerServerCA: NewAuthority(t, "docker-server"), ExecCA: NewAuthority(t, "exec-client"), DockerCA: NewAuthority(t, "docker-client"), ExecKey: execKey,
+		TB: t, GatewayCA: NewAuthority(t, "gateway"), ClientCA: NewAuthority(t, "agent-client"),
+		ServerCA: NewAuthority(t, "agent-server"), DockerServerCA: NewAuthority(t, "docker-server"),
+		ExecCA: NewAuthority(t, "exec-client"), DockerCA: NewAuthority(t, "docker-client"), ExecKey: execKey,
 		certTTL: time.Hour, tokenTTL: time.Hour, Seconds: 30,
 		faults:    make(map[string]func(int, http.ResponseWriter, *http.Request, func(http.ResponseWriter)) bool),
 		seenSoFar: Record{Calls: make(map[string]int), hits: make(map[string]int)},
@@ -216,7 +217,9 @@ func (g *Gateway) Change(f func()) {
 
 // Fault answers calls of a path in the gateway's stead where f returns true; n
 // counts the calls from 1.
-func (g *Gateway) Fault(path string, f func(n int, w http.ResponseWriter, r *http.Request, serve func(http.ResponseWriter)) bool) {
+func (g *Gateway) Fault(path string,
+	f func(n int, w http.ResponseWriter, r *http.Request, serve func(http.ResponseWriter)) bool,
+) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.faults[path] = f
@@ -266,7 +269,10 @@ func (g *Gateway) answer(w http.ResponseWriter, r *http.Request) {
 	defer g.mu.Unlock()
 	g.seenSoFar.Sources = append(g.seenSoFar.Sources, host)
 	if r.URL.Path != wire.PathHandshake {
-		if _, err := peer.Verify(x509.VerifyOptions{Roots: g.pool(append(g.AlsoTrusted, g.ClientCA)...), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+		if _, err := peer.Verify(x509.VerifyOptions{
+			Roots:     g.pool(append(g.AlsoTrusted, g.ClientCA)...),
+			KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		}); err != nil {
 			Refuse(w, http.StatusUnauthorized, "certificate_invalid")
 			return
 		}
@@ -278,12 +284,14 @@ func (g *Gateway) answer(w http.ResponseWriter, r *http.Request) {
 			Refuse(w, http.StatusBadRequest, "invalid_json")
 			return
 		}
-		g.seenSoFar.Keys, g.seenSoFar.Handshakes = append(g.seenSoFar.Keys, hex.EncodeToString(spki[:])), append(g.seenSoFar.Handshakes, in)
+		g.seenSoFar.Keys, g.seenSoFar.Handshakes = append(g.seenSoFar.Keys, hex.EncodeToString(spki[:])),
+			append(g.seenSoFar.Handshakes, in)
 		WriteJSON(w, g.identity(&in.CSRs))
 	case wire.PathHeartbeat:
 		var in wire.HeartbeatRequest
 		_ = json.NewDecoder(r.Body).Decode(&in)
-		g.seenSoFar.Beats, g.seenSoFar.BeatTokens = append(g.seenSoFar.Beats, in), append(g.seenSoFar.BeatTokens, r.Header.Get("Authorization"))
+		g.seenSoFar.Beats, g.seenSoFar.BeatTokens = append(g.seenSoFar.Beats, in),
+			append(g.seenSoFar.BeatTokens, r.Header.Get("Authorization"))
 		WriteJSON(w, wire.HeartbeatResponse{BundleVersion: g.Bundles.Version, HeartbeatSeconds: g.Seconds})
 	case wire.PathRotateToken:
 		var in wire.RotateRequest
@@ -334,7 +342,8 @@ func (g *Gateway) identity(csrs *wire.CSRs) wire.Identity {
 			panic("the agent's CSR is not good")
 		}
 		return CertPEM(ca.Sign(g.TB, req.PublicKey, Leaf{
-			URI: "prego://" + Environment + "/server/" + Server, DNS: []string{Server}, Usage: usage, NotBefore: from, NotAfter: from.Add(g.certTTL),
+			URI: "prego://" + Environment + "/server/" + Server, DNS: []string{Server}, Usage: usage, NotBefore: from,
+			NotAfter: from.Add(g.certTTL),
 		}))
 	}
 	id.Certificates = wire.Certificates{
@@ -350,7 +359,10 @@ func (g *Gateway) identity(csrs *wire.CSRs) wire.Identity {
 func Refuse(w http.ResponseWriter, status int, code string) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(wire.Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Code: code})
+	_ = json.NewEncoder(w).Encode(wire.Problem{
+		Type: "about:blank", Title: http.StatusText(status), Status: status,
+		Code: code,
+	})
 }
 
 // WriteJSON answers with a document.

@@ -28,7 +28,8 @@ var Binary = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	name := filepath.Join(dir, "prego-agent")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=v-built", "-o", name, "github.com/prego/prego/cmd/prego-agent")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=v-built", "-o", name,
+		"github.com/prego/prego/cmd/prego-agent")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", &os.PathError{Op: "build: " + string(out), Path: name, Err: err}
@@ -187,7 +188,8 @@ func Marked(mark string) (pids []int) {
 	for _, f := range found {
 		b, err := os.ReadFile(f)
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-		if err == nil && living(pid) && bytes.HasSuffix(b, []byte("\x00"+mark+"\x00")) && bytes.Contains(b, []byte("\x00unruly\x00")) &&
+		if err == nil && living(pid) && bytes.HasSuffix(b, []byte("\x00"+mark+"\x00")) &&
+			bytes.Contains(b, []byte("\x00unruly\x00")) &&
 			!bytes.Contains(b, []byte("\x00supervise\x00")) {
 			pids = append(pids, pid)
 		}

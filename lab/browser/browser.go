@@ -38,7 +38,8 @@ type Browser struct{ ctx context.Context }
 // Start starts a Chromium that ends with ctx. dir is where it keeps its profile.
 func Start(ctx context.Context, program, dir string) (*Browser, func(), error) {
 	// Its sandbox does not work as root. Pages are this project's own.
-	opts := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(program), chromedp.UserDataDir(dir), chromedp.NoSandbox, chromedp.Flag("disable-dev-shm-usage", true))
+	opts := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(program),
+		chromedp.UserDataDir(dir), chromedp.NoSandbox, chromedp.Flag("disable-dev-shm-usage", true))
 	alloc, endAlloc := chromedp.NewExecAllocator(ctx, opts...)
 	root, endRoot := chromedp.NewContext(alloc)
 	if err := chromedp.Do(root); err != nil {
@@ -89,7 +90,8 @@ func (b *Browser) NewTab(base string) (*Tab, func(), error) {
 // logged notes errors, what breaks the content security policy among them. What the server
 // refuses is looked at where it is asked for.
 func (t *Tab) logged(e *log.Entry) {
-	if e.Level == log.EntryLevelError && !strings.Contains(e.Text, "the server responded with a status of") && !strings.Contains(e.Text, "net::ERR") {
+	if e.Level == log.EntryLevelError && !strings.Contains(e.Text, "the server responded with a status of") &&
+		!strings.Contains(e.Text, "net::ERR") {
 		t.note(string(e.Source) + ": " + e.Text + " " + e.URL)
 	}
 }
@@ -128,7 +130,8 @@ func run[T any](t *Tab, a chromedp.Action[T]) (T, error) {
 
 // Login logs in by a token.
 func (t *Tab) Login(token string) error {
-	return t.Do(chromedp.Navigate(t.base+"/console/login"), chromedp.SetValue(chromedp.CSS("#token"), token), chromedp.Click(chromedp.CSS("form button.main")), chromedp.WaitReady(chromedp.CSS("header.top")))
+	return t.Do(chromedp.Navigate(t.base+"/console/login"), chromedp.SetValue(chromedp.CSS("#token"), token),
+		chromedp.Click(chromedp.CSS("form button.main")), chromedp.WaitReady(chromedp.CSS("header.top")))
 }
 
 // Open loads a page of the console, and returns its status.
@@ -185,10 +188,18 @@ func (t *Tab) Look(width int64, dark bool) error {
 	if dark {
 		scheme = "dark"
 	}
-	if _, err := chromedp.Call(t.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: 900, DeviceScaleFactor: 1, Mobile: width < 500}); err != nil {
+	if _, err := chromedp.Call(t.ctx, emulation.SetDeviceMetricsOverride,
+		emulation.SetDeviceMetricsOverrideParams{
+			Width: width, Height: 900, DeviceScaleFactor: 1,
+			Mobile: width < 500,
+		}); err != nil {
 		return err
 	}
-	_, err := chromedp.Call(t.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
+	_, err := chromedp.Call(t.ctx, emulation.SetEmulatedMedia,
+		emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{
+			Name:  "prefers-color-scheme",
+			Value: scheme,
+		}}})
 	return err
 }
 
@@ -233,7 +244,8 @@ func (t *Tab) Accessibility(axe string) ([]Violation, error) {
 	if err := t.Do(chromedp.Evaluate[chromedp.Void](axe + `;0`)); err != nil {
 		return nil, fmt.Errorf("axe-core: %w", err)
 	}
-	raw, err := Ask[string](t, `axe.run(document, {resultTypes: ["violations"]}).then(r => JSON.stringify(r.violations))`)
+	raw, err := Ask[string](t,
+		`axe.run(document, {resultTypes: ["violations"]}).then(r => JSON.stringify(r.violations))`)
 	if err != nil {
 		return nil, fmt.Errorf("axe-core: %w", err)
 	}

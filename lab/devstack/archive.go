@@ -23,7 +23,8 @@ func archiveCommand(archive string) string {
 
 // BaseBackup copies a running cluster to a new directory.
 func (p *Postgres) BaseBackup(ctx context.Context, dir string) error {
-	return postgresTool(ctx, "pg_basebackup", "--pgdata="+dir, "--checkpoint=fast", "--wal-method=stream", "--host=127.0.0.1", "--port="+strconv.Itoa(p.Port), "--username=prego")
+	return postgresTool(ctx, "pg_basebackup", "--pgdata="+dir, "--checkpoint=fast", "--wal-method=stream",
+		"--host=127.0.0.1", "--port="+strconv.Itoa(p.Port), "--username=prego")
 }
 
 // Archived closes the log's current segment, and waits until it is in the archive.
@@ -34,7 +35,8 @@ func (p *Postgres) Archived(ctx context.Context) error {
 	}
 	for {
 		var kept bool
-		if err := p.Value(ctx, &kept, "SELECT COALESCE(last_archived_wal, '') >= '"+segment+"' FROM pg_stat_archiver"); err != nil || kept {
+		if err := p.Value(ctx, &kept,
+			"SELECT COALESCE(last_archived_wal, '') >= '"+segment+"' FROM pg_stat_archiver"); err != nil || kept {
 			return err
 		}
 		select {
@@ -61,11 +63,15 @@ func RestorePostgres(ctx context.Context, cfg PostgresConfig, r Recovery) (*Post
 		return nil, fmt.Errorf("copy the base backup: %w: %s", err, out)
 	}
 	if r.Log != "" {
-		if out, err := exec.CommandContext(ctx, "cp", "-a", r.Log+"/.", filepath.Join(cfg.Dir, "pg_wal")).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(ctx, "cp", "-a", r.Log+"/.",
+			filepath.Join(cfg.Dir, "pg_wal")).CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("copy the log: %w: %s", err, out)
 		}
 	}
-	settings := []string{fmt.Sprintf("restore_command = 'cp %s/%%f %%p'", r.Archive), "recovery_target_action = 'promote'"}
+	settings := []string{
+		fmt.Sprintf("restore_command = 'cp %s/%%f %%p'", r.Archive),
+		"recovery_target_action = 'promote'",
+	}
 	if r.Moment != "" {
 		settings = append(settings, fmt.Sprintf("recovery_target_time = '%s'", r.Moment))
 	}

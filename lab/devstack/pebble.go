@@ -59,8 +59,13 @@ func StartPebble(ctx context.Context, cfg PebbleConfig) (*Pebble, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pebble: %w", err)
 	}
-	env := append(append(os.Environ(), "PEBBLE_VA_NOSLEEP=1", "PEBBLE_AUTHZREUSE=0", "PEBBLE_WFE_NONCEREJECT=0"), cfg.Env...)
-	if p.Process, err = Start(Spec{Name: "pebble", Path: cfg.Program, Args: []string{"-config", settings, "-dnsserver", cfg.DNS, "-strict"}, Env: env, LogFile: cfg.LogFile}); err != nil {
+	env := append(append(os.Environ(), "PEBBLE_VA_NOSLEEP=1", "PEBBLE_AUTHZREUSE=0", "PEBBLE_WFE_NONCEREJECT=0"),
+		cfg.Env...)
+	if p.Process, err = Start(Spec{
+		Name: "pebble", Path: cfg.Program,
+		Args: []string{"-config", settings, "-dnsserver", cfg.DNS, "-strict"}, Env: env,
+		LogFile: cfg.LogFile,
+	}); err != nil {
 		return nil, err
 	}
 	ready, cancel := context.WithTimeout(ctx, 20*time.Second)
@@ -128,10 +133,13 @@ func (p *Pebble) configure(dir string) (file string, err error) {
 		validity = 90 * 24 * time.Hour
 	}
 	settings := map[string]any{
-		"listenAddress": p.cfg.Listen, "managementListenAddress": p.cfg.Manage, "certificate": p.CAFile, "privateKey": keyFile,
-		"httpPort": p.cfg.HTTPPort, "tlsPort": 1, "keyAlgorithm": "ecdsa", "domainBlocklist": []string{"blocked.example"},
-		"retryAfter": map[string]int{"authz": 1, "order": 1},
-		"profiles":   map[string]any{"default": map[string]any{"description": "the only one", "validityPeriod": int(validity.Seconds())}},
+		"listenAddress": p.cfg.Listen, "managementListenAddress": p.cfg.Manage, "certificate": p.CAFile,
+		"privateKey": keyFile, "httpPort": p.cfg.HTTPPort, "tlsPort": 1, "keyAlgorithm": "ecdsa",
+		"domainBlocklist": []string{"blocked.example"}, "retryAfter": map[string]int{"authz": 1, "order": 1},
+		"profiles": map[string]any{"default": map[string]any{
+			"description":    "the only one",
+			"validityPeriod": int(validity.Seconds()),
+		}},
 	}
 	if len(p.cfg.EAB) > 0 {
 		settings["externalAccountBindingRequired"], settings["externalAccountMACKeys"] = true, p.cfg.EAB
@@ -151,8 +159,10 @@ func (p *Pebble) certify(keyFile string) error {
 		return err
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "Pebble's HTTPS"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(10, 0, 0),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "Pebble's HTTPS"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(10, 0, 0),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)

@@ -91,10 +91,12 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 	}
 	args := []string{
 		"-D", dir, "-p", strconv.Itoa(cfg.Port), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
-		"-c", "max_connections=300", "-c", "shared_buffers=128MB", "-c", "log_min_messages=warning", "-c", "timezone=UTC",
+		"-c", "max_connections=300", "-c", "shared_buffers=128MB", "-c", "log_min_messages=warning", "-c",
+		"timezone=UTC",
 	}
 	if cfg.Volatile {
-		args = append(args, "-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off", "-c", "wal_level=minimal", "-c", "max_wal_senders=0", "-c", "max_wal_size=1GB")
+		args = append(args, "-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off", "-c",
+			"wal_level=minimal", "-c", "max_wal_senders=0", "-c", "max_wal_size=1GB")
 	}
 	for _, s := range cfg.Settings {
 		args = append(args, "-c", s)
@@ -141,7 +143,8 @@ func (p *Postgres) EnsureDatabase(ctx context.Context, name string) error {
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	var there bool
-	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", name).Scan(&there); err != nil {
+	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)",
+		name).Scan(&there); err != nil {
 		return fmt.Errorf("look for database %s: %w", name, err)
 	}
 	if there {
@@ -234,7 +237,8 @@ func initialize(ctx context.Context, bin, dir string, uid, gid uint32) error {
 	if err := errors.Join(os.RemoveAll(tmp), os.Mkdir(tmp, 0o700)); err != nil {
 		return fmt.Errorf("postgres directory: %w", err)
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", tmp, "-U", "prego", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync")
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", tmp, "-U", "prego", "--auth=trust",
+		"--encoding=UTF8", "--locale=C.UTF-8", "--no-sync")
 	cmd.Dir = "/"
 	if uid != 0 {
 		if err := os.Chown(tmp, int(uid), int(gid)); err != nil {

@@ -108,7 +108,8 @@ func (p *Process) await(ctx context.Context, ready func(context.Context) error) 
 		case <-p.Done():
 			return p.Err()
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready in time: %w%s", p.spec.Name, errors.Join(err, ctx.Err()), tail(p.spec.LogFile))
+			return fmt.Errorf("%s is not ready in time: %w%s", p.spec.Name, errors.Join(err, ctx.Err()),
+				tail(p.spec.LogFile))
 		case <-time.After(30 * time.Millisecond):
 		}
 	}

@@ -21,7 +21,8 @@ func StartStandby(ctx context.Context, cfg PostgresConfig, of *Postgres) (*Postg
 	if err != nil {
 		return nil, fmt.Errorf("standby's directory: %w", err)
 	}
-	if err := postgresTool(ctx, "pg_basebackup", "-D", dir, "-R", "-X", "stream", "-c", "fast", "--no-sync", "-h", "127.0.0.1", "-p", strconv.Itoa(of.Port), "-U", "prego"); err != nil {
+	if err := postgresTool(ctx, "pg_basebackup", "-D", dir, "-R", "-X", "stream", "-c", "fast", "--no-sync", "-h",
+		"127.0.0.1", "-p", strconv.Itoa(of.Port), "-U", "prego"); err != nil {
 		return nil, err
 	}
 	cfg.Dir = dir
@@ -29,7 +30,8 @@ func StartStandby(ctx context.Context, cfg PostgresConfig, of *Postgres) (*Postg
 	if err != nil {
 		return nil, err
 	}
-	if err = of.Execute(ctx, "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"); err == nil {
+	if err = of.Execute(ctx, "ALTER SYSTEM SET synchronous_standby_names = '*'",
+		"SELECT pg_reload_conf()"); err == nil {
 		err = of.awaitStandby(ctx)
 	}
 	if err != nil {

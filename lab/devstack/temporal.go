@@ -87,7 +87,10 @@ func StartTemporal(ctx context.Context, cfg TemporalConfig) (*Temporal, error) {
 	} else {
 		args = append(args, "--headless")
 	}
-	p, err := Start(Spec{Name: "temporal", Path: cfg.Binary, Args: args, Env: append(os.Environ(), cfg.Env...), Dir: cfg.Dir, LogFile: cfg.LogFile})
+	p, err := Start(Spec{
+		Name: "temporal", Path: cfg.Binary, Args: args, Env: append(os.Environ(), cfg.Env...),
+		Dir: cfg.Dir, LogFile: cfg.LogFile,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +98,11 @@ func StartTemporal(ctx context.Context, cfg TemporalConfig) (*Temporal, error) {
 	ready, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
 	if err := p.await(ready, func(ctx context.Context) error {
-		c, err := client.DialContext(ctx, client.Options{HostPort: t.Address(), Logger: silent{}, ConnectionOptions: client.ConnectionOptions{GetSystemInfoTimeout: time.Second}})
+		c, err := client.DialContext(ctx,
+			client.Options{
+				HostPort: t.Address(), Logger: silent{},
+				ConnectionOptions: client.ConnectionOptions{GetSystemInfoTimeout: time.Second},
+			})
 		if err != nil {
 			return err
 		}

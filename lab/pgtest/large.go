@@ -23,8 +23,12 @@ func FillLarge(t testing.TB, url string, n int, more ...string) {
 		t.Fatalf("pgtest: %v", err)
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	settings := []string{`SET session_replication_role = replica`, `SET synchronous_commit = off`, `SET maintenance_work_mem = '512MB'`}
-	for _, sql := range slices.Concat(settings, largeRows(n), more, []string{`RESET session_replication_role`, `VACUUM ANALYZE`}) {
+	settings := []string{
+		`SET session_replication_role = replica`, `SET synchronous_commit = off`,
+		`SET maintenance_work_mem = '512MB'`,
+	}
+	for _, sql := range slices.Concat(settings, largeRows(n), more,
+		[]string{`RESET session_replication_role`, `VACUUM ANALYZE`}) {
 		if _, err := conn.Exec(ctx, sql); err != nil {
 			t.Fatalf("pgtest: %v: %s", err, sql)
 		}
@@ -79,7 +83,8 @@ func largeRows(n int) []string {
 			SELECT 'i-' || i, 'g-' || i %% %[1]d, 'o-' || i %% %[1]d, 's-' || (i %% %[2]d / 100 * 100 + 2), 1, 1 << 28, 0.1, i, '{}', '[]', CASE WHEN i %% 100 = 7 THEN 'stopped' ELSE 'running' END`, 10*groups, groups, n),
 		rows(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, status, created_by, created_at)
 			SELECT 'v-' || i, 'o-' || i, CASE WHEN i >= %[1]d - 10 THEN 'us' ELSE 'eu' END, CASE WHEN i >= %[1]d - 10 THEN 'ash' ELSE 'fsn1' END, 'v', 10000000000::bigint + i, 'hetzner', 'v-' || i,
-				CASE WHEN i >= %[1]d - 10 THEN 'pending' ELSE 'ready' END, 'bench', now() - make_interval(secs => i)`, orgs, orgs),
+				CASE WHEN i >= %[1]d - 10 THEN 'pending' ELSE 'ready' END, 'bench', now() - make_interval(secs => i)`,
+			orgs, orgs),
 		rows(`INSERT INTO routes (route_id, org_id, env_id, group_id, hostname, listener_scope, listen_port, protocol, target_port, created_by, created_at)
 			SELECT 'r-' || i, 'o-' || i, 'e-' || i, 'g-' || i, 'h-' || i || '.example.com', 'shared_v6', 443, 'https', 8080, 'bench', now() - make_interval(secs => i)`, orgs),
 		rows(`INSERT INTO agent_command_audit (audit_id, server_id, workflow_id, command_kind, args_redacted, actor, requested_at)

@@ -103,7 +103,8 @@ func tryStart() error {
 			return err
 		}
 		cluster.dir = dir
-		if cluster.pg, err = devstack.StartPostgres(ctx, devstack.PostgresConfig{Dir: filepath.Join(dir, "pg"), Volatile: true}); err != nil {
+		if cluster.pg, err = devstack.StartPostgres(ctx,
+			devstack.PostgresConfig{Dir: filepath.Join(dir, "pg"), Volatile: true}); err != nil {
 			return err
 		}
 		cluster.url = cluster.pg.URL("postgres")
@@ -128,11 +129,13 @@ func ensureTemplate(ctx context.Context, cluster, name string) error {
 		return err
 	}
 	var there bool
-	if err := c.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", name).Scan(&there); err != nil || there {
+	if err := c.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)",
+		name).Scan(&there); err != nil || there {
 		return err
 	}
 	making := name + "_making"
-	for _, sql := range []string{"DROP DATABASE IF EXISTS " + making + " WITH (FORCE)", "CREATE DATABASE " + making} { // possibly left unfinished
+	// possibly left unfinished
+	for _, sql := range []string{"DROP DATABASE IF EXISTS " + making + " WITH (FORCE)", "CREATE DATABASE " + making} {
 		if _, err := c.Exec(ctx, sql); err != nil {
 			return err
 		}
@@ -155,7 +158,8 @@ func plant(ctx context.Context, url, bug string) error {
 		return err
 	}
 	defer func() { _ = c.Close(ctx) }()
-	_, err = c.Exec(ctx, "CREATE FUNCTION planted(bug text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$ SELECT bug = '"+bug+"' $$")
+	_, err = c.Exec(ctx,
+		"CREATE FUNCTION planted(bug text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$ SELECT bug = '"+bug+"' $$")
 	return err
 }
 

@@ -39,7 +39,8 @@ func New(t testing.TB, conns int32) *Fleet {
 	t.Cleanup(pool.Close)
 	p := &Fleet{T: t, Pool: pool, Store: store.New(pool)}
 	for _, org := range [][2]prego.OrgID{{"parent", ""}, {"o1", ""}, {"o2", ""}, {"child", "parent"}} {
-		_, err := p.Store.PutOrg(context.Background(), org[0], tenant.PutOrgRequest{ParentOrgID: &org[1], Tier: prego.TierEnterprise}, "test")
+		_, err := p.Store.PutOrg(context.Background(), org[0],
+			tenant.PutOrgRequest{ParentOrgID: &org[1], Tier: prego.TierEnterprise}, "test")
 		require.NoError(t, err)
 	}
 	return p
@@ -75,9 +76,11 @@ func (p *Fleet) Number(sql string, args ...any) int {
 // Server adds an active server with its shard and pool, if its role has them.
 func (p *Fleet) Server(id prego.ServerID, role prego.Role, lock prego.Plan) {
 	p.T.Helper()
-	_, err := p.Store.RequestFleetServer(context.Background(), server.Wanted{ServerID: id, Role: role, Region: "eu", Provider: "hetzner", PlanTierLock: lock}, "test")
+	_, err := p.Store.RequestFleetServer(context.Background(),
+		server.Wanted{ServerID: id, Role: role, Region: "eu", Provider: "hetzner", PlanTierLock: lock}, "test")
 	require.NoError(p.T, err)
-	p.Exec(`UPDATE servers SET status = 'active', agent_status = 'connected', memory_pct = 20, active_at = now() WHERE server_id = $1`, id)
+	p.Exec(`UPDATE servers SET status = 'active', agent_status = 'connected', memory_pct = 20, active_at = now()
+		WHERE server_id = $1`, id)
 }
 
 // Sites adds n available pool sites on a server and shard.
@@ -99,7 +102,8 @@ func (p *Fleet) Tenant(plan prego.Plan, change func(*tenant.CreateRequest)) tena
 		change(&r)
 	}
 	require.NoError(p.T, r.Validate())
-	t, _, err := p.Store.CreateTenant(context.Background(), r, prego.TenantID(fmt.Sprintf("t%d", p.next)), tenant.ModeShared, "", "test")
+	t, _, err := p.Store.CreateTenant(context.Background(), r, prego.TenantID(fmt.Sprintf("t%d", p.next)),
+		tenant.ModeShared, "", "test")
 	require.NoError(p.T, err)
 	return t
 }
@@ -108,22 +112,37 @@ func (p *Fleet) Tenant(plan prego.Plan, change func(*tenant.CreateRequest)) tena
 func (p *Fleet) Recount() {
 	p.T.Helper()
 	for what, sql := range map[string]string{
-		"servers": `SELECT count(*) FROM servers s WHERE tenant_count <> (SELECT count(*) FROM tenant_allocations a WHERE a.app_server_id = s.server_id AND released_at IS NULL)`,
-		"shards":  `SELECT count(*) FROM db_shards s WHERE current_tenant_count <> (SELECT count(*) FROM tenant_allocations a WHERE a.db_shard_id = s.shard_id AND released_at IS NULL)`,
-		"pools":   `SELECT count(*) FROM redis_pools s WHERE current_tenants <> (SELECT count(*) FROM tenant_allocations a WHERE a.redis_pool_id = s.pool_id AND released_at IS NULL)`,
-		"sites that two tenants have": `SELECT count(*) FROM (SELECT pool_site_id FROM tenant_allocations WHERE released_at IS NULL AND pool_site_id IS NOT NULL
+		"servers": `SELECT count(*) FROM servers s WHERE tenant_count <> (SELECT count(*) FROM tenant_allocations a
+			WHERE a.app_server_id = s.server_id AND released_at IS NULL)`,
+		"shards": `SELECT count(*) FROM db_shards s WHERE current_tenant_count <> (SELECT count(*)
+			FROM tenant_allocations a WHERE a.db_shard_id = s.shard_id AND released_at IS NULL)`,
+		"pools": `SELECT count(*) FROM redis_pools s WHERE current_tenants <> (SELECT count(*)
+			FROM tenant_allocations a WHERE a.redis_pool_id = s.pool_id AND released_at IS NULL)`,
+		"sites that two tenants have": `SELECT count(*) FROM (SELECT pool_site_id FROM tenant_allocations
+			WHERE released_at IS NULL AND pool_site_id IS NOT NULL
 		    GROUP BY 1 HAVING count(*) > 1) d`,
-		"sites that are on another server or shard": `SELECT count(*) FROM tenant_allocations a JOIN site_pool s USING (pool_site_id)
-		    WHERE released_at IS NULL AND (s.app_server_id <> a.app_server_id OR s.db_shard_id <> a.db_shard_id OR s.tenant_id IS DISTINCT FROM a.tenant_id)`,
-		"enterprise tenants with company": `SELECT count(*) FROM tenant_allocations a JOIN tenants t USING (tenant_id) WHERE a.released_at IS NULL AND t.plan = 'enterprise' AND EXISTS (
+		"sites that are on another server or shard": `SELECT count(*) FROM tenant_allocations a
+			JOIN site_pool s USING (pool_site_id)
+		    WHERE released_at IS NULL AND (s.app_server_id <> a.app_server_id OR s.db_shard_id <> a.db_shard_id
+		    OR s.tenant_id IS DISTINCT FROM a.tenant_id)`,
+		"enterprise tenants with company": `SELECT count(*) FROM tenant_allocations a JOIN tenants t USING (tenant_id)
+			WHERE a.released_at IS NULL AND t.plan = 'enterprise' AND EXISTS (
 		    SELECT FROM tenant_allocations b WHERE b.released_at IS NULL AND b.tenant_id <> a.tenant_id
-		    AND (b.app_server_id = a.app_server_id OR b.db_shard_id = a.db_shard_id OR b.redis_pool_id = a.redis_pool_id))`,
-		"broken tier locks": `SELECT count(*) FROM tenant_allocations a JOIN tenants t USING (tenant_id) JOIN db_shards d ON d.shard_id = a.db_shard_id WHERE a.released_at IS NULL AND NOT CASE t.plan
-		    WHEN 'trial' THEN d.plan_tier_lock IS NULL OR d.plan_tier_lock = 'trial' WHEN 'starter' THEN d.plan_tier_lock IS NULL
-		    WHEN 'business' THEN d.plan_tier_lock IS NOT DISTINCT FROM 'business' ELSE d.plan_tier_lock IS DISTINCT FROM 'trial' END`,
-		"more than there is room for": `SELECT (SELECT count(*) FROM db_shards WHERE current_tenant_count > tenant_capacity) + (SELECT count(*) FROM redis_pools WHERE current_tenants > tenant_capacity)`,
-		"regions that differ": `SELECT count(*) FROM tenant_allocations a JOIN tenants t USING (tenant_id) JOIN servers s ON s.server_id = a.app_server_id
-		    JOIN db_shards d ON d.shard_id = a.db_shard_id JOIN redis_pools r ON r.pool_id = a.redis_pool_id WHERE NOT (s.region = t.region AND d.region = t.region AND r.region = t.region)`,
+		    AND (b.app_server_id = a.app_server_id OR b.db_shard_id = a.db_shard_id
+		    OR b.redis_pool_id = a.redis_pool_id))`,
+		"broken tier locks": `SELECT count(*) FROM tenant_allocations a JOIN tenants t USING (tenant_id)
+			JOIN db_shards d ON d.shard_id = a.db_shard_id WHERE a.released_at IS NULL AND NOT CASE t.plan
+		    WHEN 'trial' THEN d.plan_tier_lock IS NULL
+		    OR d.plan_tier_lock = 'trial' WHEN 'starter' THEN d.plan_tier_lock IS NULL
+		    WHEN 'business' THEN d.plan_tier_lock IS NOT DISTINCT FROM 'business' ELSE d.plan_tier_lock IS DISTINCT
+		    FROM 'trial' END`,
+		"more than there is room for": `SELECT (SELECT count(*) FROM db_shards
+			WHERE current_tenant_count > tenant_capacity) + (SELECT count(*) FROM redis_pools
+			WHERE current_tenants > tenant_capacity)`,
+		"regions that differ": `SELECT count(*) FROM tenant_allocations a JOIN tenants t USING (tenant_id)
+			JOIN servers s ON s.server_id = a.app_server_id
+		    JOIN db_shards d ON d.shard_id = a.db_shard_id JOIN redis_pools r ON r.pool_id = a.redis_pool_id
+		    WHERE NOT (s.region = t.region AND d.region = t.region AND r.region = t.region)`,
 	} {
 		require.Zero(p.T, p.Number(sql), what)
 	}
@@ -132,9 +151,14 @@ func (p *Fleet) Recount() {
 // Tagged adds an active app server with tags.
 func (p *Fleet) Tagged(id prego.ServerID, tags ...string) {
 	p.T.Helper()
-	_, err := p.Store.RequestFleetServer(context.Background(), server.Wanted{ServerID: id, Role: prego.RoleApp, Region: "eu", Provider: "hetzner", Spec: server.Spec{Tags: tags}}, "test")
+	_, err := p.Store.RequestFleetServer(context.Background(),
+		server.Wanted{
+			ServerID: id, Role: prego.RoleApp, Region: "eu", Provider: "hetzner",
+			Spec: server.Spec{Tags: tags},
+		}, "test")
 	require.NoError(p.T, err)
-	p.Exec(`UPDATE servers SET status = 'active', agent_status = 'connected', memory_pct = 20, active_at = now() WHERE server_id = $1`, id)
+	p.Exec(`UPDATE servers SET status = 'active', agent_status = 'connected', memory_pct = 20, active_at = now()
+		WHERE server_id = $1`, id)
 }
 
 // OrgPool creates a pool and associates an org with it.

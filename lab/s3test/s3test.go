@@ -52,7 +52,10 @@ func Start(t testing.TB) *Server {
 // StartAt starts a server at an address of this machine.
 func StartAt(t testing.TB, address string) *Server {
 	t.Helper()
-	s := &Server{Bucket: "backups", Region: "eu-central", AccessKey: "prego-test", SecretKey: "not-a-secret-of-anyone", t: t, program: need.Program(t, Program), listen: free(t, address)}
+	s := &Server{
+		Bucket: "backups", Region: "eu-central", AccessKey: "prego-test", SecretKey: "not-a-secret-of-anyone",
+		t: t, program: need.Program(t, Program), listen: free(t, address),
+	}
 	s.Endpoint = "http://" + s.listen
 	base := t.TempDir()
 	s.Dir, s.state = filepath.Join(base, "objects"), filepath.Join(base, "state")

@@ -11,7 +11,9 @@ import (
 
 // act starts an action that ends after the profile's time, and then runs done with the
 // lock held. An error of done fails the action.
-func (s *Sim) act(command string, d time.Duration, done func() *schema.ActionError, refs ...schema.ActionResourceReference) schema.Action {
+func (s *Sim) act(command string, d time.Duration, done func() *schema.ActionError,
+	refs ...schema.ActionResourceReference,
+) schema.Action {
 	a := &schema.Action{ID: s.st.id(), Status: "running", Command: command, Started: time.Now().UTC(), Resources: refs}
 	s.st.Actions[a.ID] = a
 	s.after(d, func() {
@@ -56,7 +58,10 @@ func (s *Sim) resourceActions(kind string) endpoint {
 		for _, a := range s.st.Actions {
 			for _, ref := range a.Resources {
 				if ref.Type == kind && ref.ID == pathID(r) {
-					items = append(items, item{id: a.ID, name: a.Command, status: a.Status, created: a.Started, body: a})
+					items = append(items, item{
+						id: a.ID, name: a.Command, status: a.Status, created: a.Started,
+						body: a,
+					})
 				}
 			}
 		}

@@ -48,7 +48,9 @@ var benchApps = []string{"frappe", "erpnext", "hrms", "crm"}
 
 // benchVerbs are what a fault can be about.
 var benchVerbs = []string{
-	"new-site", "set-config", "install-app", "list-apps", "set-maintenance-mode", "backup", "restore", "drop-site", "migrate", "execute", "clear-cache", "set-admin-password", "add-system-manager", "add-user", "enable-scheduler", "disable-scheduler",
+	"new-site", "set-config", "install-app", "list-apps", "set-maintenance-mode", "backup", "restore", "drop-site",
+	"migrate", "execute", "clear-cache", "set-admin-password", "add-system-manager", "add-user", "enable-scheduler",
+	"disable-scheduler",
 }
 
 func (s *Sim) benchFaultsDir() string { return filepath.Join(s.cfg.StateDir, "bench-faults") }
@@ -140,7 +142,10 @@ func (h *processHost) installStrictBench() error {
 	}
 	redis := "unix://" + services.redis.socket
 	module, content, hook := benchsite.BenchModule()
-	common, err := h.mergedConfig(map[string]any{"db_socket": services.mariadb.socket, "redis_cache": redis, "redis_queue": redis, "extra_config": hook})
+	common, err := h.mergedConfig(map[string]any{
+		"db_socket": services.mariadb.socket, "redis_cache": redis,
+		"redis_queue": redis, "extra_config": hook,
+	})
 	if err != nil {
 		return fail(err)
 	}
@@ -158,7 +163,8 @@ func (h *processHost) installStrictBench() error {
 		{wire.SecretsDir + "/mariadb-root", services.rootPassword + "\n", 0o600},
 		{wire.ServicesPath, string(creds) + "\n", 0o600},
 		// -I and -S leave out what a program of our own doesn't need, and starts faster without.
-		{wire.BenchBinary, "#!/usr/bin/python3 -IS\nimport sys\nsys.path[:0] = [" + strconv.Quote(program) + ", \"/usr/lib/python3/dist-packages\"]\n" +
+		{wire.BenchBinary, "#!/usr/bin/python3 -IS\nimport sys\nsys.path[:0] = [" + strconv.Quote(program) +
+			", \"/usr/lib/python3/dist-packages\"]\n" +
 			"from frappe import bench\nbench.main(sys.argv)\n", 0o755},
 	} {
 		if err := h.write(f.name, f.content, f.mode); err != nil {
@@ -252,7 +258,8 @@ func (s *Sim) publish(f *Fault) error {
 	// Shell patterns negate a set with "!".
 	server = strings.ReplaceAll(server, "[^", "[!")
 	files := map[string]string{
-		"fault":   fmt.Sprintf("server=%s\nverb=%s\naction=%s\nmessage=%s\ndelay=%s\n", server, f.Verb, f.Action, message, seconds(time.Duration(f.DelayMS)*time.Millisecond)),
+		"fault": fmt.Sprintf("server=%s\nverb=%s\naction=%s\nmessage=%s\ndelay=%s\n", server, f.Verb, f.Action,
+			message, seconds(time.Duration(f.DelayMS)*time.Millisecond)),
 		"matched": "",
 	}
 	for i := range f.Skip {

@@ -8,12 +8,30 @@ import (
 )
 
 var locations = []schema.Location{
-	{ID: 1, Name: "fsn1", Description: "Falkenstein DC Park 1", Country: "DE", City: "Falkenstein", Latitude: 50.47612, Longitude: 12.370071, NetworkZone: "eu-central"},
-	{ID: 2, Name: "nbg1", Description: "Nuremberg DC Park 1", Country: "DE", City: "Nuremberg", Latitude: 49.452102, Longitude: 11.076665, NetworkZone: "eu-central"},
-	{ID: 3, Name: "hel1", Description: "Helsinki DC Park 1", Country: "FI", City: "Helsinki", Latitude: 60.169855, Longitude: 24.938379, NetworkZone: "eu-central"},
-	{ID: 4, Name: "ash", Description: "Ashburn, VA", Country: "US", City: "Ashburn, VA", Latitude: 39.045821, Longitude: -77.487073, NetworkZone: "us-east"},
-	{ID: 5, Name: "hil", Description: "Hillsboro, OR", Country: "US", City: "Hillsboro, OR", Latitude: 45.54222, Longitude: -122.951924, NetworkZone: "us-west"},
-	{ID: 6, Name: "sin", Description: "Singapore", Country: "SG", City: "Singapore", Latitude: 1.283333, Longitude: 103.833333, NetworkZone: "ap-southeast"},
+	{
+		ID: 1, Name: "fsn1", Description: "Falkenstein DC Park 1", Country: "DE", City: "Falkenstein",
+		Latitude: 50.47612, Longitude: 12.370071, NetworkZone: "eu-central",
+	},
+	{
+		ID: 2, Name: "nbg1", Description: "Nuremberg DC Park 1", Country: "DE", City: "Nuremberg", Latitude: 49.452102,
+		Longitude: 11.076665, NetworkZone: "eu-central",
+	},
+	{
+		ID: 3, Name: "hel1", Description: "Helsinki DC Park 1", Country: "FI", City: "Helsinki", Latitude: 60.169855,
+		Longitude: 24.938379, NetworkZone: "eu-central",
+	},
+	{
+		ID: 4, Name: "ash", Description: "Ashburn, VA", Country: "US", City: "Ashburn, VA", Latitude: 39.045821,
+		Longitude: -77.487073, NetworkZone: "us-east",
+	},
+	{
+		ID: 5, Name: "hil", Description: "Hillsboro, OR", Country: "US", City: "Hillsboro, OR", Latitude: 45.54222,
+		Longitude: -122.951924, NetworkZone: "us-west",
+	},
+	{
+		ID: 6, Name: "sin", Description: "Singapore", Country: "SG", City: "Singapore", Latitude: 1.283333,
+		Longitude: 103.833333, NetworkZone: "ap-southeast",
+	},
 }
 
 type machine struct {
@@ -70,8 +88,8 @@ func price(v float64) schema.Price {
 
 func (s *Sim) serverType(m machine) schema.ServerType {
 	t := schema.ServerType{
-		ID: m.id, Name: m.name, Description: m.name, Category: m.category, Cores: m.cores, Memory: m.memory, Disk: m.disk,
-		StorageType: "local", CPUType: m.cpu, Architecture: "x86",
+		ID: m.id, Name: m.name, Description: m.name, Category: m.category, Cores: m.cores, Memory: m.memory,
+		Disk: m.disk, StorageType: "local", CPUType: m.cpu, Architecture: "x86",
 	}
 	for _, l := range locations {
 		if !m.soldIn(l.Name) {
@@ -109,7 +127,10 @@ func (s *Sim) retiring(typ, location string) (schema.DeprecationInfo, bool) {
 func (s *Sim) Retire(typ, location string, after time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.st.Retiring[typ+"/"+location] = schema.DeprecationInfo{Announced: after.AddDate(0, -3, 0).UTC(), UnavailableAfter: after.UTC()}
+	s.st.Retiring[typ+"/"+location] = schema.DeprecationInfo{
+		Announced:        after.AddDate(0, -3, 0).UTC(),
+		UnavailableAfter: after.UTC(),
+	}
 	s.changed()
 }
 
@@ -130,8 +151,8 @@ var images = []schema.Image{
 func image(id int64, name, description, flavor, version string) schema.Image {
 	return schema.Image{
 		ID: id, Status: "available", Type: "system", Name: &name, Description: description, DiskSize: 5,
-		Created: new(time.Date(2025, 8, 13, 9, 0, 0, 0, time.UTC)), OSFlavor: flavor, OSVersion: &version, Architecture: "x86", RapidDeploy: true,
-		Labels: map[string]string{},
+		Created: new(time.Date(2025, 8, 13, 9, 0, 0, 0, time.UTC)), OSFlavor: flavor, OSVersion: &version,
+		Architecture: "x86", RapidDeploy: true, Labels: map[string]string{},
 	}
 }
 
@@ -145,13 +166,16 @@ func (s *Sim) pricing() schema.Pricing {
 	p := schema.Pricing{
 		Currency: "EUR", VATRate: "19.00", Image: schema.PricingImage{PricePerGBMonth: price(0.011)},
 		FloatingIPs: []schema.PricingFloatingIPType{}, ServerBackup: schema.PricingServerBackup{Percentage: "20.00"},
-		LoadBalancerTypes: []schema.PricingLoadBalancerType{}, Volume: schema.PricingVolume{PricePerGBPerMonth: price(0.044)},
-		FloatingIP: schema.PricingFloatingIP{PriceMonthly: price(3)}, Traffic: schema.PricingTraffic{PricePerTB: price(1)},
+		LoadBalancerTypes: []schema.PricingLoadBalancerType{},
+		Volume:            schema.PricingVolume{PricePerGBPerMonth: price(0.044)},
+		FloatingIP:        schema.PricingFloatingIP{PriceMonthly: price(3)},
+		Traffic:           schema.PricingTraffic{PricePerTB: price(1)},
 	}
 	for _, typ := range []string{"ipv4", "ipv6"} {
 		ft := schema.PricingFloatingIPType{Type: typ}
 		for _, l := range locations {
-			ft.Prices = append(ft.Prices, schema.PricingFloatingIPTypePrice{Location: l.Name, PriceMonthly: price(floatingMonthly[typ])})
+			ft.Prices = append(ft.Prices,
+				schema.PricingFloatingIPTypePrice{Location: l.Name, PriceMonthly: price(floatingMonthly[typ])})
 		}
 		p.FloatingIPs = append(p.FloatingIPs, ft)
 	}
@@ -159,7 +183,8 @@ func (s *Sim) pricing() schema.Pricing {
 		lb := schema.PricingLoadBalancerType{ID: int64(i + 1), Name: t.name}
 		for _, l := range locations {
 			lb.Prices = append(lb.Prices, schema.PricingLoadBalancerTypePrice{
-				Location: l.Name, PriceHourly: price(t.monthly / 624), PriceMonthly: price(t.monthly), IncludedTraffic: 20 << 40, PricePerTBTraffic: price(1),
+				Location: l.Name, PriceHourly: price(t.monthly / 624), PriceMonthly: price(t.monthly),
+				IncludedTraffic: 20 << 40, PricePerTBTraffic: price(1),
 			})
 		}
 		p.LoadBalancerTypes = append(p.LoadBalancerTypes, lb)
@@ -174,7 +199,8 @@ func (s *Sim) pricing() schema.Pricing {
 			if typ == "ipv6" {
 				v = 0
 			}
-			pt.Prices = append(pt.Prices, schema.PricingPrimaryIPTypePrice{Location: l.Name, PriceHourly: price(v / 624), PriceMonthly: price(v)})
+			pt.Prices = append(pt.Prices,
+				schema.PricingPrimaryIPTypePrice{Location: l.Name, PriceHourly: price(v / 624), PriceMonthly: price(v)})
 		}
 		p.PrimaryIPs = append(p.PrimaryIPs, pt)
 	}

@@ -83,7 +83,10 @@ func (h *processHost) cloudInit(ctx context.Context) error {
 		gw.report(ctx, wire.StageFailed, "second stage: "+err.Error())
 		return err
 	}
-	for _, stage := range []wire.BootStage{wire.StageCloudInitStarted, wire.StageFirewallReady, wire.StageDockerInstalled} {
+	for _, stage := range []wire.BootStage{
+		wire.StageCloudInitStarted, wire.StageFirewallReady,
+		wire.StageDockerInstalled,
+	} {
 		gw.report(ctx, stage, "")
 		if err := sleep(ctx, h.sim.cfg.Profile.Stage); err != nil {
 			return err
@@ -93,9 +96,10 @@ func (h *processHost) cloudInit(ctx context.Context) error {
 		gw.report(ctx, wire.StageFailed, "prego-agent could not be installed")
 		return nil
 	}
-	if err := h.sim.agents.install(filepath.Join(h.root(), wire.AgentBinary), cfg.AgentSHA256, func() (io.ReadCloser, error) {
-		return gw.get(ctx, wire.PathAgentBinary+"?sha256="+cfg.AgentSHA256)
-	}); err != nil {
+	if err := h.sim.agents.install(filepath.Join(h.root(), wire.AgentBinary), cfg.AgentSHA256,
+		func() (io.ReadCloser, error) {
+			return gw.get(ctx, wire.PathAgentBinary+"?sha256="+cfg.AgentSHA256)
+		}); err != nil {
 		gw.report(ctx, wire.StageFailed, "agent: "+err.Error())
 		return fmt.Errorf("install the agent: %w", err)
 	}
@@ -196,19 +200,28 @@ func (h *processHost) gateway(cfg wire.HostConfig) (*gatewayClient, error) {
 		return nil, fmt.Errorf("%s holds no certificate", wire.GatewayCAPath)
 	}
 	return &gatewayClient{
-		base: strings.TrimSuffix(cfg.GatewayURL, "/"), token: strings.TrimSpace(string(token)), server: cfg.ServerID, addr: h.addr,
-		client: h.httpClient(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: cfg.GatewayServerName}),
+		base: strings.TrimSuffix(cfg.GatewayURL, "/"), token: strings.TrimSpace(string(token)), server: cfg.ServerID,
+		addr: h.addr, client: h.httpClient(&tls.Config{
+			MinVersion: tls.VersionTLS13, RootCAs: pool,
+			ServerName: cfg.GatewayServerName,
+		}),
 	}, nil
 }
 
 func (h *processHost) httpClient(cfg *tls.Config) *http.Client {
 	dialer := &net.Dialer{Timeout: 3 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(h.addr)}}
-	return &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DialContext: dialer.DialContext, TLSClientConfig: cfg, DisableKeepAlives: true}}
+	return &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{
+		DialContext:     dialer.DialContext,
+		TLSClientConfig: cfg, DisableKeepAlives: true,
+	}}
 }
 
 // report phones home; a failure stops nothing.
 func (g *gatewayClient) report(ctx context.Context, stage wire.BootStage, detail string) {
-	body, err := json.Marshal(wire.BootStageRequest{ServerID: g.server, Stage: stage, Detail: detail[:min(len(detail), 500)]})
+	body, err := json.Marshal(wire.BootStageRequest{
+		ServerID: g.server, Stage: stage,
+		Detail: detail[:min(len(detail), 500)],
+	})
 	if err != nil {
 		return
 	}
@@ -334,7 +347,10 @@ func (h *processHost) stealToken(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "thief"}, NotAfter: time.Now().Add(time.Hour)}
+	t := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "thief"},
+		NotAfter: time.Now().Add(time.Hour),
+	}
 	der, err := x509.CreateCertificate(rand.Reader, t, t, key.Public(), key)
 	if err != nil {
 		return err
@@ -350,7 +366,8 @@ func (h *processHost) stealToken(ctx context.Context) error {
 	}
 	transport.TLSClientConfig.Certificates = []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}
 	body, err := json.Marshal(wire.HandshakeRequest{
-		ServerID: cfg.ServerID, Token: gw.token, CSRs: wire.CSRs{AgentClient: csr, AgentServer: csr, DockerServer: csr}, AgentVersion: "thief",
+		ServerID: cfg.ServerID, Token: gw.token, CSRs: wire.CSRs{AgentClient: csr, AgentServer: csr, DockerServer: csr},
+		AgentVersion: "thief",
 	})
 	if err != nil {
 		return err

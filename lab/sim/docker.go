@@ -55,7 +55,8 @@ type container struct {
 
 func (h *processHost) startDocker() error {
 	d := &docker{
-		host: h, images: make(map[string]bool), networks: make(map[string]bool), containers: make(map[string]*container), execs: make(map[string]string), watching: make(map[*dockerWatch]bool),
+		host: h, images: make(map[string]bool), networks: make(map[string]bool),
+		containers: make(map[string]*container), execs: make(map[string]string), watching: make(map[*dockerWatch]bool),
 	}
 	if h.sim.cfg.RealDocker {
 		var err error
@@ -80,7 +81,11 @@ func (h *processHost) startDocker() error {
 		return fmt.Errorf("docker: %w", err)
 	}
 	d.server = &http.Server{Handler: d.routes(), ReadHeaderTimeout: 5 * time.Second, TLSConfig: &tls.Config{
-		MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return d.tls() },
+		MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config,
+			error,
+		) {
+			return d.tls()
+		},
 	}, ErrorLog: nil}
 	own, err := net.Listen("unix", h.dockerSocket()) //nolint:noctx // ends with close
 	if err != nil {
@@ -118,7 +123,10 @@ func (d *docker) tls() (*tls.Config, error) {
 	if !pool.AppendCertsFromPEM(ca) {
 		return nil, errors.New("ca.pem holds no certificate")
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool}, nil
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
+	}, nil
 }
 
 func (d *docker) close() {

@@ -34,7 +34,10 @@ func (d *docker) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /_ping", pingDocker)
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, 200, map[string]string{"Version": "20.10.24-sim", "ApiVersion": "1.41", "MinAPIVersion": "1.12", "Os": "linux", "Arch": "amd64"})
+		writeJSON(w, 200, map[string]string{
+			"Version": "20.10.24-sim", "ApiVersion": "1.41", "MinAPIVersion": "1.12",
+			"Os": "linux", "Arch": "amd64",
+		})
 	})
 	mux.HandleFunc("POST /images/create", d.pull)
 	mux.HandleFunc("GET /images/{name...}", d.image)
@@ -172,7 +175,10 @@ func (d *docker) create(w http.ResponseWriter, r *http.Request) {
 	}
 	env, _ := in["Env"].([]any)
 	in["Env"] = append(env, "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin") // as images have it
-	c := &container{ID: newDockerID(), Name: name, Image: image, Config: in, Host: host, Status: "created", Created: time.Now().UTC()}
+	c := &container{
+		ID: newDockerID(), Name: name, Image: image, Config: in, Host: host, Status: "created",
+		Created: time.Now().UTC(),
+	}
 	d.containers[name] = c
 	d.save()
 	writeJSON(w, 201, map[string]any{"Id": c.ID, "Warnings": []string{}})
@@ -210,7 +216,10 @@ func (d *docker) list(w http.ResponseWriter, r *http.Request) {
 			wanted = wanted && there && (!exact || got == v)
 		}
 		if wanted {
-			out = append(out, map[string]any{"Id": c.ID, "Names": []string{"/" + c.Name}, "Image": c.Image, "Labels": labels, "State": c.Status, "Created": c.Created.Unix()})
+			out = append(out, map[string]any{
+				"Id": c.ID, "Names": []string{"/" + c.Name}, "Image": c.Image,
+				"Labels": labels, "State": c.Status, "Created": c.Created.Unix(),
+			})
 		}
 	}
 	writeJSON(w, 200, out)
@@ -241,12 +250,16 @@ func (d *docker) each(f func(w http.ResponseWriter, r *http.Request, c *containe
 
 func (d *docker) inspect(w http.ResponseWriter, _ *http.Request, c *container) {
 	state := map[string]any{
-		"Status": c.Status, "Running": c.Status == "running", "ExitCode": c.Exit, "Pid": 4242, "StartedAt": c.Started.Format(time.RFC3339Nano),
+		"Status": c.Status, "Running": c.Status == "running", "ExitCode": c.Exit, "Pid": 4242,
+		"StartedAt": c.Started.Format(time.RFC3339Nano),
 	}
 	if c.Config["Healthcheck"] != nil && c.Status == "running" {
 		state["Health"] = map[string]any{"Status": "healthy", "FailingStreak": 0, "Log": []any{}}
 		if c.Fault == "unhealthy" {
-			state["Health"] = map[string]any{"Status": "unhealthy", "FailingStreak": 3, "Log": []any{map[string]any{"ExitCode": 1, "Output": "injected: not healthy"}}}
+			state["Health"] = map[string]any{
+				"Status": "unhealthy", "FailingStreak": 3,
+				"Log": []any{map[string]any{"ExitCode": 1, "Output": "injected: not healthy"}},
+			}
 		}
 	}
 	addr := c.addr
@@ -268,7 +281,8 @@ func (d *docker) start(w http.ResponseWriter, _ *http.Request, c *container) {
 	case c.Status == "running":
 		w.WriteHeader(http.StatusNotModified)
 	case d.missingMount(c.Host) != "":
-		refuseDockerf(w, 400, "invalid mount config for type \"bind\": bind source path does not exist: %s", d.missingMount(c.Host))
+		refuseDockerf(w, 400, "invalid mount config for type \"bind\": bind source path does not exist: %s",
+			d.missingMount(c.Host))
 	default:
 		c.Status, c.Exit, c.Started = "running", 0, time.Now().UTC()
 		c.Fault = d.host.sim.containerFault(d.host.name, c.Image)

@@ -45,7 +45,8 @@ func (d *docker) tell(c *container, action string) {
 		now := time.Now()
 		select {
 		case w.events <- map[string]any{
-			"Type": "container", "Action": action, "Actor": map[string]any{"ID": c.ID, "Attributes": attributes}, "scope": "local", "time": now.Unix(), "timeNano": now.UnixNano(),
+			"Type": "container", "Action": action, "Actor": map[string]any{"ID": c.ID, "Attributes": attributes},
+			"scope": "local", "time": now.Unix(), "timeNano": now.UnixNano(),
 		}:
 		default: // it does not read: its stream ends, and it asks again
 			delete(d.watching, w)

@@ -33,7 +33,10 @@ func (d *docker) listen(c *container) {
 		}
 	}
 	for _, l := range c.open {
-		server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+		server := &http.Server{
+			ReadHeaderTimeout: time.Second,
+			Handler:           http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
+		}
 		go func() { _ = server.Serve(l) }()
 	}
 }

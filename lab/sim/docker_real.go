@@ -54,9 +54,11 @@ func (h *processHost) startRealDocker(ctx context.Context) (*dockerd, error) {
 	}
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command("dockerd", "--config-file", config, "--data-root", d.data, "--exec-root", filepath.Join(run, "exec"), //nolint:noctx // ends with close
-		"--pidfile", filepath.Join(run, "pid"), "--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false", "--shutdown-timeout=5",
-		"-H", "unix://"+filepath.Join(run, "sock"), "-H", "tcp://"+net.JoinHostPort(h.addr, strconv.Itoa(h.sim.cfg.DockerPort)),
-		"--tlsverify", "--tlscacert", filepath.Join(certs, "ca.pem"), "--tlscert", filepath.Join(certs, "cert.pem"), "--tlskey", filepath.Join(certs, "key.pem"))
+		"--pidfile", filepath.Join(run, "pid"), "--bridge=none", "--iptables=false", "--ip-forward=false",
+		"--ip-masq=false", "--shutdown-timeout=5", "-H", "unix://"+filepath.Join(run, "sock"), "-H",
+		"tcp://"+net.JoinHostPort(h.addr, strconv.Itoa(h.sim.cfg.DockerPort)),
+		"--tlsverify", "--tlscacert", filepath.Join(certs, "ca.pem"), "--tlscert", filepath.Join(certs, "cert.pem"),
+		"--tlskey", filepath.Join(certs, "key.pem"))
 	cmd.Stdout, cmd.Stderr = log, log
 	if d.process, err = child.Start(cmd, syscall.SIGTERM); err != nil {
 		return nil, fmt.Errorf("docker: %w", err)
@@ -100,7 +102,8 @@ func (d *dockerd) prepare(ctx context.Context, logFile, program string) error {
 	}
 	r, w := io.Pipe()
 	go func() { _ = w.CloseWithError(tarOf(w, program, StandInProgram[1:])) }()
-	out, err := c.ImageImport(ctx, client.ImageImportSource{Source: r, SourceName: "-"}, StandIn, client.ImageImportOptions{})
+	out, err := c.ImageImport(ctx, client.ImageImportSource{Source: r, SourceName: "-"}, StandIn,
+		client.ImageImportOptions{})
 	if err != nil {
 		return fmt.Errorf("docker: import: %w", err)
 	}

@@ -134,7 +134,10 @@ func (f *Fault) checkMachine() error {
 // suits rejects faults that can't happen with this cloud's kind of hosts.
 func (s *Sim) suits(f Fault) error {
 	onMachines := f.Kind == "mirror"
-	onProcesses := slices.Contains([]string{"boot_without_agent", "stop_heartbeats", "duplicate_bootstrap", "container_start_fail", "bench", "container"}, f.Kind)
+	onProcesses := slices.Contains([]string{
+		"boot_without_agent", "stop_heartbeats", "duplicate_bootstrap",
+		"container_start_fail", "bench", "container",
+	}, f.Kind)
 	switch {
 	case onMachines && s.cfg.Machines == "":
 		return fmt.Errorf("a fault of kind %s happens to machines only (--hosts machine)", f.Kind)
@@ -226,7 +229,8 @@ func (s *Sim) faulty(next http.Handler) http.Handler {
 		s.mu.Lock()
 		var hit *Fault
 		for _, f := range s.faults {
-			if ok, _ := path.Match(f.Path, r.URL.Path); f.Kind == "http" && (f.Method == "" || f.Method == r.Method) && (f.Path == "" || ok) && f.fires() {
+			if ok, _ := path.Match(f.Path, r.URL.Path); f.Kind == "http" && (f.Method == "" || f.Method == r.Method) &&
+				(f.Path == "" || ok) && f.fires() {
 				hit = f
 				break
 			}
@@ -320,7 +324,8 @@ func (s *Sim) controlRoutes(mux *http.ServeMux) {
 		s.SetServerLimit(n)
 		w.WriteHeader(http.StatusNoContent)
 	})
-	mux.HandleFunc("GET /_sim/hosts", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, 200, map[string]any{"hosts": s.Hosts()}) })
+	mux.HandleFunc("GET /_sim/hosts",
+		func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, 200, map[string]any{"hosts": s.Hosts()}) })
 	mux.HandleFunc("GET /_sim/network", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, 200, s.Network()) })
 	mux.HandleFunc("GET /_sim/hosts/{id}/console", func(w http.ResponseWriter, r *http.Request) {
 		b, err := s.Console(pathID(r))

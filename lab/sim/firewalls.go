@@ -37,7 +37,8 @@ func (s *Sim) firewallView(f *schema.Firewall) schema.Firewall {
 		}
 		out.AppliedTo[i].AppliedToResources = []schema.FirewallResource{}
 		for _, id := range s.selected(a.LabelSelector.Selector) {
-			out.AppliedTo[i].AppliedToResources = append(out.AppliedTo[i].AppliedToResources, schema.FirewallResource{Type: "server", Server: &schema.FirewallResourceServer{ID: id}})
+			out.AppliedTo[i].AppliedToResources = append(out.AppliedTo[i].AppliedToResources,
+				schema.FirewallResource{Type: "server", Server: &schema.FirewallResourceServer{ID: id}})
 		}
 	}
 	return out
@@ -64,7 +65,8 @@ func (s *Sim) firewallsOf(srv *server) []schema.ServerFirewall {
 	out := slices.Clone(srv.PublicNet.Firewalls)
 	for id, f := range s.st.Firewalls {
 		for _, a := range f.AppliedTo {
-			if a.LabelSelector == nil || slices.ContainsFunc(out, func(o schema.ServerFirewall) bool { return o.ID == id }) {
+			if a.LabelSelector == nil ||
+				slices.ContainsFunc(out, func(o schema.ServerFirewall) bool { return o.ID == id }) {
 				continue
 			}
 			if match, err := parseSelector(a.LabelSelector.Selector); err == nil && match(srv.Labels) {
@@ -117,7 +119,10 @@ func (s *Sim) createFirewall(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &schema.Firewall{Name: req.Name, Labels: labels, Created: time.Now().UTC(), Rules: rules, AppliedTo: []schema.FirewallResource{}}
+	f := &schema.Firewall{
+		Name: req.Name, Labels: labels, Created: time.Now().UTC(), Rules: rules,
+		AppliedTo: []schema.FirewallResource{},
+	}
 	if err := s.appliable(f, req.ApplyTo); err != nil {
 		return nil, err
 	}
@@ -144,7 +149,8 @@ func (s *Sim) setRules(r *http.Request, f *schema.Firewall) (any, error) {
 		return nil, err
 	}
 	f.Rules = rules
-	return map[string]any{"actions": []schema.Action{s.act("set_firewall_rules", s.cfg.Profile.Action/4, nil, firewallRef(f.ID))}}, nil
+	return map[string]any{"actions": []schema.Action{s.act("set_firewall_rules", s.cfg.Profile.Action/4, nil,
+		firewallRef(f.ID))}}, nil
 }
 
 // sameResource is whether two entries apply a firewall to the same.
@@ -165,7 +171,10 @@ func (s *Sim) appliable(f *schema.Firewall, to []schema.FirewallResource) error 
 			srv, ok := s.st.Servers[a.Server.ID]
 			switch {
 			case !ok:
-				return &apiError{status: 404, code: "firewall_resource_not_found", message: "server with ID '" + number(a.Server.ID) + "' not found"}
+				return &apiError{
+					status: 404, code: "firewall_resource_not_found",
+					message: "server with ID '" + number(a.Server.ID) + "' not found",
+				}
 			case srv.PublicNet.IPv4.ID == 0 && srv.PublicNet.IPv6.ID == 0:
 				return refused("private_net_only_server", "the server has no public interface")
 			}
@@ -190,10 +199,12 @@ func (s *Sim) apply(f *schema.Firewall, to []schema.FirewallResource) []schema.A
 		refs := []schema.ActionResourceReference{firewallRef(f.ID)}
 		if a.Server != nil {
 			srv := s.st.Servers[a.Server.ID]
-			srv.PublicNet.Firewalls = append(srv.PublicNet.Firewalls, schema.ServerFirewall{ID: f.ID, Status: "applied"})
+			srv.PublicNet.Firewalls = append(srv.PublicNet.Firewalls,
+				schema.ServerFirewall{ID: f.ID, Status: "applied"})
 			refs = append(refs, serverRef(srv.ID))
 		}
-		f.AppliedTo = append(f.AppliedTo, schema.FirewallResource{Type: a.Type, Server: a.Server, LabelSelector: a.LabelSelector})
+		f.AppliedTo = append(f.AppliedTo,
+			schema.FirewallResource{Type: a.Type, Server: a.Server, LabelSelector: a.LabelSelector})
 		actions = append(actions, s.act("apply_firewall", s.cfg.Profile.Action/4, nil, refs...))
 	}
 	return actions
@@ -220,18 +231,25 @@ func (s *Sim) unapplyFirewall(r *http.Request, f *schema.Firewall) (any, error) 
 			continue
 		}
 		if rm.Server != nil && slices.ContainsFunc(s.firewallView(f).AppliedTo, func(a schema.FirewallResource) bool {
-			return slices.ContainsFunc(a.AppliedToResources, func(b schema.FirewallResource) bool { return sameResource(b, rm) })
+			return slices.ContainsFunc(a.AppliedToResources,
+				func(b schema.FirewallResource) bool { return sameResource(b, rm) })
 		}) {
-			return nil, refused("firewall_managed_by_label_selector", "firewall is applied via a label selector and cannot be removed manually")
+			return nil, refused("firewall_managed_by_label_selector",
+				"firewall is applied via a label selector and cannot be removed manually")
 		}
-		return nil, &apiError{status: 404, code: "firewall_resource_not_found", message: "the firewall is not applied to the resource"}
+		return nil, &apiError{
+			status: 404, code: "firewall_resource_not_found",
+			message: "the firewall is not applied to the resource",
+		}
 	}
 	actions := []schema.Action{}
 	for _, rm := range req.RemoveFrom {
-		f.AppliedTo = slices.DeleteFunc(f.AppliedTo, func(a schema.FirewallResource) bool { return sameResource(a, rm) })
+		f.AppliedTo = slices.DeleteFunc(f.AppliedTo,
+			func(a schema.FirewallResource) bool { return sameResource(a, rm) })
 		if rm.Server != nil {
 			if srv, ok := s.st.Servers[rm.Server.ID]; ok {
-				srv.PublicNet.Firewalls = slices.DeleteFunc(srv.PublicNet.Firewalls, func(o schema.ServerFirewall) bool { return o.ID == f.ID })
+				srv.PublicNet.Firewalls = slices.DeleteFunc(srv.PublicNet.Firewalls,
+					func(o schema.ServerFirewall) bool { return o.ID == f.ID })
 			}
 		}
 		actions = append(actions, s.act("remove_firewall", s.cfg.Profile.Action/4, nil, firewallRef(f.ID)))

@@ -33,7 +33,10 @@ func (s *Sim) floatingIPs() *kind[schema.FloatingIP] {
 			}
 			return nil
 		},
-		actions: map[string]action[schema.FloatingIP]{"assign": s.assignFloating, "unassign": s.unassignFloating, "change_dns_ptr": s.pointFloating},
+		actions: map[string]action[schema.FloatingIP]{
+			"assign": s.assignFloating, "unassign": s.unassignFloating,
+			"change_dns_ptr": s.pointFloating,
+		},
 	}
 }
 
@@ -84,8 +87,8 @@ func (s *Sim) createFloating(r *http.Request) (any, error) {
 		return nil, &apiError{status: 412, code: "resource_unavailable", message: "no floating IP is available"}
 	}
 	f := &schema.FloatingIP{
-		ID: s.st.id(), Description: req.Description, Created: time.Now().UTC(), IP: ip, Type: req.Type, DNSPtr: []schema.FloatingIPDNSPtr{}, HomeLocation: home,
-		Labels: labels, Name: valueOf(req.Name),
+		ID: s.st.id(), Description: req.Description, Created: time.Now().UTC(), IP: ip, Type: req.Type,
+		DNSPtr: []schema.FloatingIPDNSPtr{}, HomeLocation: home, Labels: labels, Name: valueOf(req.Name),
 	}
 	if f.Type == "ipv6" {
 		f.IP = fmt.Sprintf("2001:db8:%x:%x::/64", f.ID>>16&0xffff, f.ID&0xffff)
@@ -94,7 +97,10 @@ func (s *Sim) createFloating(r *http.Request) (any, error) {
 		f.Name = fmt.Sprintf("floating-ip-%d", f.ID)
 	}
 	s.st.FloatingIPs[f.ID] = f
-	s.st.open(LedgerEntry{Kind: "floating_ip", ID: f.ID, Name: f.Name, Type: f.Type, Location: home.Name, Labels: labels, Monthly: floatingMonthly[f.Type]})
+	s.st.open(LedgerEntry{
+		Kind: "floating_ip", ID: f.ID, Name: f.Name, Type: f.Type, Location: home.Name,
+		Labels: labels, Monthly: floatingMonthly[f.Type],
+	})
 	body := map[string]any{"floating_ip": f, "action": nil}
 	if req.Server != nil {
 		if err := s.routeFloating(f, *req.Server); err != nil {
@@ -146,7 +152,8 @@ func (s *Sim) pointFloating(r *http.Request, f *schema.FloatingIP) (any, error) 
 	if !has(f.IP, req.IP) {
 		return nil, &apiError{status: 404, code: "not_found", message: "IP '" + req.IP + "' not found"}
 	}
-	f.DNSPtr = slices.DeleteFunc(slices.Clone(f.DNSPtr), func(d schema.FloatingIPDNSPtr) bool { return sameAddress(d.IP, req.IP) })
+	f.DNSPtr = slices.DeleteFunc(slices.Clone(f.DNSPtr),
+		func(d schema.FloatingIPDNSPtr) bool { return sameAddress(d.IP, req.IP) })
 	if valueOf(req.DNSPtr) != "" {
 		f.DNSPtr = append(f.DNSPtr, schema.FloatingIPDNSPtr{IP: req.IP, DNSPtr: *req.DNSPtr})
 	}
@@ -181,7 +188,8 @@ func (s *Sim) unrouteFloating(f *schema.FloatingIP) error {
 	}
 	if f.Server != nil {
 		if srv, ok := s.st.Servers[*f.Server]; ok {
-			srv.PublicNet.FloatingIPs = slices.DeleteFunc(srv.PublicNet.FloatingIPs, func(id int64) bool { return id == f.ID })
+			srv.PublicNet.FloatingIPs = slices.DeleteFunc(srv.PublicNet.FloatingIPs,
+				func(id int64) bool { return id == f.ID })
 		}
 	}
 	f.Server = nil

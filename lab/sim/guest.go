@@ -53,7 +53,8 @@ type guestHost struct {
 
 func (s *Sim) newGuestHost(srv *server, plan hostFaults) *guestHost {
 	h := &guestHost{sim: s, guest: Guest{
-		ID: srv.ID, Name: srv.Name, Addr: s.address(srv), First: !srv.Booted, Silent: plan.stopHeartbeats, WithoutAgent: plan.withoutAgent, WithoutCloudInit: plan.noCloudInit,
+		ID: srv.ID, Name: srv.Name, Addr: s.address(srv), First: !srv.Booted, Silent: plan.stopHeartbeats,
+		WithoutAgent: plan.withoutAgent, WithoutCloudInit: plan.noCloudInit,
 	}}
 	h.guest.Files, h.err = filesOf(srv.UserData)
 	return h

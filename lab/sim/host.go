@@ -90,7 +90,8 @@ type hostFaults struct {
 func (s *Sim) planFaults(name string) hostFaults {
 	has := func(kind string) bool { _, ok := s.hostFault(kind, name); return ok }
 	return hostFaults{
-		buildFails: has("image_build_fails"), noCloudInit: has("no_cloud_init"), withoutAgent: has("boot_without_agent"), stopHeartbeats: has("stop_heartbeats"),
+		buildFails: has("image_build_fails"), noCloudInit: has("no_cloud_init"),
+		withoutAgent: has("boot_without_agent"), stopHeartbeats: has("stop_heartbeats"),
 		duplicate: has("duplicate_bootstrap"), containersFail: has("container_start_fail"),
 	}
 }
@@ -127,7 +128,10 @@ func (s *Sim) slot(id int64) (*slot, error) {
 // that runs commands, and on machines -docker to dockerd.
 func (s *Sim) HostAction(id int64, verb string) error {
 	do, what, _ := strings.Cut(verb, "-")
-	sig, known := map[string]syscall.Signal{"kill": syscall.SIGKILL, "stop": syscall.SIGSTOP, "resume": syscall.SIGCONT}[do]
+	sig, known := map[string]syscall.Signal{
+		"kill": syscall.SIGKILL, "stop": syscall.SIGSTOP,
+		"resume": syscall.SIGCONT,
+	}[do]
 	if !known || (what != "agent" && what != "exec" && what != "docker") {
 		return errors.New("verb must be kill, stop or resume, and -agent, -exec or -docker")
 	}
@@ -174,7 +178,10 @@ func (s *Sim) boot(srv *server) {
 	}
 	before := s.last[srv.ID]
 	ctx, cut := context.WithCancel(s.ctx)
-	h := &slot{host: s.newHost(srv, s.planFaults(srv.Name)), id: srv.ID, name: srv.Name, addr: s.address(srv), cut: cut, done: make(chan struct{})}
+	h := &slot{
+		host: s.newHost(srv, s.planFaults(srv.Name)), id: srv.ID, name: srv.Name, addr: s.address(srv), cut: cut,
+		done: make(chan struct{}),
+	}
 	srv.Booted = true
 	s.hosts[srv.ID], s.last[srv.ID] = h, h
 	s.work.Add(1)

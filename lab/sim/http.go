@@ -59,7 +59,8 @@ func (s *Sim) routes() http.Handler {
 	for _, k := range []interface {
 		register(handle func(pattern string, e endpoint))
 	}{
-		s.servers(), s.volumes(), s.firewalls(), s.groups(), s.primaryIPs(), s.floatingIPs(), s.networks(), s.imageKind(), s.isos(),
+		s.servers(), s.volumes(), s.firewalls(), s.groups(), s.primaryIPs(), s.floatingIPs(), s.networks(),
+		s.imageKind(), s.isos(),
 	} {
 		k.register(handle)
 	}
@@ -67,15 +68,22 @@ func (s *Sim) routes() http.Handler {
 		"GET /v1/actions": s.listActions, "GET /v1/actions/{id}": s.getAction,
 
 		"GET /v1/zones": s.listZones, "POST /v1/zones": s.createZone,
-		"GET /v1/zones/{zone}": s.getZone, "PUT /v1/zones/{zone}": s.updateZone, "DELETE /v1/zones/{zone}": s.deleteZone,
-		"GET /v1/zones/{zone}/actions": s.zoneActions, "POST /v1/zones/{zone}/actions/{verb}": s.zoneAction, "GET /v1/zones/{zone}/zonefile": s.exportZone,
+		"GET /v1/zones/{zone}": s.getZone, "PUT /v1/zones/{zone}": s.updateZone,
+		"DELETE /v1/zones/{zone}": s.deleteZone, "GET /v1/zones/{zone}/actions": s.zoneActions,
+		"POST /v1/zones/{zone}/actions/{verb}": s.zoneAction, "GET /v1/zones/{zone}/zonefile": s.exportZone,
 		"GET /v1/zones/{zone}/rrsets": s.listRecordSets, "POST /v1/zones/{zone}/rrsets": s.createRecordSet,
-		"GET /v1/zones/{zone}/rrsets/{name}/{type}": s.getRecordSet, "PUT /v1/zones/{zone}/rrsets/{name}/{type}": s.updateRecordSet,
-		"DELETE /v1/zones/{zone}/rrsets/{name}/{type}": s.deleteRecordSet, "POST /v1/zones/{zone}/rrsets/{name}/{type}/actions/{verb}": s.recordSetAction,
+		"GET /v1/zones/{zone}/rrsets/{name}/{type}":                 s.getRecordSet,
+		"PUT /v1/zones/{zone}/rrsets/{name}/{type}":                 s.updateRecordSet,
+		"DELETE /v1/zones/{zone}/rrsets/{name}/{type}":              s.deleteRecordSet,
+		"POST /v1/zones/{zone}/rrsets/{name}/{type}/actions/{verb}": s.recordSetAction,
 
-		"GET /v1/locations": s.catalogList("locations", func() []any { return anys(locations) }), "GET /v1/locations/{id}": s.catalogGet("location", func() []any { return anys(locations) }),
-		"GET /v1/server_types": s.catalogList("server_types", func() []any { return anys(s.serverTypes()) }), "GET /v1/server_types/{id}": s.catalogGet("server_type", func() []any { return anys(s.serverTypes()) }),
-		"GET /v1/pricing":     func(*http.Request) (int, any, error) { return 200, map[string]any{"pricing": s.pricing()}, nil },
+		"GET /v1/locations":         s.catalogList("locations", func() []any { return anys(locations) }),
+		"GET /v1/locations/{id}":    s.catalogGet("location", func() []any { return anys(locations) }),
+		"GET /v1/server_types":      s.catalogList("server_types", func() []any { return anys(s.serverTypes()) }),
+		"GET /v1/server_types/{id}": s.catalogGet("server_type", func() []any { return anys(s.serverTypes()) }),
+		"GET /v1/pricing": func(*http.Request) (int, any, error) {
+			return 200, map[string]any{"pricing": s.pricing()}, nil
+		},
 		"GET /v1/datacenters": noDatacenters, "GET /v1/datacenters/{id}": noDatacenters,
 	} {
 		handle(pattern, e)
@@ -98,7 +106,10 @@ func (s *Sim) routes() http.Handler {
 var kindActions = regexp.MustCompile(`^/v1/(?:servers|volumes|firewalls|primary_ips|floating_ips|networks|images|zones)/actions(/\d+)?$`)
 
 func noDatacenters(*http.Request) (int, any, error) {
-	return 0, nil, &apiError{status: 410, code: "deprecated_api_endpoint", message: "datacenters were removed; use locations"}
+	return 0, nil, &apiError{
+		status: 410, code: "deprecated_api_endpoint",
+		message: "datacenters were removed; use locations",
+	}
 }
 
 func (s *Sim) locked(e endpoint) http.Handler {
@@ -165,12 +176,17 @@ func (s *Sim) limited(next http.Handler) http.Handler {
 		s.mu.Unlock()
 		w.Header().Set("RateLimit-Limit", strconv.Itoa(int(capacity)))
 		w.Header().Set("RateLimit-Remaining", strconv.Itoa(remaining))
-		w.Header().Set("RateLimit-Reset", strconv.FormatInt(time.Now().Add(time.Duration((capacity-tokens)*3600/capacity*float64(time.Second))).Unix(), 10))
+		w.Header().Set("RateLimit-Reset",
+			strconv.FormatInt(time.Now().Add(time.Duration((capacity-tokens)*3600/capacity*float64(time.Second))).Unix(), 10))
 		switch {
 		case r.Header.Get("Authorization") != "Bearer "+s.cfg.Token:
 			(&apiError{status: 401, code: "unauthorized", message: "the token you have provided is invalid"}).write(w)
 		case !ok:
-			(&apiError{status: 429, code: "rate_limit_exceeded", message: "limit of " + strconv.Itoa(int(capacity)) + " requests per hour reached for token " + s.cfg.Token}).write(w)
+			(&apiError{
+				status: 429, code: "rate_limit_exceeded",
+				message: "limit of " + strconv.Itoa(int(capacity)) + " requests per hour reached for token " +
+					s.cfg.Token,
+			}).write(w)
 		default:
 			next.ServeHTTP(w, r)
 		}
@@ -232,7 +248,8 @@ func list(r *http.Request, key string, items []item) (int, any, error) {
 	}
 	kept := items[:0:0]
 	for _, it := range items {
-		if (q.Get("name") == "" || it.name == q.Get("name")) && passes(it) && (len(q["status"]) == 0 || slices.Contains(q["status"], it.status)) && match(it.labels) {
+		if (q.Get("name") == "" || it.name == q.Get("name")) && passes(it) &&
+			(len(q["status"]) == 0 || slices.Contains(q["status"], it.status)) && match(it.labels) {
 			kept = append(kept, it)
 		}
 	}
@@ -272,7 +289,10 @@ func list(r *http.Request, key string, items []item) (int, any, error) {
 	for _, it := range kept[from:min(from+perPage, total)] {
 		bodies = append(bodies, it.body)
 	}
-	paging := map[string]any{"page": page, "per_page": perPage, "previous_page": nil, "next_page": nil, "last_page": last, "total_entries": total}
+	paging := map[string]any{
+		"page": page, "per_page": perPage, "previous_page": nil, "next_page": nil,
+		"last_page": last, "total_entries": total,
+	}
 	if page > 1 {
 		paging["previous_page"] = page - 1
 	}

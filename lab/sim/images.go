@@ -41,14 +41,22 @@ func (s *Sim) imageKind() *kind[schema.Image] {
 	k := &kind[schema.Image]{
 		sim: s, one: "image", many: "images", title: "image", all: s.st.Snapshots, fixed: images,
 		show: func(i *schema.Image) item {
-			return item{id: i.ID, name: valueOf(i.Name), status: i.Status, labels: i.Labels, created: *i.Created, filters: map[string]string{"type": i.Type, "architecture": i.Architecture, "bound_to": number(valueOf(i.BoundTo))}, body: i}
+			return item{
+				id: i.ID, name: valueOf(i.Name), status: i.Status, labels: i.Labels, created: *i.Created,
+				filters: map[string]string{
+					"type": i.Type, "architecture": i.Architecture,
+					"bound_to": number(valueOf(i.BoundTo)),
+				}, body: i,
+			}
 		},
 		labels:    func(i *schema.Image) *map[string]string { return &i.Labels },
 		protected: func(i *schema.Image) *bool { return &i.Protection.Delete },
 		update:    s.updateImage,
 		remove:    func(i *schema.Image) (any, error) { s.dropSnapshot(i.ID); return nil, nil },
 	}
-	k.actions = map[string]action[schema.Image]{"change_protection": func(r *http.Request, i *schema.Image) (any, error) {
+	k.actions = map[string]action[schema.Image]{"change_protection": func(r *http.Request, i *schema.Image) (any,
+		error,
+	) {
 		if i.Type != "snapshot" {
 			return nil, invalid("only snapshots can be protected", "delete")
 		}
@@ -77,7 +85,10 @@ const (
 )
 
 func (s *Sim) billImage(i *schema.Image) {
-	s.st.open(LedgerEntry{Kind: "image", ID: i.ID, Name: i.Description, Labels: i.Labels, Monthly: imageMonthly * imageGB})
+	s.st.open(LedgerEntry{
+		Kind: "image", ID: i.ID, Name: i.Description, Labels: i.Labels,
+		Monthly: imageMonthly * imageGB,
+	})
 }
 
 // dropSnapshot deletes a snapshot. Its copy is deleted after its last reader.
@@ -108,11 +119,16 @@ func (s *Sim) createImage(r *http.Request, srv *server) (any, error) {
 	case typ == "backup" && srv.BackupWindow == nil:
 		return nil, invalid("backups are not enabled for this server", "type")
 	case srv.Status != "off":
-		return nil, &apiError{status: 423, code: "locked", message: "a snapshot of a running server would be inconsistent; power it off first"}
+		return nil, &apiError{
+			status: 423, code: "locked",
+			message: "a snapshot of a running server would be inconsistent; power it off first",
+		}
 	}
 	i := &schema.Image{
-		ID: s.st.id(), Status: "creating", Type: typ, Description: srv.Name, DiskSize: float32(srv.PrimaryDiskSize), Created: new(time.Now().UTC()),
-		CreatedFrom: &schema.ImageCreatedFrom{ID: srv.ID, Name: srv.Name}, OSFlavor: srv.Image.OSFlavor, OSVersion: srv.Image.OSVersion, Architecture: srv.Image.Architecture, Labels: labels,
+		ID: s.st.id(), Status: "creating", Type: typ, Description: srv.Name, DiskSize: float32(srv.PrimaryDiskSize),
+		Created: new(time.Now().UTC()), CreatedFrom: &schema.ImageCreatedFrom{ID: srv.ID, Name: srv.Name},
+		OSFlavor: srv.Image.OSFlavor, OSVersion: srv.Image.OSVersion, Architecture: srv.Image.Architecture,
+		Labels: labels,
 	}
 	if req.Description != nil {
 		i.Description = *req.Description

@@ -148,7 +148,10 @@ func (k *kind[T]) drop(r *http.Request) (int, any, error) {
 		return 0, nil, err
 	}
 	if k.protected != nil && *k.protected(v) {
-		return 0, nil, &apiError{status: http.StatusLocked, code: "protected", message: k.title + " deletion is protected"}
+		return 0, nil, &apiError{
+			status: http.StatusLocked, code: "protected",
+			message: k.title + " deletion is protected",
+		}
 	}
 	body, err := k.remove(v)
 	if err != nil {
@@ -190,7 +193,9 @@ func (k *kind[T]) protect(r *http.Request, v *T) (any, error) {
 }
 
 // did is the answer of a short action.
-func (s *Sim) did(command string, done func() *schema.ActionError, refs ...schema.ActionResourceReference) map[string]any {
+func (s *Sim) did(command string, done func() *schema.ActionError,
+	refs ...schema.ActionResourceReference,
+) map[string]any {
 	return map[string]any{"action": s.act(command, s.cfg.Profile.Action/4, done, refs...)}
 }
 

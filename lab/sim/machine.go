@@ -59,8 +59,9 @@ const restartStatus = 133
 func (s *Sim) newMachine(srv *server, plan hostFaults) *machineHost {
 	k, _ := networkIndex(s.address(srv))
 	m := &machineHost{
-		sim: s, id: srv.ID, name: fmt.Sprintf("%s%d", s.net.prefix(), k), k: k, dir: s.hostDir(srv.ID), plan: plan, disk: s.cfg.MachineDiskGB,
-		log: s.log.With(zap.String("host", srv.Name), zap.Int64("id", srv.ID)), phase: "booting", volumes: map[int64]string{}, plugged: map[int64]string{}, nics: map[int64]privateNIC{},
+		sim: s, id: srv.ID, name: fmt.Sprintf("%s%d", s.net.prefix(), k), k: k, dir: s.hostDir(srv.ID), plan: plan,
+		disk: s.cfg.MachineDiskGB, log: s.log.With(zap.String("host", srv.Name), zap.Int64("id", srv.ID)),
+		phase: "booting", volumes: map[int64]string{}, plugged: map[int64]string{}, nics: map[int64]privateNIC{},
 	}
 	if srv.Image != nil {
 		// The root that a snapshot lay over is noted beside its copy.
@@ -100,7 +101,8 @@ func (s *Sim) SetRoot(server, root string) error {
 	if s.net == nil {
 		return errors.New("process hosts have no roots")
 	}
-	if _, err := os.Stat(filepath.Join(s.cfg.Machines, root, "etc/machine-image")); err != nil || root != filepath.Base(root) {
+	if _, err := os.Stat(filepath.Join(s.cfg.Machines, root, "etc/machine-image")); err != nil ||
+		root != filepath.Base(root) {
 		return fmt.Errorf("there is no root %q", root)
 	}
 	s.mu.Lock()
@@ -168,23 +170,27 @@ func (m *machineHost) mountDisk() error {
 	if err := run("mount", "-o", "noatime,barrier=0", device, m.mount()); err != nil {
 		return err
 	}
-	upper, work, docker := filepath.Join(m.mount(), "upper"), filepath.Join(m.mount(), "work"), filepath.Join(m.mount(), "docker")
+	upper, work, docker := filepath.Join(m.mount(), "upper"), filepath.Join(m.mount(), "work"),
+		filepath.Join(m.mount(), "docker")
 	for _, d := range []string{upper, work, docker} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return err
 		}
 	}
 	if m.plan.noCloudInit {
-		if err := errors.Join(os.MkdirAll(filepath.Join(upper, "etc/cloud"), 0o755), os.WriteFile(filepath.Join(upper, "etc/cloud/cloud-init.disabled"), nil, 0o600)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Join(upper, "etc/cloud"), 0o755),
+			os.WriteFile(filepath.Join(upper, "etc/cloud/cloud-init.disabled"), nil, 0o600)); err != nil {
 			return err
 		}
 	}
 	// So its engine trusts the registry; Go takes every certificate that lies there.
 	trust := filepath.Join(upper, "etc/ssl/certs")
-	if err := errors.Join(os.MkdirAll(trust, 0o755), os.WriteFile(filepath.Join(trust, "cloud.example.pem"), m.sim.images.ca, 0o644)); err != nil {
+	if err := errors.Join(os.MkdirAll(trust, 0o755),
+		os.WriteFile(filepath.Join(trust, "cloud.example.pem"), m.sim.images.ca, 0o644)); err != nil {
 		return err
 	}
-	return run("mount", "-t", "overlay", "overlay", "-o", fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", m.root, upper, work), m.merged())
+	return run("mount", "-t", "overlay", "overlay", "-o",
+		fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", m.root, upper, work), m.merged())
 }
 
 // makeDisk creates a disk in a sparse file.
@@ -269,10 +275,12 @@ while read -r _ _ _ _ at _; do
 done </proc/self/mountinfo
 exec "$@"' sh "$@"`
 	args := []string{
-		"-c", script, "sh", m.dir, "nsenter", "--net=/run/netns/" + space, "systemd-nspawn", "--quiet", "--directory=" + m.merged(), "--machine=" + m.name, "--kill-signal=SIGRTMIN+3", "--register=no", "--keep-unit",
-		"--capability=all", "--drop-capability=CAP_SYS_TIME,CAP_SYS_MODULE,CAP_SYS_RAWIO", "--system-call-filter=add_key keyctl bpf",
-		"--bind=" + filepath.Join(m.mount(), "docker") + ":/var/lib/docker", "--bind=/dev/fuse", "--bind-ro=" + m.machine() + ":/run/machine",
-		"--resolv-conf=off", "--timezone=off", "--link-journal=no", "--console=read-only", "/run/machine/init",
+		"-c", script, "sh", m.dir, "nsenter", "--net=/run/netns/" + space, "systemd-nspawn", "--quiet",
+		"--directory=" + m.merged(), "--machine=" + m.name, "--kill-signal=SIGRTMIN+3", "--register=no", "--keep-unit",
+		"--capability=all", "--drop-capability=CAP_SYS_TIME,CAP_SYS_MODULE,CAP_SYS_RAWIO",
+		"--system-call-filter=add_key keyctl bpf", "--bind=" + filepath.Join(m.mount(), "docker") + ":/var/lib/docker",
+		"--bind=/dev/fuse", "--bind-ro=" + m.machine() + ":/run/machine", "--resolv-conf=off", "--timezone=off",
+		"--link-journal=no", "--console=read-only", "/run/machine/init",
 	}
 	cmd := exec.Command("/bin/sh", args...) //nolint:noctx // ends with its machine
 	cmd.Stdout, cmd.Stderr = console, console
@@ -393,7 +401,10 @@ func (m *machineHost) shutdown() error { return m.tell(syscall.Signal(34 + 4)) }
 func (m *machineHost) restart() error  { return m.tell(syscall.SIGINT) }
 
 // units of the processes that can be signalled.
-var units = map[string]string{"agent": "prego-agent.service", "exec": "prego-agent-exec.service", "docker": "docker.service"}
+var units = map[string]string{
+	"agent": "prego-agent.service", "exec": "prego-agent-exec.service",
+	"docker": "docker.service",
+}
 
 func (m *machineHost) unitProcesses(what string) []int {
 	// nspawn puts the machine's own groups in a group named payload.
@@ -463,7 +474,8 @@ exec setpriv --bounding-set=-sys_time,-sys_module,-sys_rawio nsenter --no-fork -
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.WaitDelay = 5 * time.Second
 	if err := cmd.Run(); err != nil {
-		return stdout.Bytes(), fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(stderr.String()))
+		return stdout.Bytes(),
+			fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(stderr.String()))
 	}
 	return stdout.Bytes(), nil
 }

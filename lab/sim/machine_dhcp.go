@@ -36,7 +36,8 @@ func (s *Sim) serveAddresses() error {
 const (
 	dhcpDiscover, dhcpOffer, dhcpRequest, dhcpAck, dhcpNak = 1, 2, 3, 5, 6
 
-	optMask, optRouter, optNames, optMTU, optWanted, optLease, optKind, optServer, optRoutes = 1, 3, 6, 26, 50, 51, 53, 54, 121
+	optMask, optRouter, optNames, optMTU, optWanted, optLease, optKind, optServer, optRoutes = 1, 3, 6, 26, 50, 51, 53,
+		54, 121
 )
 
 // dhcpMagic stands before the options.
@@ -127,5 +128,6 @@ func (w *network) lease(b []byte) ([]byte, net.Addr) {
 		return nil, nil
 	}
 	gateway := net.ParseIP(w.gateway()).To4()
-	return q.answer(net.ParseIP(w.host(int(q.mac[5]))).To4(), gateway, []dhcpOption{{optMask, []byte{255, 255, 255, 0}}, {optRouter, gateway}, {optNames, gateway}})
+	return q.answer(net.ParseIP(w.host(int(q.mac[5]))).To4(), gateway,
+		[]dhcpOption{{optMask, []byte{255, 255, 255, 0}}, {optRouter, gateway}, {optNames, gateway}})
 }

@@ -53,8 +53,14 @@ func faultDelay(f *Fault) time.Duration {
 // name answers a question; nil is no answer.
 func (s *Sim) name(q dnsmessage.Message, f *Fault) []byte {
 	question := q.Questions[0]
-	out := dnsmessage.Message{Header: dnsmessage.Header{ID: q.ID, Response: true, RecursionDesired: q.RecursionDesired, RecursionAvailable: true}, Questions: q.Questions}
-	known := map[string]bool{MirrorName + ".": true, RegistryName + ".": true, hubName + ".": true}[strings.ToLower(question.Name.String())]
+	out := dnsmessage.Message{Header: dnsmessage.Header{
+		ID: q.ID, Response: true, RecursionDesired: q.RecursionDesired,
+		RecursionAvailable: true,
+	}, Questions: q.Questions}
+	known := map[string]bool{
+		MirrorName + ".": true, RegistryName + ".": true,
+		hubName + ".": true,
+	}[strings.ToLower(question.Name.String())]
 	switch {
 	case f != nil && f.Action == "drop":
 		return nil
@@ -68,7 +74,10 @@ func (s *Sim) name(q dnsmessage.Message, f *Fault) []byte {
 	case question.Type == dnsmessage.TypeA:
 		a := dnsmessage.AResource{}
 		copy(a.A[:], net.ParseIP(s.net.gateway()).To4())
-		out.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: question.Name, Class: dnsmessage.ClassINET, TTL: 5}, Body: &a}}
+		out.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{
+			Name:  question.Name,
+			Class: dnsmessage.ClassINET, TTL: 5,
+		}, Body: &a}}
 	}
 	b, err := out.Pack()
 	if err != nil {

@@ -24,7 +24,10 @@ const groupRoot = "/sys/fs/cgroup"
 // the unified one beside them.
 func hierarchies() ([]string, error) {
 	var out []string
-	for _, name := range []string{"systemd", "unified", "cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids"} {
+	for _, name := range []string{
+		"systemd", "unified", "cpu", "cpuacct", "cpuset", "memory", "devices", "freezer",
+		"blkio", "pids",
+	} {
 		if _, err := os.Stat(filepath.Join(groupRoot, name, "cgroup.procs")); err == nil {
 			out = append(out, filepath.Join(groupRoot, name))
 		}
@@ -60,7 +63,12 @@ func makeGroups(name string, memoryMB int) ([]string, error) {
 				set = append(set, [2]string{f, string(b)})
 			}
 		case "devices": // loop devices have number 7
-			set = [][2]string{{"devices.deny", "a"}, {"devices.allow", "c *:* rwm"}, {"devices.allow", "b *:* m"}, {"devices.allow", "b 7:* rwm"}}
+			set = [][2]string{
+				{"devices.deny", "a"},
+				{"devices.allow", "c *:* rwm"},
+				{"devices.allow", "b *:* m"},
+				{"devices.allow", "b 7:* rwm"},
+			}
 		case "memory":
 			if memoryMB > 0 {
 				set = [][2]string{{"memory.limit_in_bytes", strconv.Itoa(memoryMB << 20)}}

@@ -58,13 +58,15 @@ func openNetwork(stateDir string) (*network, error) {
 		if w == nil {
 			continue
 		}
-		if err := errors.Join(os.WriteFile(w.ownerFile(), []byte(stateDir), 0o600), os.WriteFile(numberFile(stateDir), []byte(strconv.Itoa(n)), 0o600), w.up()); err != nil {
+		if err := errors.Join(os.WriteFile(w.ownerFile(), []byte(stateDir), 0o600),
+			os.WriteFile(numberFile(stateDir), []byte(strconv.Itoa(n)), 0o600), w.up()); err != nil {
 			return nil, errors.Join(err, w.close())
 		}
 		return w, nil
 	}
 	if first == last {
-		return nil, fmt.Errorf("network %s.0/24 of the machines in %s is in use by another simulator", strings.TrimSuffix((&network{n: first}).host(0), ".0"), stateDir)
+		return nil, fmt.Errorf("network %s.0/24 of the machines in %s is in use by another simulator",
+			strings.TrimSuffix((&network{n: first}).host(0), ".0"), stateDir)
 	}
 	return nil, fmt.Errorf("all %d networks for machines are in use", networks)
 }

@@ -29,7 +29,10 @@ type privateNetwork struct {
 }
 
 func privateNetworkOf(n *schema.Network) privateNetwork {
-	return privateNetwork{id: n.ID, ipRange: netip.MustParsePrefix(n.IPRange), gateway: gatewayOf(n), routes: slices.Clone(n.Routes)}
+	return privateNetwork{
+		id: n.ID, ipRange: netip.MustParsePrefix(n.IPRange), gateway: gatewayOf(n),
+		routes: slices.Clone(n.Routes),
+	}
 }
 
 // privateNIC is a machine's interface in a private network.
@@ -47,7 +50,10 @@ func (n privateNIC) name() string { return fmt.Sprintf("enp%ds0", 6+n.num) }
 func (s *Sim) privateNICs(srv *server) []privateNIC {
 	var out []privateNIC
 	for _, p := range srv.PrivateNet {
-		out = append(out, privateNIC{network: privateNetworkOf(s.st.Networks[p.Network]), num: srv.Interfaces[p.Network], mac: p.MACAddress, addresses: addressesOf(p)})
+		out = append(out, privateNIC{
+			network: privateNetworkOf(s.st.Networks[p.Network]),
+			num:     srv.Interfaces[p.Network], mac: p.MACAddress, addresses: addressesOf(p),
+		})
 	}
 	return out
 }
@@ -136,8 +142,8 @@ func (s *Sim) privateNetworks(srv *server) []privateMetadata {
 	for _, p := range srv.PrivateNet {
 		n := s.st.Networks[p.Network]
 		m := privateMetadata{
-			IP: p.IP, AliasIPs: p.AliasIPs, Interface: srv.Interfaces[n.ID], MAC: p.MACAddress, NetworkID: n.ID, NetworkName: n.Name,
-			Network: n.IPRange, Gateway: gatewayOf(n).String(),
+			IP: p.IP, AliasIPs: p.AliasIPs, Interface: srv.Interfaces[n.ID], MAC: p.MACAddress, NetworkID: n.ID,
+			NetworkName: n.Name, Network: n.IPRange, Gateway: gatewayOf(n).String(),
 		}
 		for _, sub := range n.Subnets {
 			if netip.MustParsePrefix(sub.IPRange).Contains(netip.MustParseAddr(p.IP)) {

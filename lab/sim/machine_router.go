@@ -48,7 +48,10 @@ func (w *network) routerOf(p privateNetwork) (*router, error) {
 		{"-n", r.space, "link", "set", "lo", "up"},
 		{"-n", r.space, "address", "add", p.gateway.String() + "/32", "dev", "lo"},
 		// With rp_filter no machine sends from an unassigned address.
-		{"netns", "exec", r.space, "sh", "-c", "cd /proc/sys/net/ipv4 && echo 1 >conf/all/rp_filter && echo 1 >conf/default/rp_filter && echo 1 >ip_forward"},
+		{
+			"netns", "exec", r.space, "sh", "-c",
+			"cd /proc/sys/net/ipv4 && echo 1 >conf/all/rp_filter && echo 1 >conf/default/rp_filter && echo 1 >ip_forward",
+		},
 	} {
 		if err := run("ip", args...); err != nil {
 			_ = run("ip", "netns", "delete", r.space)
@@ -139,7 +142,10 @@ func (w *network) plugPrivate(k int, space string, nic privateNIC) error {
 	r.cables[k] = c
 	mtu := strconv.Itoa(privateMTU)
 	for _, args := range [][]string{
-		{"-n", r.space, "link", "add", c.name, "mtu", mtu, "type", "veth", "peer", "name", nic.name(), "address", nic.mac, "mtu", mtu, "netns", space},
+		{
+			"-n", r.space, "link", "add", c.name, "mtu", mtu, "type", "veth", "peer", "name", nic.name(), "address",
+			nic.mac, "mtu", mtu, "netns", space,
+		},
 		{"-n", r.space, "link", "set", c.name, "up"},
 	} {
 		if err := run("ip", args...); err != nil {

@@ -142,8 +142,8 @@ func (s *Sim) metadataRoutes() http.Handler {
 func (s *Sim) metadata(srv *server) string {
 	k, _ := networkIndex(s.address(srv))
 	return asYAML(map[string]any{
-		"instance-id": srv.ID, "hostname": srv.Name, "local-ipv4": "", "public-ipv4": srv.PublicNet.IPv4.IP, "public-keys": []string{},
-		"region": srv.Location.NetworkZone, "availability-zone": srv.Location.Name + "-dc1",
+		"instance-id": srv.ID, "hostname": srv.Name, "local-ipv4": "", "public-ipv4": srv.PublicNet.IPv4.IP,
+		"public-keys": []string{}, "region": srv.Location.NetworkZone, "availability-zone": srv.Location.Name + "-dc1",
 		"network-config": map[string]any{"version": 1, "config": []any{map[string]any{
 			"type": "physical", "name": "eth0", "mac_address": s.net.mac(k),
 			"subnets": []any{map[string]any{"type": "dhcp", "ipv4": true}},

@@ -24,5 +24,6 @@ func (m *machineHost) restore(dir string) error {
 		return err
 	}
 	m.root = filepath.Join(m.sim.cfg.Machines, string(name))
-	return errors.Join(os.WriteFile(m.rootFile(), name, 0o600), run("cp", "--sparse=always", filepath.Join(dir, "disk.img"), m.image()))
+	return errors.Join(os.WriteFile(m.rootFile(), name, 0o600),
+		run("cp", "--sparse=always", filepath.Join(dir, "disk.img"), m.image()))
 }

@@ -87,7 +87,9 @@ func (b *addressBook) next(within []netip.Prefix) (string, error) {
 
 // place finds a server's addresses in a network that it is not in yet. It changes
 // nothing; others are the networks that it is in.
-func (s *Sim) place(others []schema.ServerPrivateNet, location schema.Location, req schema.ServerActionAttachToNetworkRequest) (schema.ServerPrivateNet, error) {
+func (s *Sim) place(others []schema.ServerPrivateNet, location schema.Location,
+	req schema.ServerActionAttachToNetworkRequest,
+) (schema.ServerPrivateNet, error) {
 	out := schema.ServerPrivateNet{Network: req.Network, AliasIPs: []string{}}
 	n, ok := s.st.Networks[req.Network]
 	if !ok {
@@ -96,10 +98,16 @@ func (s *Sim) place(others []schema.ServerPrivateNet, location schema.Location, 
 	whole := netip.MustParsePrefix(n.IPRange)
 	for _, o := range others {
 		if o.Network == n.ID {
-			return out, &apiError{status: 422, code: "server_already_attached", message: "server is already attached to the network"}
+			return out, &apiError{
+				status: 422, code: "server_already_attached",
+				message: "server is already attached to the network",
+			}
 		}
 		if netip.MustParsePrefix(s.st.Networks[o.Network].IPRange).Overlaps(whole) {
-			return out, &apiError{status: 422, code: "networks_overlap", message: "the network overlaps with another one of the server"}
+			return out, &apiError{
+				status: 422, code: "networks_overlap",
+				message: "the network overlaps with another one of the server",
+			}
 		}
 	}
 	if len(others) >= maxNetworksOfServer {
@@ -116,7 +124,10 @@ func (s *Sim) place(others []schema.ServerPrivateNet, location schema.Location, 
 		within = subnetsFor(n, location.NetworkZone, *req.IPRange)
 	}
 	if len(within) == 0 {
-		return out, &apiError{status: 422, code: "no_subnet_available", message: "no subnet available for the server's location"}
+		return out, &apiError{
+			status: 422, code: "no_subnet_available",
+			message: "no subnet available for the server's location",
+		}
 	}
 	book := &addressBook{network: n, used: s.usedAddresses(n.ID)}
 	var err error

@@ -23,7 +23,10 @@ const (
 
 var (
 	// privateRanges are the ranges of RFC 1918.
-	privateRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16")}
+	privateRanges = []netip.Prefix{
+		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"),
+		netip.MustParsePrefix("192.168.0.0/16"),
+	}
 	// publicGateway is the gateway of servers' public interfaces at the provider, wherever
 	// they are: no network may use it.
 	publicGateway = netip.MustParseAddr("172.31.1.1")
@@ -66,13 +69,16 @@ func (s *Sim) networks() *kind[schema.Network] {
 			return nil
 		},
 		actions: map[string]action[schema.Network]{
-			"add_subnet": networkAction(s, addSubnet), "add_route": networkAction(s, addRoute), "delete_route": networkAction(s, deleteRoute),
-			"delete_subnet": networkAction(s, func(n *schema.Network, req schema.NetworkActionDeleteSubnetRequest) error {
-				return s.deleteSubnet(n, req.IPRange)
-			}),
-			"change_ip_range": networkAction(s, func(n *schema.Network, req schema.NetworkActionChangeIPRangeRequest) error {
-				return s.changeRange(n, req.IPRange)
-			}),
+			"add_subnet": networkAction(s, addSubnet), "add_route": networkAction(s, addRoute),
+			"delete_route": networkAction(s, deleteRoute),
+			"delete_subnet": networkAction(s,
+				func(n *schema.Network, req schema.NetworkActionDeleteSubnetRequest) error {
+					return s.deleteSubnet(n, req.IPRange)
+				}),
+			"change_ip_range": networkAction(s,
+				func(n *schema.Network, req schema.NetworkActionChangeIPRangeRequest) error {
+					return s.changeRange(n, req.IPRange)
+				}),
 		},
 	}
 }
@@ -102,11 +108,15 @@ func (s *Sim) createNetwork(r *http.Request) (any, error) {
 		return nil, err
 	}
 	n := &schema.Network{
-		Name: req.Name, Created: time.Now().UTC(), IPRange: req.IPRange, Labels: labels, ExposeRoutesToVSwitch: req.ExposeRoutesToVSwitch,
-		Subnets: []schema.NetworkSubnet{}, Routes: []schema.NetworkRoute{}, Servers: []int64{}, LoadBalancers: []int64{},
+		Name: req.Name, Created: time.Now().UTC(), IPRange: req.IPRange, Labels: labels,
+		ExposeRoutesToVSwitch: req.ExposeRoutesToVSwitch, Subnets: []schema.NetworkSubnet{},
+		Routes: []schema.NetworkRoute{}, Servers: []int64{}, LoadBalancers: []int64{},
 	}
 	for _, sub := range req.Subnets {
-		if err := addSubnet(n, schema.NetworkActionAddSubnetRequest{Type: sub.Type, IPRange: sub.IPRange, NetworkZone: sub.NetworkZone, VSwitchID: sub.VSwitchID}); err != nil {
+		if err := addSubnet(n, schema.NetworkActionAddSubnetRequest{
+			Type: sub.Type, IPRange: sub.IPRange,
+			NetworkZone: sub.NetworkZone, VSwitchID: sub.VSwitchID,
+		}); err != nil {
 			return nil, err
 		}
 	}
@@ -249,7 +259,10 @@ func addSubnet(n *schema.Network, req schema.NetworkActionAddSubnetRequest) erro
 	case overlaps(n, p):
 		return invalid("ip_range overlaps with another subnetwork or network route", "ip_range")
 	}
-	n.Subnets = append(n.Subnets, schema.NetworkSubnet{Type: req.Type, IPRange: req.IPRange, NetworkZone: req.NetworkZone, Gateway: gatewayOf(n).String()})
+	n.Subnets = append(n.Subnets, schema.NetworkSubnet{
+		Type: req.Type, IPRange: req.IPRange,
+		NetworkZone: req.NetworkZone, Gateway: gatewayOf(n).String(),
+	})
 	return nil
 }
 
@@ -284,7 +297,10 @@ func (s *Sim) deleteSubnet(n *schema.Network, ipRange string) error {
 	p := netip.MustParsePrefix(ipRange)
 	for a := range s.usedAddresses(n.ID) {
 		if p.Contains(a) {
-			return &apiError{status: 422, code: "service_error", message: "cannot remove subnet because servers are attached to it"}
+			return &apiError{
+				status: 422, code: "service_error",
+				message: "cannot remove subnet because servers are attached to it",
+			}
 		}
 	}
 	n.Subnets = slices.Delete(n.Subnets, i, i+1)
@@ -298,7 +314,8 @@ func addRoute(n *schema.Network, route schema.NetworkRoute) error {
 	}
 	gateway, err := netip.ParseAddr(route.Gateway)
 	whole := netip.MustParsePrefix(n.IPRange)
-	same := slices.ContainsFunc(n.Routes, func(r schema.NetworkRoute) bool { return r.Destination == route.Destination })
+	same := slices.ContainsFunc(n.Routes,
+		func(r schema.NetworkRoute) bool { return r.Destination == route.Destination })
 	switch {
 	case len(n.Routes) >= maxRoutes:
 		return limitExceeded("route")

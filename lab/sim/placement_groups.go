@@ -41,7 +41,10 @@ func (s *Sim) createGroup(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &schema.PlacementGroup{ID: s.st.id(), Name: req.Name, Labels: labels, Created: time.Now().UTC(), Servers: []int64{}, Type: req.Type}
+	g := &schema.PlacementGroup{
+		ID: s.st.id(), Name: req.Name, Labels: labels, Created: time.Now().UTC(),
+		Servers: []int64{}, Type: req.Type,
+	}
 	s.st.Groups[g.ID] = g
 	return map[string]any{"placement_group": g, "action": nil}, nil
 }

@@ -17,7 +17,10 @@ func (s *Sim) primaryIPs() *kind[schema.PrimaryIP] {
 	return &kind[schema.PrimaryIP]{
 		sim: s, one: "primary_ip", many: "primary_ips", title: "primary IP", all: s.st.PrimaryIPs,
 		show: func(p *schema.PrimaryIP) item {
-			return item{id: p.ID, name: p.Name, labels: p.Labels, created: p.Created, filters: map[string]string{"ip": p.IP}, body: p}
+			return item{
+				id: p.ID, name: p.Name, labels: p.Labels, created: p.Created,
+				filters: map[string]string{"ip": p.IP}, body: p,
+			}
 		},
 		name:      func(p *schema.PrimaryIP) *string { return &p.Name },
 		labels:    func(p *schema.PrimaryIP) *map[string]string { return &p.Labels },
@@ -31,7 +34,8 @@ func (s *Sim) primaryIPs() *kind[schema.PrimaryIP] {
 			return nil
 		},
 		actions: map[string]action[schema.PrimaryIP]{
-			"assign": s.assignIP, "unassign": s.unassignIP, "change_dns_ptr": s.pointIP, "change_protection": s.protectIP,
+			"assign": s.assignIP, "unassign": s.unassignIP, "change_dns_ptr": s.pointIP,
+			"change_protection": s.protectIP,
 		},
 	}
 }
@@ -100,8 +104,8 @@ func (s *Sim) createIP(r *http.Request) (any, error) {
 // newIP is an unassigned primary IP, with the given address or any.
 func (s *Sim) newIP(typ, ip string, l schema.Location) *schema.PrimaryIP {
 	p := &schema.PrimaryIP{
-		ID: s.st.id(), IP: ip, Labels: map[string]string{}, Type: typ, DNSPtr: []schema.PrimaryIPDNSPTR{}, AssigneeType: "server",
-		Created: time.Now().UTC(), Location: l,
+		ID: s.st.id(), IP: ip, Labels: map[string]string{}, Type: typ, DNSPtr: []schema.PrimaryIPDNSPTR{},
+		AssigneeType: "server", Created: time.Now().UTC(), Location: l,
 	}
 	p.Name = fmt.Sprintf("primary_ip-%d", p.ID)
 	monthly := 0.5
@@ -117,7 +121,10 @@ func (s *Sim) newIP(typ, ip string, l schema.Location) *schema.PrimaryIP {
 		p.DNSPtr = append(p.DNSPtr, schema.PrimaryIPDNSPTR{IP: p.IP, DNSPtr: pointerOf(p.IP)})
 	}
 	s.st.PrimaryIPs[p.ID] = p
-	s.st.open(LedgerEntry{Kind: "primary_ip", ID: p.ID, Name: p.Name, Type: typ, Location: l.Name, Labels: p.Labels, Monthly: monthly})
+	s.st.open(LedgerEntry{
+		Kind: "primary_ip", ID: p.ID, Name: p.Name, Type: typ, Location: l.Name, Labels: p.Labels,
+		Monthly: monthly,
+	})
 	return p
 }
 
@@ -174,7 +181,8 @@ func (s *Sim) showPointers(p *schema.PrimaryIP) {
 	}
 	srv.PublicNet.IPv6.DNSPtr = []schema.ServerPublicNetIPv6DNSPtr{}
 	for _, ptr := range p.DNSPtr {
-		srv.PublicNet.IPv6.DNSPtr = append(srv.PublicNet.IPv6.DNSPtr, schema.ServerPublicNetIPv6DNSPtr{IP: ptr.IP, DNSPtr: ptr.DNSPtr})
+		srv.PublicNet.IPv6.DNSPtr = append(srv.PublicNet.IPv6.DNSPtr,
+			schema.ServerPublicNetIPv6DNSPtr{IP: ptr.IP, DNSPtr: ptr.DNSPtr})
 	}
 }
 
@@ -254,7 +262,8 @@ func (s *Sim) point(p *schema.PrimaryIP, req pointer) error {
 	if !has(p.IP, req.IP) {
 		return &apiError{status: 404, code: "not_found", message: "IP '" + req.IP + "' not found"}
 	}
-	p.DNSPtr = slices.DeleteFunc(slices.Clone(p.DNSPtr), func(d schema.PrimaryIPDNSPTR) bool { return sameAddress(d.IP, req.IP) })
+	p.DNSPtr = slices.DeleteFunc(slices.Clone(p.DNSPtr),
+		func(d schema.PrimaryIPDNSPTR) bool { return sameAddress(d.IP, req.IP) })
 	switch {
 	case valueOf(req.DNSPtr) != "":
 		p.DNSPtr = append(p.DNSPtr, schema.PrimaryIPDNSPTR{IP: req.IP, DNSPtr: *req.DNSPtr})

@@ -54,8 +54,9 @@ func (s *Sim) newProcessHost(srv *server, plan hostFaults) *processHost {
 	}
 	return &processHost{
 		volumes: volumes, private: firstPrivate(srv),
-		sim: s, id: srv.ID, name: srv.Name, addr: s.address(srv), user: srv.UserData, fresh: !srv.Booted, phase: "booting", procs: make(map[string]*child.Process),
-		dir: s.hostDir(srv.ID), log: s.log.With(zap.String("host", srv.Name), zap.Int64("id", srv.ID)), plan: plan,
+		sim: s, id: srv.ID, name: srv.Name, addr: s.address(srv), user: srv.UserData, fresh: !srv.Booted,
+		phase: "booting", procs: make(map[string]*child.Process), dir: s.hostDir(srv.ID),
+		log: s.log.With(zap.String("host", srv.Name), zap.Int64("id", srv.ID)), plan: plan,
 	}
 }
 

@@ -102,7 +102,8 @@ func (h *processHost) startData(ctx context.Context) error {
 	d.stop = func() { stop(); d.work.Wait(); _ = os.RemoveAll(sockets) }
 	link := filepath.Join(h.root(), socket)
 	_ = os.Remove(link)
-	err = errors.Join(os.Symlink(d.socket, link), d.listen(serving, &d.work), d.listenPrivate(serving, net.JoinHostPort(h.privateAddress(), strconv.Itoa(dataPorts[h.role()]))))
+	err = errors.Join(os.Symlink(d.socket, link), d.listen(serving, &d.work),
+		d.listenPrivate(serving, net.JoinHostPort(h.privateAddress(), strconv.Itoa(dataPorts[h.role()]))))
 	if err != nil {
 		d.stop()
 		return fmt.Errorf("data: %w", err)
@@ -148,7 +149,8 @@ func (d *dataServer) passPrivate(ctx context.Context, conn net.Conn) {
 	if d.ensure(ctx) != nil {
 		return
 	}
-	server, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(d.port)))
+	server, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp",
+		net.JoinHostPort("127.0.0.1", strconv.Itoa(d.port)))
 	if err != nil {
 		return
 	}
@@ -211,7 +213,8 @@ func (d *dataServer) startMariaDB(ctx context.Context, socket string) (*exec.Cmd
 		return nil, err
 	}
 	return exec.Command(program, append(smallMariaDB(d.dir, socket, d.dir+"-init.sql"), //nolint:noctx // found above; ended by listen
-		"--bind-address=127.0.0.1", "--port="+strconv.Itoa(d.port), "--skip-name-resolve", "--require-secure-transport=ON", "--ssl-ca="+ca, "--ssl-cert="+cert, "--ssl-key="+key)...), nil
+		"--bind-address=127.0.0.1", "--port="+strconv.Itoa(d.port), "--skip-name-resolve",
+		"--require-secure-transport=ON", "--ssl-ca="+ca, "--ssl-cert="+cert, "--ssl-key="+key)...), nil
 }
 
 func (d *dataServer) startRedis(ctx context.Context, socket string) (*exec.Cmd, error) {
@@ -224,8 +227,10 @@ func (d *dataServer) startRedis(ctx context.Context, socket string) (*exec.Cmd, 
 		return nil, err
 	}
 	return exec.Command(program, "--port", "0", "--unixsocket", socket, "--unixsocketperm", "777", "--save", "", "--dir", d.dir, //nolint:noctx // found above; ended by listen
-		"--aclfile", filepath.Join(d.host.root(), wire.RedisUsersDir, "users.acl"), "--databases", "4096", "--maxmemory-policy", "allkeys-lru",
-		"--bind", "127.0.0.1", "--tls-port", strconv.Itoa(d.port), "--tls-auth-clients", "yes", "--tls-ca-cert-file", ca, "--tls-cert-file", cert, "--tls-key-file", key), nil
+		"--aclfile", filepath.Join(d.host.root(), wire.RedisUsersDir, "users.acl"), "--databases", "4096",
+		"--maxmemory-policy", "allkeys-lru",
+		"--bind", "127.0.0.1", "--tls-port", strconv.Itoa(d.port), "--tls-auth-clients", "yes", "--tls-ca-cert-file",
+		ca, "--tls-cert-file", cert, "--tls-key-file", key), nil
 }
 
 func freePort() (int, error) {
@@ -239,7 +244,10 @@ func freePort() (int, error) {
 // installCertificates gives the host's services the certificate that its agent has, whenever
 // that is another one, as a unit of root's does on a real host. A running MariaDB or Redis loads it.
 func (h *processHost) installCertificates(ctx context.Context) {
-	mount := map[string]string{"db-shard": wire.MariaDBMount, "redis-pool": wire.RedisMount, "app": wire.BenchMount}[h.role()]
+	mount := map[string]string{
+		"db-shard": wire.MariaDBMount, "redis-pool": wire.RedisMount,
+		"app": wire.BenchMount,
+	}[h.role()]
 	if mount == "" {
 		return
 	}
@@ -280,7 +288,8 @@ func (h *processHost) copyCertificates(ctx context.Context, from, into string) e
 	if !running {
 		return nil
 	}
-	out, err := exec.CommandContext(ctx, filepath.Join(h.root(), wire.AgentBinary), "certs", "--root", h.root()).CombinedOutput()
+	out, err := exec.CommandContext(ctx, filepath.Join(h.root(), wire.AgentBinary), "certs", "--root",
+		h.root()).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("certs: %w: %s", err, out)
 	}

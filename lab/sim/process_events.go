@@ -32,7 +32,8 @@ func serveEvents(w http.ResponseWriter, r *http.Request) {
 		say := func(format string, args ...any) error {
 			return websocket.Message.Send(ws, fmt.Sprintf(format, args...))
 		}
-		if say(`0{"sid":"%s","upgrades":[],"pingInterval":%d,"pingTimeout":20000,"maxPayload":1000000}`, "simulated", eventsPing.Milliseconds()) != nil {
+		if say(`0{"sid":"%s","upgrades":[],"pingInterval":%d,"pingTimeout":20000,"maxPayload":1000000}`, "simulated",
+			eventsPing.Milliseconds()) != nil {
 			return
 		}
 		ended := make(chan struct{})

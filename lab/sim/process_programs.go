@@ -59,7 +59,9 @@ func (d *docker) run(c *container) {
 			continue
 		}
 		c.open = append(c.open, l)
-		var handler http.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, c.Name) })
+		var handler http.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = fmt.Fprintln(w, c.Name)
+		})
 		if strings.HasSuffix(c.Name, frontend) && port == frontendPort && d.host.hasBench() {
 			handler = d.host.bench(ctx)
 		}
@@ -93,7 +95,8 @@ func (d *docker) serveBench(ctx context.Context, c *container) {
 		fail(err)
 		return
 	}
-	if err := errors.Join(d.host.write(wire.BenchDir+"/.sim/image", c.Image+"\n", 0o644), d.host.write(wire.BenchDir+"/sites/common_site_config.json", common, 0o644)); err != nil {
+	if err := errors.Join(d.host.write(wire.BenchDir+"/.sim/image", c.Image+"\n", 0o644),
+		d.host.write(wire.BenchDir+"/sites/common_site_config.json", common, 0o644)); err != nil {
 		fail(err)
 		return
 	}
@@ -116,7 +119,8 @@ func (c *container) published() map[string]string {
 			b, _ := b.(map[string]any)
 			host, _ := b["HostIp"].(string)
 			number, _ := b["HostPort"].(string)
-			if a, err := netip.ParseAddr(host); err == nil && a.IsLoopback() && host != "127.0.0.1" && dataPort(number) == "" {
+			if a, err := netip.ParseAddr(host); err == nil && a.IsLoopback() && host != "127.0.0.1" &&
+				dataPort(number) == "" {
 				out[port] = net.JoinHostPort(host, number)
 			}
 		}
@@ -171,7 +175,10 @@ func (d *docker) runProgram(ctx context.Context, name, program string, args []st
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command(program, args...) //nolint:noctx // ended below, as its container is
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, d.host.dir
-	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/bin", "HOME=" + d.host.dir, "XDG_CONFIG_HOME=" + d.host.dir, "XDG_DATA_HOME=" + d.host.dir}
+	cmd.Env = []string{
+		"PATH=/usr/sbin:/usr/bin:/bin", "HOME=" + d.host.dir, "XDG_CONFIG_HOME=" + d.host.dir,
+		"XDG_DATA_HOME=" + d.host.dir,
+	}
 	p, err := child.Start(cmd, syscall.SIGKILL)
 	if err != nil {
 		return err

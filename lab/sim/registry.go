@@ -93,7 +93,8 @@ func (g *registry) add(repository, tag string, layer io.Reader, config ImageConf
 		return err
 	}
 	document, err := json.Marshal(map[string]any{
-		"architecture": "amd64", "os": "linux", "config": config, "rootfs": map[string]any{"type": "layers", "diff_ids": []string{rootfs.Digest}},
+		"architecture": "amd64", "os": "linux", "config": config,
+		"rootfs":  map[string]any{"type": "layers", "diff_ids": []string{rootfs.Digest}},
 		"history": []any{map[string]any{"created_by": "prego-lab sim"}},
 	})
 	if err != nil {
@@ -103,7 +104,10 @@ func (g *registry) add(repository, tag string, layer io.Reader, config ImageConf
 	if err != nil {
 		return err
 	}
-	document, err = json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": ociManifest, "config": about, "layers": []ociDescriptor{rootfs}})
+	document, err = json.Marshal(map[string]any{
+		"schemaVersion": 2, "mediaType": ociManifest, "config": about,
+		"layers": []ociDescriptor{rootfs},
+	})
 	if err != nil {
 		return err
 	}
@@ -129,7 +133,8 @@ func (g *registry) blobFile(digest string) string {
 // find is the file of a manifest or a blob, and its digest.
 func (g *registry) find(repository, kind, reference string) (file, digest string, ok bool) {
 	if kind == "manifests" && !strings.HasPrefix(reference, "sha256:") {
-		link := filepath.Join(g.more, "docker/registry/v2/repositories", filepath.FromSlash(repository), "_manifests/tags", reference, "current/link")
+		link := filepath.Join(g.more, "docker/registry/v2/repositories", filepath.FromSlash(repository),
+			"_manifests/tags", reference, "current/link")
 		b, err := os.ReadFile(g.tagFile(repository, reference))
 		if err != nil && g.more != "" {
 			b, err = os.ReadFile(link)
@@ -143,7 +148,10 @@ func (g *registry) find(repository, kind, reference string) (file, digest string
 	if len(sum) != sha256.Size*2 {
 		return "", "", false
 	}
-	for _, file := range []string{g.blobFile(reference), filepath.Join(g.more, "docker/registry/v2/blobs/sha256", sum[:2], sum, "data")} {
+	for _, file := range []string{
+		g.blobFile(reference),
+		filepath.Join(g.more, "docker/registry/v2/blobs/sha256", sum[:2], sum, "data"),
+	} {
 		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
 			return file, reference, true
 		}
@@ -179,7 +187,8 @@ func (s *Sim) serveImages(ctx context.Context) error {
 		return err
 	}
 	s.images = g
-	s.serve(tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}}), http.HandlerFunc(s.serveRegistry))
+	s.serve(tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}}),
+		http.HandlerFunc(s.serveRegistry))
 	program := s.cfg.StandIn
 	if program == "" {
 		if program, err = os.Executable(); err != nil {
@@ -197,8 +206,9 @@ func (g *registry) certificate() (tls.Certificate, error) {
 		return tls.Certificate{}, err
 	}
 	t := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: RegistryName}, DNSNames: []string{RegistryName, hubName},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0), IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: RegistryName},
+		DNSNames: []string{RegistryName, hubName}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().AddDate(1, 0, 0), IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, t, key.Public(), key)
 	if err != nil {
@@ -258,7 +268,8 @@ func (s *Sim) serveRegistry(w http.ResponseWriter, r *http.Request) {
 }
 
 func registryError(w http.ResponseWriter, status int, code, message string) {
-	writeJSON(w, status, map[string]any{"errors": []any{map[string]any{"code": code, "message": message, "detail": nil}}})
+	writeJSON(w, status,
+		map[string]any{"errors": []any{map[string]any{"code": code, "message": message, "detail": nil}}})
 }
 
 // tarOf writes a tar of one program.
@@ -273,7 +284,10 @@ func tarOf(w io.Writer, file, name string) error {
 		return fmt.Errorf("image: %w", err)
 	}
 	t := tar.NewWriter(w)
-	if err := t.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: info.Size(), Typeflag: tar.TypeReg}); err != nil {
+	if err := t.WriteHeader(&tar.Header{
+		Name: name, Mode: 0o755, Size: info.Size(),
+		Typeflag: tar.TypeReg,
+	}); err != nil {
 		return err
 	}
 	if _, err := io.Copy(t, f); err != nil {

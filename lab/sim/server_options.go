@@ -12,12 +12,21 @@ import (
 
 // isos are media that servers can boot from at the provider; hosts don't.
 var isos = []schema.ISO{
-	{ID: 8637, Name: "debian-12.11.0-amd64-netinst.iso", Description: "Debian 12.11 (amd64/netinstall)", Type: "public", Architecture: new("x86")},
-	{ID: 8638, Name: "debian-13.0.0-amd64-netinst.iso", Description: "Debian 13.0 (amd64/netinstall)", Type: "public", Architecture: new("x86")},
+	{
+		ID: 8637, Name: "debian-12.11.0-amd64-netinst.iso", Description: "Debian 12.11 (amd64/netinstall)",
+		Type: "public", Architecture: new("x86"),
+	},
+	{
+		ID: 8638, Name: "debian-13.0.0-amd64-netinst.iso", Description: "Debian 13.0 (amd64/netinstall)",
+		Type: "public", Architecture: new("x86"),
+	},
 }
 
 func (s *Sim) isos() *kind[schema.ISO] {
-	return &kind[schema.ISO]{sim: s, one: "iso", many: "isos", fixed: isos, show: func(i *schema.ISO) item { return item{id: i.ID, name: i.Name, body: i} }}
+	return &kind[schema.ISO]{
+		sim: s, one: "iso", many: "isos", fixed: isos,
+		show: func(i *schema.ISO) item { return item{id: i.ID, name: i.Name, body: i} },
+	}
 }
 
 func (s *Sim) attachISO(r *http.Request, srv *server) (any, error) {
@@ -27,7 +36,9 @@ func (s *Sim) attachISO(r *http.Request, srv *server) (any, error) {
 	if err := decode(r, &req); err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(isos, func(i schema.ISO) bool { return i.Name == req.ISO.Name || number(i.ID) == idOrName(req.ISO) })
+	i := slices.IndexFunc(isos, func(i schema.ISO) bool {
+		return i.Name == req.ISO.Name || number(i.ID) == idOrName(req.ISO)
+	})
 	if i < 0 {
 		return nil, invalid("iso not found", "iso")
 	}

@@ -21,7 +21,10 @@ func (s *Sim) servers() *kind[server] {
 	return &kind[server]{
 		sim: s, one: "server", many: "servers", title: "server", all: s.st.Servers,
 		show: func(srv *server) item {
-			return item{id: srv.ID, name: srv.Name, status: srv.Status, labels: srv.Labels, created: srv.Created, body: serverBody{s.view(srv)}}
+			return item{
+				id: srv.ID, name: srv.Name, status: srv.Status, labels: srv.Labels, created: srv.Created,
+				body: serverBody{s.view(srv)},
+			}
 		},
 		name:      func(srv *server) *string { return &srv.Name },
 		labels:    func(srv *server) *map[string]string { return &srv.Labels },
@@ -38,12 +41,15 @@ func (s *Sim) servers() *kind[server] {
 			return s.did("delete_server", nil, serverRef(srv.ID)), nil
 		},
 		actions: map[string]action[server]{
-			"poweron": s.powerOn, "poweroff": s.powerOff, "reset": s.resetServer, "shutdown": s.shutdownServer, "reboot": s.rebootServer,
-			"change_type": s.changeType, "rebuild": s.rebuildServer, "create_image": s.createImage, "change_protection": s.protectServer,
-			"enable_backup": s.enableBackup, "disable_backup": s.disableBackup, "enable_rescue": s.enableRescue, "disable_rescue": s.disableRescue,
-			"reset_password": s.resetPassword, "request_console": s.requestConsole, "attach_iso": s.attachISO, "detach_iso": s.detachISO,
-			"add_to_placement_group": s.joinGroup, "remove_from_placement_group": s.leaveGroup, "change_dns_ptr": s.pointServer,
-			"attach_to_network": s.serverNetworkAction, "detach_from_network": s.serverNetworkAction, "change_alias_ips": s.serverNetworkAction,
+			"poweron": s.powerOn, "poweroff": s.powerOff, "reset": s.resetServer, "shutdown": s.shutdownServer,
+			"reboot": s.rebootServer, "change_type": s.changeType, "rebuild": s.rebuildServer,
+			"create_image": s.createImage, "change_protection": s.protectServer, "enable_backup": s.enableBackup,
+			"disable_backup": s.disableBackup, "enable_rescue": s.enableRescue, "disable_rescue": s.disableRescue,
+			"reset_password": s.resetPassword, "request_console": s.requestConsole, "attach_iso": s.attachISO,
+			"detach_iso": s.detachISO, "add_to_placement_group": s.joinGroup,
+			"remove_from_placement_group": s.leaveGroup, "change_dns_ptr": s.pointServer,
+			"attach_to_network": s.serverNetworkAction, "detach_from_network": s.serverNetworkAction,
+			"change_alias_ips": s.serverNetworkAction,
 		},
 	}
 }
@@ -251,14 +257,20 @@ func (s *Sim) createServer(r *http.Request) (any, error) {
 				s.changed()
 			}
 		})
-		return nil, &apiError{status: 504, code: "timeout", message: "the request could not be answered in time, please retry"}
+		return nil, &apiError{
+			status: 504, code: "timeout",
+			message: "the request could not be answered in time, please retry",
+		}
 	}
 	o, err := s.checkOrder(req)
 	if err != nil {
 		return nil, err
 	}
 	srv, action, next := s.make(o)
-	return map[string]any{"server": serverBody{s.view(srv)}, "action": action, "next_actions": next, "root_password": rootPassword(srv.ID)}, nil
+	return map[string]any{
+		"server": serverBody{s.view(srv)}, "action": action, "next_actions": next,
+		"root_password": rootPassword(srv.ID),
+	}, nil
 }
 
 // make creates a server and boots it.
@@ -266,16 +278,19 @@ func (s *Sim) make(o order) (*server, schema.Action, []schema.Action) {
 	now := time.Now().UTC()
 	srv := &server{UserData: o.req.UserData, From: snapshotID(o.image), Server: schema.Server{
 		ID: s.st.id(), Name: o.req.Name, Status: "initializing", Created: now, PrivateNet: []schema.ServerPrivateNet{},
-		ServerType: schema.ServerType{ID: o.machine.id, Name: o.machine.name}, Location: o.location, Image: new(o.image), Labels: map[string]string{},
-		IncludedTraffic: 20 << 40, IngoingTraffic: new(uint64(0)), OutgoingTraffic: new(uint64(0)),
-		Volumes: []int64{}, LoadBalancers: []int64{}, PrimaryDiskSize: o.machine.disk,
+		ServerType: schema.ServerType{ID: o.machine.id, Name: o.machine.name}, Location: o.location,
+		Image: new(o.image), Labels: map[string]string{}, IncludedTraffic: 20 << 40, IngoingTraffic: new(uint64(0)),
+		OutgoingTraffic: new(uint64(0)), Volumes: []int64{}, LoadBalancers: []int64{}, PrimaryDiskSize: o.machine.disk,
 		PublicNet: schema.ServerPublicNet{FloatingIPs: []int64{}, Firewalls: []schema.ServerFirewall{}},
 	}}
 	if o.req.Labels != nil {
 		srv.Labels = *o.req.Labels
 	}
 	s.st.Servers[srv.ID] = srv
-	s.st.open(LedgerEntry{Kind: "server", ID: srv.ID, Name: srv.Name, Type: o.machine.name, Location: o.location.Name, Labels: srv.Labels, Monthly: o.machine.monthly})
+	s.st.open(LedgerEntry{
+		Kind: "server", ID: srv.ID, Name: srv.Name, Type: o.machine.name, Location: o.location.Name,
+		Labels: srv.Labels, Monthly: o.machine.monthly,
+	})
 	s.address4(srv, o)
 	s.address6(srv, o)
 	if o.group != nil {
@@ -284,8 +299,10 @@ func (s *Sim) make(o order) (*server, schema.Action, []schema.Action) {
 	}
 	for _, f := range o.req.Firewalls {
 		fw := s.st.Firewalls[f.Firewall]
-		fw.AppliedTo = append(fw.AppliedTo, schema.FirewallResource{Type: "server", Server: &schema.FirewallResourceServer{ID: srv.ID}})
-		srv.PublicNet.Firewalls = append(srv.PublicNet.Firewalls, schema.ServerFirewall{ID: f.Firewall, Status: "applied"})
+		fw.AppliedTo = append(fw.AppliedTo,
+			schema.FirewallResource{Type: "server", Server: &schema.FirewallResourceServer{ID: srv.ID}})
+		srv.PublicNet.Firewalls = append(srv.PublicNet.Firewalls,
+			schema.ServerFirewall{ID: f.Firewall, Status: "applied"})
 	}
 	for _, id := range o.req.Volumes {
 		s.st.Volumes[id].Server = &srv.ID
@@ -388,7 +405,9 @@ func (s *Sim) remove(srv *server) {
 		g.Servers = slices.DeleteFunc(g.Servers, func(id int64) bool { return id == srv.ID })
 	}
 	for _, f := range s.st.Firewalls {
-		f.AppliedTo = slices.DeleteFunc(f.AppliedTo, func(a schema.FirewallResource) bool { return a.Server != nil && a.Server.ID == srv.ID })
+		f.AppliedTo = slices.DeleteFunc(f.AppliedTo, func(a schema.FirewallResource) bool {
+			return a.Server != nil && a.Server.ID == srv.ID
+		})
 	}
 	s.dropBackups(srv.ID, 0)
 	s.scrap(srv, nil)
@@ -403,7 +422,8 @@ func (s *Sim) powerOn(_ *http.Request, srv *server) (any, error) {
 }
 
 func (s *Sim) powerOff(_ *http.Request, srv *server) (any, error) {
-	return s.did("stop_server", func() *schema.ActionError { srv.Status = "off"; s.halt(srv); return nil }, serverRef(srv.ID)), nil
+	return s.did("stop_server", func() *schema.ActionError { srv.Status = "off"; s.halt(srv); return nil },
+		serverRef(srv.ID)), nil
 }
 
 func (s *Sim) resetServer(_ *http.Request, srv *server) (any, error) {
@@ -419,7 +439,8 @@ func (s *Sim) resetServer(_ *http.Request, srv *server) (any, error) {
 // listen.
 
 func (s *Sim) shutdownServer(_ *http.Request, srv *server) (any, error) {
-	return s.did("shutdown_server", func() *schema.ActionError { s.press(srv, false); return nil }, serverRef(srv.ID)), nil
+	return s.did("shutdown_server", func() *schema.ActionError { s.press(srv, false); return nil }, serverRef(srv.ID)),
+		nil
 }
 
 func (s *Sim) rebootServer(_ *http.Request, srv *server) (any, error) {
@@ -459,7 +480,10 @@ func (s *Sim) changeType(r *http.Request, srv *server) (any, error) {
 	case srv.Status != "off":
 		return nil, notStopped()
 	case m.disk < srv.PrimaryDiskSize, !m.soldIn(srv.Location.Name), m.name == srv.ServerType.Name:
-		return nil, &apiError{status: 422, code: "invalid_server_type", message: "the server type does not fit for the given server"}
+		return nil, &apiError{
+			status: 422, code: "invalid_server_type",
+			message: "the server type does not fit for the given server",
+		}
 	case !s.inStock(m.name, srv.Location.Name):
 		return nil, &apiError{status: 412, code: "resource_unavailable", message: "error during placement"}
 	}

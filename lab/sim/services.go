@@ -212,7 +212,8 @@ func (v *service) begin(ctx context.Context, socket string) error {
 // is no loss here, and is as fast as it can be.
 func mariadbOptions(dir string) []string {
 	out := []string{
-		"--no-defaults", "--datadir=" + dir, "--innodb-log-file-size=4M", "--innodb-data-file-path=ibdata1:10M:autoextend", "--innodb-undo-tablespaces=0",
+		"--no-defaults", "--datadir=" + dir, "--innodb-log-file-size=4M",
+		"--innodb-data-file-path=ibdata1:10M:autoextend", "--innodb-undo-tablespaces=0",
 		"--innodb-autoextend-increment=4", "--innodb-flush-method=nosync", "--debug-no-sync", "--sync-frm=0",
 		// A server that starts removes the temporary tables in this directory, another's too.
 		"--tmpdir=" + filepath.Dir(dir),
@@ -234,7 +235,8 @@ func installMariaDB(ctx context.Context, dir string) error {
 	}
 	fresh := dir + ".new"
 	_ = os.RemoveAll(fresh)
-	cmd := exec.CommandContext(ctx, install, append(mariadbOptions(fresh), "--auth-root-authentication-method=normal", "--skip-test-db")...)
+	cmd := exec.CommandContext(ctx, install, append(mariadbOptions(fresh), "--auth-root-authentication-method=normal",
+		"--skip-test-db")...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("mariadb-install-db: %w: %s", err, out)
 	}
@@ -245,9 +247,10 @@ func installMariaDB(ctx context.Context, dir string) error {
 // smallMariaDB are the options of a server for some sites.
 func smallMariaDB(dir, socket, initFile string) []string {
 	return append(mariadbOptions(dir),
-		"--socket="+socket, "--pid-file="+dir+".pid", "--init-file="+initFile, "--skip-log-bin", "--performance-schema=OFF",
-		"--character-set-server=utf8mb4", "--collation-server=utf8mb4_unicode_ci", "--skip-character-set-client-handshake",
-		"--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0", "--key-buffer-size=1M", "--aria-pagecache-buffer-size=2M",
+		"--socket="+socket, "--pid-file="+dir+".pid", "--init-file="+initFile, "--skip-log-bin",
+		"--performance-schema=OFF", "--character-set-server=utf8mb4", "--collation-server=utf8mb4_unicode_ci",
+		"--skip-character-set-client-handshake", "--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=0",
+		"--innodb-doublewrite=0", "--key-buffer-size=1M", "--aria-pagecache-buffer-size=2M",
 	)
 }
 
@@ -258,8 +261,10 @@ func (s *services) startMariaDB(ctx context.Context, socket string) (*exec.Cmd, 
 	}
 	// Root may come from every host, as the image of a real host has it.
 	password := "IDENTIFIED BY '" + s.rootPassword + "'"
-	initial := "SET sql_log_bin = 0;\nALTER USER root@localhost " + password + ";\nCREATE USER IF NOT EXISTS root@'%' " + password + ";\n" +
-		"ALTER USER root@'%' " + password + ";\nGRANT ALL ON *.* TO root@'%' WITH GRANT OPTION;\nDELETE FROM mysql.global_priv WHERE User = '';\nFLUSH PRIVILEGES;\n"
+	initial := "SET sql_log_bin = 0;\nALTER USER root@localhost " + password +
+		";\nCREATE USER IF NOT EXISTS root@'%' " + password + ";\n" +
+		"ALTER USER root@'%' " + password +
+		";\nGRANT ALL ON *.* TO root@'%' WITH GRANT OPTION;\nDELETE FROM mysql.global_priv WHERE User = '';\nFLUSH PRIVILEGES;\n"
 	if err := os.WriteFile(dir+"-init.sql", []byte(initial), 0o600); err != nil {
 		return nil, err
 	}

@@ -27,7 +27,10 @@ func (s *Sim) volumes() *kind[schema.Volume] {
 		labels:    func(v *schema.Volume) *map[string]string { return &v.Labels },
 		protected: func(v *schema.Volume) *bool { return &v.Protection.Delete },
 		create:    s.createVolume, remove: s.removeVolume,
-		actions: map[string]action[schema.Volume]{"attach": s.attachVolume, "detach": s.detachVolume, "resize": s.resizeVolume},
+		actions: map[string]action[schema.Volume]{
+			"attach": s.attachVolume, "detach": s.detachVolume,
+			"resize": s.resizeVolume,
+		},
 	}
 }
 
@@ -57,7 +60,10 @@ func (s *Sim) createVolume(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &schema.Volume{ID: s.st.id(), Name: req.Name, Status: "creating", Location: l, Size: req.Size, Format: req.Format, Labels: labels, Created: time.Now().UTC()}
+	v := &schema.Volume{
+		ID: s.st.id(), Name: req.Name, Status: "creating", Location: l, Size: req.Size,
+		Format: req.Format, Labels: labels, Created: time.Now().UTC(),
+	}
 	v.LinuxDevice = fmt.Sprintf("/dev/disk/by-id/scsi-0HC_Volume_%d", v.ID)
 	if s.net != nil {
 		if err := makeDisk(s.volumeFile(v.ID), v.Size, valueOf(v.Format)); err != nil {
@@ -65,14 +71,19 @@ func (s *Sim) createVolume(r *http.Request) (any, error) {
 		}
 	}
 	s.st.Volumes[v.ID] = v
-	s.st.open(LedgerEntry{Kind: "volume", ID: v.ID, Name: v.Name, Location: l.Name, Labels: labels, Monthly: volumeMonthly * float64(v.Size)})
+	s.st.open(LedgerEntry{
+		Kind: "volume", ID: v.ID, Name: v.Name, Location: l.Name, Labels: labels,
+		Monthly: volumeMonthly * float64(v.Size),
+	})
 	body := schema.VolumeCreateResponse{NextActions: []schema.Action{}}
-	body.Action = new(s.act("create_volume", s.cfg.Profile.Action/4, func() *schema.ActionError { v.Status = "available"; return nil }, volumeRef(v.ID)))
+	body.Action = new(s.act("create_volume", s.cfg.Profile.Action/4,
+		func() *schema.ActionError { v.Status = "available"; return nil }, volumeRef(v.ID)))
 	if srv != nil {
 		if err := s.plug(v, srv); err != nil {
 			return nil, err
 		}
-		body.NextActions = append(body.NextActions, s.act("attach_volume", s.cfg.Profile.Action/4, nil, serverRef(srv.ID), volumeRef(v.ID)))
+		body.NextActions = append(body.NextActions,
+			s.act("attach_volume", s.cfg.Profile.Action/4, nil, serverRef(srv.ID), volumeRef(v.ID)))
 	}
 	body.Volume = *v
 	return body, nil
@@ -101,7 +112,10 @@ func (s *Sim) volumePlace(req schema.VolumeCreateRequest) (schema.Location, *ser
 }
 
 func tooManyVolumes() error {
-	return &apiError{status: 403, code: "resource_limit_exceeded", message: "server has reached its limit of 16 volumes"}
+	return &apiError{
+		status: 403, code: "resource_limit_exceeded",
+		message: "server has reached its limit of 16 volumes",
+	}
 }
 
 func (s *Sim) removeVolume(v *schema.Volume) (any, error) {

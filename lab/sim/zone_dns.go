@@ -37,7 +37,10 @@ func (s *Sim) serveZones() error {
 		return fmt.Errorf("sim: DNS: %w", err)
 	}
 	handler := dns.HandlerFunc(s.answerZones)
-	d := &zoneDNS{addr: pc.LocalAddr().String(), servers: []*dns.Server{{PacketConn: pc, Handler: handler}, {Listener: ln, Handler: handler}}}
+	d := &zoneDNS{
+		addr:    pc.LocalAddr().String(),
+		servers: []*dns.Server{{PacketConn: pc, Handler: handler}, {Listener: ln, Handler: handler}},
+	}
 	s.dns = d
 	for _, srv := range d.servers {
 		started := make(chan struct{})

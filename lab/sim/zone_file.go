@@ -67,7 +67,8 @@ func readZone(zone, file string) ([]schema.ZoneRRSetCreateRequest, error) {
 			}
 			order = append(order, key)
 		}
-		sets[key].Records = append(sets[key].Records, schema.ZoneRRSetRecord{Value: strings.TrimPrefix(rr.String(), h.String())})
+		sets[key].Records = append(sets[key].Records,
+			schema.ZoneRRSetRecord{Value: strings.TrimPrefix(rr.String(), h.String())})
 	}
 	if p.Err() != nil {
 		return nil, invalid("the zone file can't be read", "zonefile")
@@ -96,7 +97,8 @@ func (s *Sim) importZone(z *zone, file string) (schema.Action, error) {
 	before := z.RRSets
 	for _, set := range before {
 		if set.Protection.Change {
-			return schema.Action{}, &apiError{status: http.StatusLocked, code: "protected", message: "rrset is protected against changes"}
+			return schema.Action{},
+				&apiError{status: http.StatusLocked, code: "protected", message: "rrset is protected against changes"}
 		}
 	}
 	z.RRSets = map[string]*schema.ZoneRRSet{setKey("@", "SOA"): before[setKey("@", "SOA")]}

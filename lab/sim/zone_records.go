@@ -14,7 +14,10 @@ import (
 )
 
 // recordTypes are all that the specification has.
-var recordTypes = []string{"A", "AAAA", "CAA", "CNAME", "DS", "HINFO", "HTTPS", "MX", "NS", "PTR", "RP", "SOA", "SRV", "SVCB", "TLSA", "TXT"}
+var recordTypes = []string{
+	"A", "AAAA", "CAA", "CNAME", "DS", "HINFO", "HTTPS", "MX", "NS", "PTR", "RP", "SOA", "SRV",
+	"SVCB", "TLSA", "TXT",
+}
 
 // maxRecords is the most records of a set (the specification, set_records).
 const maxRecords = 50
@@ -34,7 +37,10 @@ func (z *zone) put(name, typ string, ttl *int, labels map[string]string, records
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	set := &schema.ZoneRRSet{ID: setKey(name, typ), Name: name, Type: typ, TTL: ttl, Labels: labels, Records: records, Zone: z.ID}
+	set := &schema.ZoneRRSet{
+		ID: setKey(name, typ), Name: name, Type: typ, TTL: ttl, Labels: labels, Records: records,
+		Zone: z.ID,
+	}
 	z.RRSets[set.ID] = set
 }
 
@@ -264,7 +270,10 @@ func (s *Sim) createBy(r *http.Request, z *zone) (int, any, error) {
 		return 0, nil, err
 	}
 	name, typ := r.PathValue("name"), r.PathValue("type")
-	if err := z.add(schema.ZoneRRSetCreateRequest{Name: name, Type: typ, TTL: req.TTL, Records: req.Records}); err != nil {
+	if err := z.add(schema.ZoneRRSetCreateRequest{
+		Name: name, Type: typ, TTL: req.TTL,
+		Records: req.Records,
+	}); err != nil {
 		return 0, nil, err
 	}
 	return 201, map[string]any{"action": s.publishRecords("add_records", z, setKey(name, typ))}, nil

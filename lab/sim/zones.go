@@ -86,7 +86,8 @@ func (s *Sim) getZone(r *http.Request) (int, any, error) {
 // dot. Suffixes that are on no list, such as that of a development installation, are taken
 // for suffixes.
 func checkZoneName(name string) error {
-	if registrable, err := publicsuffix.EffectiveTLDPlusOne(name); err != nil || registrable != name || name != strings.ToLower(name) || len(name) > 255 {
+	if registrable, err := publicsuffix.EffectiveTLDPlusOne(name); err != nil || registrable != name ||
+		name != strings.ToLower(name) || len(name) > 255 {
 		return invalid("invalid input in field 'name'", "name")
 	}
 	return nil
@@ -129,7 +130,10 @@ func (s *Sim) createZone(r *http.Request) (int, any, error) {
 	}
 	z := newZone(s.st.id(), req.Name, ttl, labels)
 	for _, set := range req.RRSets {
-		if err := z.add(schema.ZoneRRSetCreateRequest{Name: set.Name, Type: set.Type, TTL: set.TTL, Labels: set.Labels, Records: set.Records}); err != nil {
+		if err := z.add(schema.ZoneRRSetCreateRequest{
+			Name: set.Name, Type: set.Type, TTL: set.TTL, Labels: set.Labels,
+			Records: set.Records,
+		}); err != nil {
 			return 0, nil, err
 		}
 	}
@@ -146,18 +150,26 @@ func (s *Sim) createZone(r *http.Request) (int, any, error) {
 		}
 	}
 	s.st.Zones[z.ID] = z
-	return 201, map[string]any{"zone": z.view(), "action": s.publishRecords("create_zone", z, slices.Collect(maps.Keys(z.RRSets))...)}, nil
+	return 201, map[string]any{
+		"zone":   z.view(),
+		"action": s.publishRecords("create_zone", z, slices.Collect(maps.Keys(z.RRSets))...),
+	}, nil
 }
 
 // newZone is a zone as it is made: with a SOA and three NS records.
 func newZone(id int64, name string, ttl int, labels map[string]string) *zone {
 	now := time.Now().UTC()
 	z := &zone{Zone: schema.Zone{
-		ID: id, Name: name, Created: now, TTL: ttl, Mode: "primary", Labels: labels, PrimaryNameservers: []schema.ZonePrimaryNameserver{},
-		AuthoritativeNameservers: schema.ZoneAuthoritativeNameservers{Assigned: nameservers, Delegated: nameservers, DelegationLastCheck: now, DelegationStatus: "valid"},
-		Registrar:                "other", Status: "ok",
+		ID: id, Name: name, Created: now, TTL: ttl, Mode: "primary", Labels: labels,
+		PrimaryNameservers: []schema.ZonePrimaryNameserver{},
+		AuthoritativeNameservers: schema.ZoneAuthoritativeNameservers{
+			Assigned: nameservers, Delegated: nameservers,
+			DelegationLastCheck: now, DelegationStatus: "valid",
+		},
+		Registrar: "other", Status: "ok",
 	}, RRSets: make(map[string]*schema.ZoneRRSet), Published: make(map[string]schema.ZoneRRSet)}
-	z.put("@", "SOA", new(3600), nil, []schema.ZoneRRSetRecord{{Value: nameservers[0] + " dns.hetzner.com. 2026010100 86400 10800 3600000 3600"}})
+	z.put("@", "SOA", new(3600), nil,
+		[]schema.ZoneRRSetRecord{{Value: nameservers[0] + " dns.hetzner.com. 2026010100 86400 10800 3600000 3600"}})
 	var ns []schema.ZoneRRSetRecord
 	for _, n := range nameservers {
 		ns = append(ns, schema.ZoneRRSetRecord{Value: n})

@@ -33,11 +33,15 @@ func Report(results []Result) string {
 	for _, r := range results {
 		u := r.Series.Unit
 		if r.Verdict == Short {
-			rows = append(rows, []string{r.Series.Name, "", "", "", "", fmt.Sprintf("%s: %d samples", r.Verdict, len(r.Series.Points))})
+			rows = append(rows, []string{
+				r.Series.Name, "", "", "", "",
+				fmt.Sprintf("%s: %d samples", r.Verdict, len(r.Series.Points)),
+			})
 			continue
 		}
 		rows = append(rows, []string{
-			r.Series.Name, u.format(r.Start), u.format(r.End), u.signed(r.PerHour), "[" + u.signed(r.Low) + ", " + u.signed(r.High) + "]", verdict(r),
+			r.Series.Name, u.format(r.Start), u.format(r.End), u.signed(r.PerHour),
+			"[" + u.signed(r.Low) + ", " + u.signed(r.High) + "]", verdict(r),
 		})
 	}
 	width := make([]int, len(rows[0]))
@@ -76,7 +80,8 @@ func verdict(r Result) string {
 
 // Summary is the last line of a run.
 func Summary(took time.Duration, tenants, servers int, t Tally) string {
-	return fmt.Sprintf("soak %s: %d tenants, %d servers, %d series flat, %d grew", took, tenants, servers, t.Flat, t.Grew)
+	return fmt.Sprintf("soak %s: %d tenants, %d servers, %d series flat, %d grew", took, tenants, servers, t.Flat,
+		t.Grew)
 }
 
 func (u Unit) signed(v float64) string {

@@ -86,8 +86,9 @@ func newAuthority(w *World) *authority {
 		panic("world: " + err.Error())
 	}
 	root := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "world"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(1000 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, SubjectKeyId: []byte{1, 2, 3, 4},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "world"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(1000 * time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign, SubjectKeyId: []byte{1, 2, 3, 4},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, root, root, a.key.Public(), a.key)
 	if err != nil {
@@ -195,12 +196,17 @@ func problemACME(status int, typ, detail string) map[string]any {
 }
 
 func (a *authority) directory(w http.ResponseWriter) {
-	writeACME(w, http.StatusOK, map[string]any{"newNonce": authorityURL + "/new-nonce", "newAccount": authorityURL + "/new-account", "newOrder": authorityURL + "/new-order"})
+	writeACME(w, http.StatusOK, map[string]any{
+		"newNonce":   authorityURL + "/new-nonce",
+		"newAccount": authorityURL + "/new-account", "newOrder": authorityURL + "/new-order",
+	})
 }
 
 // signedBy verifies the signature of a request (RFC 8555 §6.2 to §6.5) and returns its account; nil after it has
 // answered.
-func (a *authority) signedBy(w http.ResponseWriter, r *http.Request, body []byte) (payload []byte, key *jose.JSONWebKey, account int) {
+func (a *authority) signedBy(w http.ResponseWriter, r *http.Request, body []byte) (payload []byte, key *jose.JSONWebKey,
+	account int,
+) {
 	bad := func(typ, detail string) ([]byte, *jose.JSONWebKey, int) {
 		refuseACME(w, http.StatusBadRequest, typ, detail)
 		return nil, nil, 0
@@ -312,7 +318,8 @@ func (a *authority) newOrder(w http.ResponseWriter, account int, payload []byte)
 	}
 	slices.Sort(o.names)
 	for i, there := range a.orders {
-		if state := a.stateOf(there); there.account == account && slices.Equal(there.names, o.names) && (state == "pending" || state == "ready") {
+		if state := a.stateOf(there); there.account == account && slices.Equal(there.names, o.names) &&
+			(state == "pending" || state == "ready") {
 			a.w.Met("an order was asked for twice, and placed once")
 			a.order(w, http.StatusCreated, i+1)
 			return
@@ -320,14 +327,18 @@ func (a *authority) newOrder(w http.ResponseWriter, account int, payload []byte)
 	}
 	if o.replaces == "" {
 		recent := func(at time.Time) bool { return time.Since(at) < authorityOrdersPer }
-		if a.ordered = slices.DeleteFunc(a.ordered, func(at time.Time) bool { return !recent(at) }); len(a.ordered) > 3*authorityOrders {
+		if a.ordered = slices.DeleteFunc(a.ordered,
+			func(at time.Time) bool { return !recent(at) }); len(a.ordered) > 3*authorityOrders {
 			a.w.violationf("I3 the authority's limit of orders is kept: %v is one more", o.names)
 		}
 		a.ordered = append(a.ordered, time.Now())
 	}
 	for _, name := range o.names {
 		bare := strings.TrimPrefix(name, "*.")
-		a.authz = append(a.authz, &acmeAuthz{name: bare, wild: bare != name, state: "pending", token: fmt.Sprintf("token-%d", len(a.authz)+1)})
+		a.authz = append(a.authz, &acmeAuthz{
+			name: bare, wild: bare != name, state: "pending",
+			token: fmt.Sprintf("token-%d", len(a.authz)+1),
+		})
 		o.authz = append(o.authz, len(a.authz))
 	}
 	a.orders = append(a.orders, o)
@@ -359,7 +370,10 @@ func (a *authority) stateOf(o *acmeOrder) string {
 
 func (a *authority) order(w http.ResponseWriter, status, n int) {
 	o := a.orders[n-1]
-	out := map[string]any{"status": a.stateOf(o), "expires": o.expires.UTC().Format(time.RFC3339), "finalize": fmt.Sprintf("%s/finalize/%d", authorityURL, n)}
+	out := map[string]any{
+		"status": a.stateOf(o), "expires": o.expires.UTC().Format(time.RFC3339),
+		"finalize": fmt.Sprintf("%s/finalize/%d", authorityURL, n),
+	}
 	var ids []map[string]string
 	var authz []string
 	for i, name := range o.names {
@@ -382,13 +396,19 @@ func (a *authority) authorization(n int) map[string]any {
 	}
 	var challenges []map[string]any
 	for _, kind := range kinds {
-		c := map[string]any{"type": kind, "url": fmt.Sprintf("%s/challenge/%d/%s", authorityURL, n, kind), "status": z.state, "token": z.token}
+		c := map[string]any{
+			"type": kind, "url": fmt.Sprintf("%s/challenge/%d/%s", authorityURL, n, kind),
+			"status": z.state, "token": z.token,
+		}
 		if z.problem != nil {
 			c["error"] = z.problem
 		}
 		challenges = append(challenges, c)
 	}
-	return map[string]any{"status": z.state, "identifier": map[string]string{"type": "dns", "value": z.name}, "wildcard": z.wild, "challenges": challenges}
+	return map[string]any{
+		"status": z.state, "identifier": map[string]string{"type": "dns", "value": z.name},
+		"wildcard": z.wild, "challenges": challenges,
+	}
 }
 
 // challenge has the answer looked for, once.
@@ -407,7 +427,10 @@ func (a *authority) challenge(w http.ResponseWriter, n, account int) {
 			a.validate(z, kind, account)
 		}()
 	}
-	writeACME(w, http.StatusOK, map[string]any{"type": kind, "url": fmt.Sprintf("%s/challenge/%d/%s", authorityURL, n, kind), "status": z.state, "token": z.token})
+	writeACME(w, http.StatusOK, map[string]any{
+		"type": kind,
+		"url":  fmt.Sprintf("%s/challenge/%d/%s", authorityURL, n, kind), "status": z.state, "token": z.token,
+	})
 }
 
 // validate looks for the answer where RFC 8555 §8.3 and §8.4 have it.
@@ -422,8 +445,10 @@ func (a *authority) validate(z *acmeAuthz, kind string, account int) {
 	var problem map[string]any
 	if kind == "dns-01" {
 		sum := sha256.Sum256([]byte(want))
-		if texts := a.w.names.texts("_acme-challenge." + z.name); !slices.Contains(texts, base64.RawURLEncoding.EncodeToString(sum[:])) {
-			problem = problemACME(http.StatusForbidden, "unauthorized", fmt.Sprintf("the TXT record of %s is %v", z.name, texts))
+		if texts := a.w.names.texts("_acme-challenge." + z.name); !slices.Contains(texts,
+			base64.RawURLEncoding.EncodeToString(sum[:])) {
+			problem = problemACME(http.StatusForbidden, "unauthorized",
+				fmt.Sprintf("the TXT record of %s is %v", z.name, texts))
 		}
 	} else {
 		// It looks from several places, and some resolve another address.
@@ -433,7 +458,8 @@ func (a *authority) validate(z *acmeAuthz, kind string, account int) {
 			case err != nil:
 				problem = problemACME(http.StatusBadRequest, "connection", err.Error())
 			case status != http.StatusOK || strings.TrimSpace(body) != want:
-				problem = problemACME(http.StatusForbidden, "unauthorized", fmt.Sprintf("%s answers %d", z.name, status))
+				problem = problemACME(http.StatusForbidden, "unauthorized",
+					fmt.Sprintf("%s answers %d", z.name, status))
 			}
 		}
 	}
@@ -447,7 +473,8 @@ func (a *authority) validate(z *acmeAuthz, kind string, account int) {
 	z.state, z.problem = "invalid", problem
 	a.w.Met("the authority did not find an answer")
 	a.w.Schedule.Sayf("authority: %s is not validated: %v", z.name, problem["detail"])
-	a.failed[z.name] = slices.DeleteFunc(append(a.failed[z.name], time.Now()), func(at time.Time) bool { return time.Since(at) > authorityFailuresPer })
+	a.failed[z.name] = slices.DeleteFunc(append(a.failed[z.name], time.Now()),
+		func(at time.Time) bool { return time.Since(at) > authorityFailuresPer })
 	if len(a.failed[z.name]) > 2*authorityFailures {
 		a.w.violationf("I3 the authority's limit of failed validations is kept: %s fails once more", z.name)
 	}
@@ -480,8 +507,9 @@ func (a *authority) issue(o *acmeOrder) {
 	a.serial++
 	now := time.Now().UTC().Truncate(time.Second)
 	leaf := &x509.Certificate{
-		SerialNumber: big.NewInt(1000 + a.serial), DNSNames: o.names, NotBefore: now, NotAfter: now.Add(certificateLife),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		SerialNumber: big.NewInt(1000 + a.serial), DNSNames: o.names, NotBefore: now,
+		NotAfter: now.Add(certificateLife), KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, leaf, a.ca, o.csr.PublicKey, a.key)
 	if err != nil {

@@ -66,7 +66,9 @@ type nap struct {
 // newBridge starts a bridge to a database outside of any bubble; it ends with ctx.
 func newBridge(ctx context.Context, url string) (*bridge, error) {
 	b := &bridge{
-		url: url, dials: make(chan dial), pauses: make(chan nap), leaves: make(chan leave), answers: make(chan chan dialed), ends: make(chan chan struct{}), conns: map[*conn]struct{}{}, wrote: map[int]bool{},
+		url: url, dials: make(chan dial), pauses: make(chan nap), leaves: make(chan leave),
+		answers: make(chan chan dialed), ends: make(chan chan struct{}), conns: map[*conn]struct{}{},
+		wrote: map[int]bool{},
 	}
 	looker, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -125,7 +127,8 @@ func (b *bridge) connect(ctx context.Context, watches bool) (*conn, error) {
 			b.watcher = s
 		}
 	}
-	c := &conn{b: b, s: s, news: make(chan struct{}, 1), waits: -1} // a new channel: waiters of an old connection must not take its news
+	// a new channel: waiters of an old connection must not take its news
+	c := &conn{b: b, s: s, news: make(chan struct{}, 1), waits: -1}
 	s.mu.Lock()
 	s.owner = c
 	s.mu.Unlock()
@@ -152,7 +155,8 @@ func (b *bridge) clean(ctx context.Context, ender *pgx.Conn, sessions []*session
 		_ = s.raw.Close()
 		gone = append(gone, s.pid)
 	}
-	for n := 1; n > 0 && len(gone) > 0; time.Sleep(500 * time.Microsecond) { // a session that waits for a lock does not notice by itself
+	// a session that waits for a lock does not notice by itself
+	for n := 1; n > 0 && len(gone) > 0; time.Sleep(500 * time.Microsecond) {
 		if err := ender.QueryRow(ctx, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid = ANY ($1)`, gone).Scan(&n); err != nil {
 			return
 		}
@@ -225,7 +229,8 @@ func (b *bridge) lookForLocks(ctx context.Context, looker *pgx.Conn) {
 		}
 		// The session's wait state is no proof: it stays until the session runs again, which on a busy machine is long
 		// after it got the lock.
-		rows, err := looker.Query(ctx, `SELECT p FROM unnest($1::int[]) p WHERE cardinality(pg_blocking_pids(p)) > 0`, pids)
+		rows, err := looker.Query(ctx, `SELECT p FROM unnest($1::int[]) p WHERE cardinality(pg_blocking_pids(p)) > 0`,
+			pids)
 		if err != nil {
 			continue
 		}

@@ -33,15 +33,19 @@ CREATE FUNCTION statement_timestamp() RETURNS timestamptz LANGUAGE sql STABLE AS
 	$$ SELECT COALESCE(NULLIF(current_setting('world.now', true), '')::timestamptz, pg_catalog.statement_timestamp()) $$;
 CREATE FUNCTION random() RETURNS float8 LANGUAGE sql VOLATILE AS
 	$$ SELECT ('x' || substr(md5('r' || nextval('public.world_draws')), 1, 8))::bit(32)::bigint / 4294967296.0::float8 $$;
-CREATE FUNCTION gen_random_uuid() RETURNS uuid LANGUAGE sql VOLATILE AS $$ SELECT md5('u' || nextval('public.world_draws'))::uuid $$;
+CREATE FUNCTION gen_random_uuid() RETURNS uuid LANGUAGE sql VOLATILE AS $$
+SELECT md5('u' || nextval('public.world_draws'))::uuid $$;
 CREATE FUNCTION pg_current_snapshot() RETURNS pg_snapshot LANGUAGE sql AS $$
 	SELECT pg_stat_clear_snapshot();
-	SELECT (LEAST(top, min(mine)) || ':' || top || ':' || COALESCE(string_agg(mine::text, ',' ORDER BY mine) FILTER (WHERE mine < top), ''))::pg_snapshot
+	SELECT (LEAST(top, min(mine)) || ':' || top || ':' || COALESCE(string_agg(mine::text, ','
+	ORDER BY mine) FILTER (WHERE mine < top), ''))::pg_snapshot
 	FROM (SELECT pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint AS top) s
-		LEFT JOIN (SELECT backend_xid::text::bigint AS mine, datid FROM pg_stat_get_activity(NULL) WHERE backend_xid IS NOT NULL AND backend_type = 'client backend') a
+		LEFT JOIN (SELECT backend_xid::text::bigint AS mine, datid FROM pg_stat_get_activity(NULL)
+		WHERE backend_xid IS NOT NULL AND backend_type = 'client backend') a
 		ON datid = (SELECT oid FROM pg_database WHERE datname = current_database())
 	GROUP BY top $$;
-CREATE FUNCTION planted(bug text) RETURNS boolean LANGUAGE sql STABLE AS $$ SELECT COALESCE(current_setting('world.bug', true) = bug, false) $$;`
+CREATE FUNCTION planted(bug text) RETURNS boolean LANGUAGE sql STABLE AS $$
+SELECT COALESCE(current_setting('world.bug', true) = bug, false) $$;`
 
 // sqlReset brings a database back to its state after the migrations, except what Postgres has learned of it. A separate
 // schema keeps the content of that moment.
@@ -50,35 +54,43 @@ CREATE SCHEMA world_kept;
 DO $$
 DECLARE t record; filled boolean;
 BEGIN
-	FOR t IN SELECT c.oid::regclass AS id, c.relname AS name FROM pg_class c WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace LOOP
+	FOR t IN SELECT c.oid::regclass AS id, c.relname AS name FROM pg_class c WHERE c.relkind = 'r'
+	AND c.relnamespace = 'public'::regnamespace LOOP
 		EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = false)', t.id);
 		EXECUTE format('SELECT EXISTS (SELECT FROM %s)', t.id) INTO filled;
 		IF filled THEN
 			EXECUTE format('CREATE TABLE world_kept.%I AS TABLE %s', t.name, t.id);
 		END IF;
 	END LOOP;
-	CREATE TABLE world_kept.world_sequences AS SELECT sequencename AS name, last_value AS reached FROM pg_sequences WHERE schemaname = 'public';
+	CREATE TABLE world_kept.world_sequences AS SELECT sequencename AS name, last_value AS reached FROM pg_sequences
+	WHERE schemaname = 'public';
 END $$;
 CREATE FUNCTION world_kept.reset() RETURNS void LANGUAGE plpgsql SET session_replication_role = replica AS $$
 DECLARE t record; filled boolean; names text;
 BEGIN
-	FOR t IN SELECT c.oid::regclass AS id, k.oid::regclass AS kept, k.oid AS kept_id FROM pg_class c LEFT JOIN pg_class k ON k.relname = c.relname AND k.relnamespace = 'world_kept'::regnamespace
+	FOR t IN SELECT c.oid::regclass AS id, k.oid::regclass AS kept, k.oid AS kept_id FROM pg_class c
+	LEFT JOIN pg_class k ON k.relname = c.relname AND k.relnamespace = 'world_kept'::regnamespace
 		WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace LOOP
 		EXECUTE format('SELECT EXISTS (SELECT FROM %s)', t.id) INTO filled;
 		IF filled THEN
 			EXECUTE format('DELETE FROM %s', t.id);
 		END IF;
 		IF t.kept IS NOT NULL THEN
-			SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) INTO names FROM pg_attribute WHERE attrelid = t.id AND attnum > 0 AND NOT attisdropped AND attgenerated = '';
+			SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) INTO names FROM pg_attribute
+			WHERE attrelid = t.id AND attnum > 0 AND NOT attisdropped AND attgenerated = '';
 			EXECUTE format('INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM %s', t.id, names, names, t.kept);
 		END IF;
 	END LOOP;
-	PERFORM setval(format('public.%I', name)::regclass, COALESCE(reached, 1), reached IS NOT NULL) FROM world_kept.world_sequences;
+	PERFORM setval(format('public.%I', name)::regclass, COALESCE(reached, 1), reached IS NOT NULL)
+	FROM world_kept.world_sequences;
 END $$;`
 
 // settings of each database: generic plans, since planning is most of what short statements
 // cost.
-var settings = []string{"search_path = public, pg_catalog", "deadlock_timeout = '20ms'", "plan_cache_mode = force_generic_plan", "jit = off"}
+var settings = []string{
+	"search_path = public, pg_catalog", "deadlock_timeout = '20ms'",
+	"plan_cache_mode = force_generic_plan", "jit = off",
+}
 
 // template is made once per cluster.
 var template struct {
@@ -136,7 +148,8 @@ func makeTemplate(t testing.TB) {
 				return nil
 			}
 			making := fmt.Sprintf("%s_%d", template.name, os.Getpid())
-			if err := admin(template.admin, append([]string{"CREATE DATABASE " + making}, alter(making)...)...); err != nil {
+			if err := admin(template.admin,
+				append([]string{"CREATE DATABASE " + making}, alter(making)...)...); err != nil {
 				return err
 			}
 			u := onURL(template.admin, making)
@@ -153,7 +166,8 @@ func makeTemplate(t testing.TB) {
 				return err
 			}
 			err := admin(template.admin, "ALTER DATABASE "+making+" RENAME TO "+template.name)
-			if err != nil && (strings.Contains(err.Error(), "already exists") || strings.Contains(err.Error(), "duplicate key")) {
+			if err != nil && (strings.Contains(err.Error(), "already exists") ||
+				strings.Contains(err.Error(), "duplicate key")) {
 				return nil // another process was first
 			}
 			return err
@@ -190,7 +204,8 @@ func takePlace(t testing.TB) *place {
 			return p, p.reset()
 		}
 		name := fmt.Sprintf("%s_%d_%d", template.name, os.Getpid(), template.next.Add(1))
-		if err := admin(template.admin, append([]string{"CREATE DATABASE " + name + " TEMPLATE " + template.name + " STRATEGY FILE_COPY"}, alter(name)...)...); err != nil {
+		if err := admin(template.admin, append([]string{"CREATE DATABASE " + name + " TEMPLATE " + template.name +
+			" STRATEGY FILE_COPY"}, alter(name)...)...); err != nil {
 			return nil, err
 		}
 		p := &place{url: onURL(template.admin, name)}

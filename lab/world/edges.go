@@ -65,7 +65,8 @@ func (hs *hosts) stepEdge(ctx context.Context, h *host, e *edgeServer) bool {
 	}
 	limited, cancel := context.WithTimeout(ctx, wire.EdgeWait+20*time.Second)
 	defer cancel()
-	status, body, err := hs.ask(limited, h, http.MethodGet, wire.PathEdge+"?"+url.Values{"version": {strconv.FormatInt(e.seen, 10)}}.Encode(), h.token(), nil)
+	status, body, err := hs.ask(limited, h, http.MethodGet,
+		wire.PathEdge+"?"+url.Values{"version": {strconv.FormatInt(e.seen, 10)}}.Encode(), h.token(), nil)
 	switch {
 	case err != nil:
 		return false

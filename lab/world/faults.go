@@ -42,17 +42,18 @@ var kinds = map[string]float64{
 	"exec_refused":     0.03,   // a host can't be reached
 	"exec_lost":        0.03,   // a command ran, and its answer is lost
 	"clock_jump":       0.0005, // nothing happens for minutes
-	"postgres_away":    0.0008, // all connections end, and none is taken for some seconds, as while a standby takes over
-	"signal_twice":     0.1,    // a signal comes twice
-	"signal_late":      0.1,    // or half a minute late
-	"host_full":        0.05,   // a host's disk is full
-	"s3_refused":       0.03,   // object storage's connection is refused, to the control plane or to a host
-	"s3_500":           0.03,   // or it fails
-	"s3_lost":          0.03,   // or it acted, and the answer is lost
-	"dns_refused":      0.05,   // the provider's zones can't be reached
-	"dns_500":          0.05,   // or it fails
-	"dns_lost":         0.06,   // or it acted, and the answer is lost
-	"resolver_refused": 0.03,   // a name server does not answer, or fails
+	// all connections end, and none is taken for some seconds, as while a standby takes over
+	"postgres_away":    0.0008,
+	"signal_twice":     0.1,  // a signal comes twice
+	"signal_late":      0.1,  // or half a minute late
+	"host_full":        0.05, // a host's disk is full
+	"s3_refused":       0.03, // object storage's connection is refused, to the control plane or to a host
+	"s3_500":           0.03, // or it fails
+	"s3_lost":          0.03, // or it acted, and the answer is lost
+	"dns_refused":      0.05, // the provider's zones can't be reached
+	"dns_500":          0.05, // or it fails
+	"dns_lost":         0.06, // or it acted, and the answer is lost
+	"resolver_refused": 0.03, // a name server does not answer, or fails
 	"resolver_fails":   0.03,
 	"resolver_stale":   0.1,   // a resolver answers with some minutes old data
 	"acme_refused":     0.03,  // the certificate authority's connection is refused

@@ -31,7 +31,9 @@ import (
 const filler = 700
 
 // backups are the verbs of backups on a site that is finished (agent/site/backup.go, sealed.go, adopt.go, check.go).
-func (h *host) backups(name string, s *site, verb string, args []string, secrets map[string]string) (out string, known bool, err error) {
+func (h *host) backups(name string, s *site, verb string, args []string, secrets map[string]string) (out string,
+	known bool, err error,
+) {
 	switch verb {
 	case "backup": // an existing one is the answer to a repeated call
 		if _, there := s.kept[args[0]]; !there {
@@ -57,7 +59,10 @@ func (h *host) backups(name string, s *site, verb string, args []string, secrets
 		case !s.same(k.contents) || !slices.Equal(s.Apps, k.Apps):
 			err = coded3(wire.FailedIncomplete, "the site lacks content of the backup")
 		default:
-			out = printed(wire.CheckedSite{Tables: 1, Rows: int64(len(s.Rows)), Files: int64(len(s.Files)), Apps: append([]string{"frappe"}, s.Apps...)})
+			out = printed(wire.CheckedSite{
+				Tables: 1, Rows: int64(len(s.Rows)), Files: int64(len(s.Files)),
+				Apps: append([]string{"frappe"}, s.Apps...),
+			})
 		}
 	default:
 		return "", false, nil
@@ -107,7 +112,9 @@ func (h *host) filled(args []string) {
 }
 
 // sealed makes a sealed archive of one document, as agent/seal does, and remembers what it holds.
-func (h *host) sealed(s *site, name, recipient string, out *wire.SealedBackup, file string, document any, holds contents) error {
+func (h *host) sealed(s *site, name, recipient string, out *wire.SealedBackup, file string, document any,
+	holds contents,
+) error {
 	to, err := age.ParseX25519Recipient(recipient)
 	if err != nil {
 		return errors.New("the recipient is no public key of age's")
@@ -116,14 +123,21 @@ func (h *host) sealed(s *site, name, recipient string, out *wire.SealedBackup, f
 	if _, err := rand.Read(noise); err != nil {
 		return err
 	}
-	*out = wire.SealedBackup{Name: name, Recipient: recipient, Files: []wire.SealedFile{{Path: file, Bytes: int64(len(text))}}, TakenAt: time.Now().UTC().Truncate(time.Second)}
+	*out = wire.SealedBackup{
+		Name: name, Recipient: recipient,
+		Files:   []wire.SealedFile{{Path: file, Bytes: int64(len(text))}},
+		TakenAt: time.Now().UTC().Truncate(time.Second),
+	}
 	var body bytes.Buffer
 	if err := seal.Write(&body, to, out, func(archive *tar.Writer) error {
 		for _, f := range []struct {
 			name string
 			text []byte
 		}{{file, text}, {"noise", noise}} {
-			if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: f.name, Size: int64(len(f.text)), Mode: 0o600, Format: tar.FormatPAX}); err != nil {
+			if err := archive.WriteHeader(&tar.Header{
+				Typeflag: tar.TypeReg, Name: f.name, Size: int64(len(f.text)),
+				Mode: 0o600, Format: tar.FormatPAX,
+			}); err != nil {
 				return err
 			}
 			if _, err := archive.Write(f.text); err != nil {
@@ -229,20 +243,28 @@ func (h *host) restore(name string, s *site, backup string) (string, error) {
 
 // Transfer has a host move pieces between its disk and object storage (agent/online/transfer.go): with the URLs that it
 // is given, one after the other, until one fails or the caller goes.
-func (a *Agents) Transfer(ctx context.Context, serverID prego.ServerID, addr string, in wire.TransferRequest) (out wire.TransferResponse, err error) {
+func (a *Agents) Transfer(ctx context.Context, serverID prego.ServerID, addr string,
+	in wire.TransferRequest,
+) (out wire.TransferResponse, err error) {
 	what := fmt.Sprintf("transfer %d up %d down of %s on %s", len(in.Upload), len(in.Download), in.Backup, serverID)
 	unreachable := func(err error) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s on %s: %w", wire.KindTransfer, serverID, ctx.Err())
 		}
-		return &server.CommandError{Kind: string(wire.KindTransfer), Code: server.CommandUnreachable, Message: err.Error()}
+		return &server.CommandError{
+			Kind: string(wire.KindTransfer), Code: server.CommandUnreachable,
+			Message: err.Error(),
+		}
 	}
 	h, err := a.reach(ctx, what, serverID, addr)
 	if err != nil {
 		return out, unreachable(err)
 	}
 	hs := a.l.w.hosts
-	client := &http.Client{Transport: hs.storage(h), CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := &http.Client{
+		Transport:     hs.storage(h),
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	out.Done = []wire.PieceDone{}
 	one, pieces := h.upload, in.Upload
 	if len(in.Download) > 0 {
@@ -264,7 +286,8 @@ func (a *Agents) Transfer(ctx context.Context, serverID prego.ServerID, addr str
 		h.mu.Lock()
 		token := h.identity.Token
 		h.mu.Unlock()
-		_, _, _ = hs.ask(ctx, h, http.MethodPost, wire.PathBackupReport, token, *in.Ends) // a notification: that it is lost does no harm
+		// a notification: that it is lost does no harm
+		_, _, _ = hs.ask(ctx, h, http.MethodPost, wire.PathBackupReport, token, *in.Ends)
 	}
 	if a.l.w.Faults.hit("exec_lost", what) {
 		return wire.TransferResponse{}, unreachable(errLost)
@@ -300,7 +323,9 @@ func (h *host) spooled(name string) (*site, *wire.TransferFailed) {
 	return s, nil
 }
 
-func (h *host) upload(ctx context.Context, client *http.Client, in wire.TransferRequest, p wire.Piece) (out wire.PieceDone, failed *wire.TransferFailed) {
+func (h *host) upload(ctx context.Context, client *http.Client, in wire.TransferRequest,
+	p wire.Piece,
+) (out wire.PieceDone, failed *wire.TransferFailed) {
 	content, failed := func() ([]byte, *wire.TransferFailed) { // agent/site/sealed.go, readSealed
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -310,7 +335,10 @@ func (h *host) upload(ctx context.Context, client *http.Client, in wire.Transfer
 		}
 		all, there := s.spool[in.Backup]
 		if !there || int64(len(all)) < p.Offset+p.Bytes {
-			return nil, &wire.TransferFailed{Code: wire.FailedNoBackup, Message: "there is no sealed backup " + in.Backup}
+			return nil, &wire.TransferFailed{
+				Code:    wire.FailedNoBackup,
+				Message: "there is no sealed backup " + in.Backup,
+			}
 		}
 		return slices.Clone(all[p.Offset : p.Offset+p.Bytes]), nil
 	}()
@@ -339,7 +367,9 @@ func (h *host) upload(ctx context.Context, client *http.Client, in wire.Transfer
 	})
 }
 
-func (h *host) download(ctx context.Context, client *http.Client, in wire.TransferRequest, p wire.Piece) (out wire.PieceDone, failed *wire.TransferFailed) {
+func (h *host) download(ctx context.Context, client *http.Client, in wire.TransferRequest,
+	p wire.Piece,
+) (out wire.PieceDone, failed *wire.TransferFailed) {
 	var content []byte
 	if failed := repeated(ctx, p.Number, func() *wire.TransferFailed {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL, http.NoBody)
@@ -355,7 +385,8 @@ func (h *host) download(ctx context.Context, client *http.Client, in wire.Transf
 		switch {
 		case resp.StatusCode == http.StatusNotFound:
 			return &wire.TransferFailed{Code: wire.FailedNoBackup, Message: "the storage has no such object"}
-		case resp.StatusCode == http.StatusRequestedRangeNotSatisfiable || resp.StatusCode == http.StatusPartialContent && resp.ContentLength != p.Bytes:
+		case resp.StatusCode == http.StatusRequestedRangeNotSatisfiable ||
+			resp.StatusCode == http.StatusPartialContent && resp.ContentLength != p.Bytes:
 			return &wire.TransferFailed{Code: wire.FailedUnreadable, Message: "the object is not as large as it was"}
 		case resp.StatusCode != http.StatusPartialContent:
 			return refused3(resp)
@@ -378,7 +409,10 @@ func (h *host) download(ctx context.Context, client *http.Client, in wire.Transf
 		}
 		before := s.spool[in.Backup]
 		if int64(len(before)) < p.Offset {
-			failed = &wire.TransferFailed{Code: wire.FailedNoBackup, Message: fmt.Sprintf("only %d bytes of %s are there", len(before), in.Backup)}
+			failed = &wire.TransferFailed{
+				Code:    wire.FailedNoBackup,
+				Message: fmt.Sprintf("only %d bytes of %s are there", len(before), in.Backup),
+			}
 		} else {
 			put(&s.spool, in.Backup, append(slices.Clone(before[:p.Offset]), content...))
 		}
@@ -394,7 +428,8 @@ func refused3(resp *http.Response) *wire.TransferFailed {
 	var why struct{ Code, Message string }
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 16<<10))
 	_ = xml.Unmarshal(text, &why)
-	out := &wire.TransferFailed{Code: wire.FailedRefused, Message: fmt.Sprintf("%d %s: %s", resp.StatusCode, why.Code, why.Message)}
+	out := &wire.TransferFailed{Code: wire.FailedRefused, Message: fmt.Sprintf("%d %s: %s", resp.StatusCode, why.Code,
+		why.Message)}
 	said := strings.ToLower(why.Message)
 	switch {
 	case resp.StatusCode >= 500, why.Code == "BadDigest":

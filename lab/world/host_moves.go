@@ -54,7 +54,9 @@ func (h *host) expects(tenantID string, args []string) (string, error) {
 
 // moves are the verbs of a move (agent/site/move.go, data.go, data_load.go, data_here.go), with the database on
 // the host itself: only tenants on nodes move here.
-func (h *host) moves(name string, s *site, verb string, args []string, secrets map[string]string) (out string, known bool, err error) {
+func (h *host) moves(name string, s *site, verb string, args []string, secrets map[string]string) (out string,
+	known bool, err error,
+) {
 	unfinished := fmt.Errorf("site %s is not finished", name)
 	finished := !s.Arriving || s.settled
 	switch verb {
@@ -130,14 +132,20 @@ func (h *host) pack(s *site, verb string, args []string) (string, error) {
 	var sealed wire.SealedBackup
 	var out any
 	if verb == "pack-site" {
-		p = packed{List: s.Files, Files: newOf(s.Files, before.Files), Kept: s.kept, Settings: s.Settings, Offline: s.Offline, Held: s.Held, Restored: s.Restored, Cache: s.Cache}
+		p = packed{
+			List: s.Files, Files: newOf(s.Files, before.Files), Kept: s.kept, Settings: s.Settings,
+			Offline: s.Offline, Held: s.Held, Restored: s.Restored, Cache: s.Cache,
+		}
 		was = packed{Files: slices.Clone(s.Files)}
 	} else {
 		if last && !since {
 			return "", errors.New("the predecessor of the last archive is not here")
 		}
 		s.moment++
-		p = packed{Moment: s.moment, Since: before.Moment, Rows: newOf(s.Rows, before.Rows), All: len(s.Rows), Apps: s.Apps, Scheduler: s.Scheduler}
+		p = packed{
+			Moment: s.moment, Since: before.Moment, Rows: newOf(s.Rows, before.Rows), All: len(s.Rows),
+			Apps: s.Apps, Scheduler: s.Scheduler,
+		}
 		was = packed{Moment: s.moment, Rows: slices.Clone(s.Rows)}
 	}
 	if err := h.sealed(s, name, recipient, &sealed, moveFile, p, contents{}); err != nil {
@@ -220,7 +228,8 @@ func (s *site) settle(name string) error {
 	case s.arrived == nil || !s.arrived.Held:
 		return fmt.Errorf("site %s has not arrived whole", name)
 	}
-	s.Settings, s.Offline, s.Restored, s.Cache = s.arrived.Settings, s.arrived.Offline, s.arrived.Restored, s.arrived.Cache
+	s.Settings, s.Offline, s.Restored, s.Cache = s.arrived.Settings, s.arrived.Offline, s.arrived.Restored,
+		s.arrived.Cache
 	s.Held, s.opened, s.settled = true, true, true
 	return nil
 }

@@ -68,7 +68,10 @@ func (hs *hosts) run(ctx context.Context, g sim.Guest) {
 	hs.mu.Lock()
 	h := hs.by[g.Addr]
 	if h == nil || h.guest.ID != g.ID {
-		h = &host{w: hs.w, guest: g, sites: map[string]*site{}, databases: map[string]bool{}, caches: map[string]bool{}, results: map[string]wire.ExecResult{}, ran: map[string]int{}}
+		h = &host{
+			w: hs.w, guest: g, sites: map[string]*site{}, databases: map[string]bool{}, caches: map[string]bool{},
+			results: map[string]wire.ExecResult{}, ran: map[string]int{},
+		}
 		hs.by[g.Addr] = h
 	}
 	h.guest = g
@@ -140,7 +143,8 @@ func (hs *hosts) boot(ctx context.Context, h *host) error {
 		hs.report(ctx, h, token, wire.StageFailed)
 		return errors.New("no agent")
 	}
-	if err := hs.patiently(ctx, h, wire.PathAgentBinary+"?sha256="+h.cfg.AgentSHA256, token, h.cfg.AgentSHA256); err != nil {
+	if err := hs.patiently(ctx, h, wire.PathAgentBinary+"?sha256="+h.cfg.AgentSHA256, token,
+		h.cfg.AgentSHA256); err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
 	hs.report(ctx, h, token, wire.StageAgentInstalled)
@@ -148,7 +152,8 @@ func (hs *hosts) boot(ctx context.Context, h *host) error {
 }
 
 func (hs *hosts) report(ctx context.Context, h *host, token string, stage wire.BootStage) {
-	_, _, _ = hs.ask(ctx, h, http.MethodPost, wire.PathBootStage, token, wire.BootStageRequest{ServerID: h.cfg.ServerID, Stage: stage})
+	_, _, _ = hs.ask(ctx, h, http.MethodPost, wire.PathBootStage, token,
+		wire.BootStageRequest{ServerID: h.cfg.ServerID, Stage: stage})
 }
 
 // patiently fetches something with a digest, as the boot script does.
@@ -181,7 +186,10 @@ func (hs *hosts) bootstrap(ctx context.Context, h *host, token string) error {
 			return err
 		}
 	}
-	own := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "bootstrap"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	own := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "bootstrap"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
 	der, err := x509.CreateCertificate(rand.Reader, own, own, keys[0].Public(), keys[0])
 	if err != nil {
 		return err
@@ -198,8 +206,12 @@ func (hs *hosts) bootstrap(ctx context.Context, h *host, token string) error {
 		return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: b}))
 	}
 	in := wire.HandshakeRequest{
-		ServerID: h.cfg.ServerID, Token: token, AgentVersion: "world", BootID: fmt.Sprintf("boot-%d-%d", h.guest.ID, h.boots), Hostname: h.guest.Name, Tags: h.cfg.Tags,
-		CSRs: wire.CSRs{AgentClient: request(keys[0]), AgentServer: request(keys[1]), DockerServer: request(keys[2]), Service: request(keys[3])},
+		ServerID: h.cfg.ServerID, Token: token, AgentVersion: "world",
+		BootID: fmt.Sprintf("boot-%d-%d", h.guest.ID, h.boots), Hostname: h.guest.Name, Tags: h.cfg.Tags,
+		CSRs: wire.CSRs{
+			AgentClient: request(keys[0]), AgentServer: request(keys[1]), DockerServer: request(keys[2]),
+			Service: request(keys[3]),
+		},
 	}
 	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
 		in.HostTime = time.Now()
@@ -207,7 +219,8 @@ func (hs *hosts) bootstrap(ctx context.Context, h *host, token string) error {
 		switch {
 		case err == nil && status == http.StatusOK:
 			return h.adopt(body)
-		case err == nil && status/100 == 4 && status != http.StatusTooManyRequests && status != http.StatusPreconditionFailed && status != http.StatusNotFound:
+		case err == nil && status/100 == 4 && status != http.StatusTooManyRequests &&
+			status != http.StatusPreconditionFailed && status != http.StatusNotFound:
 			return fmt.Errorf("handshake: %d %s", status, body)
 		}
 		if err := pause(ctx, wait); err != nil {
@@ -258,7 +271,8 @@ func (hs *hosts) beat(ctx context.Context, h *host) {
 	}
 	for {
 		if time.Until(h.identity.TokenExpires) < 20*time.Minute {
-			if status, body, err := hs.ask(ctx, h, http.MethodPost, wire.PathRotateToken, h.identity.Token, wire.RotateRequest{}); err == nil && status == http.StatusOK {
+			if status, body, err := hs.ask(ctx, h, http.MethodPost, wire.PathRotateToken, h.identity.Token,
+				wire.RotateRequest{}); err == nil && status == http.StatusOK {
 				before := h.identity.Certificates
 				if err := h.adopt(body); err == nil {
 					h.identity.Certificates = before
@@ -266,7 +280,8 @@ func (hs *hosts) beat(ctx context.Context, h *host) {
 			}
 		}
 		status, _, err := hs.ask(ctx, h, http.MethodPost, wire.PathHeartbeat, h.identity.Token, wire.HeartbeatRequest{
-			BootID: fmt.Sprintf("boot-%d-%d", h.guest.ID, h.boots), AgentVersion: "world", Load1: 0.1, MemoryPct: 20, DiskPct: 20, DockerState: wire.DockerRunning, Tags: h.cfg.Tags, HostTime: time.Now(),
+			BootID: fmt.Sprintf("boot-%d-%d", h.guest.ID, h.boots), AgentVersion: "world", Load1: 0.1, MemoryPct: 20,
+			DiskPct: 20, DockerState: wire.DockerRunning, Tags: h.cfg.Tags, HostTime: time.Now(),
 		})
 		wait := time.Duration(max(h.identity.HeartbeatSeconds, 1)) * time.Second
 		if err != nil || status >= 500 {
@@ -361,7 +376,9 @@ func (a *Agents) reach(ctx context.Context, what string, serverID prego.ServerID
 }
 
 // Exec runs a command, once per audit id.
-func (a *Agents) Exec(ctx context.Context, serverID prego.ServerID, addr string, in wire.ExecRequest) (wire.ExecResult, error) {
+func (a *Agents) Exec(ctx context.Context, serverID prego.ServerID, addr string, in wire.ExecRequest) (wire.ExecResult,
+	error,
+) {
 	what := fmt.Sprintf("exec %s %s on %s", in.Kind, strings.Join(in.Args[:min(len(in.Args), 3)], " "), serverID)
 	unreachable := func(err error) error {
 		if ctx.Err() != nil {
@@ -408,11 +425,16 @@ func (a *Agents) Exec(ctx context.Context, serverID prego.ServerID, addr string,
 
 // fills reports whether a command writes much, and its error for a full disk.
 func fills(args []string) (string, bool) {
-	if slices.ContainsFunc(args, func(a string) bool { return slices.Contains([]string{"new-site", "install-app", "backup"}, a) }) {
+	if slices.ContainsFunc(args,
+		func(a string) bool { return slices.Contains([]string{"new-site", "install-app", "backup"}, a) }) {
 		return "OSError: [Errno 28] No space left on device", true
 	}
 	// The undo of a restore is exempt: its failure needs a person.
-	if len(args) > 3 && args[0] == "--site" && slices.Contains([]string{"seal-backup", "open-backup", "restore", "pack-site", "unpack-site", "pack-data", "load-data"}, args[2]) && !strings.HasSuffix(args[3], "-before") {
+	if len(args) > 3 && args[0] == "--site" &&
+		slices.Contains([]string{
+			"seal-backup", "open-backup", "restore", "pack-site", "unpack-site", "pack-data",
+			"load-data",
+		}, args[2]) && !strings.HasSuffix(args[3], "-before") {
 		return "site: " + wire.FailedDiskFull + ": no space left on device", true // agent/site/sealed.go, noRoom
 	}
 	return "", false
@@ -477,7 +499,9 @@ func (a *Agents) StartContainers(ctx context.Context, serverID prego.ServerID, a
 }
 
 // CheckContainers finds missing containers.
-func (a *Agents) CheckContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) ([]server.ContainerDrift, error) {
+func (a *Agents) CheckContainers(ctx context.Context, serverID prego.ServerID, addr string,
+	role prego.Role,
+) ([]server.ContainerDrift, error) {
 	_, err := a.reach(ctx, fmt.Sprintf("docker check containers of %s on %s", role, serverID), serverID, addr)
 	if err != nil {
 		return nil, fmt.Errorf("docker on %s: %w", serverID, err)
@@ -486,7 +510,9 @@ func (a *Agents) CheckContainers(ctx context.Context, serverID prego.ServerID, a
 }
 
 // RepairContainers is CheckContainers: nothing drifts here.
-func (a *Agents) RepairContainers(ctx context.Context, serverID prego.ServerID, addr string, role prego.Role) ([]server.ContainerDrift, error) {
+func (a *Agents) RepairContainers(ctx context.Context, serverID prego.ServerID, addr string,
+	role prego.Role,
+) ([]server.ContainerDrift, error) {
 	return a.CheckContainers(ctx, serverID, addr, role)
 }
 

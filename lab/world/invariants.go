@@ -20,24 +20,66 @@ import (
 // it (watch.go), and all of them every [checkEvery] commits. Conditions that may be violated between two commits belong
 // to [open], which runs until it finds nothing, or to [atLast].
 var always = append(alwaysOfNames, []invariant{
-	{"I1 two live rows of one provider resource", `SELECT kind || ' ' || provider_id FROM resources WHERE state <> 'released' AND provider_id IS NOT NULL GROUP BY provider, kind, provider_id HAVING count(*) > 1`},
-	{"I1 a live resource of a server that is terminated", `SELECT r.kind || ' ' || r.name FROM resources r JOIN servers s USING (server_id) WHERE s.status = 'terminated' AND r.state = 'created' AND r.kind IN ('server', 'primary_ip')`},
-	{"I2 a site has one tenant", `SELECT site FROM tenants WHERE site <> '' AND state NOT IN ('terminated', 'data_purged', 'failed') GROUP BY site HAVING count(*) > 1`},
-	{"I2 a pool site has one tenant", `SELECT pool_site_id FROM tenant_allocations WHERE released_at IS NULL AND pool_site_id IS NOT NULL GROUP BY pool_site_id HAVING count(*) > 1`},
-	{"I2 a database has one tenant", `SELECT db_shard_id || '/' || database_name FROM tenant_allocations WHERE released_at IS NULL GROUP BY db_shard_id, database_name HAVING count(*) > 1`},
-	{"I3 tenants counted", `SELECT server_id FROM servers s WHERE tenant_count <> (SELECT count(*) FROM tenant_allocations a WHERE a.app_server_id = s.server_id AND released_at IS NULL) + ` + away("server") + `s.server_id)`},
-	{"I3 tenants of shards counted", `SELECT shard_id FROM db_shards s WHERE current_tenant_count <> (SELECT count(*) FROM tenant_allocations a WHERE a.db_shard_id = s.shard_id AND released_at IS NULL) + ` + away("shard") + `s.shard_id)`},
-	{"I3 tenants of pools counted", `SELECT pool_id FROM redis_pools s WHERE current_tenants <> (SELECT count(*) FROM tenant_allocations a WHERE a.redis_pool_id = s.pool_id AND released_at IS NULL) + ` + away("pool") + `s.pool_id)`},
-	{"I4 a token has one key", `SELECT t.server_id FROM server_bootstrap_tokens t WHERE consumed_at IS NOT NULL GROUP BY server_id, attempt HAVING count(*) > 1`},
-	{"I4 a terminated server has no token", `SELECT t.server_id FROM server_bootstrap_tokens t JOIN servers s USING (server_id) WHERE s.status = 'terminated' AND t.superseded_at IS NULL`},
-	{"I4 a terminated server has no identity", `SELECT server_id FROM servers WHERE status = 'terminated' AND agent_first_seen_at IS NOT NULL AND identity_revoked_at IS NULL`},
-	{"I5 a tenant has one place", `SELECT tenant_id FROM tenant_allocations WHERE released_at IS NULL GROUP BY tenant_id HAVING count(*) > 1`},
+	{
+		"I1 two live rows of one provider resource",
+		`SELECT kind || ' ' || provider_id FROM resources WHERE state <> 'released' AND provider_id IS NOT NULL
+			GROUP BY provider, kind, provider_id HAVING count(*) > 1`,
+	},
+	{
+		"I1 a live resource of a server that is terminated",
+		`SELECT r.kind || ' ' || r.name FROM resources r JOIN servers s USING (server_id) WHERE s.status = 'terminated'
+			AND r.state = 'created' AND r.kind IN ('server', 'primary_ip')`,
+	},
+	{"I2 a site has one tenant", `SELECT site FROM tenants WHERE site <> ''
+		AND state NOT IN ('terminated', 'data_purged', 'failed') GROUP BY site HAVING count(*) > 1`},
+	{"I2 a pool site has one tenant", `SELECT pool_site_id FROM tenant_allocations WHERE released_at IS NULL
+		AND pool_site_id IS NOT NULL GROUP BY pool_site_id HAVING count(*) > 1`},
+	{"I2 a database has one tenant", `SELECT db_shard_id || '/' || database_name FROM tenant_allocations
+		WHERE released_at IS NULL GROUP BY db_shard_id, database_name HAVING count(*) > 1`},
+	{"I3 tenants counted", `SELECT server_id FROM servers s WHERE tenant_count <> (SELECT count(*)
+		FROM tenant_allocations a WHERE a.app_server_id = s.server_id
+		AND released_at IS NULL) + ` + away("server") + `s.server_id)`},
+	{"I3 tenants of shards counted", `SELECT shard_id FROM db_shards s WHERE current_tenant_count <> (SELECT count(*)
+		FROM tenant_allocations a WHERE a.db_shard_id = s.shard_id
+		AND released_at IS NULL) + ` + away("shard") + `s.shard_id)`},
+	{"I3 tenants of pools counted", `SELECT pool_id FROM redis_pools s WHERE current_tenants <> (SELECT count(*)
+		FROM tenant_allocations a WHERE a.redis_pool_id = s.pool_id
+		AND released_at IS NULL) + ` + away("pool") + `s.pool_id)`},
+	{"I4 a token has one key", `SELECT t.server_id FROM server_bootstrap_tokens t WHERE consumed_at IS NOT NULL
+		GROUP BY server_id, attempt HAVING count(*) > 1`},
+	{
+		"I4 a terminated server has no token",
+		`SELECT t.server_id FROM server_bootstrap_tokens t JOIN servers s USING (server_id)
+			WHERE s.status = 'terminated' AND t.superseded_at IS NULL`,
+	},
+	{
+		"I4 a terminated server has no identity",
+		`SELECT server_id FROM servers WHERE status = 'terminated' AND agent_first_seen_at IS NOT NULL
+			AND identity_revoked_at IS NULL`,
+	},
+	{
+		"I5 a tenant has one place",
+		`SELECT tenant_id FROM tenant_allocations WHERE released_at IS NULL GROUP BY tenant_id HAVING count(*) > 1`,
+	},
 	// Whoever is being provisioned has no site to lose, and gives up the place when its run next looks.
-	{"I5 no place is on a deleted server", `SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id JOIN tenants t ON t.tenant_id = a.tenant_id
-		WHERE a.released_at IS NULL AND s.status = 'terminated' AND t.state NOT IN ('trial', 'provisioning')`},
-	{"I5 a dedicated server has no other tenant", `SELECT s.server_id FROM servers s JOIN tenant_allocations a ON a.app_server_id = s.server_id AND a.released_at IS NULL WHERE s.dedicated_for_tenant_id <> a.tenant_id`},
-	{"I5 a dedicated place is on the tenant's server", `SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id WHERE a.released_at IS NULL AND a.dedicated AND s.dedicated_for_tenant_id IS DISTINCT FROM a.tenant_id`},
-	{"I5 an active tenant has a place", `SELECT tenant_id FROM tenants t WHERE state = 'active' AND NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.tenant_id = t.tenant_id AND released_at IS NULL)`},
+	{
+		"I5 no place is on a deleted server",
+		`SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id
+			JOIN tenants t ON t.tenant_id = a.tenant_id
+		WHERE a.released_at IS NULL AND s.status = 'terminated' AND t.state NOT IN ('trial', 'provisioning')`,
+	},
+	{
+		"I5 a dedicated server has no other tenant",
+		`SELECT s.server_id FROM servers s JOIN tenant_allocations a ON a.app_server_id = s.server_id
+			AND a.released_at IS NULL WHERE s.dedicated_for_tenant_id <> a.tenant_id`,
+	},
+	{
+		"I5 a dedicated place is on the tenant's server",
+		`SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id
+			WHERE a.released_at IS NULL AND a.dedicated AND s.dedicated_for_tenant_id IS DISTINCT FROM a.tenant_id`,
+	},
+	{"I5 an active tenant has a place", `SELECT tenant_id FROM tenants t WHERE state = 'active'
+		AND NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.tenant_id = t.tenant_id AND released_at IS NULL)`},
 	{"I5 an active tenant has a site", `SELECT tenant_id FROM tenants WHERE state = 'active' AND site = ''`},
 	{"I8 an active server has an agent and a provider's server", `SELECT server_id FROM servers WHERE status = 'active' AND (provider_server_id IS NULL OR agent_key_sha256 IS NULL OR host = '')`},
 	{"I8 a server is active after its first heartbeat", `SELECT server_id FROM servers WHERE status = 'active' AND agent_first_heartbeat_at IS NULL`},
@@ -96,7 +138,8 @@ func (w *World) check(watch *pgxpool.Pool) {
 }
 
 // bills are the rows of billed resources, the promised ones first.
-var bills = invariant{"I1 bills", `SELECT CASE state WHEN 'created' THEN '` + stands + `' ELSE '' END || kind || ' ' || name FROM resources WHERE state <> 'released' AND kind IN ('server', 'volume')`}
+var bills = invariant{"I1 bills", `SELECT CASE state WHEN 'created' THEN '` + stands +
+	`' ELSE '' END || kind || ' ' || name FROM resources WHERE state <> 'released' AND kind IN ('server', 'volume')`}
 
 // stands starts a row of something that is not being deleted.
 const stands = "stands: "
@@ -139,7 +182,8 @@ func (w *World) checkPromises(stored []string) {
 		case o == nil || m == nil:
 			w.violationf("I5 a backup that is promised exists: %s: object %v, manifest %v", f[0], o != nil, m != nil)
 		case strconv.Itoa(len(o.body)) != f[2] || strconv.Itoa(o.parts) != f[4] || o.sum() != f[3]:
-			w.violationf("I5 a promised backup is as sealed: %s has %d bytes in %d parts: %s", f[0], len(o.body), o.parts, row)
+			w.violationf("I5 a promised backup is as sealed: %s has %d bytes in %d parts: %s", f[0], len(o.body),
+				o.parts, row)
 		case m.sum() != f[6] || !strings.Contains(string(m.body), f[3]):
 			w.violationf("I5 a backup that is promised has its manifest: %s", f[0])
 		}
@@ -148,15 +192,20 @@ func (w *World) checkPromises(stored []string) {
 
 // open are statements that find unfinished work.
 var open = []invariant{
-	{"backups", `SELECT backup_id || ' ' || state FROM backups WHERE state IN ('queued', 'making', 'uploading', 'deleting')`},
+	{"backups", `SELECT backup_id || ' ' || state FROM backups
+		WHERE state IN ('queued', 'making', 'uploading', 'deleting')`},
 	{"moves", `SELECT move_id || ' ' || state FROM tenant_moves WHERE finished_at IS NULL`},
 	{"maintenances", `SELECT server_id || ' ' || status FROM server_maintenances WHERE finished_at IS NULL`},
 	{"drills", `SELECT drill_id || ' ' || state || ' on ' || server_id FROM drills WHERE cleared_at IS NULL`},
 	{"restores", `SELECT job_id || ' ' || status FROM restore_jobs WHERE status IN ('queued', 'running')`},
 	{"servers", `SELECT server_id || ' ' || status FROM servers WHERE status IN ('provisioning', 'draining')`},
-	{"tenants", `SELECT tenant_id || ' ' || state || '/' || converged_state FROM tenants WHERE state IN ('provisioning', 'grace_period', 'terminated') OR (converged_state <> state AND state IN ('active', 'suspended', 'terminated', 'grace_period', 'data_purged'))`},
+	{"tenants", `SELECT tenant_id || ' ' || state || '/' || converged_state FROM tenants
+		WHERE state IN ('provisioning', 'grace_period', 'terminated') OR (converged_state <> state
+		AND state IN ('active', 'suspended', 'terminated', 'grace_period', 'data_purged'))`},
 	{"resources", `SELECT kind || ' ' || name || ' ' || state FROM resources WHERE state IN ('intended', 'releasing')`},
-	{"pool sites", `SELECT pool_site_id || ' ' || state FROM site_pool p JOIN servers s ON s.server_id = p.app_server_id WHERE s.status NOT IN ('failed', 'terminated') AND (state = 'reserved' OR state = 'failed' AND dropped_at IS NULL)`},
+	{"pool sites", `SELECT pool_site_id || ' ' || state FROM site_pool p JOIN servers s ON s.server_id = p.app_server_id
+		WHERE s.status NOT IN ('failed', 'terminated') AND (state = 'reserved' OR state = 'failed'
+		AND dropped_at IS NULL)`},
 	{"scale-outs", `SELECT event_id::text || ' ' || role FROM scaling_events WHERE finished_at IS NULL`},
 }
 
@@ -196,7 +245,8 @@ func (w *World) unknown(watch *pgxpool.Pool) []string {
 
 // billed compares billed resources with owned ones.
 func (w *World) billed(watch *pgxpool.Pool) []string {
-	owned, err := w.rows(watch, `SELECT kind || ' ' || provider_id FROM resources WHERE state = 'created' AND kind IN ('server', 'volume', 'primary_ip', 'floating_ip', 'image') ORDER BY 1`)
+	owned, err := w.rows(watch, `SELECT kind || ' ' || provider_id FROM resources WHERE state = 'created'
+		AND kind IN ('server', 'volume', 'primary_ip', 'floating_ip', 'image') ORDER BY 1`)
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -220,14 +270,32 @@ func (w *World) billed(watch *pgxpool.Pool) []string {
 
 // atLast are statements that must find nothing once everything has converged.
 var atLast = []invariant{
-	{"I5 who failed or is gone has no place", `SELECT t.tenant_id || ' ' || t.state FROM tenants t JOIN tenant_allocations a USING (tenant_id) WHERE a.released_at IS NULL AND t.state IN ('failed', 'data_purged')`},
-	{"I5 no server is kept for an ended tenant", `SELECT s.server_id FROM servers s JOIN tenants t ON t.tenant_id = s.dedicated_for_tenant_id WHERE s.status = 'active' AND t.state IN ('failed', 'data_purged')`},
+	{
+		"I5 who failed or is gone has no place",
+		`SELECT t.tenant_id || ' ' || t.state FROM tenants t JOIN tenant_allocations a USING (tenant_id)
+			WHERE a.released_at IS NULL AND t.state IN ('failed', 'data_purged')`,
+	},
+	{
+		"I5 no server is kept for an ended tenant",
+		`SELECT s.server_id FROM servers s JOIN tenants t ON t.tenant_id = s.dedicated_for_tenant_id
+			WHERE s.status = 'active' AND t.state IN ('failed', 'data_purged')`,
+	},
 	// The periods match newPlayed (app/world_test.go). They are counted from the beginning of the transaction, and
 	// events have the time of their statement, which may have waited in between.
-	{"I10 data is kept for the grace period and the retention", `SELECT e.tenant_id || ' ' || e.to_state FROM tenant_lifecycle_events e WHERE e.actor = 'system' AND e.from_state <> e.to_state AND (e.from_state, e.to_state) IN (('grace_period', 'terminated'), ('terminated', 'data_purged'))
-		AND e.at < (SELECT max(b.at) FROM tenant_lifecycle_events b WHERE b.tenant_id = e.tenant_id AND b.to_state = e.from_state AND b.from_state <> b.to_state AND b.event_id < e.event_id)
-			+ CASE e.to_state WHEN 'terminated' THEN interval '10 minutes' ELSE interval '8 minutes' END - interval '2 minutes'`},
-	{"I1 a server that failed to be made has nothing left", `SELECT r.server_id || ' ' || r.kind FROM resources r JOIN servers s USING (server_id) WHERE s.status = 'failed' AND r.state <> 'released' AND s.status_reason IN ('failed_create', 'failed_boot', 'failed_bootstrap', 'failed_internal', 'failed_cloud_init')`},
+	{
+		"I10 data is kept for the grace period and the retention",
+		`SELECT e.tenant_id || ' ' || e.to_state FROM tenant_lifecycle_events e WHERE e.actor = 'system'
+			AND e.from_state <> e.to_state
+			AND (e.from_state, e.to_state) IN (('grace_period', 'terminated'), ('terminated', 'data_purged'))
+		AND e.at < (SELECT max(b.at) FROM tenant_lifecycle_events b WHERE b.tenant_id = e.tenant_id
+		AND b.to_state = e.from_state AND b.from_state <> b.to_state AND b.event_id < e.event_id)
+			+ CASE e.to_state WHEN 'terminated' THEN interval '10 minutes' ELSE interval '8 minutes' END - interval '2 minutes'`,
+	},
+	{
+		"I1 a server that failed to be made has nothing left",
+		`SELECT r.server_id || ' ' || r.kind FROM resources r JOIN servers s USING (server_id) WHERE s.status = 'failed'
+			AND r.state <> 'released' AND s.status_reason IN ('failed_create', 'failed_boot', 'failed_bootstrap', 'failed_internal', 'failed_cloud_init')`,
+	},
 }
 
 var atLastSQL = together(atLast)
@@ -285,7 +353,8 @@ func (w *World) final(watch *pgxpool.Pool) {
 		case s.Arriving || s.Held || s.Frozen:
 			w.violationf("I9 tenant %s is active, and its site is held", id)
 		case !s.same(w.written[name]):
-			w.violationf("I9 each write to the site of tenant %s is there once: %v and %v, and not %v", id, s.Rows, s.Files, w.written[name].Rows)
+			w.violationf("I9 each write to the site of tenant %s is there once: %v and %v, and not %v", id, s.Rows,
+				s.Files, w.written[name].Rows)
 		case muted != (len(s.Settings) == 2):
 			w.violationf("I9 tenant %s is active, and muted %v, and its site has %v", id, muted, s.Settings)
 		case !muted && !s.Scheduler:
@@ -310,10 +379,13 @@ func (w *World) final(watch *pgxpool.Pool) {
 // servers.
 func (w *World) nothingFailed(watch *pgxpool.Pool) {
 	for _, sql := range []string{
-		`SELECT slug || '/' || tenant_id || ': ' || COALESCE(status_reason, '') FROM tenants t WHERE state = 'failed' AND NOT EXISTS (SELECT FROM tenant_losses l WHERE l.tenant_id = t.tenant_id)`,
+		`SELECT slug || '/' || tenant_id || ': ' || COALESCE(status_reason, '') FROM tenants t WHERE state = 'failed'
+			AND NOT EXISTS (SELECT FROM tenant_losses l WHERE l.tenant_id = t.tenant_id)`,
 		// A drill whose server was terminated meanwhile is no verdict on the backup.
-		`SELECT drill_id || '/' || drill_id || ' of ' || backup_id || ': ' || reason || ' ' || message FROM drills WHERE state = 'failed' AND reason <> 'server_gone'`,
-		`SELECT COALESCE((SELECT slug FROM tenants WHERE server_id LIKE 'n-' || tenant_id || '-g%'), server_id) || '/' || server_id || ': ' || COALESCE(status_reason, '') FROM servers WHERE status = 'failed'`,
+		`SELECT drill_id || '/' || drill_id || ' of ' || backup_id || ': ' || reason || ' ' || message FROM drills
+			WHERE state = 'failed' AND reason <> 'server_gone'`,
+		`SELECT COALESCE((SELECT slug FROM tenants
+			WHERE server_id LIKE 'n-' || tenant_id || '-g%'), server_id) || '/' || server_id || ': ' || COALESCE(status_reason, '') FROM servers WHERE status = 'failed'`,
 	} {
 		found, err := w.rows(watch, sql)
 		if err != nil {
@@ -333,31 +405,37 @@ func (w *World) nothingFailed(watch *pgxpool.Pool) {
 
 // lastBackups have the content of the sites at their end.
 func (w *World) lastBackups(watch *pgxpool.Pool) {
-	found, err := w.rows(watch, `SELECT concat_ws('|', b.backup_id, b.site, b.plain_sha256) FROM backups b JOIN tenants t USING (tenant_id) WHERE b.kind = 'final' AND b.state = 'stored' AND t.state IN ('terminated', 'data_purged')`)
+	found, err := w.rows(watch, `SELECT concat_ws('|', b.backup_id, b.site, b.plain_sha256) FROM backups b
+		JOIN tenants t USING (tenant_id) WHERE b.kind = 'final' AND b.state = 'stored'
+		AND t.state IN ('terminated', 'data_purged')`)
 	if err != nil {
 		w.violationf("final: %v", err)
 	}
 	for _, f := range found {
 		row := strings.Split(f, "|")
 		if got, want := w.sealed[row[2]], w.written[row[1]]; !got.same(want) {
-			w.violationf("I5 the last backup %s has all writes: %v and %v, and not %v", row[0], got.Rows, got.Files, want.Rows)
+			w.violationf("I5 the last backup %s has all writes: %v and %v, and not %v", row[0], got.Rows, got.Files,
+				want.Rows)
 		}
 	}
 }
 
 // drills that passed have found their backup's content, and none failed because of it: nothing in the bucket is broken.
 func (w *World) drills(watch *pgxpool.Pool) {
-	found, err := w.rows(watch, `SELECT concat_ws('|', d.drill_id, b.plain_sha256, d.rows, d.files) FROM drills d JOIN backups b USING (backup_id) WHERE d.state = 'passed'`)
+	found, err := w.rows(watch, `SELECT concat_ws('|', d.drill_id, b.plain_sha256, d.rows, d.files) FROM drills d
+		JOIN backups b USING (backup_id) WHERE d.state = 'passed'`)
 	if err != nil {
 		w.violationf("final: %v", err)
 	}
 	for _, f := range found {
 		row := strings.Split(f, "|")
 		if is := w.sealed[row[1]]; row[2] != strconv.Itoa(len(is.Rows)) || row[3] != strconv.Itoa(len(is.Files)) {
-			w.violationf("I5 the drill %s has found %s rows and %s files, and not %v and %v", row[0], row[2], row[3], is.Rows, is.Files)
+			w.violationf("I5 the drill %s has found %s rows and %s files, and not %v and %v", row[0], row[2], row[3],
+				is.Rows, is.Files)
 		}
 	}
-	blamed, err := w.rows(watch, `SELECT drill_id || ': ' || reason || ' ' || message FROM drills WHERE reason IN ('digest_mismatch', 'backup_unreadable', 'backup_missing', 'sealed', 'restore_incomplete')`)
+	blamed, err := w.rows(watch, `SELECT drill_id || ': ' || reason || ' ' || message FROM drills
+		WHERE reason IN ('digest_mismatch', 'backup_unreadable', 'backup_missing', 'sealed', 'restore_incomplete')`)
 	if err != nil {
 		w.violationf("final: %v", err)
 	}
@@ -379,7 +457,8 @@ func (w *World) leftOnHosts(watch *pgxpool.Pool, owners map[string]string, datab
 	}
 	// A pool site has no tenant; what a lost place left elsewhere is erased when its tenant is restored, or ends.
 	pooled, err := w.rows(watch, `SELECT unnest(ARRAY[site_name, database_name]) FROM site_pool
-		UNION ALL SELECT unnest(ARRAY[a.site_name, a.database_name]) FROM tenant_losses l JOIN tenant_allocations a USING (allocation_id) WHERE l.cleared_at IS NULL`)
+		UNION ALL SELECT unnest(ARRAY[a.site_name, a.database_name]) FROM tenant_losses l
+		JOIN tenant_allocations a USING (allocation_id) WHERE l.cleared_at IS NULL`)
 	if err != nil {
 		w.violationf("final: %v", err)
 		return
@@ -397,7 +476,8 @@ func (w *World) leftOnHosts(watch *pgxpool.Pool, owners map[string]string, datab
 				w.violationf("I9 site %s of tenant %q is on %s without an owner", name, s.Tenant, h.guest.Name)
 			}
 			for pack := range s.spool {
-				if len(w.Faults.Log()) == 0 || strings.HasPrefix(pack, "mov-") { // what a backup leaves goes with the site
+				// what a backup leaves goes with the site
+				if len(w.Faults.Log()) == 0 || strings.HasPrefix(pack, "mov-") {
 					w.violationf("I9 archive %s of site %s is on %s still", pack, name, h.guest.Name)
 				}
 			}

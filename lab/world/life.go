@@ -53,8 +53,12 @@ func (w *World) born(kind string) (*Life, error) {
 		return nil, err
 	}
 	l.Temporal, err = client.NewLazyClient(client.Options{
-		HostPort: frontend.Target, Namespace: Namespace, Identity: l.Name, Logger: log.NewStructuredLogger(slog.New(slog.DiscardHandler)),
-		ConnectionOptions: client.ConnectionOptions{DialOptions: w.Frontend.Connect(l.call), DisableKeepAliveCheck: true},
+		HostPort: frontend.Target, Namespace: Namespace, Identity: l.Name,
+		Logger: log.NewStructuredLogger(slog.New(slog.DiscardHandler)),
+		ConnectionOptions: client.ConnectionOptions{
+			DialOptions:           w.Frontend.Connect(l.call),
+			DisableKeepAliveCheck: true,
+		},
 	})
 	w.mu.Lock()
 	w.processes = append(w.processes, l)
@@ -218,7 +222,8 @@ func (l *Life) actor(ctx context.Context) string {
 	}
 	if activity.IsActivity(ctx) {
 		info := activity.GetInfo(ctx)
-		return fmt.Sprintf("%s %s/%s#%s.%d", l.Name, info.WorkflowExecution.ID, info.ActivityType.Name, info.ActivityID, info.Attempt)
+		return fmt.Sprintf("%s %s/%s#%s.%d", l.Name, info.WorkflowExecution.ID, info.ActivityType.Name, info.ActivityID,
+			info.Attempt)
 	}
 	return l.Name
 }
@@ -362,8 +367,10 @@ func (l *Life) call(ctx context.Context, c frontend.Call, do func(context.Contex
 	switch r := c.Request.(type) {
 	case *workflowservice.PollWorkflowTaskQueueRequest, *workflowservice.PollActivityTaskQueueRequest:
 		return l.poll(ctx, do)
-	case *workflowservice.RecordActivityTaskHeartbeatRequest, *workflowservice.GetSystemInfoRequest, *workflowservice.DescribeNamespaceRequest,
-		*workflowservice.GetWorkflowExecutionHistoryRequest, *workflowservice.ShutdownWorkerRequest, *workflowservice.RecordWorkerHeartbeatRequest:
+	case *workflowservice.RecordActivityTaskHeartbeatRequest, *workflowservice.GetSystemInfoRequest,
+		*workflowservice.DescribeNamespaceRequest,
+		*workflowservice.GetWorkflowExecutionHistoryRequest, *workflowservice.ShutdownWorkerRequest,
+		*workflowservice.RecordWorkerHeartbeatRequest:
 		return do(ctx) // the SDK holds locks meanwhile, or it waits
 	case *workflowservice.RespondWorkflowTaskCompletedRequest:
 		actor = l.Name + " " + l.w.Frontend.Named(r.GetTaskToken())
@@ -382,7 +389,8 @@ func (l *Life) call(ctx context.Context, c frontend.Call, do func(context.Contex
 	if err := l.stepAs(actor, point); err != nil {
 		return status.Error(codes.Canceled, err.Error())
 	}
-	if l.w.Faults.hit("temporal_away", actor+" "+point) || l.Kind == "api" && strings.Contains(c.Method, "Start") && l.w.Faults.hit("start_away", actor+" "+point) {
+	if l.w.Faults.hit("temporal_away", actor+" "+point) || l.Kind == "api" && strings.Contains(c.Method, "Start") &&
+		l.w.Faults.hit("start_away", actor+" "+point) {
 		return status.Error(codes.Unavailable, "world: the workflow service is away")
 	}
 	signal, signals := c.Request.(*workflowservice.SignalWorkflowExecutionRequest)

@@ -59,7 +59,8 @@ func leftAlone(*caller, *wanted) {} // nothing
 
 // ends asks for something after which the tenant ends like this.
 func (c *caller) ends(t *wanted, verb string, states ...string) {
-	if c.answered(http.MethodPost, t.path("/"+verb), verb+"-"+t.slug, http.StatusAccepted, http.StatusConflict, http.StatusOK) < 300 {
+	if c.answered(http.MethodPost, t.path("/"+verb), verb+"-"+t.slug, http.StatusAccepted, http.StatusConflict,
+		http.StatusOK) < 300 {
 		c.w.expected(t.slug, states...)
 	}
 }
@@ -72,7 +73,8 @@ func suspended(c *caller, t *wanted) { c.ends(t, "suspend", "suspended") }
 
 func resumed(c *caller, t *wanted) {
 	for _, verb := range []string{"suspend", "resume"} {
-		c.ask(http.MethodPost, t.path("/"+verb), verb+"-"+t.slug, nil, http.StatusAccepted, http.StatusConflict, http.StatusOK)
+		c.ask(http.MethodPost, t.path("/"+verb), verb+"-"+t.slug, nil, http.StatusAccepted, http.StatusConflict,
+			http.StatusOK)
 		if verb == "suspend" {
 			time.Sleep(2 * time.Minute)
 		}
@@ -87,7 +89,8 @@ func (c *caller) backup(t *wanted, key string) string {
 	if !c.until(t.slug, 10*time.Minute, "active") {
 		return ""
 	}
-	c.askUntil(http.MethodPost, t.path("/backups"), key+"-"+t.slug, nil, &b, []int{http.StatusAccepted, http.StatusConflict})
+	c.askUntil(http.MethodPost, t.path("/backups"), key+"-"+t.slug, nil, &b,
+		[]int{http.StatusAccepted, http.StatusConflict})
 	if b.BackupID == "" || !c.until(b.BackupID, 10*time.Minute, "stored") {
 		return ""
 	}
@@ -117,7 +120,10 @@ func scheduled(c *caller, t *wanted) {
 		return
 	}
 	at := time.Now().Add(9 * time.Minute).UTC()
-	policy := map[string]any{"schedule": fmt.Sprintf("%d %d * * *", at.Minute(), at.Hour()), "spread_seconds": 0, "keep_daily": 1, "keep_weekly": 0, "keep_monthly": 0}
+	policy := map[string]any{
+		"schedule": fmt.Sprintf("%d %d * * *", at.Minute(), at.Hour()), "spread_seconds": 0,
+		"keep_daily": 1, "keep_weekly": 0, "keep_monthly": 0,
+	}
 	c.ask(http.MethodPut, "/v1/backup-policies/"+t.id, "", policy, http.StatusOK)
 	time.Sleep(11 * time.Minute)
 }
@@ -136,7 +142,8 @@ func drilled(c *caller, t *wanted) {
 	var d struct {
 		DrillID string `json:"drill_id"`
 	}
-	c.askUntil(http.MethodPost, t.path("/drills"), "drill-"+t.slug, map[string]any{"backup_id": backup}, &d, []int{http.StatusCreated, http.StatusConflict, http.StatusNotFound})
+	c.askUntil(http.MethodPost, t.path("/drills"), "drill-"+t.slug, map[string]any{"backup_id": backup}, &d,
+		[]int{http.StatusCreated, http.StatusConflict, http.StatusNotFound})
 	if d.DrillID != "" && c.until(d.DrillID, 10*time.Minute, "running") && strings.HasSuffix(t.slug, "1") {
 		terminated(c, t)
 	}
@@ -145,8 +152,12 @@ func drilled(c *caller, t *wanted) {
 // spare makes a node that others can move to, and waits until it is there; "" if it does not come.
 func (c *caller) spare(t *wanted) string {
 	id := "spare-" + t.slug
-	body := map[string]any{"server_id": id, "role": "node", "region": t.region, "infra_provider": "hetzner", "spec": map[string]any{}}
-	if !c.until(t.slug, 10*time.Minute, "active") || !c.ask(http.MethodPost, "/internal/servers/create", "", body, http.StatusAccepted) || !c.until(id, 10*time.Minute, "active") {
+	body := map[string]any{
+		"server_id": id, "role": "node", "region": t.region, "infra_provider": "hetzner",
+		"spec": map[string]any{},
+	}
+	if !c.until(t.slug, 10*time.Minute, "active") || !c.ask(http.MethodPost, "/internal/servers/create", "", body,
+		http.StatusAccepted) || !c.until(id, 10*time.Minute, "active") {
 		return ""
 	}
 	return id
@@ -161,7 +172,8 @@ func (c *caller) move(t *wanted, key, to string) string {
 	if to != "" {
 		body["to_server_id"] = to
 	}
-	c.askUntil(http.MethodPost, t.path("/moves"), key+"-"+t.slug, body, &m, []int{http.StatusAccepted, http.StatusConflict})
+	c.askUntil(http.MethodPost, t.path("/moves"), key+"-"+t.slug, body, &m,
+		[]int{http.StatusAccepted, http.StatusConflict})
 	return m.MoveID
 }
 
@@ -171,7 +183,8 @@ func moved(c *caller, t *wanted) {
 	if spare == "" {
 		return
 	}
-	if id := c.move(t, "move", spare); id != "" && c.until(id, 10*time.Minute, "switched", "done") && strings.HasSuffix(t.slug, "1") {
+	if id := c.move(t, "move", spare); id != "" && c.until(id, 10*time.Minute, "switched", "done") &&
+		strings.HasSuffix(t.slug, "1") {
 		terminated(c, t) // while the old place is still kept
 	}
 }
@@ -203,7 +216,8 @@ func drained(c *caller, t *wanted) {
 		return
 	}
 	status := 999
-	c.askUntil(http.MethodPost, "/v1/servers/"+id+"/drain", "", map[string]any{"timeout_seconds": 600}, &status, []int{http.StatusAccepted, http.StatusConflict, http.StatusNotFound})
+	c.askUntil(http.MethodPost, "/v1/servers/"+id+"/drain", "", map[string]any{"timeout_seconds": 600}, &status,
+		[]int{http.StatusAccepted, http.StatusConflict, http.StatusNotFound})
 	if status >= 300 {
 		return
 	}
@@ -222,7 +236,8 @@ func restored(c *caller, t *wanted) {
 		JobID string `json:"job_id"`
 	}
 	// Retention may have deleted it meanwhile.
-	c.askUntil(http.MethodPost, t.path("/restores"), "restore-"+t.slug, map[string]any{"backup_id": backup}, &j, []int{http.StatusAccepted, http.StatusConflict, http.StatusUnprocessableEntity})
+	c.askUntil(http.MethodPost, t.path("/restores"), "restore-"+t.slug, map[string]any{"backup_id": backup}, &j,
+		[]int{http.StatusAccepted, http.StatusConflict, http.StatusUnprocessableEntity})
 	if j.JobID == "" {
 		return
 	}
@@ -240,13 +255,15 @@ func cloned(c *caller, t *wanted) {
 	var made struct {
 		TenantID string `json:"tenant_id"`
 	}
-	c.askUntil(http.MethodPost, t.path("/clones"), "clone-"+t.slug, map[string]any{"slug": copied.slug}, &made, []int{http.StatusAccepted, http.StatusConflict})
+	c.askUntil(http.MethodPost, t.path("/clones"), "clone-"+t.slug, map[string]any{"slug": copied.slug}, &made,
+		[]int{http.StatusAccepted, http.StatusConflict})
 	if copied.id = made.TenantID; copied.id == "" {
 		return
 	}
 	c.w.visitors(copied.slug)
 	if c.until(copied.slug, 10*time.Minute, "active") && strings.HasSuffix(t.slug, "1") {
-		c.ask(http.MethodPost, copied.path("/unmute"), "unmute-"+copied.slug, nil, http.StatusOK, http.StatusAccepted, http.StatusConflict)
+		c.ask(http.MethodPost, copied.path("/unmute"), "unmute-"+copied.slug, nil, http.StatusOK, http.StatusAccepted,
+			http.StatusConflict)
 	}
 }
 
@@ -273,7 +290,8 @@ func lost(c *caller, t *wanted) {
 		}
 	}
 	if id := c.server(t); id != "" {
-		c.ask(http.MethodPost, "/v1/servers/"+id+"/lost", "lost-"+t.slug, nil, http.StatusAccepted, http.StatusConflict, http.StatusNotFound)
+		c.ask(http.MethodPost, "/v1/servers/"+id+"/lost", "lost-"+t.slug, nil, http.StatusAccepted, http.StatusConflict,
+			http.StatusNotFound)
 	}
 }
 

@@ -22,20 +22,51 @@ const plainKey = "PRIVATE KEY"
 
 // alwaysOfNames are statements about names and certificates that must find nothing, as [always].
 var alwaysOfNames = []invariant{
-	{"I2 a name has one tenant", `SELECT name FROM domains WHERE status = 'verified' AND deleted_at IS NULL GROUP BY name HAVING count(*) > 1`},
-	{"I10 a verified name has its event", `SELECT domain_id FROM domains d WHERE status = 'verified' AND NOT EXISTS (SELECT FROM org_events e WHERE e.org_id = d.org_id AND e.subject = d.domain_id AND e.type = 'domain.verified')`},
-	{"I10 an issued certificate has its event", `SELECT certificate_id FROM certificates c WHERE version > 0 AND org_id IS NOT NULL AND NOT EXISTS (SELECT FROM org_events e WHERE e.subject = c.certificate_id AND e.type = 'certificate.issued')`},
-	{"I4 no key outlives its order or certificate", `SELECT order_id FROM acme_orders WHERE ended_at IS NOT NULL AND sealed_key IS NOT NULL UNION ALL SELECT certificate_id FROM certificates WHERE status = 'retired' AND sealed_key IS NOT NULL`},
-	{"I9 a certificate that is served has its key", `SELECT certificate_id FROM certificates WHERE status = 'active' AND (sealed_key IS NULL OR chain_pem = '')`},
-	{"I6 no private key is in plain", `SELECT k.of FROM (SELECT certificate_id AS of, sealed_key FROM certificates UNION ALL SELECT order_id, sealed_key FROM acme_orders UNION ALL SELECT account_id, sealed_key FROM acme_accounts) k
+	{
+		"I2 a name has one tenant",
+		`SELECT name FROM domains WHERE status = 'verified' AND deleted_at IS NULL GROUP BY name HAVING count(*) > 1`,
+	},
+	{
+		"I10 a verified name has its event",
+		`SELECT domain_id FROM domains d WHERE status = 'verified' AND NOT EXISTS (SELECT FROM org_events e
+			WHERE e.org_id = d.org_id AND e.subject = d.domain_id AND e.type = 'domain.verified')`,
+	},
+	{
+		"I10 an issued certificate has its event",
+		`SELECT certificate_id FROM certificates c WHERE version > 0 AND org_id IS NOT NULL
+			AND NOT EXISTS (SELECT FROM org_events e WHERE e.subject = c.certificate_id
+			AND e.type = 'certificate.issued')`,
+	},
+	{
+		"I4 no key outlives its order or certificate",
+		`SELECT order_id FROM acme_orders WHERE ended_at IS NOT NULL AND sealed_key IS NOT NULL
+			UNION ALL SELECT certificate_id FROM certificates WHERE status = 'retired' AND sealed_key IS NOT NULL`,
+	},
+	{
+		"I9 a certificate that is served has its key",
+		`SELECT certificate_id FROM certificates WHERE status = 'active' AND (sealed_key IS NULL OR chain_pem = '')`,
+	},
+	{"I6 no private key is in plain", `SELECT k.of FROM (SELECT certificate_id AS of, sealed_key FROM certificates
+		UNION ALL SELECT order_id, sealed_key FROM acme_orders UNION ALL SELECT account_id, sealed_key
+		FROM acme_accounts) k
 		WHERE position('\x` + hex.EncodeToString([]byte(plainKey)) + `'::bytea IN k.sealed_key) > 0`},
-	{"I3 the account of the authority's limits is kept", `SELECT bucket FROM acme_budgets WHERE tokens < 0 OR tokens > capacity`},
-	{"I3 an order is taken out of the account", `SELECT b.bucket FROM acme_budgets b JOIN (SELECT max(created_at) AS at FROM acme_orders WHERE replaces = '') o ON o.at IS NOT NULL
-		WHERE b.bucket LIKE '%/orders/%' AND b.tokens > b.capacity - 1 + b.refill_per_s * EXTRACT(EPOCH FROM b.refilled_at - o.at) + 0.001`},
+	{
+		"I3 the account of the authority's limits is kept",
+		`SELECT bucket FROM acme_budgets WHERE tokens < 0 OR tokens > capacity`,
+	},
+	{
+		"I3 an order is taken out of the account",
+		`SELECT b.bucket FROM acme_budgets b JOIN (SELECT max(created_at) AS at FROM acme_orders
+			WHERE replaces = '') o ON o.at IS NOT NULL
+		WHERE b.bucket LIKE '%/orders/%' AND b.tokens > b.capacity - 1 + b.refill_per_s * EXTRACT(EPOCH
+		FROM b.refilled_at - o.at) + 0.001`,
+	},
 }
 
 // records are the rows of what may be in the zone, and the addresses of edges that may be there.
-var records = invariant{"I1 records", `SELECT 'record ' || name || ' ' || type FROM dns_records WHERE state <> 'released' UNION ALL SELECT 'address ' || host FROM servers WHERE role = 'edge' AND status <> 'terminated' AND host <> ''`}
+var records = invariant{"I1 records", `SELECT 'record ' || name || ' ' || type FROM dns_records
+	WHERE state <> 'released' UNION ALL SELECT 'address ' || host FROM servers WHERE role = 'edge'
+	AND status <> 'terminated' AND host <> ''`}
 
 // checkRecords compares the zone with the rows at any moment: a row exists before its record set, and until that is
 // gone; and none has an address that its edge has lost, which may belong to another customer.
@@ -60,12 +91,17 @@ func (w *World) checkRecords(named []string) {
 // openOfNames find unfinished work, as [open].
 var openOfNames = []invariant{
 	{"records", `SELECT name || ' ' || type || ' ' || state FROM dns_records WHERE state IN ('intended', 'releasing')`},
-	{"certificates", `SELECT certificate_id || ' ' || status || ' ' || reason FROM certificates WHERE status IN ('pending', 'failed') AND renews`},
+	{"certificates", `SELECT certificate_id || ' ' || status || ' ' || reason FROM certificates
+		WHERE status IN ('pending', 'failed') AND renews`},
 	{"orders", `SELECT order_id || ' ' || state FROM acme_orders WHERE ended_at IS NULL`},
 	{"challenges", `SELECT order_id || ' ' || name FROM acme_challenges WHERE removed_at IS NULL`},
-	{"ended certificates", `SELECT certificate_id FROM certificates WHERE status = 'active' AND renews AND not_after <= now()`},
+	{
+		"ended certificates",
+		`SELECT certificate_id FROM certificates WHERE status = 'active' AND renews AND not_after <= now()`,
+	},
 	{"names of certificates", `SELECT name FROM certificate_names_due`},
-	{"names of ended tenants", `SELECT domain_id FROM domains d JOIN tenants t USING (tenant_id) WHERE t.state = 'data_purged' AND d.deleted_at IS NULL`},
+	{"names of ended tenants", `SELECT domain_id FROM domains d JOIN tenants t USING (tenant_id)
+		WHERE t.state = 'data_purged' AND d.deleted_at IS NULL`},
 }
 
 // servedSite is a site as the edges of its network are to serve it.
@@ -82,7 +118,8 @@ func (w *World) unserved(watch *pgxpool.Pool) []string {
 	}
 	var out []string
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
-	rows, err := w.rows(watch, `SELECT name || ' ' || type || '|' || array_to_string(content, ' ') FROM dns_records WHERE state <> 'released'`)
+	rows, err := w.rows(watch,
+		`SELECT name || ' ' || type || '|' || array_to_string(content, ' ') FROM dns_records WHERE state <> 'released'`)
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -104,7 +141,8 @@ func (w *World) unserved(watch *pgxpool.Pool) []string {
 	for key := range zone {
 		say("record %s has no owner", key)
 	}
-	edges, err := w.rows(watch, `SELECT concat_ws('|', host, COALESCE(network_id, region), server_id) FROM servers WHERE role = 'edge' AND status = 'active' ORDER BY 1`)
+	edges, err := w.rows(watch, `SELECT concat_ws('|', host, COALESCE(network_id, region), server_id) FROM servers
+		WHERE role = 'edge' AND status = 'active' ORDER BY 1`)
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -122,7 +160,8 @@ func (w *World) unserved(watch *pgxpool.Pool) []string {
 			continue
 		}
 		leads := w.names.addresses(s.name)
-		if len(leads) == 0 || slices.ContainsFunc(leads, func(a string) bool { return !slices.Contains(at[s.network], a) }) {
+		if len(leads) == 0 ||
+			slices.ContainsFunc(leads, func(a string) bool { return !slices.Contains(at[s.network], a) }) {
 			say("%s leads to %v, and its edges are at %v", s.name, leads, at[s.network])
 		}
 	}
@@ -165,12 +204,17 @@ func valuesOf(values []string) string {
 
 func (w *World) servedSites(watch *pgxpool.Pool) (out []servedSite, err error) {
 	found, err := w.rows(watch, `SELECT concat_ws('|', t.tenant_id, t.state, t.site, COALESCE(s.network_id, s.region), host(s.private_address), n.name, n.own, n.points)
-		FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL JOIN servers s ON s.server_id = a.app_server_id
-		CROSS JOIN LATERAL (SELECT t.site AS name, false AS own, true AS points UNION ALL SELECT d.name, true, d.points FROM domains d WHERE d.tenant_id = t.tenant_id AND d.status = 'verified' AND d.deleted_at IS NULL) n
+		FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
+		JOIN servers s ON s.server_id = a.app_server_id
+		CROSS JOIN LATERAL (SELECT t.site AS name, false AS own, true AS points UNION ALL SELECT d.name, true, d.points
+		FROM domains d WHERE d.tenant_id = t.tenant_id AND d.status = 'verified' AND d.deleted_at IS NULL) n
 		WHERE t.state IN ('active', 'suspended', 'grace_period') AND t.site <> '' ORDER BY 1`)
 	for _, row := range found {
 		f := strings.Split(row, "|")
-		out = append(out, servedSite{tenant: f[0], state: f[1], site: f[2], network: f[3], address: f[4], name: f[5], own: f[6] == "t", points: f[7] == "t"})
+		out = append(out, servedSite{
+			tenant: f[0], state: f[1], site: f[2], network: f[3], address: f[4], name: f[5],
+			own: f[6] == "t", points: f[7] == "t",
+		})
 	}
 	return out, err
 }
@@ -217,7 +261,8 @@ func (e *edgeServer) covers(name string) bool {
 		if block == nil {
 			continue
 		}
-		if leaf, err := x509.ParseCertificate(block.Bytes); err == nil && leaf.VerifyHostname(name) == nil && time.Now().Before(leaf.NotAfter) {
+		if leaf, err := x509.ParseCertificate(block.Bytes); err == nil && leaf.VerifyHostname(name) == nil &&
+			time.Now().Before(leaf.NotAfter) {
 			return true
 		}
 	}
@@ -231,7 +276,9 @@ func (w *World) claimsNotMet(watch *pgxpool.Pool) (out []string) {
 	w.names.mu.Unlock()
 	for _, slug := range slices.Sorted(maps.Keys(claims)) {
 		name, comes := nameOf(slug), claims[slug]
-		is, err := w.rows(watch, `SELECT COALESCE((SELECT d.status FROM domains d WHERE d.tenant_id = t.tenant_id AND d.name = $2 AND d.deleted_at IS NULL), $3) FROM tenants t WHERE t.slug = $1 AND t.state <> 'data_purged'`, slug, name, nameGone)
+		is, err := w.rows(watch, `SELECT COALESCE((SELECT d.status FROM domains d WHERE d.tenant_id = t.tenant_id
+			AND d.name = $2 AND d.deleted_at IS NULL), $3) FROM tenants t WHERE t.slug = $1
+			AND t.state <> 'data_purged'`, slug, name, nameGone)
 		if err != nil {
 			return []string{err.Error()}
 		}
@@ -244,7 +291,9 @@ func (w *World) claimsNotMet(watch *pgxpool.Pool) (out []string) {
 			out = append(out, fmt.Sprintf("%s is %s, and must be %s", name, is[0], comes))
 		}
 	}
-	left, err := w.rows(watch, `SELECT c.certificate_id || ' ' || n FROM certificates c CROSS JOIN LATERAL unnest(c.names) n WHERE c.status <> 'retired' AND c.challenge = 'http-01' AND NOT EXISTS (SELECT FROM domains d WHERE d.name = n AND d.deleted_at IS NULL)`)
+	left, err := w.rows(watch, `SELECT c.certificate_id || ' ' || n FROM certificates c
+		CROSS JOIN LATERAL unnest(c.names) n WHERE c.status <> 'retired' AND c.challenge = 'http-01'
+		AND NOT EXISTS (SELECT FROM domains d WHERE d.name = n AND d.deleted_at IS NULL)`)
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -272,13 +321,17 @@ func (w *World) finalOfNames(watch *pgxpool.Pool) {
 	for _, run := range w.Frontend.Histories() {
 		raw, err := proto.Marshal(run.Events)
 		// As text, and as JSON has bytes.
-		if err == nil && (bytes.Contains(raw, []byte(plainKey)) || bytes.Contains(raw, []byte("LS0tLS1CRUdJTiBQUklWQVRF"))) {
+		if err == nil && (bytes.Contains(raw, []byte(plainKey)) ||
+			bytes.Contains(raw, []byte("LS0tLS1CRUdJTiBQUklWQVRF"))) {
 			w.violationf("I6 a private key is in the history of %s", run.WorkflowID)
 		}
 	}
 	for _, q := range []string{
-		`SELECT 'domain ends ' || status || CASE WHEN deleted_at IS NULL THEN '' ELSE ', given up' END FROM domains`, `SELECT 'certificate ends ' || status FROM certificates`,
-		`SELECT 'order ends ' || state || ' ' || reason FROM acme_orders`, `SELECT 'record of ' || owner || ' ends ' || state FROM dns_records`, `SELECT 'certificate was waited for: ' || reason FROM certificates WHERE reason <> ''`,
+		`SELECT 'domain ends ' || status || CASE WHEN deleted_at IS NULL THEN '' ELSE ', given up' END FROM domains`,
+		`SELECT 'certificate ends ' || status FROM certificates`,
+		`SELECT 'order ends ' || state || ' ' || reason FROM acme_orders`,
+		`SELECT 'record of ' || owner || ' ends ' || state FROM dns_records`,
+		`SELECT 'certificate was waited for: ' || reason FROM certificates WHERE reason <> ''`,
 	} {
 		found, err := w.rows(watch, q)
 		if err != nil {

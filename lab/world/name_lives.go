@@ -10,7 +10,8 @@ import (
 
 // nameLives are a tenant's equally likely actions with its own name.
 var nameLives = []func(c *caller, t *wanted, rng *rand.Rand){
-	nameKept, nameKept, nameRemoved, nameRemoved, nameRemoved, nameLost, nameAgain, nameAgain, nameUnproven, nameDisputed,
+	nameKept, nameKept, nameRemoved, nameRemoved, nameRemoved, nameLost, nameAgain, nameAgain, nameUnproven,
+	nameDisputed,
 }
 
 // edges are requested for networks with tenants: one, or two, one of them removed later.
@@ -19,7 +20,10 @@ func (w *World) edges(regions []string, rng *rand.Rand) {
 		n := 1 + rng.IntN(2)
 		for i := range n {
 			id := fmt.Sprintf("edge-%s-%d", region, i+1)
-			body := map[string]any{"server_id": id, "role": "edge", "region": region, "infra_provider": "hetzner", "spec": map[string]any{}}
+			body := map[string]any{
+				"server_id": id, "role": "edge", "region": region, "infra_provider": "hetzner",
+				"spec": map[string]any{},
+			}
 			after, later := time.Duration(rng.IntN(90))*time.Second, time.Duration(rng.IntN(600))*time.Second
 			gone := i == 1 && rng.IntN(3) > 0
 			w.caller("server "+id, after, func(c *caller) {
@@ -38,7 +42,8 @@ func (w *World) edges(regions []string, rng *rand.Rand) {
 
 // named draws a tenant's action with its own name, if any, and starts a caller for it.
 func (w *World) named(rng *rand.Rand) func(t *wanted) {
-	does, later, own := rng.IntN(4) > 0, time.Duration(rng.IntN(300))*time.Second, rand.New(rand.NewPCG(w.Seed, 9+rng.Uint64()))
+	does, later, own := rng.IntN(4) > 0, time.Duration(rng.IntN(300))*time.Second,
+		rand.New(rand.NewPCG(w.Seed, 9+rng.Uint64()))
 	life := nameLives[rng.IntN(len(nameLives))]
 	return func(t *wanted) {
 		if does && w.names.on {
@@ -57,7 +62,8 @@ type claimed struct {
 // claims claims a name. If a dead process carried out the request before it answered, the repetition is refused as
 // taken, and the name is among the tenant's own.
 func (c *caller) claims(t *wanted, key, name string, fine ...int) (d claimed) {
-	c.askUntil(http.MethodPost, t.path("/domains"), key+"-"+t.slug, map[string]any{"name": name}, &d, append(fine, http.StatusCreated))
+	c.askUntil(http.MethodPost, t.path("/domains"), key+"-"+t.slug, map[string]any{"name": name}, &d,
+		append(fine, http.StatusCreated))
 	if d.DomainID != "" {
 		return d
 	}
@@ -135,7 +141,10 @@ func nameUnproven(c *caller, t *wanted, _ *rand.Rand) {
 	if d := c.claims(t, "name", nameOf(t.slug), http.StatusConflict); d.DomainID != "" {
 		c.w.names.claim(t.slug, "pending")
 		c.w.Schedule.yield(nil, "caller "+c.name, "makes another record for "+d.DomainID)
-		c.w.names.publish("add", record{Type: "TXT", Name: "_prego-challenge." + nameOf(t.slug), Value: "prego-verification=of-another-org"})
+		c.w.names.publish("add", record{
+			Type: "TXT", Name: "_prego-challenge." + nameOf(t.slug),
+			Value: "prego-verification=of-another-org",
+		})
 		c.ask(http.MethodPost, "/v1/domains/"+d.DomainID+"/check", "", nil, http.StatusOK, http.StatusNotFound)
 	}
 }

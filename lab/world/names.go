@@ -97,7 +97,10 @@ func (n *names) answer(q *dns.Msg) *dns.Msg {
 	}
 	m := new(dns.Msg).SetReply(q)
 	if q.Question[0].Qtype == dns.TypeA {
-		m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.ParseIP(nameServer)}}
+		m.Answer = []dns.RR{&dns.A{
+			Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60},
+			A:   net.ParseIP(nameServer),
+		}}
 	}
 	return m
 }
@@ -169,12 +172,15 @@ func (n *names) publish(verb string, records ...record) {
 			panic("world: " + err.Error())
 		}
 		name := strings.TrimSuffix(r.Name, "."+customerZone)
-		req := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/v1/zones/"+customerZone+"/rrsets/"+name+"/"+r.Type+"/actions/"+verb+"_records", bytes.NewReader(body))
+		req := httptest.NewRequestWithContext(context.Background(), http.MethodPost,
+			"/v1/zones/"+customerZone+"/rrsets/"+name+"/"+r.Type+"/actions/"+verb+"_records", bytes.NewReader(body))
 		req.Header.Set("Authorization", "Bearer "+ProviderToken)
 		req.Header.Set("Content-Type", "application/json")
 		rec := httptest.NewRecorder()
 		n.w.provider.ServeHTTP(rec, req)
-		if rec.Code != http.StatusCreated && rec.Code != http.StatusNotFound && rec.Code != http.StatusUnprocessableEntity { // it is there, or gone, already
+		// it is there, or gone, already
+		if rec.Code != http.StatusCreated && rec.Code != http.StatusNotFound &&
+			rec.Code != http.StatusUnprocessableEntity {
 			n.w.violationf("the world: %s of %v answered %d: %s", verb, r, rec.Code, rec.Body)
 		}
 	}

@@ -55,7 +55,10 @@ type Scheduler struct {
 }
 
 func newScheduler(b *bridge, seed uint64) *Scheduler {
-	return &Scheduler{bridge: b, rng: rand.New(rand.NewPCG(seed, 1)), began: time.Now(), news: make(chan struct{}, 1), locked: map[*conn]chan struct{}{}}
+	return &Scheduler{
+		bridge: b, rng: rand.New(rand.NewPCG(seed, 1)), began: time.Now(), news: make(chan struct{}, 1),
+		locked: map[*conn]chan struct{}{},
+	}
 }
 
 func (s *Scheduler) add(t *turn) {

@@ -52,12 +52,16 @@ func newSession(ctx context.Context, b *bridge) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{raw: h.Conn, pid: h.PID, news: make(chan struct{}, 1), b: b, prepared: map[string]bool{}, wrote: map[int]bool{}}
+	s := &session{
+		raw: h.Conn, pid: h.PID, news: make(chan struct{}, 1), b: b, prepared: map[string]bool{},
+		wrote: map[int]bool{},
+	}
 	hello := []pgproto3.BackendMessage{&pgproto3.AuthenticationOk{}}
 	for _, name := range slices.Sorted(maps.Keys(h.ParameterStatuses)) {
 		hello = append(hello, &pgproto3.ParameterStatus{Name: name, Value: h.ParameterStatuses[name]})
 	}
-	hello = append(hello, &pgproto3.BackendKeyData{ProcessID: h.PID, SecretKey: h.SecretKey}, &pgproto3.ReadyForQuery{TxStatus: 'I'})
+	hello = append(hello, &pgproto3.BackendKeyData{ProcessID: h.PID, SecretKey: h.SecretKey},
+		&pgproto3.ReadyForQuery{TxStatus: 'I'})
 	for _, m := range hello {
 		if s.hello, err = m.Encode(s.hello); err != nil {
 			return nil, err

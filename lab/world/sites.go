@@ -21,7 +21,10 @@ type contents struct {
 }
 
 func (c contents) clone() contents {
-	return contents{Rows: slices.Clone(c.Rows), Files: slices.Clone(c.Files), Apps: slices.Clone(c.Apps), Scheduler: c.Scheduler}
+	return contents{
+		Rows: slices.Clone(c.Rows), Files: slices.Clone(c.Files), Apps: slices.Clone(c.Apps),
+		Scheduler: c.Scheduler,
+	}
 }
 
 // same compares what visitors wrote.
@@ -239,7 +242,8 @@ func (w *World) lostWrites(watch *pgxpool.Pool) {
 		lost := func(n int) bool { return strings.HasSuffix(w.wroteAt[n], "-"+gone) }
 		for name, c := range w.written {
 			if strings.HasPrefix(name, prefix) {
-				c.Rows, c.Files = slices.DeleteFunc(slices.Clone(c.Rows), lost), slices.DeleteFunc(slices.Clone(c.Files), lost)
+				c.Rows, c.Files = slices.DeleteFunc(slices.Clone(c.Rows), lost),
+					slices.DeleteFunc(slices.Clone(c.Files), lost)
 				w.written[name] = c
 			}
 		}

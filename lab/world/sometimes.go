@@ -143,7 +143,8 @@ func NotMet(met map[string]int, seeds int, named bool) []string {
 	}
 	for _, s := range all {
 		if want := leastOf(seeds, float64(s.percent)/100); met[s.what] < want {
-			out = append(out, fmt.Sprintf("%s: in %d of %d seeds, at least %d are expected", s.what, met[s.what], seeds, want))
+			out = append(out, fmt.Sprintf("%s: in %d of %d seeds, at least %d are expected", s.what, met[s.what], seeds,
+				want))
 		}
 	}
 	return out

@@ -74,16 +74,22 @@ func newStorage(w *World) *storage {
 
 // Storage is how a process reaches object storage.
 func (l *Life) Storage() http.RoundTripper {
-	return caller3{s: l.w.storage, step: func(ctx context.Context, point string) error { return l.step(ctx, point) }, who: l.actor}
+	return caller3{
+		s: l.w.storage, step: func(ctx context.Context, point string) error { return l.step(ctx, point) },
+		who: l.actor,
+	}
 }
 
 // storage is how a host reaches it: with the URLs that it was given.
 func (hs *hosts) storage(h *host) http.RoundTripper {
 	actor := "host " + h.guest.Name
-	return caller3{s: hs.w.storage, who: func(context.Context) string { return actor }, step: func(ctx context.Context, point string) error {
-		hs.w.Schedule.yield(nil, actor, point)
-		return ctx.Err()
-	}}
+	return caller3{
+		s: hs.w.storage, who: func(context.Context) string { return actor },
+		step: func(ctx context.Context, point string) error {
+			hs.w.Schedule.yield(nil, actor, point)
+			return ctx.Err()
+		},
+	}
 }
 
 // caller3 is a caller of S3.
@@ -119,7 +125,8 @@ func (c caller3) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	rec := httptest.NewRecorder()
 	if f.hit("s3_500", where) {
-		refuse3(rec, http.StatusInternalServerError, "InternalError", "We encountered an internal error. Please try again.")
+		refuse3(rec, http.StatusInternalServerError, "InternalError",
+			"We encountered an internal error. Please try again.")
 	} else {
 		c.s.serve(rec, r, body)
 	}
@@ -219,7 +226,8 @@ func (s *storage) read(w http.ResponseWriter, r *http.Request, key string) {
 	var from, to int
 	if n, _ := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &from, &to); n == 2 {
 		if from >= len(body) {
-			refuse3(w, http.StatusRequestedRangeNotSatisfiable, "InvalidRange", "The requested range is not satisfiable")
+			refuse3(w, http.StatusRequestedRangeNotSatisfiable, "InvalidRange",
+				"The requested range is not satisfiable")
 			return
 		}
 		body, status = body[from:min(to+1, len(body))], http.StatusPartialContent
@@ -235,19 +243,22 @@ func (s *storage) read(w http.ResponseWriter, r *http.Request, key string) {
 func (s *storage) multipart(w http.ResponseWriter, r *http.Request, key string, q url.Values, body []byte) {
 	u := s.uploads[q.Get("uploadId")]
 	if u == nil || u.key != key {
-		refuse3(w, http.StatusNotFound, "NoSuchUpload", "The specified upload does not exist. The upload ID may be invalid, or the upload may have been aborted or completed.")
+		refuse3(w, http.StatusNotFound, "NoSuchUpload",
+			"The specified upload does not exist. The upload ID may be invalid, or the upload may have been aborted or completed.")
 		return
 	}
 	switch r.Method {
 	case http.MethodPut:
 		sum := md5.Sum(body) //nolint:gosec // see the import
 		if check := r.Header.Get("Content-MD5"); check != "" && check != base64.StdEncoding.EncodeToString(sum[:]) {
-			refuse3(w, http.StatusBadRequest, "BadDigest", "The Content-MD5 you specified did not match what we received.")
+			refuse3(w, http.StatusBadRequest, "BadDigest",
+				"The Content-MD5 you specified did not match what we received.")
 			return
 		}
 		n, err := strconv.Atoi(q.Get("partNumber"))
 		if err != nil || n < 1 || n > 10_000 {
-			refuse3(w, http.StatusBadRequest, "InvalidArgument", "Part number must be an integer between 1 and 10000, inclusive")
+			refuse3(w, http.StatusBadRequest, "InvalidArgument",
+				"Part number must be an integer between 1 and 10000, inclusive")
 			return
 		}
 		u.parts[n] = &object{body: body, etag: tag3(sum[:]), since: time.Now()}
@@ -266,7 +277,8 @@ func (s *storage) multipart(w http.ResponseWriter, r *http.Request, key string, 
 		}{Bucket: StorageBucket, Key: key, UploadId: q.Get("uploadId")}
 		for _, n := range slices.Sorted(maps.Keys(u.parts)) {
 			p := u.parts[n]
-			out.Part = append(out.Part, part{PartNumber: n, Size: len(p.body), ETag: p.etag, LastModified: p.since.UTC().Format(time.RFC3339)})
+			out.Part = append(out.Part,
+				part{PartNumber: n, Size: len(p.body), ETag: p.etag, LastModified: p.since.UTC().Format(time.RFC3339)})
 		}
 		answer3(w, http.StatusOK, out)
 	case http.MethodPost:
@@ -285,7 +297,8 @@ func (s *storage) complete(w http.ResponseWriter, key, id string, u *upload, bod
 		}
 	}
 	if xml.Unmarshal(body, &asked) != nil || len(asked.Part) == 0 { //nolint:gosec // the play's own client sent it
-		refuse3(w, http.StatusBadRequest, "MalformedXML", "The XML you provided was not well-formed or did not validate against our published schema.")
+		refuse3(w, http.StatusBadRequest, "MalformedXML",
+			"The XML you provided was not well-formed or did not validate against our published schema.")
 		return
 	}
 	var whole, sums []byte
@@ -294,10 +307,12 @@ func (s *storage) complete(w http.ResponseWriter, key, id string, u *upload, bod
 		p := u.parts[a.PartNumber]
 		switch {
 		case p == nil || strings.Trim(p.etag, `"`) != strings.Trim(a.ETag, `"`):
-			refuse3(w, http.StatusBadRequest, "InvalidPart", "One or more of the specified parts could not be found. The part might not have been uploaded, or the specified entity tag might not have matched the part's entity tag.")
+			refuse3(w, http.StatusBadRequest, "InvalidPart",
+				"One or more of the specified parts could not be found. The part might not have been uploaded, or the specified entity tag might not have matched the part's entity tag.")
 			return
 		case a.PartNumber <= last:
-			refuse3(w, http.StatusBadRequest, "InvalidPartOrder", "The list of parts was not in ascending order. Parts list must be specified in order by part number.")
+			refuse3(w, http.StatusBadRequest, "InvalidPartOrder",
+				"The list of parts was not in ascending order. Parts list must be specified in order by part number.")
 			return
 		}
 		last = a.PartNumber
@@ -305,7 +320,10 @@ func (s *storage) complete(w http.ResponseWriter, key, id string, u *upload, bod
 		whole, sums = append(whole, p.body...), append(sums, sum...)
 	}
 	sum := md5.Sum(sums) //nolint:gosec // see the import
-	o := &object{body: whole, etag: fmt.Sprintf(`"%x-%d"`, sum, len(asked.Part)), since: time.Now(), parts: len(asked.Part)}
+	o := &object{
+		body: whole, etag: fmt.Sprintf(`"%x-%d"`, sum, len(asked.Part)), since: time.Now(),
+		parts: len(asked.Part),
+	}
 	s.objects[key] = o
 	delete(s.uploads, id)
 	s.w.changed.Store(true)
@@ -341,7 +359,10 @@ func (s *storage) list(w http.ResponseWriter, q url.Values) {
 		}
 		o := s.objects[key]
 		out.KeyCount++
-		out.Contents = append(out.Contents, content{Key: key, LastModified: o.since.UTC().Format(time.RFC3339), ETag: o.etag, Size: len(o.body)})
+		out.Contents = append(out.Contents, content{
+			Key: key, LastModified: o.since.UTC().Format(time.RFC3339),
+			ETag: o.etag, Size: len(o.body),
+		})
 	}
 	answer3(w, http.StatusOK, out)
 }
@@ -356,7 +377,8 @@ func (s *storage) listUploads(w http.ResponseWriter, q url.Values) {
 	}{Bucket: StorageBucket}
 	for _, id := range slices.Sorted(maps.Keys(s.uploads)) {
 		if u := s.uploads[id]; strings.HasPrefix(u.key, q.Get("prefix")) {
-			out.Upload = append(out.Upload, content{Key: u.key, UploadId: id, Initiated: u.since.UTC().Format(time.RFC3339)})
+			out.Upload = append(out.Upload,
+				content{Key: u.key, UploadId: id, Initiated: u.since.UTC().Format(time.RFC3339)})
 		}
 	}
 	answer3(w, http.StatusOK, out)
@@ -407,14 +429,16 @@ func authorized(r *http.Request, now time.Time) (code, message string) {
 	q.Del("X-Amz-Signature")
 	// Authenticating Requests: Using Query Parameters (AWS Signature Version 4).
 	canonical := strings.Join([]string{
-		r.Method, r.URL.EscapedPath(), strings.ReplaceAll(q.Encode(), "+", "%20"), "host:" + cmp.Or(r.Host, r.URL.Host), "", q.Get("X-Amz-SignedHeaders"), "UNSIGNED-PAYLOAD",
+		r.Method, r.URL.EscapedPath(), strings.ReplaceAll(q.Encode(), "+", "%20"), "host:" + cmp.Or(r.Host, r.URL.Host),
+		"", q.Get("X-Amz-SignedHeaders"), "UNSIGNED-PAYLOAD",
 	}, "\n")
 	hashed := sha256.Sum256([]byte(canonical))
 	scope := strings.SplitN(q.Get("X-Amz-Credential"), "/", 2)
 	if scope[0] != StorageAccessKey || len(scope) != 2 {
 		return "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records."
 	}
-	text := strings.Join([]string{"AWS4-HMAC-SHA256", q.Get("X-Amz-Date"), scope[1], hex.EncodeToString(hashed[:])}, "\n")
+	text := strings.Join([]string{"AWS4-HMAC-SHA256", q.Get("X-Amz-Date"), scope[1], hex.EncodeToString(hashed[:])},
+		"\n")
 	secret := []byte("AWS4" + StorageSecretKey)
 	for _, part := range append(strings.Split(scope[1], "/"), text) {
 		m := hmac.New(sha256.New, secret)

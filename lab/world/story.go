@@ -114,7 +114,8 @@ func (w *World) callers() {
 		w.caller("org "+org, 0, func(c *caller) {
 			c.ask(http.MethodPut, "/v1/orgs/"+org, "", map[string]any{"tier": "enterprise"}, http.StatusOK)
 			if limit > 0 {
-				c.ask(http.MethodPut, "/v1/orgs/"+org+"/quotas/max_instances", "", map[string]any{"limit": limit, "reason": "world"}, http.StatusOK)
+				c.ask(http.MethodPut, "/v1/orgs/"+org+"/quotas/max_instances", "",
+					map[string]any{"limit": limit, "reason": "world"}, http.StatusOK)
 			}
 			close(there)
 		})
@@ -124,7 +125,11 @@ func (w *World) callers() {
 	var regions []string
 	for i := range tenants {
 		slug := fmt.Sprintf("t%d", i+1)
-		body := map[string]any{"slug": slug, "org_id": fmt.Sprintf("org-%d", 1+w.rng.IntN(orgs)), "region": []string{"eu", "us"}[w.rng.IntN(2)], "plan": []string{"starter", "business", "enterprise"}[w.rng.IntN(3)]}
+		body := map[string]any{
+			"slug": slug, "org_id": fmt.Sprintf("org-%d", 1+w.rng.IntN(orgs)),
+			"region": []string{"eu", "us"}[w.rng.IntN(2)],
+			"plan":   []string{"starter", "business", "enterprise"}[w.rng.IntN(3)],
+		}
 		if w.rng.IntN(3) == 0 {
 			body["apps"] = []string{"erpnext"}
 		}
@@ -170,7 +175,10 @@ func (w *World) callers() {
 	}
 	for i := range w.rng.IntN(3) {
 		id := fmt.Sprintf("srv-%d", i+1)
-		body := map[string]any{"server_id": id, "role": []string{"redis-pool", "db-shard", "app"}[w.rng.IntN(3)], "region": "eu", "infra_provider": "hetzner", "spec": map[string]any{}}
+		body := map[string]any{
+			"server_id": id, "role": []string{"redis-pool", "db-shard", "app"}[w.rng.IntN(3)],
+			"region": "eu", "infra_provider": "hetzner", "spec": map[string]any{},
+		}
 		after := time.Duration(w.rng.IntN(120)) * time.Second
 		gone := w.rng.IntN(2) == 0
 		later := time.Duration(w.rng.IntN(300)) * time.Second
@@ -221,7 +229,8 @@ func (c *caller) askUntil(method, path, key string, body, into any, fine []int) 
 		status, answer := c.send(method, path, key, body)
 		switch {
 		case status == 0 || status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests:
-		case status == http.StatusConflict && bytes.Contains(answer, []byte(`"request_under_way"`)): // of a process that died before it answered
+		case status == http.StatusConflict &&
+			bytes.Contains(answer, []byte(`"request_under_way"`)): // of a process that died before it answered
 		case status >= 500:
 			c.w.violationf("%s: %s %s answered %d: %s", c.name, method, path, status, answer)
 			return false

@@ -77,7 +77,9 @@ type relation struct {
 func reads(ctx context.Context, c *pgx.Conn) (map[string]map[int][]string, error) {
 	relations, functions := map[uint32]*relation{}, map[uint32]string{}
 	named := map[string]uint32{} // tables, views and functions
-	rows, err := c.Query(ctx, `SELECT c.oid, c.relname, c.relkind = 'r', c.relnamespace = 'public'::regnamespace FROM pg_class c WHERE c.relkind IN ('r', 'v') AND c.relnamespace IN ('public'::regnamespace, 'world_asks'::regnamespace)`)
+	rows, err := c.Query(ctx, `SELECT c.oid, c.relname, c.relkind = 'r', c.relnamespace = 'public'::regnamespace
+		FROM pg_class c WHERE c.relkind IN ('r', 'v')
+		AND c.relnamespace IN ('public'::regnamespace, 'world_asks'::regnamespace)`)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +95,8 @@ func reads(ctx context.Context, c *pgx.Conn) (map[string]map[int][]string, error
 	}); err != nil {
 		return nil, err
 	}
-	if rows, err = c.Query(ctx, `SELECT oid, proname, prosrc FROM pg_proc WHERE pronamespace = 'public'::regnamespace`); err != nil {
+	if rows, err = c.Query(ctx,
+		`SELECT oid, proname, prosrc FROM pg_proc WHERE pronamespace = 'public'::regnamespace`); err != nil {
 		return nil, err
 	}
 	if _, err := pgx.ForEachRow(rows, []any{&id, &name, &body}, func() error {
@@ -104,8 +107,11 @@ func reads(ctx context.Context, c *pgx.Conn) (map[string]map[int][]string, error
 		return nil, err
 	}
 	rows, err = c.Query(ctx, `SELECT DISTINCT r.ev_class, d.refclassid = 'pg_proc'::regclass, d.refobjid, d.refobjsubid::oid, COALESCE(a.attname, '')
-		FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid LEFT JOIN pg_attribute a ON d.refclassid = 'pg_class'::regclass AND a.attrelid = d.refobjid AND a.attnum = d.refobjsubid AND a.attnum > 0
-		WHERE d.classid = 'pg_rewrite'::regclass AND d.refobjid <> r.ev_class AND d.refclassid IN ('pg_class'::regclass, 'pg_proc'::regclass)`)
+		FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid
+		LEFT JOIN pg_attribute a ON d.refclassid = 'pg_class'::regclass AND a.attrelid = d.refobjid
+		AND a.attnum = d.refobjsubid AND a.attnum > 0
+		WHERE d.classid = 'pg_rewrite'::regclass AND d.refobjid <> r.ev_class
+		AND d.refclassid IN ('pg_class'::regclass, 'pg_proc'::regclass)`)
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +197,8 @@ func sqlTells(read map[string]map[int][]string) []string {
 		for i, columns := range slices.Sorted(maps.Keys(of)) {
 			before, after := "OLD.*", "NEW.*"
 			if columns != "*" {
-				before, after = "ROW(OLD."+strings.ReplaceAll(columns, ",", ", OLD.")+")", "ROW(NEW."+strings.ReplaceAll(columns, ",", ", NEW.")+")"
+				before, after = "ROW(OLD."+strings.ReplaceAll(columns, ",", ", OLD.")+")",
+					"ROW(NEW."+strings.ReplaceAll(columns, ",", ", NEW.")+")"
 			}
 			out = append(out, fmt.Sprintf("CREATE TRIGGER world_tells_%d AFTER UPDATE ON public.%s FOR EACH ROW WHEN (%s IS DISTINCT FROM %s) EXECUTE FUNCTION world_asks.tell('%s')", i, table, before, after, strings.Join(of[columns], ",")))
 		}

@@ -148,8 +148,10 @@ func Play(t *testing.T, system System, seed uint64, o Options) Outcome {
 func play(t *testing.T, system System, seed uint64, o Options, at *place) Outcome {
 	time.Sleep(time.Until(Epoch))
 	w := &World{
-		Seed: seed, t: t, system: system, database: at.url, bridge: at.bridge, rng: rand.New(rand.NewPCG(seed, 3)), lives: map[string]int{}, counters: map[string]int{},
-		limited: map[string]bool{}, ends: map[string][]string{}, written: map[string]contents{}, active: map[string]bool{}, states: map[string]string{}, makes: map[string]int{}, sealed: map[string]contents{}, wroteAt: map[int]string{},
+		Seed: seed, t: t, system: system, database: at.url, bridge: at.bridge, rng: rand.New(rand.NewPCG(seed, 3)),
+		lives: map[string]int{}, counters: map[string]int{}, limited: map[string]bool{}, ends: map[string][]string{},
+		written: map[string]contents{}, active: map[string]bool{}, states: map[string]string{}, makes: map[string]int{},
+		sealed: map[string]contents{}, wroteAt: map[int]string{},
 	}
 	w.Schedule = newScheduler(at.bridge, seed)
 	w.Schedule.keep = o.Keep
@@ -169,8 +171,8 @@ func play(t *testing.T, system System, seed uint64, o Options, at *place) Outcom
 	w.hosts, w.storage, w.names, w.authority = newHosts(w), newStorage(w), newNames(w, o.Named), newAuthority(w)
 	var err error
 	w.cloud, err = sim.New(sim.Config{
-		StateDir: t.TempDir(), Token: ProviderToken, Guest: w.hosts.run, RatePerHour: 360_000, Zones: []string{Zone, customerZone},
-		Profile: sim.Profile{Action: 6 * time.Second},
+		StateDir: t.TempDir(), Token: ProviderToken, Guest: w.hosts.run, RatePerHour: 360_000,
+		Zones: []string{Zone, customerZone}, Profile: sim.Profile{Action: 6 * time.Second},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -183,8 +185,9 @@ func play(t *testing.T, system System, seed uint64, o Options, at *place) Outcom
 		w.violationf("the play: %v", err)
 	}
 	out := Outcome{
-		Seed: seed, Steps: w.Schedule.Steps, Locks: w.Schedule.Locks, Virtual: time.Since(w.Schedule.began), Sum: w.Schedule.sum, Faults: w.Faults.Log(), Swarm: w.Faults.Swarm(),
-		Timeline: w.Schedule.trace, Histories: w.Frontend.Histories(),
+		Seed: seed, Steps: w.Schedule.Steps, Locks: w.Schedule.Locks, Virtual: time.Since(w.Schedule.began),
+		Sum: w.Schedule.sum, Faults: w.Faults.Log(), Swarm: w.Faults.Swarm(), Timeline: w.Schedule.trace,
+		Histories: w.Frontend.Histories(),
 	}
 	for _, f := range w.Frontend.Failures() {
 		if strings.Contains(f.Message, "workflow task heartbeat") {
@@ -332,7 +335,8 @@ func (w *World) restart(kind string) {
 
 // Exists reports whether the provider has a server with this id.
 func (w *World) Exists(id int64) bool {
-	req := httptest.NewRequestWithContext(context.Background(), http.MethodGet, fmt.Sprintf("/v1/servers/%d", id), http.NoBody)
+	req := httptest.NewRequestWithContext(context.Background(), http.MethodGet, fmt.Sprintf("/v1/servers/%d", id),
+		http.NoBody)
 	req.Header.Set("Authorization", "Bearer "+ProviderToken)
 	rec := httptest.NewRecorder()
 	w.provider.ServeHTTP(rec, req)
@@ -375,7 +379,8 @@ func (p provider) RoundTrip(r *http.Request) (*http.Response, error) {
 		return resp
 	}
 	send := func() *http.Response {
-		again := httptest.NewRequestWithContext(context.WithoutCancel(ctx), r.Method, r.URL.RequestURI(), bytes.NewReader(body))
+		again := httptest.NewRequestWithContext(context.WithoutCancel(ctx), r.Method, r.URL.RequestURI(),
+			bytes.NewReader(body))
 		again.Header = r.Header.Clone()
 		rec := httptest.NewRecorder()
 		w.provider.ServeHTTP(rec, again)

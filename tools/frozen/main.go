@@ -276,7 +276,8 @@ func run(jobs int, timeout time.Duration, unseen bool, patterns []string) (caugh
 		built: map[string]func() (string, error){}, controls: map[string]func() error{},
 	}
 	r.planted = sync.OnceValues(func() (string, error) {
-		overlay, err := exec.CommandContext(context.Background(), "tools/planted.sh", filepath.Join(dir, "tree")).Output()
+		overlay, err := exec.CommandContext(context.Background(), "tools/planted.sh",
+			filepath.Join(dir, "tree")).Output()
 		file := filepath.Join(dir, "planted.json")
 		return file, errors.Join(err, os.WriteFile(file, overlay, 0o600))
 	})

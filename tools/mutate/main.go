@@ -110,7 +110,8 @@ func (m *mutated) build(tmp, pkg string) (binary, dir string, err error) {
 		return "", "", err
 	}
 	binary = filepath.Join(tmp, "test")
-	out, err := exec.CommandContext(context.Background(), "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", binary, pkg).CombinedOutput()
+	out, err := exec.CommandContext(context.Background(), "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o",
+		binary, pkg).CombinedOutput()
 	if err != nil {
 		return "", "", fmt.Errorf("the mutants don't compile: %w\n%s", err, out)
 	}
@@ -183,12 +184,14 @@ func (r runner) all(tried []mutant) {
 	wg.Wait()
 	n := killed + survived + missed
 	fmt.Printf("mutate: %d of %d mutants killed (%.1f %%), %d survived, %d not reached; %d not tried; %s\n",
-		killed, n, 100*float64(killed)/float64(max(n, 1)), survived, missed, len(tried)-n, time.Since(began).Round(time.Second))
+		killed, n, 100*float64(killed)/float64(max(n, 1)), survived, missed, len(tried)-n,
+		time.Since(began).Round(time.Second))
 }
 
 // exported is where the compiler left what a package exports.
 func exported(pkg string) (map[string]string, error) {
-	out, err := exec.CommandContext(context.Background(), "go", "list", "-export", "-deps", "-f", "{{.ImportPath}}\t{{.Export}}", pkg).Output()
+	out, err := exec.CommandContext(context.Background(), "go", "list", "-export", "-deps", "-f",
+		"{{.ImportPath}}\t{{.Export}}", pkg).Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list: %w", err)
 	}

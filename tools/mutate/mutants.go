@@ -61,7 +61,10 @@ func mutate(pkg string, which *regexp.Regexp) (*mutated, error) {
 	if err := json.Unmarshal(out, &list); err != nil {
 		return nil, err
 	}
-	m := &mutated{dir: list.Dir, files: map[string][]byte{}, fset: token.NewFileSet(), info: &types.Info{Types: map[ast.Expr]types.TypeAndValue{}}}
+	m := &mutated{
+		dir: list.Dir, files: map[string][]byte{}, fset: token.NewFileSet(),
+		info: &types.Info{Types: map[ast.Expr]types.TypeAndValue{}},
+	}
 	var parsed []*ast.File
 	for _, name := range list.GoFiles {
 		f, err := parser.ParseFile(m.fset, filepath.Join(list.Dir, name), nil, parser.SkipObjectResolution)
@@ -113,7 +116,8 @@ func (m *mutated) offset(p token.Pos) int { return m.fset.Position(p).Offset }
 
 // wrap puts text around a node. The first wrap is the outermost.
 func (m *mutated) wrap(n ast.Node, before, after string) {
-	m.edits = append(m.edits, edit{m.offset(n.Pos()), before, len(m.edits) + 1}, edit{m.offset(n.End()), after, -len(m.edits) - 1})
+	m.edits = append(m.edits, edit{m.offset(n.Pos()), before, len(m.edits) + 1},
+		edit{m.offset(n.End()), after, -len(m.edits) - 1})
 }
 
 func (m *mutated) put(from, to token.Pos, text string) {
@@ -152,7 +156,8 @@ func (m *mutated) visit(n ast.Node) bool {
 		m.condition(v.Cond)
 	case *ast.CaseClause:
 		for _, e := range v.List {
-			if t, ok := m.info.Types[e]; ok && t.Value == nil && types.Identical(t.Type.Underlying(), types.Typ[types.Bool]) {
+			if t, ok := m.info.Types[e]; ok && t.Value == nil &&
+				types.Identical(t.Type.Underlying(), types.Typ[types.Bool]) {
 				m.condition(e)
 			}
 		}
@@ -213,7 +218,8 @@ func (m *mutated) binary(v *ast.BinaryExpr) {
 		name, ok := swapped[v.Op]
 		left := m.info.Types[v.X]
 		b, basic := left.Type.Underlying().(*types.Basic)
-		if !ok || !basic || b.Info()&(types.IsNumeric|types.IsString) == 0 || left.Value != nil && m.info.Types[v.Y].Value != nil {
+		if !ok || !basic || b.Info()&(types.IsNumeric|types.IsString) == 0 || left.Value != nil &&
+			m.info.Types[v.Y].Value != nil {
 			return
 		}
 		comparison := v.Op == token.LSS || v.Op == token.LEQ || v.Op == token.GTR || v.Op == token.GEQ

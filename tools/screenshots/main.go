@@ -16,7 +16,9 @@ import (
 )
 
 func main() {
-	base, tokenFile, out := flag.String("api-url", "http://127.0.0.1:8080", "URL of the API"), flag.String("token-file", ".prego/operator.token", "file with a token"), flag.String("out", "docs/console", "directory")
+	base, tokenFile, out := flag.String("api-url", "http://127.0.0.1:8080", "URL of the API"),
+		flag.String("token-file", ".prego/operator.token", "file with a token"),
+		flag.String("out", "docs/console", "directory")
 	only := flag.String("only", "", "names of pages, separated by commas")
 	flag.Parse()
 	if err := run(*base, *tokenFile, *out, *only); err != nil {

@@ -143,25 +143,35 @@ func newJudge(t *testing.T, doc *openapi3.T, requests bool) *Judge {
 	router, err := gorillamux.NewRouter(doc)
 	require.NoError(t, err)
 	ours := doc.Paths.Find("/networks") == nil
-	return &Judge{t: t, Beyond: func(r *http.Request) bool { return ours && slices.Contains(notOurs, r.URL.Path) }, Check: func(r *http.Request, body []byte, resp *http.Response, answer []byte) error {
-		plain := &http.Request{Method: r.Method, URL: &url.URL{Path: r.URL.Path, RawQuery: r.URL.RawQuery}, Header: r.Header.Clone(), Body: io.NopCloser(bytes.NewReader(body))}
-		route, params, err := router.FindRoute(plain)
-		if err != nil {
-			return err
-		}
-		in := &openapi3filter.RequestValidationInput{Request: plain, Route: route, PathParams: params, Options: &openapi3filter.Options{
-			AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, ExcludeReadOnlyValidations: true,
-		}}
-		if requests && resp.StatusCode < 400 {
-			if err := openapi3filter.ValidateRequest(context.Background(), in); err != nil {
-				return fmt.Errorf("request: %w", err)
+	return &Judge{
+		t: t, Beyond: func(r *http.Request) bool { return ours && slices.Contains(notOurs, r.URL.Path) },
+		Check: func(r *http.Request, body []byte, resp *http.Response, answer []byte) error {
+			plain := &http.Request{
+				Method: r.Method, URL: &url.URL{Path: r.URL.Path, RawQuery: r.URL.RawQuery},
+				Header: r.Header.Clone(), Body: io.NopCloser(bytes.NewReader(body)),
 			}
-		}
-		return openapi3filter.ValidateResponse(context.Background(), &openapi3filter.ResponseValidationInput{
-			RequestValidationInput: in, Status: resp.StatusCode, Header: resp.Header, Body: io.NopCloser(bytes.NewReader(answer)),
-			Options: &openapi3filter.Options{IncludeResponseStatus: true},
-		})
-	}}
+			route, params, err := router.FindRoute(plain)
+			if err != nil {
+				return err
+			}
+			in := &openapi3filter.RequestValidationInput{
+				Request: plain, Route: route, PathParams: params,
+				Options: &openapi3filter.Options{
+					AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, ExcludeReadOnlyValidations: true,
+				},
+			}
+			if requests && resp.StatusCode < 400 {
+				if err := openapi3filter.ValidateRequest(context.Background(), in); err != nil {
+					return fmt.Errorf("request: %w", err)
+				}
+			}
+			return openapi3filter.ValidateResponse(context.Background(), &openapi3filter.ResponseValidationInput{
+				RequestValidationInput: in, Status: resp.StatusCode, Header: resp.Header,
+				Body:    io.NopCloser(bytes.NewReader(answer)),
+				Options: &openapi3filter.Options{IncludeResponseStatus: true},
+			})
+		},
+	}
 }
 
 // Front is an address that passes on to the provider's, and at which every answer is judged.

@@ -19,19 +19,29 @@ import (
 )
 
 // PollWorkflowTaskQueue waits for a workflow task.
-func (s *Service) PollWorkflowTaskQueue(ctx context.Context, in *workflowservice.PollWorkflowTaskQueueRequest) (*workflowservice.PollWorkflowTaskQueueResponse, error) {
+func (s *Service) PollWorkflowTaskQueue(ctx context.Context,
+	in *workflowservice.PollWorkflowTaskQueueRequest,
+) (*workflowservice.PollWorkflowTaskQueueResponse, error) {
 	if in.GetTaskQueue().GetKind() == enumspb.TASK_QUEUE_KIND_STICKY {
 		return nil, serviceerror.NewUnimplemented("sticky task queues: set the size of the workers' cache to 0")
 	}
-	if got, ok := s.poll(ctx, queueKey{in.GetTaskQueue().GetName(), enumspb.TASK_QUEUE_TYPE_WORKFLOW}).(*workflowservice.PollWorkflowTaskQueueResponse); ok {
+	if got, ok := s.poll(ctx, queueKey{
+		in.GetTaskQueue().GetName(),
+		enumspb.TASK_QUEUE_TYPE_WORKFLOW,
+	}).(*workflowservice.PollWorkflowTaskQueueResponse); ok {
 		return got, nil
 	}
 	return &workflowservice.PollWorkflowTaskQueueResponse{}, nil
 }
 
 // PollActivityTaskQueue waits for an activity.
-func (s *Service) PollActivityTaskQueue(ctx context.Context, in *workflowservice.PollActivityTaskQueueRequest) (*workflowservice.PollActivityTaskQueueResponse, error) {
-	if got, ok := s.poll(ctx, queueKey{in.GetTaskQueue().GetName(), enumspb.TASK_QUEUE_TYPE_ACTIVITY}).(*workflowservice.PollActivityTaskQueueResponse); ok {
+func (s *Service) PollActivityTaskQueue(ctx context.Context,
+	in *workflowservice.PollActivityTaskQueueRequest,
+) (*workflowservice.PollActivityTaskQueueResponse, error) {
+	if got, ok := s.poll(ctx, queueKey{
+		in.GetTaskQueue().GetName(),
+		enumspb.TASK_QUEUE_TYPE_ACTIVITY,
+	}).(*workflowservice.PollActivityTaskQueueResponse); ok {
 		return got, nil
 	}
 	return &workflowservice.PollActivityTaskQueueResponse{}, nil
@@ -48,14 +58,17 @@ func (s *Service) taskOf(token []byte) (*run, error) {
 }
 
 // RespondWorkflowTaskFailed reports that a worker could not carry out a workflow task.
-func (s *Service) RespondWorkflowTaskFailed(_ context.Context, in *workflowservice.RespondWorkflowTaskFailedRequest) (*workflowservice.RespondWorkflowTaskFailedResponse, error) {
+func (s *Service) RespondWorkflowTaskFailed(_ context.Context,
+	in *workflowservice.RespondWorkflowTaskFailedRequest,
+) (*workflowservice.RespondWorkflowTaskFailedResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, err := s.taskOf(in.GetTaskToken())
 	if err != nil {
 		return nil, err
 	}
-	s.failures = append(s.failures, TaskFailure{WorkflowID: r.id, Cause: in.GetCause(), Message: in.GetFailure().GetMessage()})
+	s.failures = append(s.failures,
+		TaskFailure{WorkflowID: r.id, Cause: in.GetCause(), Message: in.GetFailure().GetMessage()})
 	r.failTask(in.GetCause(), in)
 	return &workflowservice.RespondWorkflowTaskFailedResponse{}, nil
 }
@@ -64,7 +77,8 @@ func (r *run) failTask(cause enumspb.WorkflowTaskFailedCause, in *workflowservic
 	r.write(&historypb.HistoryEvent{
 		EventType: enumspb.EVENT_TYPE_WORKFLOW_TASK_FAILED,
 		Attributes: &historypb.HistoryEvent_WorkflowTaskFailedEventAttributes{WorkflowTaskFailedEventAttributes: &historypb.WorkflowTaskFailedEventAttributes{
-			ScheduledEventId: r.task.scheduledID, StartedEventId: r.task.startedID, Cause: cause, Failure: in.GetFailure(), Identity: in.GetIdentity(),
+			ScheduledEventId: r.task.scheduledID, StartedEventId: r.task.startedID, Cause: cause,
+			Failure: in.GetFailure(), Identity: in.GetIdentity(),
 		}},
 	})
 	if cause == enumspb.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND {
@@ -74,14 +88,18 @@ func (r *run) failTask(cause enumspb.WorkflowTaskFailedCause, in *workflowservic
 }
 
 // RespondWorkflowTaskCompleted carries out the commands of a workflow task.
-func (s *Service) RespondWorkflowTaskCompleted(_ context.Context, in *workflowservice.RespondWorkflowTaskCompletedRequest) (*workflowservice.RespondWorkflowTaskCompletedResponse, error) {
+func (s *Service) RespondWorkflowTaskCompleted(_ context.Context,
+	in *workflowservice.RespondWorkflowTaskCompletedRequest) (*workflowservice.RespondWorkflowTaskCompletedResponse,
+	error,
+) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, err := s.taskOf(in.GetTaskToken())
 	if err != nil {
 		return nil, err
 	}
-	if in.GetIntermediatePage() || in.GetPageNumber() > 0 || len(in.GetMessages()) > 0 || len(in.GetQueryResults()) > 0 {
+	if in.GetIntermediatePage() || in.GetPageNumber() > 0 || len(in.GetMessages()) > 0 ||
+		len(in.GetQueryResults()) > 0 {
 		return nil, serviceerror.NewUnimplemented("pages of commands, updates and queries")
 	}
 	for _, c := range in.GetCommands() {
@@ -91,7 +109,8 @@ func (s *Service) RespondWorkflowTaskCompleted(_ context.Context, in *workflowse
 	}
 	// A run does not end before it has seen everything.
 	if len(r.buffered) > 0 && slices.ContainsFunc(in.GetCommands(), ends) {
-		r.failTask(enumspb.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND, &workflowservice.RespondWorkflowTaskFailedRequest{Identity: in.GetIdentity()})
+		r.failTask(enumspb.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,
+			&workflowservice.RespondWorkflowTaskFailedRequest{Identity: in.GetIdentity()})
 		return nil, serviceerror.NewInvalidArgument("UnhandledCommand")
 	}
 	t := r.task
@@ -99,7 +118,8 @@ func (s *Service) RespondWorkflowTaskCompleted(_ context.Context, in *workflowse
 	done := r.write(&historypb.HistoryEvent{
 		EventType: enumspb.EVENT_TYPE_WORKFLOW_TASK_COMPLETED,
 		Attributes: &historypb.HistoryEvent_WorkflowTaskCompletedEventAttributes{WorkflowTaskCompletedEventAttributes: &historypb.WorkflowTaskCompletedEventAttributes{
-			ScheduledEventId: t.scheduledID, StartedEventId: t.startedID, Identity: in.GetIdentity(), SdkMetadata: in.GetSdkMetadata(), MeteringMetadata: in.GetMeteringMetadata(),
+			ScheduledEventId: t.scheduledID, StartedEventId: t.startedID, Identity: in.GetIdentity(),
+			SdkMetadata: in.GetSdkMetadata(), MeteringMetadata: in.GetMeteringMetadata(),
 			WorkerVersion: in.GetWorkerVersionStamp(), BinaryChecksum: in.GetBinaryChecksum(), //nolint:staticcheck // as workers send it
 		}},
 	})
@@ -132,7 +152,8 @@ func (s *Service) RespondWorkflowTaskCompleted(_ context.Context, in *workflowse
 
 func ends(c *commandpb.Command) bool {
 	switch c.GetCommandType() {
-	case enumspb.COMMAND_TYPE_COMPLETE_WORKFLOW_EXECUTION, enumspb.COMMAND_TYPE_FAIL_WORKFLOW_EXECUTION, enumspb.COMMAND_TYPE_CANCEL_WORKFLOW_EXECUTION,
+	case enumspb.COMMAND_TYPE_COMPLETE_WORKFLOW_EXECUTION, enumspb.COMMAND_TYPE_FAIL_WORKFLOW_EXECUTION,
+		enumspb.COMMAND_TYPE_CANCEL_WORKFLOW_EXECUTION,
 		enumspb.COMMAND_TYPE_CONTINUE_AS_NEW_WORKFLOW_EXECUTION:
 		return true
 	}
@@ -141,8 +162,10 @@ func ends(c *commandpb.Command) bool {
 
 func known(c *commandpb.Command) error {
 	switch c.GetCommandType() {
-	case enumspb.COMMAND_TYPE_SCHEDULE_ACTIVITY_TASK, enumspb.COMMAND_TYPE_REQUEST_CANCEL_ACTIVITY_TASK, enumspb.COMMAND_TYPE_START_TIMER, enumspb.COMMAND_TYPE_CANCEL_TIMER,
-		enumspb.COMMAND_TYPE_RECORD_MARKER, enumspb.COMMAND_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES, enumspb.COMMAND_TYPE_START_CHILD_WORKFLOW_EXECUTION,
+	case enumspb.COMMAND_TYPE_SCHEDULE_ACTIVITY_TASK, enumspb.COMMAND_TYPE_REQUEST_CANCEL_ACTIVITY_TASK,
+		enumspb.COMMAND_TYPE_START_TIMER, enumspb.COMMAND_TYPE_CANCEL_TIMER,
+		enumspb.COMMAND_TYPE_RECORD_MARKER, enumspb.COMMAND_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES,
+		enumspb.COMMAND_TYPE_START_CHILD_WORKFLOW_EXECUTION,
 		enumspb.COMMAND_TYPE_REQUEST_CANCEL_EXTERNAL_WORKFLOW_EXECUTION:
 		return nil
 	}
@@ -159,9 +182,11 @@ func (r *run) carryOut(task int64, c *commandpb.Command) bool {
 	case enumspb.COMMAND_TYPE_SCHEDULE_ACTIVITY_TASK:
 		in := c.GetScheduleActivityTaskCommandAttributes()
 		attrs := &historypb.ActivityTaskScheduledEventAttributes{
-			ActivityId: in.ActivityId, ActivityType: in.ActivityType, TaskQueue: in.TaskQueue, Header: in.Header, Input: in.Input, ScheduleToCloseTimeout: in.ScheduleToCloseTimeout,
-			ScheduleToStartTimeout: in.ScheduleToStartTimeout, StartToCloseTimeout: in.StartToCloseTimeout, HeartbeatTimeout: in.HeartbeatTimeout, RetryPolicy: in.RetryPolicy,
-			WorkflowTaskCompletedEventId: task, Priority: in.Priority,
+			ActivityId: in.ActivityId, ActivityType: in.ActivityType, TaskQueue: in.TaskQueue, Header: in.Header,
+			Input: in.Input, ScheduleToCloseTimeout: in.ScheduleToCloseTimeout,
+			ScheduleToStartTimeout: in.ScheduleToStartTimeout, StartToCloseTimeout: in.StartToCloseTimeout,
+			HeartbeatTimeout: in.HeartbeatTimeout, RetryPolicy: in.RetryPolicy, WorkflowTaskCompletedEventId: task,
+			Priority: in.Priority,
 		}
 		if attrs.TaskQueue.GetName() == "" {
 			attrs.TaskQueue = r.started.TaskQueue
@@ -173,7 +198,8 @@ func (r *run) carryOut(task int64, c *commandpb.Command) bool {
 		a := &activity{scheduledID: e.EventId, scheduledAt: e.EventTime, attrs: attrs, attempt: 1}
 		r.activities[e.EventId] = a
 		if d := attrs.GetScheduleToCloseTimeout().AsDuration(); d > 0 {
-			a.whole = r.s.after(d, "activity-timeout "+r.activityName(a), func() { r.timedOut(a, enumspb.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE) })
+			a.whole = r.s.after(d, "activity-timeout "+r.activityName(a),
+				func() { r.timedOut(a, enumspb.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE) })
 		}
 		r.offer(a)
 	case enumspb.COMMAND_TYPE_REQUEST_CANCEL_ACTIVITY_TASK:
@@ -223,7 +249,8 @@ func (r *run) carryOut(task int64, c *commandpb.Command) bool {
 		r.write(&historypb.HistoryEvent{
 			EventType: enumspb.EVENT_TYPE_MARKER_RECORDED, UserMetadata: meta,
 			Attributes: &historypb.HistoryEvent_MarkerRecordedEventAttributes{MarkerRecordedEventAttributes: &historypb.MarkerRecordedEventAttributes{
-				MarkerName: in.MarkerName, Details: in.Details, WorkflowTaskCompletedEventId: task, Header: in.Header, Failure: in.Failure,
+				MarkerName: in.MarkerName, Details: in.Details, WorkflowTaskCompletedEventId: task, Header: in.Header,
+				Failure: in.Failure,
 			}},
 		})
 	case enumspb.COMMAND_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES:
@@ -244,10 +271,12 @@ func (r *run) carryOut(task int64, c *commandpb.Command) bool {
 	case enumspb.COMMAND_TYPE_START_CHILD_WORKFLOW_EXECUTION:
 		in := c.GetStartChildWorkflowExecutionCommandAttributes()
 		attrs := &historypb.StartChildWorkflowExecutionInitiatedEventAttributes{
-			Namespace: r.s.o.Namespace, WorkflowId: in.WorkflowId, WorkflowType: in.WorkflowType, TaskQueue: in.TaskQueue, Input: in.Input,
-			WorkflowExecutionTimeout: in.WorkflowExecutionTimeout, WorkflowRunTimeout: in.WorkflowRunTimeout, WorkflowTaskTimeout: in.WorkflowTaskTimeout,
-			ParentClosePolicy: in.ParentClosePolicy, Control: in.Control, WorkflowTaskCompletedEventId: task, WorkflowIdReusePolicy: in.WorkflowIdReusePolicy,
-			RetryPolicy: in.RetryPolicy, CronSchedule: in.CronSchedule, Header: in.Header, Memo: in.Memo, SearchAttributes: in.SearchAttributes, Priority: in.Priority,
+			Namespace: r.s.o.Namespace, WorkflowId: in.WorkflowId, WorkflowType: in.WorkflowType,
+			TaskQueue: in.TaskQueue, Input: in.Input, WorkflowExecutionTimeout: in.WorkflowExecutionTimeout,
+			WorkflowRunTimeout: in.WorkflowRunTimeout, WorkflowTaskTimeout: in.WorkflowTaskTimeout,
+			ParentClosePolicy: in.ParentClosePolicy, Control: in.Control, WorkflowTaskCompletedEventId: task,
+			WorkflowIdReusePolicy: in.WorkflowIdReusePolicy, RetryPolicy: in.RetryPolicy, CronSchedule: in.CronSchedule,
+			Header: in.Header, Memo: in.Memo, SearchAttributes: in.SearchAttributes, Priority: in.Priority,
 		}
 		if attrs.TaskQueue.GetName() == "" {
 			attrs.TaskQueue = r.started.TaskQueue
@@ -263,8 +292,9 @@ func (r *run) carryOut(task int64, c *commandpb.Command) bool {
 		e := r.write(&historypb.HistoryEvent{
 			EventType: enumspb.EVENT_TYPE_REQUEST_CANCEL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED,
 			Attributes: &historypb.HistoryEvent_RequestCancelExternalWorkflowExecutionInitiatedEventAttributes{RequestCancelExternalWorkflowExecutionInitiatedEventAttributes: &historypb.RequestCancelExternalWorkflowExecutionInitiatedEventAttributes{
-				WorkflowTaskCompletedEventId: task, Namespace: r.s.o.Namespace, WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: in.WorkflowId, RunId: in.RunId},
-				Control: in.Control, ChildWorkflowOnly: in.ChildWorkflowOnly, Reason: in.Reason, //nolint:staticcheck // as workers send it
+				WorkflowTaskCompletedEventId: task, Namespace: r.s.o.Namespace,
+				WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: in.WorkflowId, RunId: in.RunId},
+				Control:           in.Control, ChildWorkflowOnly: in.ChildWorkflowOnly, Reason: in.Reason, //nolint:staticcheck // as workers send it
 			}},
 		})
 		r.s.ready("cancel "+in.WorkflowId, func() { r.cancelOther(e) })
@@ -272,21 +302,24 @@ func (r *run) carryOut(task int64, c *commandpb.Command) bool {
 		r.close(enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, &historypb.HistoryEvent{
 			EventType: enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
 			Attributes: &historypb.HistoryEvent_WorkflowExecutionCompletedEventAttributes{WorkflowExecutionCompletedEventAttributes: &historypb.WorkflowExecutionCompletedEventAttributes{
-				Result: c.GetCompleteWorkflowExecutionCommandAttributes().GetResult(), WorkflowTaskCompletedEventId: task,
+				Result:                       c.GetCompleteWorkflowExecutionCommandAttributes().GetResult(),
+				WorkflowTaskCompletedEventId: task,
 			}},
 		})
 	case enumspb.COMMAND_TYPE_FAIL_WORKFLOW_EXECUTION:
 		r.close(enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, &historypb.HistoryEvent{
 			EventType: enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
 			Attributes: &historypb.HistoryEvent_WorkflowExecutionFailedEventAttributes{WorkflowExecutionFailedEventAttributes: &historypb.WorkflowExecutionFailedEventAttributes{
-				Failure: c.GetFailWorkflowExecutionCommandAttributes().GetFailure(), WorkflowTaskCompletedEventId: task, RetryState: enumspb.RETRY_STATE_RETRY_POLICY_NOT_SET,
+				Failure: c.GetFailWorkflowExecutionCommandAttributes().GetFailure(), WorkflowTaskCompletedEventId: task,
+				RetryState: enumspb.RETRY_STATE_RETRY_POLICY_NOT_SET,
 			}},
 		})
 	case enumspb.COMMAND_TYPE_CANCEL_WORKFLOW_EXECUTION:
 		r.close(enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED, &historypb.HistoryEvent{
 			EventType: enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED,
 			Attributes: &historypb.HistoryEvent_WorkflowExecutionCanceledEventAttributes{WorkflowExecutionCanceledEventAttributes: &historypb.WorkflowExecutionCanceledEventAttributes{
-				Details: c.GetCancelWorkflowExecutionCommandAttributes().GetDetails(), WorkflowTaskCompletedEventId: task,
+				Details:                      c.GetCancelWorkflowExecutionCommandAttributes().GetDetails(),
+				WorkflowTaskCompletedEventId: task,
 			}},
 		})
 	case enumspb.COMMAND_TYPE_CONTINUE_AS_NEW_WORKFLOW_EXECUTION:
@@ -299,7 +332,8 @@ func canceled(a *activity, details *commonpb.Payloads, identity string) *history
 	return &historypb.HistoryEvent{
 		EventType: enumspb.EVENT_TYPE_ACTIVITY_TASK_CANCELED,
 		Attributes: &historypb.HistoryEvent_ActivityTaskCanceledEventAttributes{ActivityTaskCanceledEventAttributes: &historypb.ActivityTaskCanceledEventAttributes{
-			Details: details, LatestCancelRequestedEventId: a.cancelID, ScheduledEventId: a.scheduledID, Identity: identity,
+			Details: details, LatestCancelRequestedEventId: a.cancelID, ScheduledEventId: a.scheduledID,
+			Identity: identity,
 		}},
 	}
 }
@@ -336,8 +370,9 @@ func (r *run) cancelOther(initiated *historypb.HistoryEvent) {
 		r.happen(&historypb.HistoryEvent{
 			EventType: enumspb.EVENT_TYPE_REQUEST_CANCEL_EXTERNAL_WORKFLOW_EXECUTION_FAILED,
 			Attributes: &historypb.HistoryEvent_RequestCancelExternalWorkflowExecutionFailedEventAttributes{RequestCancelExternalWorkflowExecutionFailedEventAttributes: &historypb.RequestCancelExternalWorkflowExecutionFailedEventAttributes{
-				Cause: enumspb.CANCEL_EXTERNAL_WORKFLOW_EXECUTION_FAILED_CAUSE_EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND, WorkflowTaskCompletedEventId: in.WorkflowTaskCompletedEventId,
-				Namespace: r.s.o.Namespace, WorkflowExecution: in.WorkflowExecution, InitiatedEventId: initiated.EventId,
+				Cause:                        enumspb.CANCEL_EXTERNAL_WORKFLOW_EXECUTION_FAILED_CAUSE_EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND,
+				WorkflowTaskCompletedEventId: in.WorkflowTaskCompletedEventId, Namespace: r.s.o.Namespace,
+				WorkflowExecution: in.WorkflowExecution, InitiatedEventId: initiated.EventId,
 			}},
 		})
 		return
@@ -356,16 +391,20 @@ func (r *run) continueAsNew(task int64, in *commandpb.ContinueAsNewWorkflowExecu
 		in.TaskQueue = r.started.TaskQueue
 	}
 	last := &historypb.WorkflowExecutionContinuedAsNewEventAttributes{
-		WorkflowType: in.WorkflowType, TaskQueue: in.TaskQueue, Input: in.Input, WorkflowRunTimeout: in.WorkflowRunTimeout,
-		WorkflowTaskTimeout: in.WorkflowTaskTimeout, WorkflowTaskCompletedEventId: task, Initiator: enumspb.CONTINUE_AS_NEW_INITIATOR_WORKFLOW, Header: in.Header, Memo: in.Memo, SearchAttributes: in.SearchAttributes,
+		WorkflowType: in.WorkflowType, TaskQueue: in.TaskQueue, Input: in.Input,
+		WorkflowRunTimeout: in.WorkflowRunTimeout, WorkflowTaskTimeout: in.WorkflowTaskTimeout,
+		WorkflowTaskCompletedEventId: task, Initiator: enumspb.CONTINUE_AS_NEW_INITIATOR_WORKFLOW, Header: in.Header,
+		Memo: in.Memo, SearchAttributes: in.SearchAttributes,
 	}
 	r.close(enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW, &historypb.HistoryEvent{
 		EventType:  enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW,
 		Attributes: &historypb.HistoryEvent_WorkflowExecutionContinuedAsNewEventAttributes{WorkflowExecutionContinuedAsNewEventAttributes: last},
 	})
 	next := r.s.begin(&workflowservice.StartWorkflowExecutionRequest{
-		Namespace: r.s.o.Namespace, WorkflowId: r.id, WorkflowType: in.WorkflowType, TaskQueue: in.TaskQueue, Input: in.Input, WorkflowRunTimeout: in.WorkflowRunTimeout,
-		WorkflowTaskTimeout: in.WorkflowTaskTimeout, Memo: in.Memo, SearchAttributes: r.attributes, Header: in.Header, Priority: r.started.Priority, WorkflowStartDelay: in.BackoffStartInterval,
+		Namespace: r.s.o.Namespace, WorkflowId: r.id, WorkflowType: in.WorkflowType, TaskQueue: in.TaskQueue,
+		Input: in.Input, WorkflowRunTimeout: in.WorkflowRunTimeout, WorkflowTaskTimeout: in.WorkflowTaskTimeout,
+		Memo: in.Memo, SearchAttributes: r.attributes, Header: in.Header, Priority: r.started.Priority,
+		WorkflowStartDelay: in.BackoffStartInterval,
 	}, r.parent, r)
 	last.NewExecutionRunId = next.runID
 	if r.parent != nil {
@@ -390,7 +429,10 @@ func (s *Service) activityOf(token []byte) (*run, *activity, error) {
 }
 
 // RecordActivityTaskHeartbeat notes a heartbeat and returns whether the activity must end.
-func (s *Service) RecordActivityTaskHeartbeat(_ context.Context, in *workflowservice.RecordActivityTaskHeartbeatRequest) (*workflowservice.RecordActivityTaskHeartbeatResponse, error) {
+func (s *Service) RecordActivityTaskHeartbeat(_ context.Context,
+	in *workflowservice.RecordActivityTaskHeartbeatRequest) (*workflowservice.RecordActivityTaskHeartbeatResponse,
+	error,
+) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, a, err := s.activityOf(in.GetTaskToken())
@@ -403,7 +445,10 @@ func (s *Service) RecordActivityTaskHeartbeat(_ context.Context, in *workflowser
 }
 
 // RespondActivityTaskCompleted reports that an activity succeeded.
-func (s *Service) RespondActivityTaskCompleted(_ context.Context, in *workflowservice.RespondActivityTaskCompletedRequest) (*workflowservice.RespondActivityTaskCompletedResponse, error) {
+func (s *Service) RespondActivityTaskCompleted(_ context.Context,
+	in *workflowservice.RespondActivityTaskCompletedRequest) (*workflowservice.RespondActivityTaskCompletedResponse,
+	error,
+) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, a, err := s.activityOf(in.GetTaskToken())
@@ -420,7 +465,9 @@ func (s *Service) RespondActivityTaskCompleted(_ context.Context, in *workflowse
 }
 
 // RespondActivityTaskFailed reports that an attempt of an activity failed.
-func (s *Service) RespondActivityTaskFailed(_ context.Context, in *workflowservice.RespondActivityTaskFailedRequest) (*workflowservice.RespondActivityTaskFailedResponse, error) {
+func (s *Service) RespondActivityTaskFailed(_ context.Context,
+	in *workflowservice.RespondActivityTaskFailedRequest,
+) (*workflowservice.RespondActivityTaskFailedResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, a, err := s.activityOf(in.GetTaskToken())
@@ -439,7 +486,8 @@ func (s *Service) RespondActivityTaskFailed(_ context.Context, in *workflowservi
 		r.endActivity(a, &historypb.HistoryEvent{
 			EventType: enumspb.EVENT_TYPE_ACTIVITY_TASK_FAILED,
 			Attributes: &historypb.HistoryEvent_ActivityTaskFailedEventAttributes{ActivityTaskFailedEventAttributes: &historypb.ActivityTaskFailedEventAttributes{
-				Failure: in.GetFailure(), ScheduledEventId: a.scheduledID, Identity: in.GetIdentity(), RetryState: state,
+				Failure: in.GetFailure(), ScheduledEventId: a.scheduledID, Identity: in.GetIdentity(),
+				RetryState: state,
 			}},
 		})
 	}
@@ -447,7 +495,10 @@ func (s *Service) RespondActivityTaskFailed(_ context.Context, in *workflowservi
 }
 
 // RespondActivityTaskCanceled reports that an activity ended on request.
-func (s *Service) RespondActivityTaskCanceled(_ context.Context, in *workflowservice.RespondActivityTaskCanceledRequest) (*workflowservice.RespondActivityTaskCanceledResponse, error) {
+func (s *Service) RespondActivityTaskCanceled(_ context.Context,
+	in *workflowservice.RespondActivityTaskCanceledRequest) (*workflowservice.RespondActivityTaskCanceledResponse,
+	error,
+) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, a, err := s.activityOf(in.GetTaskToken())
@@ -455,7 +506,8 @@ func (s *Service) RespondActivityTaskCanceled(_ context.Context, in *workflowser
 		return nil, err
 	}
 	if a.cancelID == 0 {
-		return nil, serviceerror.NewInvalidArgument(fmt.Sprintf("activity %s was not asked to cancel", a.attrs.ActivityId))
+		return nil, serviceerror.NewInvalidArgument(fmt.Sprintf("activity %s was not asked to cancel",
+			a.attrs.ActivityId))
 	}
 	r.endActivity(a, canceled(a, in.GetDetails(), in.GetIdentity()))
 	return &workflowservice.RespondActivityTaskCanceledResponse{}, nil

@@ -27,7 +27,9 @@ type Around func(ctx context.Context, c Call, do func(context.Context) error) er
 // copied, as a wire does.
 func (s *Service) Connect(around Around) []grpc.DialOption {
 	service := reflect.ValueOf(s)
-	call := func(ctx context.Context, method string, req, reply any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption) error {
+	call := func(ctx context.Context, method string, req, reply any, _ *grpc.ClientConn, _ grpc.UnaryInvoker,
+		_ ...grpc.CallOption,
+	) error {
 		name := method[strings.LastIndex(method, "/")+1:]
 		if strings.HasPrefix(method, "/grpc.health.") {
 			return nil
@@ -54,7 +56,10 @@ func (s *Service) Connect(around Around) []grpc.DialOption {
 		}
 		return around(ctx, Call{Method: name, Request: in}, do)
 	}
-	return []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithChainUnaryInterceptor(call)}
+	return []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithChainUnaryInterceptor(call),
+	}
 }
 
 // Target is the address for clients that are connected by Connect.

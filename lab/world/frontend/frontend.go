@@ -78,7 +78,8 @@ func New(o Options) *Service {
 	}
 	o.LongPoll = cmp.Or(o.LongPoll, time.Minute)
 	return &Service{
-		o: o, runs: map[string]*run{}, latest: map[string]*run{}, queues: map[queueKey]*queue{}, schedules: map[string]*schedule{}, closed: make(chan struct{}),
+		o: o, runs: map[string]*run{}, latest: map[string]*run{}, queues: map[queueKey]*queue{},
+		schedules: map[string]*schedule{}, closed: make(chan struct{}),
 	}
 }
 
@@ -137,7 +138,10 @@ func (s *Service) Histories() []History {
 	defer s.mu.Unlock()
 	out := make([]History, 0, len(s.order))
 	for _, r := range s.order {
-		out = append(out, History{WorkflowID: r.id, RunID: r.runID, Type: r.started.WorkflowType.GetName(), Status: r.status, Events: r.history()})
+		out = append(out, History{
+			WorkflowID: r.id, RunID: r.runID, Type: r.started.WorkflowType.GetName(),
+			Status: r.status, Events: r.history(),
+		})
 	}
 	return out
 }
@@ -230,34 +234,46 @@ func (s *Service) findRunning(e *commonpb.WorkflowExecution) (*run, error) {
 }
 
 // GetSystemInfo returns the service's capabilities.
-func (s *Service) GetSystemInfo(context.Context, *workflowservice.GetSystemInfoRequest) (*workflowservice.GetSystemInfoResponse, error) {
+func (s *Service) GetSystemInfo(context.Context,
+	*workflowservice.GetSystemInfoRequest,
+) (*workflowservice.GetSystemInfoResponse, error) {
 	return &workflowservice.GetSystemInfoResponse{
 		ServerVersion: "1.30.0",
 		Capabilities: &workflowservice.GetSystemInfoResponse_Capabilities{
-			SignalAndQueryHeader: true, InternalErrorDifferentiation: true, ActivityFailureIncludeHeartbeat: true, SupportsSchedules: true,
-			EncodedFailureAttributes: true, BuildIdBasedVersioning: true, UpsertMemo: true, SdkMetadata: true,
+			SignalAndQueryHeader: true, InternalErrorDifferentiation: true, ActivityFailureIncludeHeartbeat: true,
+			SupportsSchedules: true, EncodedFailureAttributes: true, BuildIdBasedVersioning: true, UpsertMemo: true,
+			SdkMetadata: true,
 		},
 	}, nil
 }
 
 // DescribeNamespace knows the one namespace.
-func (s *Service) DescribeNamespace(_ context.Context, in *workflowservice.DescribeNamespaceRequest) (*workflowservice.DescribeNamespaceResponse, error) {
+func (s *Service) DescribeNamespace(_ context.Context,
+	in *workflowservice.DescribeNamespaceRequest,
+) (*workflowservice.DescribeNamespaceResponse, error) {
 	if in.GetNamespace() != s.o.Namespace {
 		return nil, serviceerror.NewNamespaceNotFound(in.GetNamespace())
 	}
 	return &workflowservice.DescribeNamespaceResponse{
-		NamespaceInfo: &namespacepb.NamespaceInfo{Name: s.o.Namespace, State: enumspb.NAMESPACE_STATE_REGISTERED, Id: "00000000-0000-4000-8000-000000000000"},
-		Config:        &namespacepb.NamespaceConfig{WorkflowExecutionRetentionTtl: durationpb.New(24 * time.Hour)},
+		NamespaceInfo: &namespacepb.NamespaceInfo{
+			Name: s.o.Namespace, State: enumspb.NAMESPACE_STATE_REGISTERED,
+			Id: "00000000-0000-4000-8000-000000000000",
+		},
+		Config: &namespacepb.NamespaceConfig{WorkflowExecutionRetentionTtl: durationpb.New(24 * time.Hour)},
 	}, nil
 }
 
 // ShutdownWorker is called by ending workers; their polls end by themselves.
-func (s *Service) ShutdownWorker(context.Context, *workflowservice.ShutdownWorkerRequest) (*workflowservice.ShutdownWorkerResponse, error) {
+func (s *Service) ShutdownWorker(context.Context,
+	*workflowservice.ShutdownWorkerRequest,
+) (*workflowservice.ShutdownWorkerResponse, error) {
 	return &workflowservice.ShutdownWorkerResponse{}, nil
 }
 
 // StartWorkflowExecution starts a run.
-func (s *Service) StartWorkflowExecution(_ context.Context, in *workflowservice.StartWorkflowExecutionRequest) (*workflowservice.StartWorkflowExecutionResponse, error) {
+func (s *Service) StartWorkflowExecution(_ context.Context,
+	in *workflowservice.StartWorkflowExecutionRequest,
+) (*workflowservice.StartWorkflowExecutionResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, fresh, err := s.start(in, nil)
@@ -268,7 +284,9 @@ func (s *Service) StartWorkflowExecution(_ context.Context, in *workflowservice.
 }
 
 // start starts a run according to its policies. Call it with the lock held.
-func (s *Service) start(in *workflowservice.StartWorkflowExecutionRequest, parent *link) (r *run, fresh bool, err error) {
+func (s *Service) start(in *workflowservice.StartWorkflowExecutionRequest, parent *link) (r *run, fresh bool,
+	err error,
+) {
 	switch {
 	case in.GetWorkflowId() == "" || in.GetWorkflowType().GetName() == "" || in.GetTaskQueue().GetName() == "":
 		return nil, false, serviceerror.NewInvalidArgument("WorkflowId, WorkflowType and TaskQueue are required")
@@ -289,7 +307,8 @@ func (s *Service) start(in *workflowservice.StartWorkflowExecutionRequest, paren
 				return nil, false, serviceerror.NewWorkflowExecutionAlreadyStarted("Workflow execution is already running. WorkflowId: "+last.id+", RunId: "+last.runID+".", last.requestID, last.runID)
 			}
 		} else if refuses(in.GetWorkflowIdReusePolicy(), last.status) {
-			return nil, false, serviceerror.NewWorkflowExecutionAlreadyStarted("Workflow execution already finished.", last.requestID, last.runID)
+			return nil, false, serviceerror.NewWorkflowExecutionAlreadyStarted("Workflow execution already finished.",
+				last.requestID, last.runID)
 		}
 	}
 	return s.begin(in, parent, nil), true, nil
@@ -300,13 +319,16 @@ func refuses(p enumspb.WorkflowIdReusePolicy, last enumspb.WorkflowExecutionStat
 	case enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE:
 		return true
 	case enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY:
-		return last == enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED || last == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW
+		return last == enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED ||
+			last == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW
 	}
 	return false
 }
 
 // SignalWorkflowExecution signals a running run.
-func (s *Service) SignalWorkflowExecution(_ context.Context, in *workflowservice.SignalWorkflowExecutionRequest) (*workflowservice.SignalWorkflowExecutionResponse, error) {
+func (s *Service) SignalWorkflowExecution(_ context.Context,
+	in *workflowservice.SignalWorkflowExecutionRequest,
+) (*workflowservice.SignalWorkflowExecutionResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, err := s.findRunning(in.GetWorkflowExecution())
@@ -318,7 +340,9 @@ func (s *Service) SignalWorkflowExecution(_ context.Context, in *workflowservice
 }
 
 // SignalWithStartWorkflowExecution signals the running run or starts one with the signal.
-func (s *Service) SignalWithStartWorkflowExecution(_ context.Context, in *workflowservice.SignalWithStartWorkflowExecutionRequest) (*workflowservice.SignalWithStartWorkflowExecutionResponse, error) {
+func (s *Service) SignalWithStartWorkflowExecution(_ context.Context,
+	in *workflowservice.SignalWithStartWorkflowExecutionRequest,
+) (*workflowservice.SignalWithStartWorkflowExecutionResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if in.GetWorkflowIdConflictPolicy() == enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL {
@@ -329,10 +353,12 @@ func (s *Service) SignalWithStartWorkflowExecution(_ context.Context, in *workfl
 	if r == nil || r.over() {
 		var err error
 		r, fresh, err = s.start(&workflowservice.StartWorkflowExecutionRequest{
-			Namespace: in.Namespace, WorkflowId: in.WorkflowId, WorkflowType: in.WorkflowType, TaskQueue: in.TaskQueue, Input: in.Input,
-			WorkflowExecutionTimeout: in.WorkflowExecutionTimeout, WorkflowRunTimeout: in.WorkflowRunTimeout, WorkflowTaskTimeout: in.WorkflowTaskTimeout,
-			Identity: in.Identity, RequestId: in.RequestId, WorkflowIdReusePolicy: in.WorkflowIdReusePolicy, RetryPolicy: in.RetryPolicy,
-			CronSchedule: in.CronSchedule, Memo: in.Memo, SearchAttributes: in.SearchAttributes, Header: in.Header, WorkflowStartDelay: in.WorkflowStartDelay,
+			Namespace: in.Namespace, WorkflowId: in.WorkflowId, WorkflowType: in.WorkflowType, TaskQueue: in.TaskQueue,
+			Input: in.Input, WorkflowExecutionTimeout: in.WorkflowExecutionTimeout,
+			WorkflowRunTimeout: in.WorkflowRunTimeout, WorkflowTaskTimeout: in.WorkflowTaskTimeout,
+			Identity: in.Identity, RequestId: in.RequestId, WorkflowIdReusePolicy: in.WorkflowIdReusePolicy,
+			RetryPolicy: in.RetryPolicy, CronSchedule: in.CronSchedule, Memo: in.Memo,
+			SearchAttributes: in.SearchAttributes, Header: in.Header, WorkflowStartDelay: in.WorkflowStartDelay,
 			UserMetadata: in.UserMetadata, Priority: in.Priority,
 		}, nil)
 		if err != nil {
@@ -344,7 +370,10 @@ func (s *Service) SignalWithStartWorkflowExecution(_ context.Context, in *workfl
 }
 
 // RequestCancelWorkflowExecution asks a run to end; an ended run needs nothing.
-func (s *Service) RequestCancelWorkflowExecution(_ context.Context, in *workflowservice.RequestCancelWorkflowExecutionRequest) (*workflowservice.RequestCancelWorkflowExecutionResponse, error) {
+func (s *Service) RequestCancelWorkflowExecution(_ context.Context,
+	in *workflowservice.RequestCancelWorkflowExecutionRequest) (*workflowservice.RequestCancelWorkflowExecutionResponse,
+	error,
+) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, err := s.find(in.GetWorkflowExecution())
@@ -356,7 +385,10 @@ func (s *Service) RequestCancelWorkflowExecution(_ context.Context, in *workflow
 }
 
 // TerminateWorkflowExecution ends a run without asking it.
-func (s *Service) TerminateWorkflowExecution(_ context.Context, in *workflowservice.TerminateWorkflowExecutionRequest) (*workflowservice.TerminateWorkflowExecutionResponse, error) {
+func (s *Service) TerminateWorkflowExecution(_ context.Context,
+	in *workflowservice.TerminateWorkflowExecutionRequest) (*workflowservice.TerminateWorkflowExecutionResponse,
+	error,
+) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, err := s.findRunning(in.GetWorkflowExecution())
@@ -378,7 +410,9 @@ func (s *Service) terminate(r *run, reason, identity string) {
 }
 
 // DescribeWorkflowExecution returns the state of a run.
-func (s *Service) DescribeWorkflowExecution(_ context.Context, in *workflowservice.DescribeWorkflowExecutionRequest) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
+func (s *Service) DescribeWorkflowExecution(_ context.Context,
+	in *workflowservice.DescribeWorkflowExecutionRequest,
+) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, err := s.find(in.GetExecution())
@@ -386,8 +420,9 @@ func (s *Service) DescribeWorkflowExecution(_ context.Context, in *workflowservi
 		return nil, err
 	}
 	info := &workflowpb.WorkflowExecutionInfo{
-		Execution: r.execution(), Type: r.started.WorkflowType, StartTime: r.events[0].EventTime, Status: r.status, HistoryLength: int64(len(r.events)),
-		SearchAttributes: r.attributes, TaskQueue: r.started.TaskQueue.GetName(), FirstRunId: r.first,
+		Execution: r.execution(), Type: r.started.WorkflowType, StartTime: r.events[0].EventTime, Status: r.status,
+		HistoryLength: int64(len(r.events)), SearchAttributes: r.attributes, TaskQueue: r.started.TaskQueue.GetName(),
+		FirstRunId: r.first,
 	}
 	if r.over() {
 		info.CloseTime = r.events[len(r.events)-1].EventTime
@@ -396,7 +431,10 @@ func (s *Service) DescribeWorkflowExecution(_ context.Context, in *workflowservi
 }
 
 // GetWorkflowExecutionHistory reads a history, or waits for its end.
-func (s *Service) GetWorkflowExecutionHistory(ctx context.Context, in *workflowservice.GetWorkflowExecutionHistoryRequest) (*workflowservice.GetWorkflowExecutionHistoryResponse, error) {
+func (s *Service) GetWorkflowExecutionHistory(ctx context.Context,
+	in *workflowservice.GetWorkflowExecutionHistoryRequest) (*workflowservice.GetWorkflowExecutionHistoryResponse,
+	error,
+) {
 	s.mu.Lock()
 	e := in.GetExecution()
 	if len(in.GetNextPageToken()) > 0 { // of a poll that ended before the run: it named the run
@@ -431,7 +469,10 @@ func (s *Service) GetWorkflowExecutionHistory(ctx context.Context, in *workflows
 	out := r.history()
 	if closing {
 		if !r.over() {
-			return &workflowservice.GetWorkflowExecutionHistoryResponse{History: &historypb.History{}, NextPageToken: []byte(r.runID)}, nil
+			return &workflowservice.GetWorkflowExecutionHistoryResponse{
+				History:       &historypb.History{},
+				NextPageToken: []byte(r.runID),
+			}, nil
 		}
 		out.Events = out.Events[len(out.Events)-1:]
 	}

@@ -114,9 +114,10 @@ func (r *run) history() *historypb.History {
 // begin makes a run and its first workflow task.
 func (s *Service) begin(in *workflowservice.StartWorkflowExecutionRequest, parent *link, before *run) *run {
 	r := &run{
-		s: s, id: in.GetWorkflowId(), runID: s.o.NewID(), requestID: in.GetRequestId(), parent: parent, status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING, attempt: 1,
-		ended: make(chan struct{}), activities: map[int64]*activity{}, timers: map[string]*timer{}, children: map[int64]*child{}, signals: map[string]bool{},
-		attributes: proto.CloneOf(in.GetSearchAttributes()),
+		s: s, id: in.GetWorkflowId(), runID: s.o.NewID(), requestID: in.GetRequestId(), parent: parent,
+		status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING, attempt: 1, ended: make(chan struct{}),
+		activities: map[int64]*activity{}, timers: map[string]*timer{}, children: map[int64]*child{},
+		signals: map[string]bool{}, attributes: proto.CloneOf(in.GetSearchAttributes()),
 	}
 	taskTimeout := in.GetWorkflowTaskTimeout()
 	if taskTimeout.AsDuration() == 0 {
@@ -124,10 +125,12 @@ func (s *Service) begin(in *workflowservice.StartWorkflowExecutionRequest, paren
 	}
 	r.first = r.runID
 	r.started = &historypb.WorkflowExecutionStartedEventAttributes{
-		WorkflowType: in.GetWorkflowType(), TaskQueue: in.GetTaskQueue(), Input: in.GetInput(), WorkflowExecutionTimeout: in.GetWorkflowExecutionTimeout(),
-		WorkflowRunTimeout: in.GetWorkflowRunTimeout(), WorkflowTaskTimeout: taskTimeout, Identity: in.GetIdentity(), OriginalExecutionRunId: r.runID, Attempt: 1,
-		FirstWorkflowTaskBackoff: in.GetWorkflowStartDelay(), Memo: in.GetMemo(), SearchAttributes: in.GetSearchAttributes(), Header: in.GetHeader(), WorkflowId: r.id, Priority: in.GetPriority(),
-		RootWorkflowExecution: r.execution(),
+		WorkflowType: in.GetWorkflowType(), TaskQueue: in.GetTaskQueue(), Input: in.GetInput(),
+		WorkflowExecutionTimeout: in.GetWorkflowExecutionTimeout(), WorkflowRunTimeout: in.GetWorkflowRunTimeout(),
+		WorkflowTaskTimeout: taskTimeout, Identity: in.GetIdentity(), OriginalExecutionRunId: r.runID, Attempt: 1,
+		FirstWorkflowTaskBackoff: in.GetWorkflowStartDelay(), Memo: in.GetMemo(),
+		SearchAttributes: in.GetSearchAttributes(), Header: in.GetHeader(), WorkflowId: r.id,
+		Priority: in.GetPriority(), RootWorkflowExecution: r.execution(),
 	}
 	if before != nil {
 		r.first = before.first
@@ -259,7 +262,8 @@ func (r *run) startTask(t *workflowTask, identity string) *workflowservice.PollW
 	e := r.write(&historypb.HistoryEvent{
 		EventType: enumspb.EVENT_TYPE_WORKFLOW_TASK_STARTED,
 		Attributes: &historypb.HistoryEvent_WorkflowTaskStartedEventAttributes{WorkflowTaskStartedEventAttributes: &historypb.WorkflowTaskStartedEventAttributes{
-			ScheduledEventId: t.scheduledID, Identity: identity, RequestId: "r", HistorySizeBytes: int64(len(r.events) * 200),
+			ScheduledEventId: t.scheduledID, Identity: identity, RequestId: "r",
+			HistorySizeBytes: int64(len(r.events) * 200),
 		}},
 	})
 	t.startedID, t.token = e.EventId, string(r.s.token())
@@ -270,14 +274,16 @@ func (r *run) startTask(t *workflowTask, identity string) *workflowservice.PollW
 		r.write(&historypb.HistoryEvent{
 			EventType: enumspb.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT,
 			Attributes: &historypb.HistoryEvent_WorkflowTaskTimedOutEventAttributes{WorkflowTaskTimedOutEventAttributes: &historypb.WorkflowTaskTimedOutEventAttributes{
-				ScheduledEventId: t.scheduledID, StartedEventId: t.startedID, TimeoutType: enumspb.TIMEOUT_TYPE_START_TO_CLOSE,
+				ScheduledEventId: t.scheduledID, StartedEventId: t.startedID,
+				TimeoutType: enumspb.TIMEOUT_TYPE_START_TO_CLOSE,
 			}},
 		})
 		r.again()
 	})
 	return &workflowservice.PollWorkflowTaskQueueResponse{
-		TaskToken: []byte(r.runID + "/" + t.token), WorkflowExecution: r.execution(), WorkflowType: r.started.WorkflowType, PreviousStartedEventId: previous,
-		StartedEventId: t.startedID, Attempt: t.attempt, History: r.history(), WorkflowExecutionTaskQueue: r.started.TaskQueue,
+		TaskToken: []byte(r.runID + "/" + t.token), WorkflowExecution: r.execution(),
+		WorkflowType: r.started.WorkflowType, PreviousStartedEventId: previous, StartedEventId: t.startedID,
+		Attempt: t.attempt, History: r.history(), WorkflowExecutionTaskQueue: r.started.TaskQueue,
 		ScheduledTime: r.events[t.scheduledID-1].EventTime, StartedTime: e.EventTime,
 	}
 }
@@ -298,7 +304,9 @@ func (r *run) again() {
 	r.s.after(wait, "task-retry "+r.id, func() { r.schedule() })
 }
 
-func (r *run) signal(name string, input *commonpb.Payloads, identity string, header *commonpb.Header, requestID string) {
+func (r *run) signal(name string, input *commonpb.Payloads, identity string, header *commonpb.Header,
+	requestID string,
+) {
 	if requestID != "" {
 		if r.signals[requestID] {
 			return // the same request again
@@ -394,28 +402,35 @@ func (r *run) childEnded(initiated int64, ended *run, last *historypb.HistoryEve
 	case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
 		e.EventType = enumspb.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_COMPLETED
 		e.Attributes = &historypb.HistoryEvent_ChildWorkflowExecutionCompletedEventAttributes{ChildWorkflowExecutionCompletedEventAttributes: &historypb.ChildWorkflowExecutionCompletedEventAttributes{
-			Result: last.GetWorkflowExecutionCompletedEventAttributes().GetResult(), Namespace: r.s.o.Namespace, WorkflowExecution: ended.execution(), WorkflowType: c.typ, InitiatedEventId: initiated, StartedEventId: started(),
+			Result: last.GetWorkflowExecutionCompletedEventAttributes().GetResult(), Namespace: r.s.o.Namespace,
+			WorkflowExecution: ended.execution(), WorkflowType: c.typ, InitiatedEventId: initiated,
+			StartedEventId: started(),
 		}}
 	case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED:
 		e.EventType = enumspb.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_FAILED
 		e.Attributes = &historypb.HistoryEvent_ChildWorkflowExecutionFailedEventAttributes{ChildWorkflowExecutionFailedEventAttributes: &historypb.ChildWorkflowExecutionFailedEventAttributes{
-			Failure: last.GetWorkflowExecutionFailedEventAttributes().GetFailure(), Namespace: r.s.o.Namespace, WorkflowExecution: ended.execution(), WorkflowType: c.typ, InitiatedEventId: initiated, StartedEventId: started(),
-			RetryState: enumspb.RETRY_STATE_RETRY_POLICY_NOT_SET,
+			Failure: last.GetWorkflowExecutionFailedEventAttributes().GetFailure(), Namespace: r.s.o.Namespace,
+			WorkflowExecution: ended.execution(), WorkflowType: c.typ, InitiatedEventId: initiated,
+			StartedEventId: started(), RetryState: enumspb.RETRY_STATE_RETRY_POLICY_NOT_SET,
 		}}
 	case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED:
 		e.EventType = enumspb.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_CANCELED
 		e.Attributes = &historypb.HistoryEvent_ChildWorkflowExecutionCanceledEventAttributes{ChildWorkflowExecutionCanceledEventAttributes: &historypb.ChildWorkflowExecutionCanceledEventAttributes{
-			Details: last.GetWorkflowExecutionCanceledEventAttributes().GetDetails(), Namespace: r.s.o.Namespace, WorkflowExecution: ended.execution(), WorkflowType: c.typ, InitiatedEventId: initiated, StartedEventId: started(),
+			Details: last.GetWorkflowExecutionCanceledEventAttributes().GetDetails(), Namespace: r.s.o.Namespace,
+			WorkflowExecution: ended.execution(), WorkflowType: c.typ, InitiatedEventId: initiated,
+			StartedEventId: started(),
 		}}
 	case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT:
 		e.EventType = enumspb.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_TIMED_OUT
 		e.Attributes = &historypb.HistoryEvent_ChildWorkflowExecutionTimedOutEventAttributes{ChildWorkflowExecutionTimedOutEventAttributes: &historypb.ChildWorkflowExecutionTimedOutEventAttributes{
-			Namespace: r.s.o.Namespace, WorkflowExecution: ended.execution(), WorkflowType: c.typ, InitiatedEventId: initiated, StartedEventId: started(), RetryState: enumspb.RETRY_STATE_TIMEOUT,
+			Namespace: r.s.o.Namespace, WorkflowExecution: ended.execution(), WorkflowType: c.typ,
+			InitiatedEventId: initiated, StartedEventId: started(), RetryState: enumspb.RETRY_STATE_TIMEOUT,
 		}}
 	default:
 		e.EventType = enumspb.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_TERMINATED
 		e.Attributes = &historypb.HistoryEvent_ChildWorkflowExecutionTerminatedEventAttributes{ChildWorkflowExecutionTerminatedEventAttributes: &historypb.ChildWorkflowExecutionTerminatedEventAttributes{
-			Namespace: r.s.o.Namespace, WorkflowExecution: ended.execution(), WorkflowType: c.typ, InitiatedEventId: initiated, StartedEventId: started(),
+			Namespace: r.s.o.Namespace, WorkflowExecution: ended.execution(), WorkflowType: c.typ,
+			InitiatedEventId: initiated, StartedEventId: started(),
 		}}
 	}
 	r.happen(e)
@@ -428,9 +443,11 @@ func (r *run) startChild(initiated int64, in *historypb.StartChildWorkflowExecut
 		return
 	}
 	made, _, err := r.s.start(&workflowservice.StartWorkflowExecutionRequest{
-		Namespace: r.s.o.Namespace, WorkflowId: in.WorkflowId, WorkflowType: in.WorkflowType, TaskQueue: in.TaskQueue, Input: in.Input,
-		WorkflowExecutionTimeout: in.WorkflowExecutionTimeout, WorkflowRunTimeout: in.WorkflowRunTimeout, WorkflowTaskTimeout: in.WorkflowTaskTimeout,
-		WorkflowIdReusePolicy: in.WorkflowIdReusePolicy, RetryPolicy: in.RetryPolicy, Memo: in.Memo, SearchAttributes: in.SearchAttributes, Header: in.Header, Priority: in.Priority,
+		Namespace: r.s.o.Namespace, WorkflowId: in.WorkflowId, WorkflowType: in.WorkflowType, TaskQueue: in.TaskQueue,
+		Input: in.Input, WorkflowExecutionTimeout: in.WorkflowExecutionTimeout,
+		WorkflowRunTimeout: in.WorkflowRunTimeout, WorkflowTaskTimeout: in.WorkflowTaskTimeout,
+		WorkflowIdReusePolicy: in.WorkflowIdReusePolicy, RetryPolicy: in.RetryPolicy, Memo: in.Memo,
+		SearchAttributes: in.SearchAttributes, Header: in.Header, Priority: in.Priority,
 		RequestId: fmt.Sprintf("%s/%d", r.runID, initiated),
 	}, &link{run: r, initiated: initiated})
 	if err != nil {
@@ -438,7 +455,8 @@ func (r *run) startChild(initiated int64, in *historypb.StartChildWorkflowExecut
 		r.happen(&historypb.HistoryEvent{
 			EventType: enumspb.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_FAILED,
 			Attributes: &historypb.HistoryEvent_StartChildWorkflowExecutionFailedEventAttributes{StartChildWorkflowExecutionFailedEventAttributes: &historypb.StartChildWorkflowExecutionFailedEventAttributes{
-				Namespace: r.s.o.Namespace, WorkflowId: in.WorkflowId, WorkflowType: in.WorkflowType, Cause: enumspb.START_CHILD_WORKFLOW_EXECUTION_FAILED_CAUSE_WORKFLOW_ALREADY_EXISTS,
+				Namespace: r.s.o.Namespace, WorkflowId: in.WorkflowId, WorkflowType: in.WorkflowType,
+				Cause:            enumspb.START_CHILD_WORKFLOW_EXECUTION_FAILED_CAUSE_WORKFLOW_ALREADY_EXISTS,
 				InitiatedEventId: initiated, WorkflowTaskCompletedEventId: in.WorkflowTaskCompletedEventId,
 			}},
 		})
@@ -448,7 +466,8 @@ func (r *run) startChild(initiated int64, in *historypb.StartChildWorkflowExecut
 	e := &historypb.HistoryEvent{
 		EventType: enumspb.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED,
 		Attributes: &historypb.HistoryEvent_ChildWorkflowExecutionStartedEventAttributes{ChildWorkflowExecutionStartedEventAttributes: &historypb.ChildWorkflowExecutionStartedEventAttributes{
-			Namespace: r.s.o.Namespace, InitiatedEventId: initiated, WorkflowExecution: made.execution(), WorkflowType: in.WorkflowType, Header: in.Header,
+			Namespace: r.s.o.Namespace, InitiatedEventId: initiated, WorkflowExecution: made.execution(),
+			WorkflowType: in.WorkflowType, Header: in.Header,
 		}},
 	}
 	r.happen(e)
@@ -466,12 +485,13 @@ func (r *run) offer(a *activity) {
 			}
 		})
 	}
-	r.s.enqueue(queueKey{a.attrs.TaskQueue.GetName(), enumspb.TASK_QUEUE_TYPE_ACTIVITY}, "activity "+r.activityName(a), func() any {
-		if r.activities[a.scheduledID] != a || a.token != "" || a.attempt != attempt {
-			return nil
-		}
-		return r.startActivity(a)
-	})
+	r.s.enqueue(queueKey{a.attrs.TaskQueue.GetName(), enumspb.TASK_QUEUE_TYPE_ACTIVITY}, "activity "+r.activityName(a),
+		func() any {
+			if r.activities[a.scheduledID] != a || a.token != "" || a.attempt != attempt {
+				return nil
+			}
+			return r.startActivity(a)
+		})
 }
 
 func (r *run) activityName(a *activity) string {
@@ -493,11 +513,13 @@ func (r *run) startActivity(a *activity) *workflowservice.PollActivityTaskQueueR
 	}
 	r.heartbeat(a)
 	return &workflowservice.PollActivityTaskQueueResponse{
-		TaskToken: r.activityToken(a), WorkflowNamespace: r.s.o.Namespace, WorkflowType: r.started.WorkflowType, WorkflowExecution: r.execution(),
-		ActivityType: a.attrs.ActivityType, ActivityId: a.attrs.ActivityId, Header: a.attrs.Header, Input: proto.CloneOf(a.attrs.Input), HeartbeatDetails: proto.CloneOf(a.details),
-		ScheduledTime: a.scheduledAt, CurrentAttemptScheduledTime: timestamppb.New(a.readyAt), StartedTime: a.startedAt, Attempt: a.attempt,
-		ScheduleToCloseTimeout: a.attrs.ScheduleToCloseTimeout, StartToCloseTimeout: a.attrs.StartToCloseTimeout, HeartbeatTimeout: a.attrs.HeartbeatTimeout, RetryPolicy: a.attrs.RetryPolicy,
-		Priority: a.attrs.Priority,
+		TaskToken: r.activityToken(a), WorkflowNamespace: r.s.o.Namespace, WorkflowType: r.started.WorkflowType,
+		WorkflowExecution: r.execution(), ActivityType: a.attrs.ActivityType, ActivityId: a.attrs.ActivityId,
+		Header: a.attrs.Header, Input: proto.CloneOf(a.attrs.Input), HeartbeatDetails: proto.CloneOf(a.details),
+		ScheduledTime: a.scheduledAt, CurrentAttemptScheduledTime: timestamppb.New(a.readyAt), StartedTime: a.startedAt,
+		Attempt: a.attempt, ScheduleToCloseTimeout: a.attrs.ScheduleToCloseTimeout,
+		StartToCloseTimeout: a.attrs.StartToCloseTimeout, HeartbeatTimeout: a.attrs.HeartbeatTimeout,
+		RetryPolicy: a.attrs.RetryPolicy, Priority: a.attrs.Priority,
 	}
 }
 
@@ -566,10 +588,12 @@ func (r *run) retry(a *activity, f *failurepb.Failure, asked time.Duration) enum
 	if coefficient == 0 {
 		coefficient = 2
 	}
-	if info := f.GetApplicationFailureInfo(); info != nil && (info.NonRetryable || slices.Contains(p.GetNonRetryableErrorTypes(), info.Type)) {
+	if info := f.GetApplicationFailureInfo(); info != nil &&
+		(info.NonRetryable || slices.Contains(p.GetNonRetryableErrorTypes(), info.Type)) {
 		return enumspb.RETRY_STATE_NON_RETRYABLE_FAILURE
 	}
-	if f.GetCanceledFailureInfo() != nil || f.GetTerminatedFailureInfo() != nil || f.GetServerFailureInfo().GetNonRetryable() {
+	if f.GetCanceledFailureInfo() != nil || f.GetTerminatedFailureInfo() != nil ||
+		f.GetServerFailureInfo().GetNonRetryable() {
 		return enumspb.RETRY_STATE_NON_RETRYABLE_FAILURE
 	}
 	if n := p.GetMaximumAttempts(); n > 0 && a.attempt >= n {
@@ -582,7 +606,8 @@ func (r *run) retry(a *activity, f *failurepb.Failure, asked time.Duration) enum
 	if asked > 0 {
 		wait = asked
 	}
-	if d := a.attrs.GetScheduleToCloseTimeout().AsDuration(); d > 0 && time.Now().Add(wait).After(a.scheduledAt.AsTime().Add(d)) {
+	if d := a.attrs.GetScheduleToCloseTimeout().AsDuration(); d > 0 &&
+		time.Now().Add(wait).After(a.scheduledAt.AsTime().Add(d)) {
 		return enumspb.RETRY_STATE_TIMEOUT
 	}
 	for _, t := range []*time.Timer{a.beat, a.startClose} {
@@ -609,7 +634,8 @@ func (r *run) endActivity(a *activity, last *historypb.HistoryEvent) {
 		started := &historypb.HistoryEvent{
 			EventType: enumspb.EVENT_TYPE_ACTIVITY_TASK_STARTED,
 			Attributes: &historypb.HistoryEvent_ActivityTaskStartedEventAttributes{ActivityTaskStartedEventAttributes: &historypb.ActivityTaskStartedEventAttributes{
-				ScheduledEventId: a.scheduledID, Identity: a.identity, RequestId: "r", Attempt: a.attempt, LastFailure: a.lastFailure,
+				ScheduledEventId: a.scheduledID, Identity: a.identity, RequestId: "r", Attempt: a.attempt,
+				LastFailure: a.lastFailure,
 			}},
 		}
 		if r.task != nil && r.task.startedID > 0 {

@@ -22,7 +22,9 @@ type schedule struct {
 }
 
 // CreateSchedule makes a schedule with one interval that skips overlaps.
-func (s *Service) CreateSchedule(_ context.Context, in *workflowservice.CreateScheduleRequest) (*workflowservice.CreateScheduleResponse, error) {
+func (s *Service) CreateSchedule(_ context.Context,
+	in *workflowservice.CreateScheduleRequest,
+) (*workflowservice.CreateScheduleResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.schedules[in.GetScheduleId()] != nil {
@@ -38,7 +40,9 @@ func (s *Service) CreateSchedule(_ context.Context, in *workflowservice.CreateSc
 }
 
 // UpdateSchedule replaces a schedule.
-func (s *Service) UpdateSchedule(_ context.Context, in *workflowservice.UpdateScheduleRequest) (*workflowservice.UpdateScheduleResponse, error) {
+func (s *Service) UpdateSchedule(_ context.Context,
+	in *workflowservice.UpdateScheduleRequest,
+) (*workflowservice.UpdateScheduleResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sc := s.schedules[in.GetScheduleId()]
@@ -54,18 +58,24 @@ func (s *Service) UpdateSchedule(_ context.Context, in *workflowservice.UpdateSc
 }
 
 // DescribeSchedule reads a schedule.
-func (s *Service) DescribeSchedule(_ context.Context, in *workflowservice.DescribeScheduleRequest) (*workflowservice.DescribeScheduleResponse, error) {
+func (s *Service) DescribeSchedule(_ context.Context,
+	in *workflowservice.DescribeScheduleRequest,
+) (*workflowservice.DescribeScheduleResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sc := s.schedules[in.GetScheduleId()]
 	if sc == nil {
 		return nil, serviceerror.NewNotFound("schedule not found")
 	}
-	return &workflowservice.DescribeScheduleResponse{Schedule: proto.CloneOf(sc.spec), Info: &schedulepb.ScheduleInfo{}}, nil
+	return &workflowservice.DescribeScheduleResponse{
+		Schedule: proto.CloneOf(sc.spec),
+		Info:     &schedulepb.ScheduleInfo{},
+	}, nil
 }
 
 func supported(sc *schedulepb.Schedule) error {
-	if len(sc.GetSpec().GetInterval()) != 1 || sc.GetSpec().GetInterval()[0].GetInterval().AsDuration() <= 0 || sc.GetAction().GetStartWorkflow() == nil ||
+	if len(sc.GetSpec().GetInterval()) != 1 || sc.GetSpec().GetInterval()[0].GetInterval().AsDuration() <= 0 ||
+		sc.GetAction().GetStartWorkflow() == nil ||
 		sc.GetPolicies().GetOverlapPolicy() != enumspb.SCHEDULE_OVERLAP_POLICY_SKIP {
 		return serviceerror.NewUnimplemented("schedules other than one interval that starts a workflow and skips overlaps")
 	}
@@ -93,10 +103,15 @@ func (s *Service) keep(sc *schedule) {
 	})
 }
 
-func request(namespace, id string, a *workflowpb.NewWorkflowExecutionInfo) *workflowservice.StartWorkflowExecutionRequest {
+func request(namespace, id string,
+	a *workflowpb.NewWorkflowExecutionInfo,
+) *workflowservice.StartWorkflowExecutionRequest {
 	return &workflowservice.StartWorkflowExecutionRequest{
-		Namespace: namespace, WorkflowId: id, WorkflowType: a.GetWorkflowType(), TaskQueue: a.GetTaskQueue(), Input: a.GetInput(), WorkflowExecutionTimeout: a.GetWorkflowExecutionTimeout(),
-		WorkflowRunTimeout: a.GetWorkflowRunTimeout(), WorkflowTaskTimeout: a.GetWorkflowTaskTimeout(), Memo: a.GetMemo(), SearchAttributes: a.GetSearchAttributes(), Header: a.GetHeader(),
-		UserMetadata: a.GetUserMetadata(), Priority: a.GetPriority(), RequestId: fmt.Sprintf("schedule/%s", id), Identity: "temporal-scheduler",
+		Namespace: namespace, WorkflowId: id, WorkflowType: a.GetWorkflowType(), TaskQueue: a.GetTaskQueue(),
+		Input: a.GetInput(), WorkflowExecutionTimeout: a.GetWorkflowExecutionTimeout(),
+		WorkflowRunTimeout: a.GetWorkflowRunTimeout(), WorkflowTaskTimeout: a.GetWorkflowTaskTimeout(),
+		Memo: a.GetMemo(), SearchAttributes: a.GetSearchAttributes(), Header: a.GetHeader(),
+		UserMetadata: a.GetUserMetadata(), Priority: a.GetPriority(), RequestId: fmt.Sprintf("schedule/%s", id),
+		Identity: "temporal-scheduler",
 	}
 }
