@@ -307,6 +307,9 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 		worker.Look{Name: "audit", Every: p.cfg.Pace.Of(10 * time.Second), Do: worker.LookAtAudit(&worker.Audit{Store: p.db, Log: p.log.Named("audit")})},
 		worker.Look{Name: "backup storage", Every: p.cfg.Pace.Of(time.Hour), Do: worker.LookAtBackupStorage(backups)},
 	)
+	for i := range looker.Looks { // more looks than that would only load Postgres, at any pace
+		looker.Looks[i].Every = max(looker.Looks[i].Every, 500*time.Millisecond)
+	}
 	if !slices.Contains(served, workflows.QueuePeriodic) {
 		looker.Looks = nil
 	}
