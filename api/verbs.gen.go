@@ -1111,7 +1111,7 @@ var verbs = []Verb{
 	{Operation: "createEnv", Method: "POST", Path: "/v1/apps/{app_id}/envs", Use: "env create NAME", Short: "Create an environment", Long: "Create an environment.\n\nCounts towards the org's max_envs. Repeating the request with the same Idempotency-Key\nreturns the existing environment (200). Without a key, a name that another environment of\nthe app has is refused with env_exists, which names that environment.", Example: "  prego env create prod --app shop --region eu", Args: []Flag{
 		{Name: "NAME", In: "body", Field: "name", Required: true},
 	}, Flags: []Flag{
-		{Name: "app", Help: "the app id", In: "path", Field: "app_id", Required: true},
+		{Name: "app", Help: "app of the env", In: "path", Field: "app_id", Required: true},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "region", Values: []string{"sg", "eu", "us"}, Required: true},
 	}, Body: "required", Table: &tables[21]},
 	{Operation: "createFleet", Method: "POST", Path: "/v1/fleets", Use: "fleet create NAME", Short: "Create a fleet", Long: "Create a fleet.\n\nCreates an empty fleet; use an action to add servers. Idempotent on fleet_id: a different\nbody is refused with fleet_conflict.", Example: "  prego fleet create web --role app --max 12 --policy spread", Args: []Flag{
@@ -1119,9 +1119,9 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "disallow", Help: "tags that it must not have", In: "body", Field: "constraint.disallow", Type: "list"},
 		{Name: "require", Help: "tags that the server must have", In: "body", Field: "constraint.require", Type: "list"},
-		{Name: "provider", Help: "the infra provider", In: "body", Field: "infra_provider", Default: "hetzner", Always: true},
+		{Name: "provider", Help: "infrastructure provider", In: "body", Field: "infra_provider", Default: "hetzner", Always: true},
 		{Name: "max", Help: "-1 for no limit", In: "body", Field: "max_size", Type: "int", Default: "-1", Always: true},
-		{Name: "min", Help: "the min size", In: "body", Field: "min_size", Type: "int"},
+		{Name: "min", Help: "minimum number of servers", In: "body", Field: "min_size", Type: "int"},
 		{Name: "patch-window", Help: "when it opens: a cron expression of five fields in UTC; never; empty for the environment's window", In: "body", Field: "patch_window.schedule", Empty: true},
 		{Name: "patch-window-for", Help: "how long it is open; by default 14400", In: "body", Field: "patch_window.seconds", Type: "duration"},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "region", Values: []string{"sg", "eu", "us"}},
@@ -1144,7 +1144,7 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "show the plan only", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "region", Help: "region, whatever the policy says", In: "body", Field: "inputs.region", Type: "string"},
 	}, Set: []Flag{
-		{Name: "action", Help: "the action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "NODE_CREATE", Required: true},
+		{Name: "action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "NODE_CREATE", Required: true},
 	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}"},
 	{Operation: "createFleetAction", Method: "POST", Path: "/v1/fleets/{fleet_id}/actions", Use: "fleet replace FLEET", Short: "Renew the servers of earlier specs", Long: "Renew the servers of earlier specs.\n\nQueues the action; the actions of a fleet run one at a time. Policies are evaluated when the\naction begins, and their results are in data. With dry_run nothing is written. Repeating\nthe request with the same Idempotency-Key returns the same action.", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
@@ -1153,7 +1153,7 @@ var verbs = []Verb{
 		{Name: "grace-period", Help: "how long tenants have to move off a server", In: "body", Field: "inputs.grace_period", Type: "duration"},
 		{Name: "max-surge", Help: "how many extra servers the fleet may have during the replacement; 1 without it", In: "body", Field: "inputs.max_surge", Type: "int"},
 	}, Set: []Flag{
-		{Name: "action", Help: "the action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_REPLACE", Required: true},
+		{Name: "action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_REPLACE", Required: true},
 	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Confirm: "replaces the servers of fleet"},
 	{Operation: "createFleetAction", Method: "POST", Path: "/v1/fleets/{fleet_id}/actions", Use: "fleet resize FLEET", Short: "Resize a fleet: --to, --by or --percent, within --min and --max", Long: "Resize a fleet: --to, --by or --percent, within --min and --max.\n\nQueues the action; the actions of a fleet run one at a time. Policies are evaluated when the\naction begins, and their results are in data. With dry_run nothing is written. Repeating\nthe request with the same Idempotency-Key returns the same action.", Example: "  prego fleet resize web --to 5 --watch", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
@@ -1163,7 +1163,7 @@ var verbs = []Verb{
 		{Name: "min", Help: "minimum, instead of the fleet's", In: "body", Field: "inputs.min_size", Type: "int"},
 		{Name: "min-step", Help: "minimum number of servers that --percent changes", In: "body", Field: "inputs.min_step", Type: "int"},
 	}, Set: []Flag{
-		{Name: "action", Help: "the action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_RESIZE", Required: true},
+		{Name: "action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_RESIZE", Required: true},
 	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Confirm: "may remove servers of fleet"},
 	{Operation: "createFleetAction", Method: "POST", Path: "/v1/fleets/{fleet_id}/actions", Use: "fleet scale-in FLEET", Short: "Remove servers", Long: "Remove servers.\n\nQueues the action; the actions of a fleet run one at a time. Policies are evaluated when the\naction begins, and their results are in data. With dry_run nothing is written. Repeating\nthe request with the same Idempotency-Key returns the same action.", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
@@ -1171,7 +1171,7 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "show the plan only", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "count", Help: "how many; as the scaling policy says, or 1, without it", In: "body", Field: "inputs.count", Type: "int"},
 	}, Set: []Flag{
-		{Name: "action", Help: "the action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_SCALE_IN", Required: true},
+		{Name: "action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_SCALE_IN", Required: true},
 	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Confirm: "removes servers of fleet"},
 	{Operation: "createFleetAction", Method: "POST", Path: "/v1/fleets/{fleet_id}/actions", Use: "fleet scale-out FLEET", Short: "Add servers", Long: "Add servers.\n\nQueues the action; the actions of a fleet run one at a time. Policies are evaluated when the\naction begins, and their results are in data. With dry_run nothing is written. Repeating\nthe request with the same Idempotency-Key returns the same action.", Example: "  prego fleet scale-out web --count 4 --dry-run", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
@@ -1180,18 +1180,18 @@ var verbs = []Verb{
 		{Name: "count", Help: "how many; as the scaling policy says, or 1, without it", In: "body", Field: "inputs.count", Type: "int"},
 		{Name: "region", Help: "only in this region", In: "body", Field: "inputs.regions", Type: "list"},
 	}, Set: []Flag{
-		{Name: "action", Help: "the action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_SCALE_OUT", Required: true},
+		{Name: "action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_SCALE_OUT", Required: true},
 	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}"},
 	{Operation: "createGroup", Method: "POST", Path: "/v1/envs/{env_id}/groups", Use: "group create ENV NAME [-- COMMAND…]", Short: "Create a process group", Long: "Create a process group.\n\nTakes the quota that its replicas need from the org, or is refused with quota_exceeded.\nIdempotent on the name: repeating the same body returns the existing group; a different body\nis refused with group_exists.", Example: "  prego group create prod web --image nginx:1.29 --memory 256M --port 80 --replicas 2", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
 		{Name: "NAME", In: "body", Field: "name", Required: true},
 	}, Flags: []Flag{
-		{Name: "replicas", Help: "the replicas", In: "body", Field: "replicas", Type: "int", Default: "1", Always: true},
-		{Name: "auto-rollback", Help: "the auto rollback", In: "body", Field: "rollout_policy.auto_rollback", Type: "bool"},
-		{Name: "max-failures", Help: "the max failures", In: "body", Field: "rollout_policy.max_failures", Type: "int"},
+		{Name: "replicas", Help: "number of instances", In: "body", Field: "replicas", Type: "int", Default: "1", Always: true},
+		{Name: "auto-rollback", Help: "go back to the last good release when a rollout fails", In: "body", Field: "rollout_policy.auto_rollback", Type: "bool"},
+		{Name: "max-failures", Help: "a rollout fails when more of its instances than this have failed (2 at first)", In: "body", Field: "rollout_policy.max_failures", Type: "int"},
 		{Name: "max-surge", Help: "a number of instances, or a percentage of the replicas", In: "body", Field: "rollout_policy.max_surge", Type: "share"},
 		{Name: "max-unavailable", Help: "a number of instances, or a percentage of the replicas", In: "body", Field: "rollout_policy.max_unavailable", Type: "share"},
-		{Name: "progress-deadline", Help: "the progress deadline seconds", In: "body", Field: "rollout_policy.progress_deadline_seconds", Type: "duration"},
+		{Name: "progress-deadline", Help: "a rollout fails after this time without another healthy instance (10m at first)", In: "body", Field: "rollout_policy.progress_deadline_seconds", Type: "duration"},
 		{Name: "disallow", Help: "tags that it must not have", In: "body", Field: "spec.constraint.disallow", Type: "list"},
 		{Name: "require", Help: "tags that the server must have", In: "body", Field: "spec.constraint.require", Type: "list"},
 		{Name: "cpu", Help: "CPUs, as a share: an instance can use more when they are idle", In: "body", Field: "spec.cpu_request", Type: "number", Default: "0.25", Always: true},
@@ -1204,7 +1204,7 @@ var verbs = []Verb{
 		{Name: "health-retries", Help: "an instance is unhealthy after this many failures in a row; 0 means 3", In: "body", Field: "spec.health.retries", Type: "int"},
 		{Name: "health-start-period", Help: "failures in this period after the start are ignored", In: "body", Field: "spec.health.start_period_seconds", Type: "duration"},
 		{Name: "health-timeout", Help: "time that one check may take; 0 means 5", In: "body", Field: "spec.health.timeout_seconds", Type: "duration"},
-		{Name: "image", Help: "the image", In: "body", Field: "spec.image"},
+		{Name: "image", Help: "container image", In: "body", Field: "spec.image"},
 		{Name: "memory", Help: "hard limit", In: "body", Field: "spec.memory_limit_bytes", Type: "memory", Default: "256M", Always: true},
 		{Name: "port", Help: "TCP ports that it listens on", In: "body", Field: "spec.ports", Type: "ints"},
 		{Name: "start-timeout", Help: "time within which it must become healthy; 0 means 90", In: "body", Field: "spec.start_timeout_seconds", Type: "duration"},
@@ -1230,13 +1230,13 @@ var verbs = []Verb{
 		{Name: "NAME", In: "body", Field: "policy_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "spec", Help: "by type", In: "body", Field: "spec", Type: "json"},
-		{Name: "type", Help: "the type", In: "body", Field: "type", Values: []string{"scaling", "region_placement", "deletion"}},
+		{Name: "type", Help: "needed with --spec only", In: "body", Field: "type", Values: []string{"scaling", "region_placement", "deletion"}},
 	}, Body: "required", Table: &tables[47]},
 	{Operation: "createRebalance", Method: "POST", Path: "/v1/rebalances", Use: "rebalance start", Short: "Run a plan that prego rebalance plan -o json has written", Long: "Run a plan that prego rebalance plan -o json has written.\n\nServers that the plan frees are cordoned, and tenants are moved, at_once at a time. It stops when more than\nmax_failures moves have failed, or when a receiving server does not answer; moved tenants stay, and servers\nwith remaining tenants are opened again. With remove_servers empty ones are deleted, as long as their fleet\nkeeps its min_size; message names the ones that stay. One runs at a time. A plan that no longer fits the\ncurrent state is refused with invalid_transition.", Flags: []Flag{
 		{Name: "at-once", Help: "tenants that are moving at a time; 0 for 4", In: "body", Field: "at_once", Type: "int", Default: "4", Always: true},
 		{Name: "max-failures", Help: "moves that may fail before it stops", In: "body", Field: "max_failures", Type: "int", Default: "0", Always: true},
-		{Name: "plan", Help: "the plan", In: "body", Field: "plan", Type: "string", Required: true},
-		{Name: "reason", Help: "the reason", In: "body", Field: "reason"},
+		{Name: "plan", Help: "file that holds the plan; - is standard input", In: "body", Field: "plan", Type: "string", Required: true},
+		{Name: "reason", Help: "reason for the record", In: "body", Field: "reason"},
 		{Name: "remove-servers", Help: "whether servers that are freed are deleted; a fleet keeps its min_size", In: "body", Field: "remove_servers", Type: "bool", Default: "false", Always: true},
 	}, Body: "required", Table: &tables[50], Say: "accepted: {rebalance_id}, {total} moves, {at_once} at once"},
 	{Operation: "createRelease", Method: "POST", Path: "/v1/releases", Use: "release create RELEASE", Short: "Create a release of the stack", Long: "Create a release of the stack.\n\nAn image for the benches of the fleet and, if they are given, the versions that sites must have of apps\nafterwards. Nothing happens until the release is started. Without rings the first ring is 5 percent of the\ntenants and the second the rest; servers outside the rings come last. Repeating the request returns the release;\na different release with the same name is stack_release_exists.", Example: "  prego release create 15.80 --image frappe/erpnext:v15.80.0 --apps frappe=15.80.1,erpnext=15.80.0 --canary t-6vq3nf4w2k8z --soak 1h", Args: []Flag{
@@ -1261,7 +1261,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "group", Help: "process group that serves the route", In: "body", Field: "group_id", Required: true},
 		{Name: "host", Help: "required for http and https, not allowed for tcp; ASCII, case-insensitive, no wildcards; a name by IDNA (RFC 5891)", In: "body", Field: "hostname"},
-		{Name: "port", Help: "the listen port", In: "body", Field: "listen_port", Type: "int", Default: "443", Always: true},
+		{Name: "port", Help: "port that callers use", In: "body", Field: "listen_port", Type: "int", Default: "443", Always: true},
 		{Name: "listener", Help: "the shared IPv6 address of the edge, or the environment's own IPv4 address", In: "body", Field: "listener", Values: []string{"shared_v6", "env_v4"}, Default: "shared_v6", Always: true},
 		{Name: "protocol", Help: "with https the port of the group speaks TLS itself; tcp has the port to itself", In: "body", Field: "protocol", Values: []string{"http", "https", "tcp"}, Default: "https", Always: true},
 		{Name: "target", Help: "port of the group's containers", In: "body", Field: "target_port", Type: "int", Default: "8080", Always: true},
@@ -1390,11 +1390,11 @@ var verbs = []Verb{
 	{Operation: "deployGroup", Method: "POST", Path: "/v1/groups/{group_id}/deploys", Use: "group deploy GROUP [-- COMMAND…]", Short: "Deploy a new release of a process group", Long: "Deploy a new release of a process group.\n\nInstances are replaced according to rollout_policy: at most max_surge more than replicas exist, and at\nmost max_unavailable fewer are healthy. If the org's quota has no room for an extra instance, a group of\nseveral instances stops one first (see deploy_message), and a group of one is refused with quota_exceeded. A\ngroup with a volume always stops its instance first. The rollout fails when more than max_failures of its\ninstances failed, or none became healthy for progress_deadline_seconds: the group then goes back to its last\ngood release, unless auto_rollback is false. Deploying the current spec again starts no rollout. The\nconstraint may be left out; a different one is refused with constraint_immutable.", Example: "  prego group deploy web --image nginx:1.30 --watch", Args: []Flag{
 		{Name: "GROUP", In: "path", Field: "group_id", Required: true},
 	}, Flags: []Flag{
-		{Name: "auto-rollback", Help: "the auto rollback", In: "body", Field: "rollout_policy.auto_rollback", Type: "bool"},
-		{Name: "max-failures", Help: "the max failures", In: "body", Field: "rollout_policy.max_failures", Type: "int"},
+		{Name: "auto-rollback", Help: "go back to the last good release when a rollout fails", In: "body", Field: "rollout_policy.auto_rollback", Type: "bool"},
+		{Name: "max-failures", Help: "a rollout fails when more of its instances than this have failed (2 at first)", In: "body", Field: "rollout_policy.max_failures", Type: "int"},
 		{Name: "max-surge", Help: "a number of instances, or a percentage of the replicas", In: "body", Field: "rollout_policy.max_surge", Type: "share"},
 		{Name: "max-unavailable", Help: "a number of instances, or a percentage of the replicas", In: "body", Field: "rollout_policy.max_unavailable", Type: "share"},
-		{Name: "progress-deadline", Help: "the progress deadline seconds", In: "body", Field: "rollout_policy.progress_deadline_seconds", Type: "duration"},
+		{Name: "progress-deadline", Help: "a rollout fails after this time without another healthy instance (10m at first)", In: "body", Field: "rollout_policy.progress_deadline_seconds", Type: "duration"},
 		{Name: "cpu", Help: "CPUs, as a share: an instance can use more when they are idle", In: "body", Field: "spec.cpu_request", Type: "number"},
 		{Name: "disk", Help: "disk of the server that placement counts for it, outside of volumes; it is not limited to it", In: "body", Field: "spec.disk_request_bytes", Type: "memory"},
 		{Name: "drain", Help: "time that a healthy instance runs on after it was taken out of service, before SIGTERM", In: "body", Field: "spec.drain_seconds", Type: "duration"},
@@ -1405,7 +1405,7 @@ var verbs = []Verb{
 		{Name: "health-retries", Help: "an instance is unhealthy after this many failures in a row; 0 means 3", In: "body", Field: "spec.health.retries", Type: "int"},
 		{Name: "health-start-period", Help: "failures in this period after the start are ignored", In: "body", Field: "spec.health.start_period_seconds", Type: "duration"},
 		{Name: "health-timeout", Help: "time that one check may take; 0 means 5", In: "body", Field: "spec.health.timeout_seconds", Type: "duration"},
-		{Name: "image", Help: "the image", In: "body", Field: "spec.image"},
+		{Name: "image", Help: "container image", In: "body", Field: "spec.image"},
 		{Name: "memory", Help: "hard limit", In: "body", Field: "spec.memory_limit_bytes", Type: "memory"},
 		{Name: "port", Help: "TCP ports that it listens on", In: "body", Field: "spec.ports", Type: "ints"},
 		{Name: "start-timeout", Help: "time within which it must become healthy; 0 means 90", In: "body", Field: "spec.start_timeout_seconds", Type: "duration"},
@@ -1935,10 +1935,10 @@ var verbs = []Verb{
 	{Operation: "overridePlacement", Method: "POST", Path: "/internal/placement-overrides", Use: "placement override TENANT", Short: "Force a tenant's placement", Long: "Force a tenant's placement.\n\nSkips capacity checks and ranking, but never the invariants. Every override is audited,\nwhether it succeeds or not. A server that the tenant's constraint excludes is refused with\ncell_mismatch, unless ignore_constraint is set. A tenant that is already placed is\nrefused with tenant_already_placed.", Example: "  prego placement override acme-eu --app-server app-sgp-007 --reason \"colocate with parent tenant\"", Args: []Flag{
 		{Name: "TENANT", In: "body", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
-		{Name: "app-server", Help: "the force app server id", In: "body", Field: "force_app_server_id"},
+		{Name: "app-server", Help: "the app server or node", In: "body", Field: "force_app_server_id"},
 		{Name: "db-shard", Help: "force_app_server_id or force_db_shard_id is required", In: "body", Field: "force_db_shard_id"},
 		{Name: "ignore-constraint", Help: "ignore the constraint of the tenant and of its placement pools", In: "body", Field: "ignore_constraint", Type: "bool"},
-		{Name: "reason", Help: "the reason", In: "body", Field: "reason", Required: true},
+		{Name: "reason", Help: "reason for the audit", In: "body", Field: "reason", Required: true},
 	}, Body: "required", Say: "{outcome}: {app_server_id}, shard {db_shard_id}, pool {redis_pool_id}, site {pool_site_id}"},
 	{Operation: "pauseAgentRelease", Method: "POST", Path: "/v1/agent-releases/{version}/pause", Use: "agent release pause AGENT-RELEASE", Short: "Stop a release of the agent before the next server", Long: "Stop a release of the agent before the next server.\n\nServers with an offer continue.", Args: []Flag{
 		{Name: "AGENT-RELEASE", In: "path", Field: "version", Required: true},
@@ -1950,7 +1950,7 @@ var verbs = []Verb{
 		{Name: "RELEASE", In: "path", Field: "name", Required: true},
 	}, Table: &tables[63], Say: "release {name} is {status}"},
 	{Operation: "planPacking", Method: "POST", Path: "/v1/packing-plans", Use: "rebalance plan", Short: "Plan moves that empty app servers", Long: "Plan moves that empty app servers.\n\nLooks at the app servers as they are, and finds moves of tenants to other servers of the same region, network\nand tags after which servers are empty, first the servers that save most money per moved byte. A tenant's memory\nis its share of its server's usage above an empty server of the type. Nothing is changed; the plan can be\nsubmitted to /v1/rebalances. needed is proven: the tenants fit on no fewer servers.", Example: "  prego rebalance plan --region eu -o json >plan.json\n  prego rebalance start --plan plan.json --watch", Flags: []Flag{
-		{Name: "fleet", Help: "the fleet id", In: "body", Field: "fleet_id"},
+		{Name: "fleet", Help: "empty servers of this fleet only", In: "body", Field: "fleet_id"},
 		{Name: "max-moves", Help: "0 for no limit", In: "body", Field: "max_moves", Type: "int"},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "region", Values: []string{"sg", "eu", "us"}},
 	}, Body: "optional", Table: &tables[41]},
@@ -1985,22 +1985,22 @@ var verbs = []Verb{
 		{Name: "REGISTRY", In: "path", Field: "host", Required: true},
 	}, Flags: []Flag{
 		{Name: "password", Help: "a password or an access token", In: "body", Field: "password", Type: "secret", Required: true},
-		{Name: "username", Help: "the username", In: "body", Field: "username", Required: true},
+		{Name: "username", Help: "user who pulls", In: "body", Field: "username", Required: true},
 	}, Body: "required", Table: &tables[52]},
 	{Operation: "putStorageQuota", Method: "PUT", Path: "/v1/tenants/{tenant_id}/storage-quota", Use: "tenant storage-quota TENANT", Short: "Change a tenant's storage quota", Long: "Change a tenant's storage quota.\n\nChecks the org's max_total_volume_bytes. A site that is read-only because it exceeded its\nquota becomes writable once its next measurement is below the new quota.", Example: "  prego tenant storage-quota acme-eu --size 50GB", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
-		{Name: "gb", Help: "the gb", In: "body", Field: "gb", Type: "int"},
+		{Name: "gb", Help: "the quota in GB", In: "body", Field: "gb", Type: "int"},
 	}, Body: "required", Table: &tables[66]},
 	{Operation: "putTenantMail", Method: "PUT", Path: "/v1/tenants/{tenant_id}/mail", Use: "tenant mail set TENANT", Short: "Set the mail server of a tenant's site", Long: "Set a tenant's mail server. The password of --login is read from a file or from standard input.", Example: "  prego tenant mail set acme-eu --server smtp.example.com --login erp --sender erp@example.com < password", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
-		{Name: "login", Help: "the login", In: "body", Field: "login"},
+		{Name: "login", Help: "user to log in as (default: no login)", In: "body", Field: "login"},
 		{Name: "password", Help: "required with a login", In: "body", Field: "password", Type: "secret"},
 		{Name: "port", Help: "not 465: implicit TLS is not supported", In: "body", Field: "port", Type: "int", Default: "587", Always: true},
 		{Name: "sender", Help: "sender address", In: "body", Field: "sender", Required: true},
-		{Name: "sender-name", Help: "the sender name", In: "body", Field: "sender_name"},
-		{Name: "server", Help: "the server", In: "body", Field: "server", Required: true},
+		{Name: "sender-name", Help: "sender's name", In: "body", Field: "sender_name"},
+		{Name: "server", Help: "the mail server's name", In: "body", Field: "server", Required: true},
 		{Name: "tls", Help: "use STARTTLS; required with a login", In: "body", Field: "tls", Type: "bool", Default: "true", Always: true},
 	}, Body: "required"},
 	{Operation: "putWarmPool", Method: "PUT", Path: "/v1/warm-pools/{region}/{plan}", Use: "pool warm set REGION PLAN SERVERS", Short: "Set the size of a warm pool", Example: "  prego pool warm set eu starter 2", Args: []Flag{
@@ -2107,7 +2107,7 @@ var verbs = []Verb{
 	{Operation: "setBackupLimit", Method: "PUT", Path: "/v1/orgs/{org_id}/backup-space", Use: "backup space set ORG", Short: "Set an org's own limit of bytes in backups", Long: "Set an org's own limit of bytes in backups.\n\nA limit below the usage deletes nothing. Recorded in the org's events as org.backup_limit_set.", Example: "  prego backup space set acme --limit 700GB --reason \"contract 4711\"", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 	}, Flags: []Flag{
-		{Name: "limit", Help: "the limit bytes", In: "body", Field: "limit_bytes", Type: "disk", Required: true},
+		{Name: "limit", Help: "in units of disks, like 700GB or 2T", In: "body", Field: "limit_bytes", Type: "disk", Required: true},
 		{Name: "reason", Help: "for the org's events", In: "body", Field: "reason", Required: true},
 	}, Body: "required", Table: &tables[11]},
 	{Operation: "setDefaultPlacementPool", Method: "PUT", Path: "/v1/placement-pools/{pool}/default", Use: "placement-pool default PLACEMENT-POOL", Short: "Make a placement pool the default", Long: "Make a placement pool the default.\n\nThe default pool applies to orgs that are associated with no pool. It replaces the previous\ndefault.", Args: []Flag{
@@ -2155,28 +2155,28 @@ var verbs = []Verb{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 		{Name: "DIMENSION", In: "path", Field: "dimension", Values: []string{"max_instances", "max_total_memory_bytes", "max_total_cpu_request", "max_envs", "max_apps", "max_routes", "max_public_ports", "max_ipv4_allocations", "max_hostnames", "max_volumes", "max_total_volume_bytes", "max_volume_attachments", "max_snapshots_per_volume", "max_restore_jobs", "max_log_streams", "max_exec_sessions", "max_exec_sessions_per_hour"}, Required: true},
 	}, Flags: []Flag{
-		{Name: "reason", Help: "the reason", In: "body", Field: "reason"},
+		{Name: "reason", Help: "reason for the org's events", In: "body", Field: "reason"},
 	}, Body: "optional", Table: &tables[40]},
 	{Operation: "updateFleet", Method: "PATCH", Path: "/v1/fleets/{fleet_id}", Use: "fleet update FLEET", Short: "Update a fleet", Long: "Update a fleet.\n\nFields that are left out keep their value. Existing servers do not change: use\nCLUSTER_REPLACE to bring them up to a new spec, including its tags. The constraint cannot be\nchanged (constraint_immutable).", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "disallow", Help: "tags that it must not have", In: "body", Field: "constraint.disallow", Type: "list"},
 		{Name: "require", Help: "tags that the server must have", In: "body", Field: "constraint.require", Type: "list"},
-		{Name: "max", Help: "the max size", In: "body", Field: "max_size", Type: "int"},
-		{Name: "min", Help: "the min size", In: "body", Field: "min_size", Type: "int"},
+		{Name: "max", Help: "maximum number of servers; -1 for none", In: "body", Field: "max_size", Type: "int"},
+		{Name: "min", Help: "minimum number of servers", In: "body", Field: "min_size", Type: "int"},
 		{Name: "patch-window", Help: "when it opens: a cron expression of five fields in UTC; never; empty for the environment's window", In: "body", Field: "patch_window.schedule", Empty: true},
 		{Name: "patch-window-for", Help: "how long it is open; by default 14400", In: "body", Field: "patch_window.seconds", Type: "duration"},
-		{Name: "serves-tenants", Help: "the serves tenants", In: "body", Field: "serves_tenants", Type: "bool"},
-		{Name: "serves-workloads", Help: "the serves workloads", In: "body", Field: "serves_workloads", Type: "bool"},
+		{Name: "serves-tenants", Help: "create servers here for waiting tenants", In: "body", Field: "serves_tenants", Type: "bool"},
+		{Name: "serves-workloads", Help: "create servers here for waiting instances of process groups", In: "body", Field: "serves_workloads", Type: "bool"},
 		{Name: "image", Help: "operating system image", In: "body", Field: "spec.image"},
 		{Name: "location", Help: "use this location", In: "body", Field: "spec.location"},
 		{Name: "network", Help: "create it in this private network, whose zone then decides about its location", In: "body", Field: "spec.network"},
 		{Name: "type", Help: "use this server type", In: "body", Field: "spec.server_type"},
 		{Name: "tag", Help: "placement tags without duplicates; stored in lower case; cannot be changed later", In: "body", Field: "spec.tags", Type: "list"},
 		{Name: "volume-gb", Help: "size of a data volume, 10 to 10000 GB; 0 for none", In: "body", Field: "spec.volume_gb", Type: "int"},
-		{Name: "workload-cpus", Help: "the workload cpus", In: "body", Field: "workload_cpus", Type: "number"},
-		{Name: "workload-disk", Help: "the workload disk bytes", In: "body", Field: "workload_disk_bytes", Type: "memory"},
-		{Name: "workload-memory", Help: "the workload memory bytes", In: "body", Field: "workload_memory_bytes", Type: "memory"},
+		{Name: "workload-cpus", Help: "CPUs that each server offers to workloads", In: "body", Field: "workload_cpus", Type: "number"},
+		{Name: "workload-disk", Help: "disk that each server offers to workloads; 0 for none", In: "body", Field: "workload_disk_bytes", Type: "memory"},
+		{Name: "workload-memory", Help: "memory that each server offers to workloads; 0 for none", In: "body", Field: "workload_memory_bytes", Type: "memory"},
 	}, Body: "required", Table: &tables[23]},
 	{Operation: "verifyAudit", Method: "GET", Path: "/v1/audit/verification", Use: "audit verify", Short: "Verify that no entry was changed or removed", Long: "Compute the chain of the audit anew, and compare. What was removed from the end, or written anew\nas a whole, is only found with a head that was kept elsewhere (prego audit head). The exit status\nis 3 if something is wrong.\n", Example: "  prego audit verify --head 4690:9d2f0c4be7a15d0c6a1bd3f06f8d2f4e1c7f5a90b3d8e2417c65a9f0e3b1d274", Flags: []Flag{
 		{Name: "from", Help: "number in the chain to begin with; the first that is kept if absent", In: "query", Field: "from"},
@@ -2185,19 +2185,19 @@ var verbs = []Verb{
 	{Operation: "whatIf", Method: "POST", Path: "/v1/placements/what-if", Use: "placement what-if", Short: "Compare a placement as it is with one under other circumstances", Long: "Compare a placement as it is with one under other circumstances.\n\nDecides twice on the live servers, with the funnel of each: on the request as it is, and with change. The\nrequest is a tenant's (tenant_id), as for placing another one like it, or is given (request). Nothing is\nreserved or stored.", Example: "  prego placement what-if --tenant acme-eu --cordon app-eu-1\n  prego placement what-if --region eu --plan starter --add-server app --add-tag gpu --to-require gpu", Flags: []Flag{
 		{Name: "add-network", Help: "its private network; that of the region's servers if they are in one", In: "body", Field: "change.add_server.network_id"},
 		{Name: "add-region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "change.add_server.region", Values: []string{"sg", "eu", "us"}},
-		{Name: "add-server", Help: "the role", In: "body", Field: "change.add_server.role", Values: []string{"app", "db-shard", "redis-pool", "node"}},
+		{Name: "add-server", Help: "role of one more server", In: "body", Field: "change.add_server.role", Values: []string{"app", "db-shard", "redis-pool", "node"}},
 		{Name: "add-type", Help: "for its price; every size takes tenants alike", In: "body", Field: "change.add_server.server_type"},
-		{Name: "add-tag", Help: "the tags", In: "body", Field: "change.add_server.tags", Type: "list"},
+		{Name: "add-tag", Help: "its tags", In: "body", Field: "change.add_server.tags", Type: "list"},
 		{Name: "to-disallow", Help: "tags that it must not have", In: "body", Field: "change.constraint.disallow", Type: "list"},
 		{Name: "to-require", Help: "tags that the server must have", In: "body", Field: "change.constraint.require", Type: "list"},
 		{Name: "cordon", Help: "servers that take no new tenants", In: "body", Field: "change.cordon", Type: "list"},
 		{Name: "to-plan", Help: "what a tenant pays for", In: "body", Field: "change.plan", Values: []string{"trial", "starter", "business", "enterprise"}},
 		{Name: "to-region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "change.region", Values: []string{"sg", "eu", "us"}},
-		{Name: "uncordon", Help: "the uncordon", In: "body", Field: "change.uncordon", Type: "list"},
+		{Name: "uncordon", Help: "server that takes new tenants again", In: "body", Field: "change.uncordon", Type: "list"},
 		{Name: "disallow", Help: "tags that it must not have", In: "body", Field: "request.constraint.disallow", Type: "list"},
 		{Name: "require", Help: "tags that the server must have", In: "body", Field: "request.constraint.require", Type: "list"},
 		{Name: "data-residency", Help: "ISO 3166 country code", In: "body", Field: "request.data_residency"},
-		{Name: "org", Help: "the org id", In: "body", Field: "request.org_id"},
+		{Name: "org", Help: "its org", In: "body", Field: "request.org_id"},
 		{Name: "plan", Help: "what a tenant pays for", In: "body", Field: "request.plan", Values: []string{"trial", "starter", "business", "enterprise"}},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "request.region", Values: []string{"sg", "eu", "us"}},
 		{Name: "tenant", Help: "as for placing another tenant like this; or else request", In: "body", Field: "tenant_id"},

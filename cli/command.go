@@ -83,7 +83,7 @@ func (o object) put(path string, v any) {
 	m[parts[len(parts)-1]] = v
 }
 
-// words are a verb's words without its arguments.
+// verbWords are a verb's words without its arguments.
 func verbWords(v *api.Verb) []string {
 	all := strings.Fields(v.Use)
 	n := slices.IndexFunc(all, func(w string) bool { return strings.ToLower(w) != w || strings.HasPrefix(w, "-") })
@@ -288,7 +288,7 @@ func (in *call) named(field, text string) (string, error) {
 	return in.resolve(what, text)
 }
 
-// given reports whether a flag of the contract's was given, or has a value that is always sent.
+// says reports whether a flag of the contract's was given, or has a value that is always sent.
 func (in *call) says(fl api.Flag) bool {
 	return fl.Always || fl.Type == "secret" && fl.Required || in.Flags().Lookup(fl.Name) != nil && in.Flags().Changed(fl.Name) ||
 		fl.Name == "status" && in.Flags().Changed("state")

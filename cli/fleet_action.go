@@ -46,7 +46,9 @@ var fleetAction = hook{
 // resizeFleet is an action whose adjustment is one of several flags.
 var resizeFleet = func() hook {
 	h := fleetAction
-	adjustments := map[string]string{"to": "EXACT_CAPACITY", "by": "CHANGE_IN_CAPACITY", "percent": "CHANGE_IN_PERCENTAGE"}
+	adjustments := map[string]string{
+		"to": "EXACT_CAPACITY", "by": "CHANGE_IN_CAPACITY", "percent": "CHANGE_IN_PERCENTAGE",
+	}
 	h.flags = func(cmd *cobra.Command, f *pflag.FlagSet) {
 		f.Bool("best-effort", false, "stay within the bounds instead of being refused")
 		f.Int("to", 0, "this many servers")

@@ -182,7 +182,9 @@ func (p *printer) made(words string, t thing) string {
 }
 
 // layouts are the functions that format a time.
-var layouts = map[string]string{"time": time.RFC3339, "day": time.DateOnly, "minute": "2006-01-02 15:04 MST", "clock": time.TimeOnly}
+var layouts = map[string]string{
+	"time": time.RFC3339, "day": time.DateOnly, "minute": "2006-01-02 15:04 MST", "clock": time.TimeOnly,
+}
 
 // cell formats a value for people.
 func (p *printer) cell(v any, format string) string {

@@ -126,7 +126,8 @@ func (o *operation) line(names []string, given func(name string) any) string {
 		if value == nil || said[name] || input != "" && strings.HasPrefix(name, "spec.") {
 			continue
 		}
-		if open, ok := value.(map[string]any); ok && slices.ContainsFunc(v.Flags, func(fl api.Flag) bool { return strings.HasPrefix(fl.Field, name+".") }) {
+		within := func(fl api.Flag) bool { return strings.HasPrefix(fl.Field, name+".") }
+		if open, ok := value.(map[string]any); ok && slices.ContainsFunc(v.Flags, within) {
 			for _, key := range slices.Sorted(maps.Keys(open)) { // an object with flags of its own
 				names = append(names, name+"."+key)
 			}
@@ -276,7 +277,9 @@ func when(said bool, arg string) []string {
 
 // adjustment is how a fleet is resized.
 func adjustment(v *api.Verb, kind any, given func(string) any) []string {
-	flag := map[string]string{"EXACT_CAPACITY": "--to", "CHANGE_IN_CAPACITY": "--by", "CHANGE_IN_PERCENTAGE": "--percent"}[flat(kind)]
+	flag := map[string]string{
+		"EXACT_CAPACITY": "--to", "CHANGE_IN_CAPACITY": "--by", "CHANGE_IN_PERCENTAGE": "--percent",
+	}[flat(kind)]
 	number := given("inputs.number")
 	if flag == "" || number == nil || v.Use != "fleet resize FLEET" {
 		return nil

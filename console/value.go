@@ -38,8 +38,10 @@ func (v value) Long() bool {
 var pages = sync.OnceValue(func() map[string]string {
 	out := map[string]string{
 		"pool_site_id": "", "provider_server_id": "", "redis_pool_id": "", "db_shard_id": "", // no pages
-		"from": "servers/", "to": "servers/", "replacement_id": "servers/", "source_server": "servers/", "target_server": "servers/", "workflow_id": "operations/",
-		"process_group_id": "groups/", "patch_wave_id": "patch-waves/", "release_id": "releases/", "agent_release_id": "agent-releases/", "placement_pool_id": "placement-pools/",
+		"from": "servers/", "to": "servers/", "replacement_id": "servers/", "source_server": "servers/", "target_server": "servers/",
+		"workflow_id":      "operations/",
+		"process_group_id": "groups/", "patch_wave_id": "patch-waves/",
+		"release_id": "releases/", "agent_release_id": "agent-releases/", "placement_pool_id": "placement-pools/",
 	}
 	_, things := described()
 	for _, t := range things {

@@ -363,6 +363,9 @@ func (g *generator) verb(method, path string, item *openapi3.PathItem, op *opena
 		if slices.ContainsFunc(v.Flags, func(o api.Flag) bool { return o.Name == fl.Name }) {
 			g.fail("%s: two inputs have the flag --%s; one is %s", where, fl.Name, fl.Field)
 		}
+		if fl.Help == "" {
+			g.fail("%s: neither its schema nor x-cli describes --%s", where, fl.Name)
+		}
 		v.Flags = append(v.Flags, fl)
 	}
 	if v.Confirm == "" && method == http.MethodDelete && v.Table == nil {
@@ -520,7 +523,7 @@ func (f *fields) body(s *openapi3.Schema, prefix string, required bool) {
 func (f *fields) add(in, name string, s *openapi3.Schema, help string, required bool) {
 	s = plain(s)
 	leaf := name[strings.LastIndexByte(name, '.')+1:]
-	fl := api.Flag{Name: flagOf(leaf), In: in, Field: name, Required: required, Help: sentence(cmp.Or(help, "The "+strings.ReplaceAll(leaf, "_", " ")))}
+	fl := api.Flag{Name: flagOf(leaf), In: in, Field: name, Required: required, Help: sentence(help)}
 	element := s
 	if s.Type.Is(openapi3.TypeArray) {
 		element = plain(s.Items.Value)

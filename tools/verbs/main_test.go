@@ -34,7 +34,7 @@ paths:
       operationId: changeThing
       summary: Change a thing
       x-cli: {use: thing change THING, flags: {colour: paint}, say: 'thing {name}'}
-      requestBody: {content: {application/json: {schema: {type: object, properties: {colour: {type: string}, size: {type: integer}}}}}}
+      requestBody: {content: {application/json: {schema: {type: object, properties: {colour: {type: string, description: Its colour}, size: {type: integer, description: Its size}}}}}}
       responses: {'200': {description: ok, content: {application/json: {schema: {$ref: '#/components/schemas/Thing'}}}}}
 components:
   schemas:
@@ -48,6 +48,7 @@ components:
 		"x-cli: {use: thing change THING, flags: {colour: paint}, say: 'thing {name}'}=>": "changeThing has neither an x-cli nor a reason",
 		"change THING=>change":               "nothing is the path's thing_id",
 		"change THING=>change THING OTHER":   "OTHER is no input",
+		", description: Its size=>":          "neither its schema nor x-cli describes --size",
 		"colour: paint=>color: paint":        "flags names color",
 		"colour: paint=>colour: size":        "two inputs have the flag --size",
 		"thing {name}=>thing {title}":        `"thing {title}" names title`,
