@@ -26,7 +26,7 @@ type AddressStore interface {
 func (a *OrgResources) MoveAddress(ctx context.Context, id string) error {
 	stop := keepAlive(ctx)
 	defer stop()
-	v, ok, err := a.Store.IPv4Run(ctx, id)
+	v, ok, err := a.Store.IPv4Record(ctx, id)
 	if err != nil || !ok || v.Status != workload.ResourceReady {
 		return err
 	}

@@ -32,7 +32,7 @@ func (a *Backups) FetchBackup(ctx context.Context, in FetchInput) error {
 	if err != nil {
 		return err
 	}
-	t, err := a.Tenants.Store.TenantRun(ctx, in.TenantID)
+	t, err := a.Tenants.Store.TenantRecord(ctx, in.TenantID)
 	if err != nil {
 		return fromTenantStore(err)
 	}
@@ -98,7 +98,7 @@ type siteAt struct {
 }
 
 // atOf is the site of a tenant's allocation.
-func atOf(t tenant.Run) siteAt {
+func atOf(t tenant.Record) siteAt {
 	return siteAt{ServerID: t.Allocation.AppServerID, Addr: t.AppServerHost, TenantID: t.TenantID, Site: t.Site, ID: fmt.Sprintf("%s-a%d", t.TenantID, t.Allocation.AllocationID)}
 }
 
@@ -109,7 +109,7 @@ func (s siteAt) command(what string, timeout time.Duration, args ...string) serv
 }
 
 // identityOf opens what opens a backup that is there.
-func (a *Backups) identityOf(ctx context.Context, b tenant.BackupRun) ([]byte, error) {
+func (a *Backups) identityOf(ctx context.Context, b tenant.BackupRecord) ([]byte, error) {
 	if b.State != tenant.BackupStored {
 		return nil, because(true, tenant.ReasonStorageRefused, fmt.Sprintf("backup %s is %s", b.BackupID, b.State))
 	}
@@ -130,7 +130,7 @@ func (a *Backups) identityOf(ctx context.Context, b tenant.BackupRun) ([]byte, e
 }
 
 // fetch has a host download a backup for a site, and check and open it.
-func (a *Backups) fetch(ctx context.Context, b tenant.BackupRun, at siteAt, name string) error {
+func (a *Backups) fetch(ctx context.Context, b tenant.BackupRecord, at siteAt, name string) error {
 	identity, err := a.identityOf(ctx, b)
 	if err != nil {
 		return err
@@ -145,7 +145,7 @@ func (a *Backups) fetch(ctx context.Context, b tenant.BackupRun, at siteAt, name
 }
 
 // fetchWith downloads a backup and has the host open it, which says what for if it does it twice.
-func (a *Backups) fetchWith(ctx context.Context, b tenant.BackupRun, at siteAt, name string, opens func(what string) error) error {
+func (a *Backups) fetchWith(ctx context.Context, b tenant.BackupRecord, at siteAt, name string, opens func(what string) error) error {
 	// The only one who says that this step is alive: what another one says would take the place
 	// of how far it is.
 	done := newFetch(ctx, b.BackupID, name)
@@ -171,7 +171,7 @@ func (a *Backups) fetchWith(ctx context.Context, b tenant.BackupRun, at siteAt, 
 
 // downloadAll downloads what the host lacks of a backup. The host says so if it has lost what an
 // earlier attempt brought: then all of it is downloaded.
-func (a *Backups) downloadAll(ctx context.Context, b tenant.BackupRun, at siteAt, done *fetching) error {
+func (a *Backups) downloadAll(ctx context.Context, b tenant.BackupRecord, at siteAt, done *fetching) error {
 	for done.next() <= b.Parts {
 		next, err := a.downloadParts(ctx, b, at, done.known.Load().Name, done.next())
 		if done.resumed && isBecause(err, prego.Reason(wire.FailedNoBackup)) {
@@ -217,7 +217,7 @@ func (a *Backups) notGood(ctx context.Context, id prego.BackupID, err error) err
 }
 
 // downloadParts downloads some parts from one on, and returns the next.
-func (a *Backups) downloadParts(ctx context.Context, b tenant.BackupRun, at siteAt, name string, from int) (next int, err error) {
+func (a *Backups) downloadParts(ctx context.Context, b tenant.BackupRecord, at siteAt, name string, from int) (next int, err error) {
 	url, err := a.Objects.PresignGet(ctx, b.Object, a.Settings.URLTTL)
 	if err != nil {
 		return from, ofStorage(err)

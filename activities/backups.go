@@ -57,7 +57,7 @@ type Transfers interface {
 type BackupStore interface {
 	SnapshotStore
 	RequestBackup(ctx context.Context, a tenant.BackupAsked) (tenant.Backup, error)
-	BackupRun(ctx context.Context, id prego.BackupID) (tenant.BackupRun, error)
+	BackupRecord(ctx context.Context, id prego.BackupID) (tenant.BackupRecord, error)
 	BackupKey(ctx context.Context, id prego.BackupID, recipient string, sealed tenant.SealedIdentity) error
 	BackupSealed(ctx context.Context, id prego.BackupID, b tenant.SealedBackup, partBytes int64, object, manifest string) error
 	BackupUpload(ctx context.Context, id prego.BackupID, uploadID, instead string) (bool, error)
@@ -76,10 +76,10 @@ type BackupStore interface {
 	FinalBackup(ctx context.Context, tenantID prego.TenantID) (*tenant.Backup, error)
 	AdmitBackups(ctx context.Context, perHost, perRegion, most int) ([]prego.BackupID, error)
 	BackupsLeft(ctx context.Context, quiet time.Duration, most int) ([]tenant.BackupLeft, error)
-	TenantsWithoutTurn(ctx context.Context, most int) ([]tenant.BackupTurn, error)
-	PutBackupTurns(ctx context.Context, turns []tenant.BackupTurn) error
-	DueBackupTurns(ctx context.Context, most int) ([]tenant.BackupTurn, error)
-	TakeBackupTurn(ctx context.Context, t tenant.BackupTurn, id prego.BackupID, by string) (bool, error)
+	UnscheduledTenants(ctx context.Context, most int) ([]tenant.BackupSchedule, error)
+	PutBackupSchedules(ctx context.Context, turns []tenant.BackupSchedule) error
+	DueBackups(ctx context.Context, most int) ([]tenant.BackupSchedule, error)
+	TakeDueBackup(ctx context.Context, t tenant.BackupSchedule, id prego.BackupID, by string) (bool, error)
 	BackupSpaces(ctx context.Context) (orgsOver int, bytes int64, err error)
 	VolumeBackupStore
 	LateBackups(ctx context.Context, after time.Duration, most int) ([]prego.TenantID, error)
@@ -165,31 +165,31 @@ type BackupPlan struct {
 
 // PlanStoredBackup reads the backup's row.
 func (a *Backups) PlanStoredBackup(ctx context.Context, id prego.BackupID) (BackupPlan, error) {
-	b, err := a.Store.BackupRun(ctx, id)
+	b, err := a.Store.BackupRecord(ctx, id)
 	if err != nil {
 		return BackupPlan{}, permanentIfCoded(err)
 	}
 	return BackupPlan{OrgID: b.OrgID, TenantID: b.TenantID, VolumeID: b.VolumeID, Kind: b.Kind, Done: !b.State.UnderWay(), Step: a.Tenants.Settings.StepTimeout, UploadFor: a.Settings.UploadFor}, nil
 }
 
-func (a *Backups) run(ctx context.Context, id prego.BackupID) (b tenant.BackupRun, t tenant.Run, err error) {
+func (a *Backups) run(ctx context.Context, id prego.BackupID) (b tenant.BackupRecord, t tenant.Record, err error) {
 	if a.Objects == nil {
 		return b, t, because(true, tenant.ReasonNoStorage, "no object storage is configured (PREGO_BACKUP_ENDPOINT)")
 	}
-	if b, err = a.Store.BackupRun(ctx, id); err != nil {
+	if b, err = a.Store.BackupRecord(ctx, id); err != nil {
 		return b, t, permanentIfCoded(err)
 	}
 	if b.VolumeID != "" {
 		return b, t, nil
 	}
-	if t, err = a.Tenants.Store.TenantRun(ctx, b.TenantID); err != nil {
+	if t, err = a.Tenants.Store.TenantRecord(ctx, b.TenantID); err != nil {
 		return b, t, fromTenantStore(err)
 	}
 	return b, t, nil
 }
 
 // runOnHost is run for a backup whose site is still where it is made.
-func (a *Backups) runOnHost(ctx context.Context, id prego.BackupID) (tenant.BackupRun, tenant.Run, error) {
+func (a *Backups) runOnHost(ctx context.Context, id prego.BackupID) (tenant.BackupRecord, tenant.Record, error) {
 	b, t, err := a.run(ctx, id)
 	if err == nil && b.VolumeID == "" && (t.Allocation == nil || t.Allocation.AppServerID != b.ServerID || t.Site != b.Site) {
 		err = because(true, tenant.ReasonBackupSuperseded, fmt.Sprintf("site %s is on server %s no longer", b.Site, b.ServerID))
@@ -229,7 +229,7 @@ func (a *Backups) MakeBackup(ctx context.Context, id prego.BackupID) error {
 }
 
 // sealed records what a host says that it sealed, of so many bytes.
-func (a *Backups) sealed(ctx context.Context, b tenant.BackupRun, report string, of int64, object, manifest string) error {
+func (a *Backups) sealed(ctx context.Context, b tenant.BackupRecord, report string, of int64, object, manifest string) error {
 	var sealed tenant.SealedBackup
 	err := json.Unmarshal([]byte(report), &sealed)
 	sealed.SHA256, sealed.PlainSHA256 = wire.Ungrouped(sealed.SHA256), wire.Ungrouped(sealed.PlainSHA256)
@@ -246,19 +246,19 @@ func (a *Backups) sealed(ctx context.Context, b tenant.BackupRun, report string,
 }
 
 // newIdentity makes and keeps a backup's identity; the private half is in the row only sealed.
-func (a *Backups) newIdentity(ctx context.Context, id prego.BackupID) (tenant.BackupRun, error) {
+func (a *Backups) newIdentity(ctx context.Context, id prego.BackupID) (tenant.BackupRecord, error) {
 	key, err := age.GenerateX25519Identity()
 	if err != nil {
-		return tenant.BackupRun{}, err
+		return tenant.BackupRecord{}, err
 	}
 	var sealed tenant.SealedIdentity
 	if sealed.Sealed, sealed.KeyID, err = a.Vault.Seal(tenant.BackupKeyFor(id), []byte(key.String())); err != nil {
-		return tenant.BackupRun{}, err
+		return tenant.BackupRecord{}, err
 	}
 	if err := a.Store.BackupKey(ctx, id, key.Recipient().String(), sealed); err != nil {
-		return tenant.BackupRun{}, err
+		return tenant.BackupRecord{}, err
 	}
-	return a.Store.BackupRun(ctx, id)
+	return a.Store.BackupRecord(ctx, id)
 }
 
 func isBecause(err error, reason prego.Reason) bool {
@@ -309,7 +309,7 @@ func (a *Backups) UploadBackup(ctx context.Context, id prego.BackupID) error {
 
 // missingParts are the parts that the upload lacks. An upload that the storage does not know
 // any more is begun anew, unless it was completed.
-func (a *Backups) missingParts(ctx context.Context, b *tenant.BackupRun) (missing []int, err error) {
+func (a *Backups) missingParts(ctx context.Context, b *tenant.BackupRecord) (missing []int, err error) {
 	var have []tenant.ObjectPart
 	if b.UploadID != "" {
 		have, err = a.Objects.Parts(ctx, b.Object, b.UploadID)
@@ -338,7 +338,7 @@ func (a *Backups) missingParts(ctx context.Context, b *tenant.BackupRun) (missin
 	return missing, nil
 }
 
-func (a *Backups) beginUpload(ctx context.Context, b *tenant.BackupRun) error {
+func (a *Backups) beginUpload(ctx context.Context, b *tenant.BackupRecord) error {
 	upload, err := a.Objects.Begin(ctx, b.Object)
 	if err != nil {
 		return ofStorage(err)
@@ -367,12 +367,12 @@ func (a *Backups) isThere(ctx context.Context, b tenant.Backup) (bool, error) {
 }
 
 // partOf is where a part begins, and how long it is.
-func partOf(b tenant.BackupRun, number int) (offset, bytes int64) {
+func partOf(b tenant.BackupRecord, number int) (offset, bytes int64) {
 	offset = int64(number-1) * b.PartBytes
 	return offset, min(b.PartBytes, b.Bytes-offset)
 }
 
-func (a *Backups) uploadParts(ctx context.Context, b tenant.BackupRun, at siteAt, numbers []int, last bool) error {
+func (a *Backups) uploadParts(ctx context.Context, b tenant.BackupRecord, at siteAt, numbers []int, last bool) error {
 	in := wire.TransferRequest{Site: at.Site, Volume: at.Volume, Backup: string(b.BackupID)}
 	for _, n := range numbers {
 		url, err := a.Objects.PresignPart(ctx, b.Object, b.UploadID, n, a.Settings.URLTTL)
@@ -493,7 +493,7 @@ func (a *Backups) SealManifest(ctx context.Context, id prego.BackupID) error {
 
 // complete makes an object of the parts. A repeated call finds it there; its parts are then
 // not known any more.
-func (a *Backups) complete(ctx context.Context, b tenant.BackupRun) ([]tenant.ObjectPart, error) {
+func (a *Backups) complete(ctx context.Context, b tenant.BackupRecord) ([]tenant.ObjectPart, error) {
 	parts, err := a.Objects.Parts(ctx, b.Object, b.UploadID)
 	if err == nil {
 		var sum int64
@@ -516,7 +516,7 @@ func (a *Backups) complete(ctx context.Context, b tenant.BackupRun) ([]tenant.Ob
 }
 
 // manifest is a backup's description, with a code that who can write to the bucket can't make.
-func (a *Backups) manifest(ctx context.Context, b tenant.BackupRun, t tenant.Run, parts []tenant.ObjectPart) ([]byte, error) {
+func (a *Backups) manifest(ctx context.Context, b tenant.BackupRecord, t tenant.Record, parts []tenant.ObjectPart) ([]byte, error) {
 	m := tenant.Manifest{
 		Format: 1, Environment: a.Settings.Environment, BackupID: b.BackupID, OrgID: b.OrgID, TenantID: b.TenantID, Slug: t.Slug, Plan: t.Plan, Region: t.Region,
 		ServerID: b.ServerID, Site: b.Site, Apps: t.Apps, Kind: b.Kind, TakenAt: *b.TakenAt, Object: b.Object, Bytes: b.Bytes, SHA256: b.SHA256,
@@ -649,7 +649,7 @@ type BackupGranted struct {
 // WantBackup accepts a backup that a run waits for. A tenant has one final backup, unless it
 // failed. While another backup of the tenant is under way this is tried again.
 func (a *Backups) WantBackup(ctx context.Context, in BackupWanted) (BackupGranted, error) {
-	t, err := a.Tenants.Store.TenantRun(ctx, in.TenantID)
+	t, err := a.Tenants.Store.TenantRecord(ctx, in.TenantID)
 	if err != nil {
 		return BackupGranted{}, fromTenantStore(err)
 	}

@@ -38,7 +38,7 @@ const ErrTypeOverdue = "overdue"
 func (a *Tenants) BuildTenant(ctx context.Context, ref tenant.Ref) error {
 	stop := keepAlive(ctx)
 	defer stop()
-	t, err := a.Store.TenantRun(ctx, ref.TenantID)
+	t, err := a.Store.TenantRecord(ctx, ref.TenantID)
 	switch {
 	case err != nil:
 		return fromTenantStore(err)
@@ -84,7 +84,7 @@ func (a *Tenants) BuildTenant(ctx context.Context, ref tenant.Ref) error {
 
 // promote takes a pool site into use for a tenant without apps: short commands, which are
 // recorded together, and on the timeline with the tenant's activation.
-func (a *Tenants) promote(ctx context.Context, ref tenant.Ref, t tenant.Run) error {
+func (a *Tenants) promote(ctx context.Context, ref tenant.Ref, t tenant.Record) error {
 	t.Site = tenant.SiteName(t.Slug, a.Settings.SiteDomain)
 	commands := append([]server.BenchCommand{a.obtain(t, t.Site), a.configure(t, t.Site)}, a.cacheCommands(t, t.Site, "")...)
 	making := len(commands)

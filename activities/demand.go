@@ -44,7 +44,7 @@ func (a *Tenants) newServerTags(ctx context.Context, region prego.Region, role p
 // shortage says why a tenant waits, and for servers of which roles. If no server
 // satisfies its constraint, none is created for it (placement-pools, "Auctioneer")
 // unless a fleet's would.
-func (a *Tenants) shortage(ctx context.Context, t tenant.Run, d placement.Decision) (prego.Reason, []prego.Role, error) {
+func (a *Tenants) shortage(ctx context.Context, t tenant.Record, d placement.Decision) (prego.Reason, []prego.Role, error) {
 	if d.Code != prego.CodeCellMismatch {
 		return prego.ReasonAwaitingCapacity, d.MissingRoles, nil
 	}

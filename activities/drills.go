@@ -22,7 +22,7 @@ type DrillStore interface {
 	DrillsUnderWay(ctx context.Context) (int, error)
 	BeginDrill(ctx context.Context, tenantID prego.TenantID, backupID prego.BackupID, domain, by string) (tenant.Drill, error)
 	BeginVolumeDrill(ctx context.Context, volumeID prego.VolumeID, backupID prego.BackupID, by string) (tenant.Drill, error)
-	DrillRun(ctx context.Context, id string) (tenant.DrillRun, error)
+	DrillRecord(ctx context.Context, id string) (tenant.DrillRecord, error)
 	FinishDrill(ctx context.Context, e tenant.DrillEnd, sooner time.Duration) error
 	DrillCleared(ctx context.Context, id string) error
 	DrillsLeft(ctx context.Context, quiet time.Duration) ([]tenant.DrillLeft, error)
@@ -85,7 +85,7 @@ type DrillPlan struct {
 
 // PlanDrill reads the drill's row.
 func (a *Drills) PlanDrill(ctx context.Context, id string) (DrillPlan, error) {
-	d, err := a.Store.DrillRun(ctx, id)
+	d, err := a.Store.DrillRecord(ctx, id)
 	if err != nil {
 		return DrillPlan{}, permanentIfCoded(err)
 	}
@@ -103,8 +103,8 @@ type DrillFound struct {
 }
 
 // place reads a drill, its server and its database's.
-func (a *Drills) place(ctx context.Context, id string) (d tenant.DrillRun, srv server.Server, shard *tenant.DataHost, err error) {
-	if d, err = a.Store.DrillRun(ctx, id); err != nil {
+func (a *Drills) place(ctx context.Context, id string) (d tenant.DrillRecord, srv server.Server, shard *tenant.DataHost, err error) {
+	if d, err = a.Store.DrillRecord(ctx, id); err != nil {
 		return d, srv, nil, permanentIfCoded(err)
 	}
 	if srv, err = a.Backups.Tenants.Store.GetServer(ctx, d.ServerID); err != nil {
@@ -140,7 +140,7 @@ func (a *Drills) RunDrill(ctx context.Context, id string) (out DrillFound, err e
 
 // trySite makes a site, restores the backup into it, held back, compares it with the backup and
 // asks it for an answer.
-func (a *Drills) trySite(ctx context.Context, d tenant.DrillRun, srv server.Server, shard *tenant.DataHost) (out wire.CheckedSite, err error) {
+func (a *Drills) trySite(ctx context.Context, d tenant.DrillRecord, srv server.Server, shard *tenant.DataHost) (out wire.CheckedSite, err error) {
 	stop := keepAlive(ctx)
 	defer stop()
 	id, t := d.DrillID, a.Backups.Tenants

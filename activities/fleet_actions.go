@@ -254,20 +254,20 @@ func (a *FleetActions) KeepFleetServer(ctx context.Context, serverID prego.Serve
 	return err
 }
 
-// FleetServerLook is the state of a server.
-type FleetServerLook struct {
+// FleetServerState is the state of a server.
+type FleetServerState struct {
 	Status  server.Status `json:"status"`
 	Reason  prego.Reason  `json:"reason,omitempty"`
 	Message string        `json:"message,omitempty"`
 }
 
-// LookAtFleetServer reads the state of a server.
-func (a *FleetActions) LookAtFleetServer(ctx context.Context, serverID prego.ServerID) (FleetServerLook, error) {
+// ReadFleetServer reads the state of a server.
+func (a *FleetActions) ReadFleetServer(ctx context.Context, serverID prego.ServerID) (FleetServerState, error) {
 	srv, err := a.Store.GetServer(ctx, serverID)
 	if err != nil {
-		return FleetServerLook{}, fromStore(err)
+		return FleetServerState{}, fromStore(err)
 	}
-	return FleetServerLook{Status: srv.Status, Reason: srv.StatusReason, Message: srv.StatusMessage}, nil
+	return FleetServerState{Status: srv.Status, Reason: srv.StatusReason, Message: srv.StatusMessage}, nil
 }
 
 // FleetActionResult is the outcome of an action.

@@ -78,7 +78,7 @@ func follows(report wire.VolumeReport, v workload.Volume) bool {
 func (a *OrgResources) GrowVolume(ctx context.Context, id prego.VolumeID) error {
 	stop := keepAlive(ctx)
 	defer stop()
-	v, ok, err := a.Store.VolumeRun(ctx, string(id))
+	v, ok, err := a.Store.VolumeRecord(ctx, string(id))
 	if err != nil || !ok || v.Status != workload.ResourceReady {
 		return err
 	}

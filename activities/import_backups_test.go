@@ -117,7 +117,7 @@ func TestBackupsAreImported(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []any{int64(10e9), "fsn1", prego.BackupID("bak-9")}, []any{copied.SizeBytes, copied.Location, job.BackupID})
 	require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenants`))
-	got, err := p.Store.TenantRun(ctx, "t-1")
+	got, err := p.Store.TenantRecord(ctx, "t-1")
 	require.NoError(t, err)
 	require.Equal(t, []any{tenant.Failed, prego.PlanBusiness, []string{"erpnext"}}, []any{got.State, got.Plan, got.Apps}, "as it was last")
 	lost, err := p.Store.LostTenants(ctx, prego.Plans(), 5)
@@ -125,7 +125,7 @@ func TestBackupsAreImported(t *testing.T) {
 	require.Empty(t, lost, "nobody restores it without being asked: its site may still be somewhere")
 
 	// What its run needs is there: the identity opens, and the restore is accepted.
-	b, err := p.Store.BackupRun(ctx, "bak-2")
+	b, err := p.Store.BackupRecord(ctx, "bak-2")
 	require.NoError(t, err)
 	secret, err := ours.Open(tenant.BackupKeyFor("bak-2"), b.KeyID, b.Sealed)
 	require.NoError(t, err)

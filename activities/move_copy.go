@@ -105,7 +105,7 @@ func (a *Moves) carry(ctx context.Context, m moving, name string, bytes int64) e
 	if err != nil {
 		return ofStorage(err)
 	}
-	in := tenant.BackupRun{Backup: tenant.Backup{Bytes: bytes, Parts: int((bytes + part - 1) / part)}, PartBytes: part}
+	in := tenant.BackupRecord{Backup: tenant.Backup{Bytes: bytes, Parts: int((bytes + part - 1) / part)}, PartBytes: part}
 	err = a.pieces(ctx, m, m.from, "upload", name, in, func(r *wire.TransferRequest, p wire.Piece) (err error) {
 		p.URL, err = b.Objects.PresignPart(ctx, object, upload, p.Number, b.Settings.URLTTL)
 		r.Upload = append(r.Upload, p)
@@ -138,7 +138,7 @@ func (a *Moves) carry(ctx context.Context, m moving, name string, bytes int64) e
 
 // pieces has a host transfer all pieces of an archive, some at a time. While the move can be undone, a full
 // disk ends it, which makes room on it again.
-func (a *Moves) pieces(ctx context.Context, m moving, t tenant.Run, verb, name string, of tenant.BackupRun, add func(*wire.TransferRequest, wire.Piece) error) error {
+func (a *Moves) pieces(ctx context.Context, m moving, t tenant.Record, verb, name string, of tenant.BackupRecord, add func(*wire.TransferRequest, wire.Piece) error) error {
 	most := min(batchPieces, int(max(1, batchBytes/of.PartBytes)))
 	for next := 1; next <= of.Parts; {
 		in := wire.TransferRequest{Site: m.Site, Backup: name}

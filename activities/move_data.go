@@ -153,7 +153,7 @@ func (a *Moves) thawData(ctx context.Context, m moving) error {
 
 // eraseData drops what a tenant has on a shard and in a pool that it does not have any more, or
 // did not get after all. A node's goes with its site.
-func (a *Moves) eraseData(ctx context.Context, m moving, t tenant.Run) error {
+func (a *Moves) eraseData(ctx context.Context, m moving, t tenant.Record) error {
 	al := t.Allocation
 	if m.MovesPool && al.OnPool && t.Pool.ServerID != "" && t.Pool.Status != server.Terminated {
 		c := a.Tenants.dataCommand(t.Pool, wire.KindRedisCLI, a.audit(ctx, m, "erase-user-"+string(t.Pool.ServerID)), nil, "erase-user", m.DatabaseName, strconv.Itoa(tenant.CacheDB(m.AllocationID)))
@@ -179,7 +179,7 @@ func (a *Moves) makeCache(ctx context.Context, m moving) error {
 	return err
 }
 
-func (a *Moves) connectCache(ctx context.Context, m moving, t tenant.Run) server.BenchCommand {
+func (a *Moves) connectCache(ctx context.Context, m moving, t tenant.Record) server.BenchCommand {
 	c := command(t, a.audit(ctx, m, "connect-cache"), a.Tenants.Settings.CommandTimeout, "--site", m.Site, "connect-cache", t.Pool.Address, strconv.Itoa(tenant.CacheDB(m.AllocationID)))
 	c.Secrets = a.Tenants.cacheSecret(m.DatabaseName, t.Allocation.PasswordVersion)
 	return c
@@ -187,7 +187,7 @@ func (a *Moves) connectCache(ctx context.Context, m moving, t tenant.Run) server
 
 // connect brings a site that stays on its host to its database and its cache, of the new place or of
 // the old one.
-func (a *Moves) connect(ctx context.Context, m moving, t tenant.Run) error {
+func (a *Moves) connect(ctx context.Context, m moving, t tenant.Record) error {
 	var cs []server.BenchCommand
 	if m.MovesData() {
 		c := command(t, a.audit(ctx, m, "connect-database"), a.Tenants.Settings.CommandTimeout, "--site", m.Site, "connect-database", t.Shard.Address)

@@ -29,7 +29,7 @@ func (a *Moves) SwitchMove(ctx context.Context, in SwitchInput) (prego.ServerID,
 		return "", err
 	}
 	a.Tenants.hook("move/switched")
-	m, err := a.Store.MoveRun(ctx, in.MoveID)
+	m, err := a.Store.MoveRecord(ctx, in.MoveID)
 	return m.ToServerID, err
 }
 
@@ -59,7 +59,7 @@ func (a *Moves) MoveOpened(ctx context.Context, id prego.MoveID) error {
 	if err := a.Store.MoveOpened(ctx, id); err != nil {
 		return err
 	}
-	m, err := a.Store.MoveRun(ctx, id)
+	m, err := a.Store.MoveRecord(ctx, id)
 	if err == nil {
 		a.wake(ctx, m.Move)
 	}
@@ -185,7 +185,7 @@ func (a *Moves) grant(ctx context.Context, m moving, app prego.ServerID, address
 
 // leave deletes the site's directory on a server that it is not on, and its database if that is
 // there, too.
-func (a *Moves) leave(ctx context.Context, m moving, t tenant.Run) error {
+func (a *Moves) leave(ctx context.Context, m moving, t tenant.Record) error {
 	if t.AppServerStatus == server.Terminated || t.Allocation.AppServerID == "" {
 		return nil
 	}
@@ -197,7 +197,7 @@ func (a *Moves) leave(ctx context.Context, m moving, t tenant.Run) error {
 	return err
 }
 
-func (a *Moves) dropPacked(ctx context.Context, m moving, t tenant.Run) error {
+func (a *Moves) dropPacked(ctx context.Context, m moving, t tenant.Record) error {
 	if m.MovesData() {
 		_, err := a.run(ctx, m, t, "drop", a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "drop-packed", string(m.MoveID), "all")
 		return err

@@ -20,7 +20,7 @@ import (
 
 // MoveStore is the part of Postgres that moves of tenants use.
 type MoveStore interface {
-	MoveRun(ctx context.Context, id prego.MoveID) (tenant.MoveRun, error)
+	MoveRecord(ctx context.Context, id prego.MoveID) (tenant.MoveRecord, error)
 	ReserveMove(ctx context.Context, id prego.MoveID, p tenant.MovePlace) (ok bool, err error)
 	MoveCopied(ctx context.Context, id prego.MoveID, bytes int64, archives int) error
 	FreezeMove(ctx context.Context, id prego.MoveID) (waits string, err error)
@@ -97,7 +97,7 @@ type MovePlan struct {
 
 // PlanMove reads a move's row.
 func (a *Moves) PlanMove(ctx context.Context, id prego.MoveID) (MovePlan, error) {
-	m, err := a.Store.MoveRun(ctx, id)
+	m, err := a.Store.MoveRecord(ctx, id)
 	s := a.Settings
 	return MovePlan{
 		State: m.State, OrgID: m.OrgID, TenantID: m.TenantID, From: m.FromServerID, To: m.ToServerID, Cancelled: m.CancelRequestedAt != nil, Returned: m.Returned && !m.State.Ended(),
@@ -107,8 +107,8 @@ func (a *Moves) PlanMove(ctx context.Context, id prego.MoveID) (MovePlan, error)
 
 // moving is a move with its tenant as seen from both ends.
 type moving struct {
-	tenant.MoveRun
-	from, to tenant.Run
+	tenant.MoveRecord
+	from, to tenant.Record
 	// unreplaced: the tenant's place is lost, and no restored site stands in for it yet. What the move has on other
 	// servers may be the newest copy of its data.
 	unreplaced bool
@@ -124,15 +124,15 @@ func (m moving) awaitReplacement() error {
 }
 
 func (a *Moves) read(ctx context.Context, id prego.MoveID) (m moving, err error) {
-	if m.MoveRun, err = a.Store.MoveRun(ctx, id); err != nil {
+	if m.MoveRecord, err = a.Store.MoveRecord(ctx, id); err != nil {
 		return m, permanentIfCoded(err)
 	}
-	t, err := a.Tenants.Store.TenantRun(ctx, m.TenantID)
+	t, err := a.Tenants.Store.TenantRecord(ctx, m.TenantID)
 	if err != nil {
 		return m, fromTenantStore(err)
 	}
 	m.unreplaced = t.LostAt != nil && t.Site == "" && (t.State == tenant.Failed || t.State == tenant.Provisioning)
-	at := func(id prego.ServerID, host, address, status string) tenant.Run {
+	at := func(id prego.ServerID, host, address, status string) tenant.Record {
 		out := t
 		al := tenant.Allocation{AllocationID: m.AllocationID, TenantID: m.TenantID, DatabaseName: m.DatabaseName}
 		if t.Allocation != nil {
@@ -173,7 +173,7 @@ func (a *Moves) undoable(ctx context.Context, id prego.MoveID) (moving, error) {
 }
 
 // run has a host run a command for a move, and returns what it printed.
-func (a *Moves) run(ctx context.Context, m moving, t tenant.Run, what string, timeout time.Duration, secrets map[string]string, args ...string) (string, error) {
+func (a *Moves) run(ctx context.Context, m moving, t tenant.Record, what string, timeout time.Duration, secrets map[string]string, args ...string) (string, error) {
 	c := command(t, a.audit(ctx, m, string(t.Allocation.AppServerID)+"-"+what), timeout, args...)
 	c.Secrets = secrets
 	out, err := a.Tenants.bench(ctx, c)

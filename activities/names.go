@@ -71,7 +71,7 @@ type NameStore interface {
 
 	DomainsDue(ctx context.Context) (bool, error)
 	TakeDomains(ctx context.Context, limit int, lease time.Duration) ([]org.Domain, error)
-	DomainSeen(ctx context.Context, d org.Domain, look org.DomainLook, rules org.DomainRules) (org.Domain, error)
+	DomainSeen(ctx context.Context, d org.Domain, look org.DomainAnswer, rules org.DomainRules) (org.Domain, error)
 	ForgetDomains(ctx context.Context) (int, error)
 }
 
@@ -376,8 +376,8 @@ func (a *Names) ours(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-func (a *Names) look(ctx context.Context, d org.Domain, ours []string) org.DomainLook {
-	look := org.DomainLook{At: time.Now().UTC().Truncate(time.Microsecond)}
+func (a *Names) look(ctx context.Context, d org.Domain, ours []string) org.DomainAnswer {
+	look := org.DomainAnswer{At: time.Now().UTC().Truncate(time.Microsecond)}
 	texts, err := a.Resolver.TXT(ctx, d.ChallengeName())
 	if err != nil {
 		look.Failed = prego.Redact(err.Error())

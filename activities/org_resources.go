@@ -15,11 +15,11 @@ import (
 // OrgResourceStore is the part of Postgres that holds orgs' addresses and volumes.
 type OrgResourceStore interface {
 	AddressStore
-	IPv4Run(ctx context.Context, id string) (a workload.IPv4Allocation, ok bool, err error)
+	IPv4Record(ctx context.Context, id string) (a workload.IPv4Allocation, ok bool, err error)
 	IPv4Made(ctx context.Context, a workload.IPv4Allocation, providerID, address string) error
 	IPv4Waits(ctx context.Context, id string, reason prego.Reason, message string, failed bool) error
 	IPv4Gone(ctx context.Context, a workload.IPv4Allocation) error
-	VolumeRun(ctx context.Context, id string) (v workload.Volume, ok bool, err error)
+	VolumeRecord(ctx context.Context, id string) (v workload.Volume, ok bool, err error)
 	VolumeMade(ctx context.Context, v workload.Volume, providerID string) error
 	VolumeWaits(ctx context.Context, id string, reason prego.Reason, message string, failed bool) error
 	VolumeGone(ctx context.Context, v workload.Volume) error
@@ -109,10 +109,10 @@ type orgResource struct {
 func (a *OrgResources) read(ctx context.Context, ref OrgResourceRef) (r orgResource, ok bool, err error) {
 	switch ref.Kind {
 	case server.ResourceFloatingIP:
-		v, ok, err := a.Store.IPv4Run(ctx, ref.ID)
+		v, ok, err := a.Store.IPv4Record(ctx, ref.ID)
 		return orgResource{kind: ref.Kind, org: string(v.OrgID), name: v.Name, location: v.Location, providerID: v.ProviderID, provider: v.Provider, status: v.Status, address: v}, ok, err
 	case server.ResourceVolume:
-		v, ok, err := a.Store.VolumeRun(ctx, ref.ID)
+		v, ok, err := a.Store.VolumeRecord(ctx, ref.ID)
 		return orgResource{kind: ref.Kind, org: string(v.OrgID), name: v.ProviderName, location: v.Location, providerID: v.ProviderID, provider: v.Provider, status: v.Status, volume: v}, ok, err
 	case server.ResourceServer, server.ResourceFirewall, server.ResourcePlacementGroup, server.ResourcePrimaryIP:
 	}
@@ -299,7 +299,7 @@ func (a *OrgResources) DetachLeftVolume(ctx context.Context, volumeID prego.Volu
 	if err != nil {
 		return err
 	}
-	v, ok, err := a.Store.VolumeRun(ctx, string(volumeID))
+	v, ok, err := a.Store.VolumeRecord(ctx, string(volumeID))
 	if err != nil {
 		return err
 	}
@@ -375,7 +375,7 @@ func (a *OrgResources) attachGroupVolumes(ctx context.Context, in GroupVolumesIn
 	}
 	mounts := []GroupMount{}
 	for _, t := range attachments {
-		v, ok, err := a.Store.VolumeRun(ctx, string(t.VolumeID))
+		v, ok, err := a.Store.VolumeRecord(ctx, string(t.VolumeID))
 		if err != nil {
 			return nil, err
 		}
@@ -437,7 +437,7 @@ func (a *OrgResources) detachGroupVolumes(ctx context.Context, in GroupVolumesIn
 		return err
 	}
 	for _, t := range attachments {
-		v, ok, err := a.Store.VolumeRun(ctx, string(t.VolumeID))
+		v, ok, err := a.Store.VolumeRecord(ctx, string(t.VolumeID))
 		if err != nil {
 			return err
 		}

@@ -142,7 +142,7 @@ func TestWithoutAServerThatSatisfiesNoneIsMade(t *testing.T) {
 	t.Parallel()
 	p := blueAndPlain(t)
 	s := p.growing()
-	ask := func(c prego.Constraint) tenant.Run {
+	ask := func(c prego.Constraint) tenant.Record {
 		tn := p.Tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.Constraint = c })
 		out, err := s.PlaceTenant(t.Context(), tenant.Ref{TenantID: tn.TenantID, Generation: 1})
 		require.NoError(t, err)

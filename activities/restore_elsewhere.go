@@ -19,7 +19,7 @@ import (
 
 // SiteRestorer brings what a tenant is restored from into its new site, and compares the two.
 type SiteRestorer interface {
-	RestoreInto(ctx context.Context, t tenant.Run) (RestoredSite, error)
+	RestoreInto(ctx context.Context, t tenant.Record) (RestoredSite, error)
 }
 
 // RestoredSite is what a site was restored from, and what was found in it.
@@ -42,7 +42,7 @@ type LossSettings struct {
 // The site of a lost tenant is restored under another name, with a database of another name, beside what the lost
 // place may have left on the same servers. Only when it stands, and was compared with the backup, is that erased, and
 // the site gets its name. A repeated step knows by the site's name in the row how far it was.
-func (a *Tenants) buildFromBackup(ctx context.Context, ref tenant.Ref, t tenant.Run) error {
+func (a *Tenants) buildFromBackup(ctx context.Context, ref tenant.Ref, t tenant.Record) error {
 	if t.RestoreFrom == "" {
 		return permanentErrorIn(StepRestore, ErrTypePermanent, "the tenant's site was lost, and an empty one is not made in its place")
 	}
@@ -85,7 +85,7 @@ func (a *Tenants) buildFromBackup(ctx context.Context, ref tenant.Ref, t tenant.
 }
 
 // makeToRestore makes the site that a backup is restored into. One of a pool is there.
-func (a *Tenants) makeToRestore(ctx context.Context, t tenant.Run) error {
+func (a *Tenants) makeToRestore(ctx context.Context, t tenant.Record) error {
 	if t.Allocation.PoolSiteID == "" {
 		if err := a.ensureDatabase(ctx, t); err != nil {
 			return err
@@ -100,7 +100,7 @@ func (a *Tenants) makeToRestore(ctx context.Context, t tenant.Run) error {
 
 // restoreInto restores the tenant's backup into the site that was reserved. A backup that turns out to be missing or
 // unreadable gives way to the next older one, unless the caller named it.
-func (a *Tenants) restoreInto(ctx context.Context, ref tenant.Ref, t tenant.Run) error {
+func (a *Tenants) restoreInto(ctx context.Context, ref tenant.Ref, t tenant.Record) error {
 	t.Site = t.Allocation.SiteName
 	for {
 		back, err := a.Restorer.RestoreInto(ctx, t)
@@ -125,10 +125,10 @@ func (a *Tenants) restoreInto(ctx context.Context, ref tenant.Ref, t tenant.Run)
 }
 
 // replaceLost erases what stands in the way of a restored site, and makes the site the tenant's.
-func (a *Tenants) replaceLost(ctx context.Context, ref tenant.Ref, t tenant.Run) error {
+func (a *Tenants) replaceLost(ctx context.Context, ref tenant.Ref, t tenant.Record) error {
 	if t.Moving {
 		// One of its two servers was lost. The move clears away what it left on the other one, now that it is replaced.
-		now, err := a.Store.TenantRun(ctx, t.TenantID)
+		now, err := a.Store.TenantRecord(ctx, t.TenantID)
 		if err != nil {
 			return fromTenantStore(err)
 		}
@@ -152,7 +152,7 @@ func (a *Tenants) replaceLost(ctx context.Context, ref tenant.Ref, t tenant.Run)
 const movingRetry = time.Second
 
 // restored is what the timeline says of it.
-func restored(t tenant.Run, back RestoredSite) tenant.Event {
+func restored(t tenant.Record, back RestoredSite) tenant.Event {
 	message := fmt.Sprintf("backup %s of %s: %d tables, %d rows, %d files", back.Backup.BackupID, back.Backup.TakenAt.UTC().Format(time.RFC3339), back.Checked.Tables, back.Checked.Rows, back.Checked.Files)
 	if t.LostAt != nil {
 		message += fmt.Sprintf(". What was written in the %d min before the server was lost is lost", tenant.LostMinutes(*back.Backup.TakenAt, *t.LostAt))
@@ -161,7 +161,7 @@ func restored(t tenant.Run, back RestoredSite) tenant.Event {
 }
 
 // onSiteInTurn are short commands on a tenant's site.
-func (a *Tenants) onSiteInTurn(t tenant.Run, what string, commands [][]string) (cs []server.BenchCommand) {
+func (a *Tenants) onSiteInTurn(t tenant.Record, what string, commands [][]string) (cs []server.BenchCommand) {
 	for i, args := range commands {
 		cs = append(cs, command(t, fmt.Sprintf("%s-%d", what, i), a.Settings.CommandTimeout, append([]string{"--site", t.Site}, args...)...))
 	}
@@ -171,7 +171,7 @@ func (a *Tenants) onSiteInTurn(t tenant.Run, what string, commands [][]string) (
 // clearLosses erases what the places that a tenant has lost left on servers that live on, once nothing needs it any
 // more: the tenant is restored, or its data is purged. What is on servers of the new place must be gone before that has
 // the tenant's names; the rest is tried again by the next sweep if it fails.
-func (a *Tenants) clearLosses(ctx context.Context, t tenant.Run) error {
+func (a *Tenants) clearLosses(ctx context.Context, t tenant.Record) error {
 	left, err := a.Store.LeftOfLosses(ctx, t.TenantID)
 	if err != nil {
 		return err
@@ -195,7 +195,7 @@ func (a *Tenants) clearLosses(ctx context.Context, t tenant.Run) error {
 func (a *Tenants) clearAllLosses(ctx context.Context) error {
 	ids, err := a.Store.UnclearedLosses(ctx)
 	for _, id := range ids {
-		t, runErr := a.Store.TenantRun(ctx, id)
+		t, runErr := a.Store.TenantRecord(ctx, id)
 		if runErr == nil {
 			runErr = a.clearLosses(ctx, t)
 		}
@@ -204,7 +204,7 @@ func (a *Tenants) clearAllLosses(ctx context.Context) error {
 	return err
 }
 
-func (a *Tenants) eraseLeft(ctx context.Context, t tenant.Run, l tenant.LeftPlace) error {
+func (a *Tenants) eraseLeft(ctx context.Context, t tenant.Record, l tenant.LeftPlace) error {
 	ctx, cancel := context.WithTimeout(ctx, a.Settings.SiteTimeout)
 	defer cancel()
 	was := t
@@ -234,7 +234,7 @@ const ErrNotRestored = "not_restored"
 
 // RestoreInto fetches the backup that a tenant is restored from to the host of its new site,
 // restores it there, held back, and compares the site with it.
-func (a *Backups) RestoreInto(ctx context.Context, t tenant.Run) (out RestoredSite, err error) {
+func (a *Backups) RestoreInto(ctx context.Context, t tenant.Record) (out RestoredSite, err error) {
 	b, _, err := a.run(ctx, t.RestoreFrom)
 	if err != nil {
 		return out, err
@@ -268,7 +268,7 @@ func (a *Backups) RestoreInto(ctx context.Context, t tenant.Run) (out RestoredSi
 
 // restoreAt restores a backup that a host has opened into a site, and compares the two. The site
 // is held back before anything of the backup is in it.
-func (a *Backups) restoreAt(ctx context.Context, b tenant.BackupRun, at siteAt, name string) (out wire.CheckedSite, err error) {
+func (a *Backups) restoreAt(ctx context.Context, b tenant.BackupRecord, at siteAt, name string) (out wire.CheckedSite, err error) {
 	for i, args := range append(tenant.Mute(), []string{"adopt-config", name}) {
 		if _, err := a.Tenants.bench(ctx, at.command(fmt.Sprintf("%s-mute-%d", name, i), a.Tenants.Settings.CommandTimeout, args...)); err != nil {
 			return out, err

@@ -333,7 +333,7 @@ func (a *Tenants) sweepTenants(ctx context.Context) (r SweepResult, err error) {
 		}
 	}
 	for _, id := range leftovers {
-		released, err := a.releaseLeftover(ctx, prego.TenantID(id))
+		released, err := a.freeLeftover(ctx, prego.TenantID(id))
 		if try.ok(err) && released {
 			r.Released++
 		}

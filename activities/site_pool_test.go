@@ -70,7 +70,7 @@ func TestAnEnterpriseSitePoolFills(t *testing.T) {
 			require.NoError(t, err)
 			require.Empty(t, low, "what is filled is not low")
 
-			tenant, err := p.Store.TenantRun(ctx, p.Tenant(prego.PlanEnterprise, nil).TenantID)
+			tenant, err := p.Store.TenantRecord(ctx, p.Tenant(prego.PlanEnterprise, nil).TenantID)
 			require.NoError(t, err)
 			d, err := p.Placer(nil).Place(ctx, tenant, nil, prego.ActorPlacementEngine)
 			require.NoError(t, err)

@@ -51,7 +51,7 @@ const maxUnknown = 5
 
 // forTenant runs a command for a tenant where it is placed. The host refuses it if it
 // names another tenant's site.
-func (a *Tenants) forTenant(ctx context.Context, t tenant.Run, what string, timeout time.Duration, args ...string) (string, error) {
+func (a *Tenants) forTenant(ctx context.Context, t tenant.Record, what string, timeout time.Duration, args ...string) (string, error) {
 	if t.Updating {
 		return "", temporal.NewApplicationErrorWithOptions(fmt.Sprintf("site %s is offline for a release, and is changed afterwards", t.Site), ErrTypeSiteUpdating,
 			temporal.ApplicationErrorOptions{NextRetryDelay: updatingRetry})
@@ -65,7 +65,7 @@ func (a *Tenants) forTenant(ctx context.Context, t tenant.Run, what string, time
 // updatingRetry is how often a step asks whether a release has opened its site again.
 const updatingRetry = 5 * time.Second
 
-func command(t tenant.Run, what string, timeout time.Duration, args ...string) server.BenchCommand {
+func command(t tenant.Record, what string, timeout time.Duration, args ...string) server.BenchCommand {
 	return server.BenchCommand{
 		ServerID: t.Allocation.AppServerID, Addr: t.AppServerHost, AuditID: auditID(t, what), TenantID: t.TenantID, Timeout: timeout, Args: args,
 	}
@@ -96,15 +96,15 @@ func (a *Tenants) forPool(ctx context.Context, srv server.Server, auditID string
 }
 
 // placed reads a tenant whose server accepts commands, with its allocation.
-func (a *Tenants) placed(ctx context.Context, ref tenant.Ref) (tenant.Run, error) {
-	t, err := a.Store.TenantRun(ctx, ref.TenantID)
+func (a *Tenants) placed(ctx context.Context, ref tenant.Ref) (tenant.Record, error) {
+	t, err := a.Store.TenantRecord(ctx, ref.TenantID)
 	if err != nil {
 		return t, fromTenantStore(err)
 	}
 	return asPlaced(t, ref)
 }
 
-func asPlaced(t tenant.Run, ref tenant.Ref) (tenant.Run, error) {
+func asPlaced(t tenant.Record, ref tenant.Ref) (tenant.Record, error) {
 	if err := inProvisioning(t, ref); err != nil {
 		return t, err
 	}
@@ -115,11 +115,11 @@ func asPlaced(t tenant.Run, ref tenant.Ref) (tenant.Run, error) {
 }
 
 // auditID names a command of a tenant's allocation.
-func auditID(t tenant.Run, what string) string {
+func auditID(t tenant.Record, what string) string {
 	return fmt.Sprintf("%s-a%d-%s", t.TenantID, t.Allocation.AllocationID, what)
 }
 
-func (a *Tenants) makeSite(ctx context.Context, ref tenant.Ref, t tenant.Run) (site string, err error) {
+func (a *Tenants) makeSite(ctx context.Context, ref tenant.Ref, t tenant.Record) (site string, err error) {
 	site = tenant.SiteName(t.Slug, a.Settings.SiteDomain)
 	if err := a.ensureDatabase(ctx, t); err != nil {
 		return "", err
@@ -132,7 +132,7 @@ func (a *Tenants) makeSite(ctx context.Context, ref tenant.Ref, t tenant.Run) (s
 }
 
 // finishSite makes a site that has its name the tenant's, with a cache.
-func (a *Tenants) finishSite(ctx context.Context, ref tenant.Ref, t tenant.Run, site string) error {
+func (a *Tenants) finishSite(ctx context.Context, ref tenant.Ref, t tenant.Record, site string) error {
 	if _, err := a.bench(ctx, a.configure(t, site)); err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (a *Tenants) finishSite(ctx context.Context, ref tenant.Ref, t tenant.Run, 
 }
 
 // siteStep is how the tenant comes by its site.
-func siteStep(t tenant.Run) tenant.Step {
+func siteStep(t tenant.Record) tenant.Step {
 	if t.Allocation.PoolSiteID != "" {
 		return tenant.StepSitePromoted
 	}
@@ -155,7 +155,7 @@ func siteStep(t tenant.Run) tenant.Step {
 }
 
 // configure writes into the site whose it is.
-func (a *Tenants) configure(t tenant.Run, site string) server.BenchCommand {
+func (a *Tenants) configure(t tenant.Record, site string) server.BenchCommand {
 	return command(t, "configure", a.Settings.CommandTimeout, tenant.SiteConfig{
 		"host_name": "https://" + site, "prego_tenant_id": t.TenantID, "prego_plan": t.Plan,
 		"prego_max_users": t.ExpectedUsers, "prego_storage_quota_gb": t.StorageQuotaGB,
@@ -163,7 +163,7 @@ func (a *Tenants) configure(t tenant.Run, site string) server.BenchCommand {
 }
 
 // obtain promotes the pool site, or creates one.
-func (a *Tenants) obtain(t tenant.Run, site string) server.BenchCommand {
+func (a *Tenants) obtain(t tenant.Record, site string) server.BenchCommand {
 	if t.Allocation.PoolSiteID != "" {
 		return a.promoteSite(t, site)
 	}
@@ -171,12 +171,12 @@ func (a *Tenants) obtain(t tenant.Run, site string) server.BenchCommand {
 }
 
 // promoteSite gives a site the tenant's name.
-func (a *Tenants) promoteSite(t tenant.Run, site string) server.BenchCommand {
+func (a *Tenants) promoteSite(t tenant.Record, site string) server.BenchCommand {
 	return command(t, "promote", a.Settings.CommandTimeout, "promote-site", t.Allocation.SiteName, site)
 }
 
 // createSite makes a site on demand, under the name that was reserved for it.
-func (a *Tenants) createSite(t tenant.Run) server.BenchCommand {
+func (a *Tenants) createSite(t tenant.Record) server.BenchCommand {
 	al := t.Allocation
 	var shard *tenant.DataHost
 	if al.OnShard {
@@ -187,12 +187,12 @@ func (a *Tenants) createSite(t tenant.Run) server.BenchCommand {
 
 // obtainSite promotes the pool site, or creates one. When repeated, it joins the
 // running command or gets its result.
-func (a *Tenants) obtainSite(ctx context.Context, t tenant.Run, site string) error {
+func (a *Tenants) obtainSite(ctx context.Context, t tenant.Record, site string) error {
 	_, err := a.bench(ctx, a.obtain(t, site))
 	return err
 }
 
-func (a *Tenants) installApps(ctx context.Context, ref tenant.Ref, t tenant.Run) error {
+func (a *Tenants) installApps(ctx context.Context, ref tenant.Ref, t tenant.Record) error {
 	for _, app := range t.Apps {
 		if _, err := a.forTenant(ctx, t, "app-"+app, a.Settings.AppTimeout, "--site", t.Site, "install-app", app); err != nil {
 			return err
@@ -204,7 +204,7 @@ func (a *Tenants) installApps(ctx context.Context, ref tenant.Ref, t tenant.Run)
 }
 
 // opening are the commands that open a site.
-func (a *Tenants) opening(t tenant.Run) []server.BenchCommand {
+func (a *Tenants) opening(t tenant.Record) []server.BenchCommand {
 	var cs []server.BenchCommand
 	if t.AdminEmail != "" {
 		cs = append(cs, command(t, "first-user", a.Settings.CommandTimeout, "--site", t.Site, "add-user", t.AdminEmail, t.AdminName))
@@ -213,7 +213,7 @@ func (a *Tenants) opening(t tenant.Run) []server.BenchCommand {
 }
 
 // opened is what the timeline says of it.
-func opened(t tenant.Run) []tenant.Event {
+func opened(t tenant.Record) []tenant.Event {
 	if t.AdminEmail == "" {
 		return nil
 	}
@@ -231,7 +231,7 @@ type DropInput struct {
 func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 	stop := keepAlive(ctx)
 	defer stop()
-	t, err := a.Store.TenantRun(ctx, in.TenantID)
+	t, err := a.Store.TenantRecord(ctx, in.TenantID)
 	if err != nil {
 		return fromTenantStore(err)
 	}
@@ -321,7 +321,7 @@ type ChangePlan struct {
 
 // PlanChange reads the state to bring a tenant into.
 func (a *Tenants) PlanChange(ctx context.Context, tenantID prego.TenantID) (ChangePlan, error) {
-	t, err := a.Store.TenantRun(ctx, tenantID)
+	t, err := a.Store.TenantRecord(ctx, tenantID)
 	if err != nil {
 		return ChangePlan{}, fromTenantStore(err)
 	}
@@ -332,26 +332,26 @@ func (a *Tenants) PlanChange(ctx context.Context, tenantID prego.TenantID) (Chan
 	}, nil
 }
 
-// MaintenanceInput asks to take a tenant's site offline or to bring it back.
-type MaintenanceInput struct {
+// OfflineInput asks to take a tenant's site offline or to bring it back.
+type OfflineInput struct {
 	TenantID prego.TenantID `json:"tenant_id"`
 	State    tenant.State   `json:"state"` // the state that asks for it
 	Off      bool           `json:"off"`   // bring the site back online
 }
 
-// SetMaintenance takes a site offline or brings it back. It does nothing if the tenant
+// SetOffline takes a site offline or brings it back. It does nothing if the tenant
 // has left the state meanwhile.
-func (a *Tenants) SetMaintenance(ctx context.Context, in MaintenanceInput) error {
+func (a *Tenants) SetOffline(ctx context.Context, in OfflineInput) error {
 	stop := keepAlive(ctx)
 	defer stop()
-	t, err := a.Store.TenantRun(ctx, in.TenantID)
+	t, err := a.Store.TenantRecord(ctx, in.TenantID)
 	if err != nil {
 		return fromTenantStore(err)
 	}
 	if t.State != in.State || t.Allocation == nil || t.Site == "" {
 		return nil
 	}
-	a.hook("maintenance/start")
+	a.hook("offline/start")
 	// The time of the change is part of the audit ids: a second suspension is a new
 	// command.
 	what := fmt.Sprintf("%d-%d", t.UpdatedAt.UnixMicro(), activity.GetInfo(ctx).Attempt)
@@ -365,12 +365,12 @@ func (a *Tenants) SetMaintenance(ctx context.Context, in MaintenanceInput) error
 		}
 		err = a.takeOffline(ctx, t, what)
 	}
-	a.hook("maintenance/done")
+	a.hook("offline/done")
 	return err
 }
 
 // onSite runs short commands on a tenant's site, one after the other, each verb once.
-func (a *Tenants) onSite(ctx context.Context, t tenant.Run, what string, commands ...[]string) error {
+func (a *Tenants) onSite(ctx context.Context, t tenant.Record, what string, commands ...[]string) error {
 	for _, c := range commands {
 		if _, err := a.forTenant(ctx, t, what+"-"+c[0], a.Settings.CommandTimeout, append([]string{"--site", t.Site}, c...)...); err != nil {
 			return err
@@ -396,7 +396,7 @@ func reading(on bool) []string {
 }
 
 // takeOffline stops a site from answering requests and from running its own jobs.
-func (a *Tenants) takeOffline(ctx context.Context, t tenant.Run, what string) error {
+func (a *Tenants) takeOffline(ctx context.Context, t tenant.Record, what string) error {
 	if t.ReadOnly {
 		if err := a.onSite(ctx, t, what+"-offline", reading(false)); err != nil {
 			return err
@@ -409,7 +409,7 @@ func (a *Tenants) takeOffline(ctx context.Context, t tenant.Run, what string) er
 }
 
 // putOnline makes a site serve again, read-only while it is above its storage quota.
-func (a *Tenants) putOnline(ctx context.Context, t tenant.Run, what string) error {
+func (a *Tenants) putOnline(ctx context.Context, t tenant.Record, what string) error {
 	if t.StorageLevel == tenant.StorageReadOnly {
 		// Recorded first, so that whoever takes the site offline has to undo it.
 		if err := a.Store.SiteReadOnly(ctx, t.TenantID, true); err != nil {
@@ -436,7 +436,7 @@ func (a *Tenants) putOnline(ctx context.Context, t tenant.Run, what string) erro
 func (a *Tenants) FinalBackup(ctx context.Context, tenantID prego.TenantID) error {
 	stop := keepAlive(ctx)
 	defer stop()
-	t, err := a.Store.TenantRun(ctx, tenantID)
+	t, err := a.Store.TenantRecord(ctx, tenantID)
 	if err != nil {
 		return fromTenantStore(err)
 	}
@@ -453,7 +453,7 @@ func (a *Tenants) FinalBackup(ctx context.Context, tenantID prego.TenantID) erro
 
 // backup backs up a tenant's site under a name. There is one backup per name, however
 // often it is requested.
-func (a *Tenants) backup(ctx context.Context, t tenant.Run, what, name string) (tenant.HostBackup, error) {
+func (a *Tenants) backup(ctx context.Context, t tenant.Record, what, name string) (tenant.HostBackup, error) {
 	out, err := a.forTenant(ctx, t, what, a.Settings.SiteTimeout, "--site", t.Site, "backup", name, "--with-files")
 	if err != nil {
 		return tenant.HostBackup{}, err
@@ -466,7 +466,7 @@ func (a *Tenants) backup(ctx context.Context, t tenant.Run, what, name string) (
 }
 
 // backupReport says where a backup is and how large it is.
-func backupReport(t tenant.Run, b tenant.HostBackup) string {
+func backupReport(t tenant.Record, b tenant.HostBackup) string {
 	parts := make([]string, 0, len(b.Files))
 	for _, f := range b.Files {
 		parts = append(parts, fmt.Sprintf("%s (%d bytes)", f.Path, f.Bytes))

@@ -16,12 +16,12 @@ import (
 
 // SnapshotStore is the part of Postgres that holds snapshots and restores.
 type SnapshotStore interface {
-	SnapshotRun(ctx context.Context, id prego.SnapshotID) (tenant.Snapshot, error)
+	SnapshotRecord(ctx context.Context, id prego.SnapshotID) (tenant.Snapshot, error)
 	SnapshotBegun(ctx context.Context, id prego.SnapshotID) error
 	SiteSnapshotTaken(ctx context.Context, id prego.SnapshotID, b tenant.HostBackup) error
 	SnapshotFinished(ctx context.Context, id string, status tenant.JobStatus, files []string, message string) error
 	SnapshotErased(ctx context.Context, id prego.SnapshotID) error
-	RestoreRun(ctx context.Context, id string) (tenant.RestoreJob, error)
+	RestoreRecord(ctx context.Context, id string) (tenant.RestoreJob, error)
 	RestoreBegun(ctx context.Context, id string) error
 	RestoreFinished(ctx context.Context, id string, status tenant.JobStatus, message string) error
 	JobWaits(ctx context.Context, id, message string) error
@@ -94,7 +94,7 @@ func underWay(s tenant.JobStatus) bool { return s == tenant.JobQueued || s == te
 
 // PlanSnapshot reads the snapshot's row.
 func (a *Snapshots) PlanSnapshot(ctx context.Context, id prego.SnapshotID) (SnapshotPlan, error) {
-	s, err := a.Store.SnapshotRun(ctx, id)
+	s, err := a.Store.SnapshotRecord(ctx, id)
 	if err != nil {
 		return SnapshotPlan{}, permanentIfCoded(err)
 	}
@@ -103,8 +103,8 @@ func (a *Snapshots) PlanSnapshot(ctx context.Context, id prego.SnapshotID) (Snap
 }
 
 // onHost reads a tenant whose site is still on the server that holds the snapshot.
-func (a *Snapshots) onHost(ctx context.Context, s tenant.Snapshot) (tenant.Run, error) {
-	t, err := a.Tenants.Store.TenantRun(ctx, s.TenantID)
+func (a *Snapshots) onHost(ctx context.Context, s tenant.Snapshot) (tenant.Record, error) {
+	t, err := a.Tenants.Store.TenantRecord(ctx, s.TenantID)
 	if err != nil {
 		return t, fromTenantStore(err)
 	}
@@ -118,7 +118,7 @@ func (a *Snapshots) onHost(ctx context.Context, s tenant.Snapshot) (tenant.Run, 
 func (a *Snapshots) TakeSnapshot(ctx context.Context, id prego.SnapshotID) (files []string, err error) {
 	stop := keepAlive(ctx)
 	defer stop()
-	s, err := a.Store.SnapshotRun(ctx, id)
+	s, err := a.Store.SnapshotRecord(ctx, id)
 	if err != nil {
 		return nil, permanentIfCoded(err)
 	}
@@ -143,14 +143,14 @@ func (a *Snapshots) TakeSnapshot(ctx context.Context, id prego.SnapshotID) (file
 func (a *Snapshots) EraseSnapshot(ctx context.Context, id prego.SnapshotID) error {
 	stop := keepAlive(ctx)
 	defer stop()
-	s, err := a.Store.SnapshotRun(ctx, id)
+	s, err := a.Store.SnapshotRecord(ctx, id)
 	if err != nil {
 		return permanentIfCoded(err)
 	}
 	if s.Status != tenant.JobDeleted || s.ErasedAt != nil {
 		return nil
 	}
-	t, err := a.Tenants.Store.TenantRun(ctx, s.TenantID)
+	t, err := a.Tenants.Store.TenantRecord(ctx, s.TenantID)
 	if err != nil {
 		return fromTenantStore(err)
 	}
@@ -164,7 +164,7 @@ func (a *Snapshots) EraseSnapshot(ctx context.Context, id prego.SnapshotID) erro
 }
 
 // forget deletes a backup of a site from its host.
-func (a *Snapshots) forget(ctx context.Context, t tenant.Run, what, name string) error {
+func (a *Snapshots) forget(ctx context.Context, t tenant.Record, what, name string) error {
 	_, err := a.Tenants.forTenant(ctx, t, fmt.Sprintf("%s-%d", what, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.CommandTimeout, "--site", t.Site, "delete-backup", name)
 	return err
 }
@@ -184,28 +184,28 @@ func (a *Snapshots) FinishSnapshot(ctx context.Context, in SnapshotEnd) error {
 
 // restored reads the tenant of a restore whose site is on the server that holds the
 // snapshot.
-func (a *Snapshots) restored(ctx context.Context, id string) (tenant.Run, error) {
-	j, err := a.Store.RestoreRun(ctx, id)
+func (a *Snapshots) restored(ctx context.Context, id string) (tenant.Record, error) {
+	j, err := a.Store.RestoreRecord(ctx, id)
 	if err != nil {
-		return tenant.Run{}, permanentIfCoded(err)
+		return tenant.Record{}, permanentIfCoded(err)
 	}
 	if j.BackupID != "" {
-		t, err := a.Tenants.Store.TenantRun(ctx, j.TenantID)
+		t, err := a.Tenants.Store.TenantRecord(ctx, j.TenantID)
 		if err == nil && (t.Allocation == nil || t.Site == "") {
 			return t, permanentError(ErrTypeSuperseded, fmt.Sprintf("tenant %s has no site any more", j.TenantID), nil)
 		}
 		return t, fromTenantStore(err)
 	}
-	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
+	s, err := a.Store.SnapshotRecord(ctx, j.SnapshotID)
 	if err != nil {
-		return tenant.Run{}, permanentIfCoded(err)
+		return tenant.Record{}, permanentIfCoded(err)
 	}
 	return a.onHost(ctx, s)
 }
 
 // PlanRestore reads the rows of a restore and of its snapshot.
 func (a *Snapshots) PlanRestore(ctx context.Context, id string) (SnapshotPlan, error) {
-	j, err := a.Store.RestoreRun(ctx, id)
+	j, err := a.Store.RestoreRecord(ctx, id)
 	if err != nil {
 		return SnapshotPlan{}, permanentIfCoded(err)
 	}
@@ -214,7 +214,7 @@ func (a *Snapshots) PlanRestore(ctx context.Context, id string) (SnapshotPlan, e
 		p.BackupID, p.Name, p.UploadFor = j.BackupID, fetchedAs(id), a.FetchFor
 		return p, a.await(ctx, &p, org.WorkRestore, id)
 	}
-	s, err := a.Store.SnapshotRun(ctx, j.SnapshotID)
+	s, err := a.Store.SnapshotRecord(ctx, j.SnapshotID)
 	if err != nil {
 		return SnapshotPlan{}, permanentIfCoded(err)
 	}
@@ -302,7 +302,7 @@ func (a *Snapshots) ForgetFetched(ctx context.Context, jobID string) error {
 
 // snapshotOf names the backup that is restored.
 func (a *Snapshots) snapshotOf(ctx context.Context, jobID string) (string, error) {
-	j, err := a.Store.RestoreRun(ctx, jobID)
+	j, err := a.Store.RestoreRecord(ctx, jobID)
 	if err != nil {
 		return "", permanentIfCoded(err)
 	}

@@ -23,24 +23,24 @@ import (
 
 // ReleaseStore is the part of Postgres that holds stack releases.
 type ReleaseStore interface {
-	StepRelease(ctx context.Context, name server.ReleaseName, limits server.ReleaseLimits) (server.ReleaseStep, error)
-	QuietReleases(ctx context.Context, quiet time.Duration) ([]server.ReleaseName, error)
-	BeginBenchUpdate(ctx context.Context, name server.ReleaseName, id prego.ServerID) (server.BenchRun, error)
-	BenchRun(ctx context.Context, name server.ReleaseName, id prego.ServerID) (server.BenchRun, error)
-	BenchPhase(ctx context.Context, name server.ReleaseName, id prego.ServerID, phase string) error
-	CloseBenchSites(ctx context.Context, name server.ReleaseName, id prego.ServerID) error
-	OpenBenchSites(ctx context.Context, name server.ReleaseName, id prego.ServerID) error
-	BenchSiteStep(ctx context.Context, name server.ReleaseName, id prego.ServerID, site string, step server.ReleaseSiteStep) error
-	SetBenchImage(ctx context.Context, name server.ReleaseName, id prego.ServerID, image string) error
-	UndoBench(ctx context.Context, name server.ReleaseName, id prego.ServerID, reason prego.Reason, message string) error
-	EndBench(ctx context.Context, name server.ReleaseName, id prego.ServerID, status server.BenchStatus, reason prego.Reason, message string) error
+	StepStackRelease(ctx context.Context, name server.StackReleaseName, limits server.StackReleaseLimits) (server.StackReleaseStep, error)
+	QuietStackReleases(ctx context.Context, quiet time.Duration) ([]server.StackReleaseName, error)
+	BeginBenchUpdate(ctx context.Context, name server.StackReleaseName, id prego.ServerID) (server.BenchRecord, error)
+	BenchRecord(ctx context.Context, name server.StackReleaseName, id prego.ServerID) (server.BenchRecord, error)
+	BenchPhase(ctx context.Context, name server.StackReleaseName, id prego.ServerID, phase string) error
+	CloseBenchSites(ctx context.Context, name server.StackReleaseName, id prego.ServerID) error
+	OpenBenchSites(ctx context.Context, name server.StackReleaseName, id prego.ServerID) error
+	BenchSiteStep(ctx context.Context, name server.StackReleaseName, id prego.ServerID, site string, step server.StackReleaseSiteStep) error
+	SetBenchImage(ctx context.Context, name server.StackReleaseName, id prego.ServerID, image string) error
+	UndoBench(ctx context.Context, name server.StackReleaseName, id prego.ServerID, reason prego.Reason, message string) error
+	EndBench(ctx context.Context, name server.StackReleaseName, id prego.ServerID, status server.BenchStatus, reason prego.Reason, message string) error
 }
 
 // ReleaseRuns starts and signals runs.
 type ReleaseRuns interface {
-	EnsureRelease(ctx context.Context, name server.ReleaseName) (started bool, err error)
-	WakeRelease(ctx context.Context, name server.ReleaseName) error
-	EnsureBenchUpdate(ctx context.Context, name server.ReleaseName, serverID prego.ServerID) (started bool, err error)
+	EnsureStackRelease(ctx context.Context, name server.StackReleaseName) (started bool, err error)
+	WakeStackRelease(ctx context.Context, name server.StackReleaseName) error
+	EnsureBenchUpdate(ctx context.Context, name server.StackReleaseName, serverID prego.ServerID) (started bool, err error)
 }
 
 // Benches keeps the containers of benches, and fetches images for them.
@@ -55,7 +55,7 @@ type StackReleases struct {
 	Tenants    *Tenants
 	Containers Benches
 	Runs       ReleaseRuns
-	Limits     server.ReleaseLimits
+	Limits     server.StackReleaseLimits
 	// Parallel is how many sites of one server are worked on at once.
 	Parallel int
 	// AnswerFor is how long a site may take until it answers again.
@@ -77,8 +77,8 @@ func NewBenchUpdates(reg prometheus.Registerer) *prometheus.CounterVec {
 	return c
 }
 
-// ReleaseProgress says what a release's run does next.
-type ReleaseProgress struct {
+// StackReleaseProgress says what a release's run does next.
+type StackReleaseProgress struct {
 	Status  server.ReleaseStatus `json:"status"`
 	Message string               `json:"message,omitempty"`
 	// Busy is set while servers are being updated, whatever the release's status.
@@ -86,27 +86,27 @@ type ReleaseProgress struct {
 	Began bool `json:"began,omitempty"`
 }
 
-// StepRelease decides what comes next for a release, and starts the runs of the servers that
+// StepStackRelease decides what comes next for a release, and starts the runs of the servers that
 // are to be updated.
-func (a *StackReleases) StepRelease(ctx context.Context, name server.ReleaseName) (ReleaseProgress, error) {
+func (a *StackReleases) StepStackRelease(ctx context.Context, name server.StackReleaseName) (StackReleaseProgress, error) {
 	a.hook("release/step")
-	st, err := a.Store.StepRelease(ctx, name, a.Limits)
+	st, err := a.Store.StepStackRelease(ctx, name, a.Limits)
 	if err != nil {
-		return ReleaseProgress{}, permanentIfCoded(err)
+		return StackReleaseProgress{}, permanentIfCoded(err)
 	}
 	a.hook("release/stepped")
 	for _, id := range st.Updating {
 		if _, err := a.Runs.EnsureBenchUpdate(ctx, name, id); err != nil {
-			return ReleaseProgress{}, err
+			return StackReleaseProgress{}, err
 		}
 	}
-	return ReleaseProgress{Status: st.Status, Message: st.Message, Busy: len(st.Updating) > 0, Began: st.Began}, nil
+	return StackReleaseProgress{Status: st.Status, Message: st.Message, Busy: len(st.Updating) > 0, Began: st.Began}, nil
 }
 
 // BenchRef names the update of a server's bench by a release.
 type BenchRef struct {
-	Release  server.ReleaseName `json:"release"`
-	ServerID prego.ServerID     `json:"server_id"`
+	Release  server.StackReleaseName `json:"release"`
+	ServerID prego.ServerID          `json:"server_id"`
 }
 
 // BenchPlan is what the run that updates a server needs to know.
@@ -116,11 +116,11 @@ type BenchPlan struct {
 	Waits   string `json:"waits,omitempty"` // what has to end first
 	Changed bool   `json:"changed,omitempty"`
 
-	Region   prego.Region         `json:"region,omitempty"`
-	Role     prego.Role           `json:"role,omitempty"`
-	Sites    []server.ReleaseSite `json:"sites,omitempty"`
-	Parallel int                  `json:"parallel,omitempty"`
-	Step     time.Duration        `json:"step,omitempty"`
+	Region   prego.Region              `json:"region,omitempty"`
+	Role     prego.Role                `json:"role,omitempty"`
+	Sites    []server.StackReleaseSite `json:"sites,omitempty"`
+	Parallel int                       `json:"parallel,omitempty"`
+	Step     time.Duration             `json:"step,omitempty"`
 	// Leaves is set if there is object storage that backups go to.
 	Leaves bool `json:"leaves,omitempty"`
 }
@@ -143,7 +143,7 @@ func (a *StackReleases) PlanBench(ctx context.Context, ref BenchRef) (BenchPlan,
 }
 
 // tag tells the tries of a server's update apart, in names of backups and of commands.
-func tag(v server.BenchRun) string {
+func tag(v server.BenchRecord) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%d", v.Release, v.ServerID, v.Try))
 	return "upd-" + hex.EncodeToString(sum[:6])
 }
@@ -152,7 +152,7 @@ func tag(v server.BenchRun) string {
 func (a *StackReleases) PrepareBench(ctx context.Context, ref BenchRef) error {
 	stop := keepAlive(ctx)
 	defer stop()
-	v, err := a.Store.BenchRun(ctx, ref.Release, ref.ServerID)
+	v, err := a.Store.BenchRecord(ctx, ref.Release, ref.ServerID)
 	if err != nil {
 		return permanentIfCoded(err)
 	}
@@ -197,9 +197,9 @@ var errSiteGone = errors.New("the site is gone")
 
 // benchSite is a site of a server that is being updated. Its tenant is zero for one of the pool.
 type benchSite struct {
-	run  server.BenchRun
-	site server.ReleaseSite
-	t    tenant.Run
+	run  server.BenchRecord
+	site server.StackReleaseSite
+	t    tenant.Record
 	// what names the step's commands, and once those that a repeated step joins.
 	what, once string
 }
@@ -212,10 +212,10 @@ func (s benchSite) serves() bool {
 }
 
 func (a *StackReleases) site(ctx context.Context, ref SiteRef) (s benchSite, err error) {
-	if s.run, err = a.Store.BenchRun(ctx, ref.Release, ref.ServerID); err != nil {
+	if s.run, err = a.Store.BenchRecord(ctx, ref.Release, ref.ServerID); err != nil {
 		return s, permanentIfCoded(err)
 	}
-	i := slices.IndexFunc(s.run.Sites, func(x server.ReleaseSite) bool { return x.Site == ref.Site })
+	i := slices.IndexFunc(s.run.Sites, func(x server.StackReleaseSite) bool { return x.Site == ref.Site })
 	if i < 0 {
 		return s, errSiteGone
 	}
@@ -227,7 +227,7 @@ func (a *StackReleases) site(ctx context.Context, ref SiteRef) (s benchSite, err
 	if s.pooled() {
 		return s, nil
 	}
-	if s.t, err = a.Tenants.Store.TenantRun(ctx, s.site.TenantID); err != nil {
+	if s.t, err = a.Tenants.Store.TenantRecord(ctx, s.site.TenantID); err != nil {
 		return s, fromTenantStore(err)
 	}
 	if s.t.Allocation == nil || s.t.Allocation.AppServerID != ref.ServerID || s.t.Site != ref.Site {
@@ -294,7 +294,7 @@ type SwapInput struct {
 func (a *StackReleases) SwapBench(ctx context.Context, in SwapInput) error {
 	stop := keepAlive(ctx)
 	defer stop()
-	v, err := a.Store.BenchRun(ctx, in.Release, in.ServerID)
+	v, err := a.Store.BenchRecord(ctx, in.Release, in.ServerID)
 	if err != nil {
 		return permanentIfCoded(err)
 	}
@@ -395,7 +395,7 @@ func (a *StackReleases) online(ctx context.Context, s benchSite) error {
 
 // OpenSites has edges show the server's sites again.
 func (a *StackReleases) OpenSites(ctx context.Context, ref BenchRef) error {
-	v, err := a.Store.BenchRun(ctx, ref.Release, ref.ServerID)
+	v, err := a.Store.BenchRecord(ctx, ref.Release, ref.ServerID)
 	if err != nil {
 		return permanentIfCoded(err)
 	}
@@ -495,7 +495,7 @@ func (a *StackReleases) end(ctx context.Context, ref BenchRef, status server.Ben
 	}
 	a.hook("bench/ended")
 	a.Ended.WithLabelValues(string(status)).Inc()
-	if err := a.Runs.WakeRelease(ctx, ref.Release); err != nil {
+	if err := a.Runs.WakeStackRelease(ctx, ref.Release); err != nil {
 		a.Log.Warn("the release is not woken; it looks by itself", zap.Error(err))
 	}
 	return nil

@@ -28,7 +28,7 @@ func (a *Tenants) MeasureSites(ctx context.Context) (StorageResult, error) {
 	stop := keepAlive(ctx)
 	defer stop()
 	var out StorageResult
-	turns, err := a.Store.TakeStorageTurns(ctx, a.Settings.StorageEvery, a.Settings.StorageBatch)
+	turns, err := a.Store.TakeSitesToMeasure(ctx, a.Settings.StorageEvery, a.Settings.StorageBatch)
 	if err != nil {
 		return out, err
 	}
@@ -77,9 +77,9 @@ func (a *Tenants) MeasureSites(ctx context.Context) (StorageResult, error) {
 }
 
 // byHost groups the sites by host; they come sorted by it.
-func byHost(turns []tenant.StorageTurn) (hosts [][]tenant.StorageTurn) {
+func byHost(turns []tenant.SiteToMeasure) (hosts [][]tenant.SiteToMeasure) {
 	for len(turns) > 0 {
-		n := slices.IndexFunc(turns, func(t tenant.StorageTurn) bool { return t.ServerID != turns[0].ServerID })
+		n := slices.IndexFunc(turns, func(t tenant.SiteToMeasure) bool { return t.ServerID != turns[0].ServerID })
 		if n < 0 {
 			n = len(turns)
 		}
@@ -90,7 +90,7 @@ func byHost(turns []tenant.StorageTurn) (hosts [][]tenant.StorageTurn) {
 
 // measure measures one site and acts on the result.
 func (a *Tenants) measure(ctx context.Context, tenantID prego.TenantID) (changed bool, err error) {
-	t, err := a.Store.TenantRun(ctx, tenantID)
+	t, err := a.Store.TenantRecord(ctx, tenantID)
 	if err != nil || t.Allocation == nil || t.Site == "" || t.Updating {
 		return false, err
 	}
@@ -108,7 +108,7 @@ func (a *Tenants) measure(ctx context.Context, tenantID prego.TenantID) (changed
 		return false, err
 	}
 	// Read again, since the tenant's state may have changed meanwhile.
-	if t, err = a.Store.TenantRun(ctx, tenantID); err != nil {
+	if t, err = a.Store.TenantRecord(ctx, tenantID); err != nil {
 		return false, err
 	}
 	if err := a.tellQuota(ctx, t, what); err != nil {
@@ -123,7 +123,7 @@ func (a *Tenants) measure(ctx context.Context, tenantID prego.TenantID) (changed
 }
 
 // tellQuota writes a changed quota into the site's configuration.
-func (a *Tenants) tellQuota(ctx context.Context, t tenant.Run, what string) error {
+func (a *Tenants) tellQuota(ctx context.Context, t tenant.Record, what string) error {
 	u, err := a.Store.SiteUsage(ctx, t.TenantID)
 	if err != nil || u == nil || u.QuotaGB == t.StorageQuotaGB {
 		return err

@@ -26,7 +26,7 @@ func living(t *testing.T, change func(*tenant.CreateRequest)) (*placing, *steps,
 	s.Settings.Storage = tenant.StorageRules{WarnPct: 90, HardPct: 120, Grace: time.Hour}
 	s.Settings.StorageEvery, s.Settings.StorageBatch, s.Settings.StorageHosts = 0, 10, 2
 	tn := p.Tenant(prego.PlanStarter, change)
-	d, err := placer.Place(t.Context(), tenant.Run{Tenant: tn}, nil, "test")
+	d, err := placer.Place(t.Context(), tenant.Record{Tenant: tn}, nil, "test")
 	require.NoError(t, err)
 	require.True(t, d.PlacesTenant())
 	return p, s, tenant.Ref{TenantID: tn.TenantID, Generation: 1}
@@ -80,12 +80,12 @@ func TestSuspendingAndResuming(t *testing.T) {
 	s.do(t, s.MakeSite, ref)
 	s.hosts.asked()
 	p.Exec(`UPDATE tenants SET state = 'suspended'`)
-	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: tenant.Suspended})
+	s.do(t, s.SetOffline, activities.OfflineInput{TenantID: "t1", State: tenant.Suspended})
 	require.Equal(t, []string{"set-maintenance-mode on", "disable-scheduler"}, s.hosts.asked())
 	p.Exec(`UPDATE tenants SET state = 'active'`)
-	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: tenant.Active, Off: true})
+	s.do(t, s.SetOffline, activities.OfflineInput{TenantID: "t1", State: tenant.Active, Off: true})
 	require.Equal(t, []string{"set-maintenance-mode off", "enable-scheduler"}, s.hosts.asked())
-	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: tenant.Suspended})
+	s.do(t, s.SetOffline, activities.OfflineInput{TenantID: "t1", State: tenant.Suspended})
 	require.Empty(t, s.hosts.asked(), "the tenant has moved on")
 }
 
@@ -124,11 +124,11 @@ func TestASiteAboveItsQuotaIsReadOnly(t *testing.T) {
 
 	// Suspended, it is read by nobody; resumed, it is what it was.
 	p.Exec(`UPDATE tenants SET state = 'suspended', converged_state = 'suspended'`)
-	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: tenant.Suspended})
+	s.do(t, s.SetOffline, activities.OfflineInput{TenantID: "t1", State: tenant.Suspended})
 	require.Equal(t, []string{`configure {"allow_reads_during_maintenance":null}`, "set-maintenance-mode on", "disable-scheduler"}, s.hosts.asked())
 	require.Equal(t, []string{"usage"}, measure(11))
 	p.Exec(`UPDATE tenants SET state = 'active', converged_state = 'active'`)
-	s.do(t, s.SetMaintenance, activities.MaintenanceInput{TenantID: "t1", State: tenant.Active, Off: true})
+	s.do(t, s.SetOffline, activities.OfflineInput{TenantID: "t1", State: tenant.Active, Off: true})
 	require.Equal(t, readOnly[1:], s.hosts.asked())
 
 	// A host that fails half way is told again.
@@ -168,7 +168,7 @@ func TestAHostThatDoesNotAnswerKeepsNobodyWaiting(t *testing.T) {
 	require.Equal(t, 1, p.Number(`SELECT count(*) FROM site_usage WHERE message LIKE '%no JSON%'`))
 	p.Exec(`INSERT INTO snapshots (snapshot_id, org_id, tenant_id, server_id, site, status, created_by) VALUES ('snp-1', 'o1', 't1', 'app-0', 's1.sites.test', 'succeeded', 'a')`)
 	p.Exec(`INSERT INTO restore_jobs (job_id, org_id, tenant_id, snapshot_id, status, created_by) VALUES ('rst-1', 'o1', 't1', 'snp-1', 'running', 'a')`)
-	turns, err := p.Store.TakeStorageTurns(t.Context(), 0, 10)
+	turns, err := p.Store.TakeSitesToMeasure(t.Context(), 0, 10)
 	require.NoError(t, err)
 	require.Empty(t, turns, "a restore goes through maintenance by itself")
 }

@@ -90,7 +90,7 @@ func (a *Tenants) newSite(app server.BenchCommand, shard *tenant.DataHost, site,
 
 // ensureDatabase makes a tenant's database on its shard, for a site that is made on demand.
 // That of a pool site was made with it.
-func (a *Tenants) ensureDatabase(ctx context.Context, t tenant.Run) error {
+func (a *Tenants) ensureDatabase(ctx context.Context, t tenant.Record) error {
 	al := t.Allocation
 	if !al.OnShard || al.PoolSiteID != "" {
 		return nil
@@ -104,7 +104,7 @@ func (a *Tenants) ensureDatabase(ctx context.Context, t tenant.Run) error {
 
 // cacheCommands give a tenant's site its cache in the pool: the user first, then the site's
 // address of it.
-func (a *Tenants) cacheCommands(t tenant.Run, site, what string) []server.BenchCommand {
+func (a *Tenants) cacheCommands(t tenant.Record, site, what string) []server.BenchCommand {
 	al := t.Allocation
 	if !al.OnPool {
 		return nil
@@ -119,7 +119,7 @@ func (a *Tenants) cacheCommands(t tenant.Run, site, what string) []server.BenchC
 }
 
 // awaitPool waits until the pool lets in the app server, unless it does already.
-func (a *Tenants) awaitPool(ctx context.Context, t tenant.Run) error {
+func (a *Tenants) awaitPool(ctx context.Context, t tenant.Record) error {
 	if !t.Allocation.OnPool || t.PoolKnown {
 		return nil
 	}
@@ -128,7 +128,7 @@ func (a *Tenants) awaitPool(ctx context.Context, t tenant.Run) error {
 
 // dropData drops what a tenant has on its shard and in its pool, with its users there. What
 // is on a server that is gone went with it.
-func (a *Tenants) dropData(ctx context.Context, t tenant.Run) error {
+func (a *Tenants) dropData(ctx context.Context, t tenant.Record) error {
 	al, try := t.Allocation, activity.GetInfo(ctx).Attempt
 	if al.OnPool && t.Pool.Status != server.Terminated {
 		c := a.dataCommand(t.Pool, wire.KindRedisCLI, auditID(t, fmt.Sprintf("erase-user-%d", try)), nil, "erase-user", al.DatabaseName, strconv.Itoa(tenant.CacheDB(al.AllocationID)))

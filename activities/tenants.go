@@ -23,7 +23,7 @@ type FleetPlanner = func(server.FleetState, server.FleetAction) (server.FleetPla
 
 // TenantStore is the part of Postgres that tenants' steps use.
 type TenantStore interface {
-	TenantRun(ctx context.Context, tenantID prego.TenantID) (tenant.Run, error)
+	TenantRecord(ctx context.Context, tenantID prego.TenantID) (tenant.Record, error)
 	AddTenantEvent(ctx context.Context, e tenant.Event, dedupKey string) error
 	AwaitTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string, roles []prego.Role, network prego.NetworkID, queued bool) error
 	SiteReady(ctx context.Context, ref tenant.Ref, site string, step tenant.Step) error
@@ -31,7 +31,7 @@ type TenantStore interface {
 	RestoreFromOlder(ctx context.Context, ref tenant.Ref, bad prego.BackupID, reason prego.Reason, why string) (prego.BackupID, error)
 	ActivateTenant(ctx context.Context, ref tenant.Ref, trial time.Duration, done ...tenant.Event) (seconds float64, err error)
 	FailTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string) error
-	ReleaseAllocation(ctx context.Context, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error
+	FreePlace(ctx context.Context, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error
 	TenantConverged(ctx context.Context, tenantID prego.TenantID, state tenant.State) error
 	OwnServers(ctx context.Context, tenantID prego.TenantID) ([]string, error)
 	ExpireTenant(ctx context.Context, tenantID prego.TenantID, p tenant.LifecyclePeriods) (changed bool, err error)
@@ -49,7 +49,7 @@ type TenantStore interface {
 
 	Waiting(ctx context.Context, region prego.Region) ([]tenant.WaitingTenant, error)
 	ServeRegion(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error)
-	ReleaseLeftover(ctx context.Context, tenantID prego.TenantID, reason string, fate tenant.SiteFate, destroyServer bool) (released bool, err error)
+	FreeLeftover(ctx context.Context, tenantID prego.TenantID, reason string, fate tenant.SiteFate, destroyServer bool) (released bool, err error)
 	FindTenantWork(ctx context.Context, quiet, reserveFor time.Duration) (tenant.Work, []string, error)
 
 	PlanRefill(ctx context.Context, serverID prego.ServerID, domain string, buildFor, failureMemory time.Duration) ([]tenant.PoolSite, error)
@@ -83,7 +83,7 @@ type TenantStore interface {
 	TenantsNeedSweep(ctx context.Context, quiet time.Duration) (bool, error)
 	StorageDue(ctx context.Context, every time.Duration) (bool, error)
 	FleetSize(ctx context.Context) (int, error)
-	TakeStorageTurns(ctx context.Context, every time.Duration, limit int) ([]tenant.StorageTurn, error)
+	TakeSitesToMeasure(ctx context.Context, every time.Duration, limit int) ([]tenant.SiteToMeasure, error)
 	KeepSiteUsage(ctx context.Context, tenantID prego.TenantID, size tenant.SiteSize, rules tenant.StorageRules) (tenant.StorageLevel, error)
 	SiteUsage(ctx context.Context, tenantID prego.TenantID) (*tenant.SiteUsage, error)
 	SiteUsageFailed(ctx context.Context, tenantID prego.TenantID, why string) error
@@ -247,22 +247,22 @@ type TenantPlan struct {
 }
 
 // current reads the tenant, and fails if its row no longer belongs to this generation.
-func (a *Tenants) current(ctx context.Context, ref tenant.Ref) (tenant.Run, error) {
-	t, err := a.Store.TenantRun(ctx, ref.TenantID)
+func (a *Tenants) current(ctx context.Context, ref tenant.Ref) (tenant.Record, error) {
+	t, err := a.Store.TenantRecord(ctx, ref.TenantID)
 	if err != nil {
 		return t, fromTenantStore(err)
 	}
 	return t, inProvisioning(t, ref)
 }
 
-func inProvisioning(t tenant.Run, ref tenant.Ref) error {
+func inProvisioning(t tenant.Record, ref tenant.Ref) error {
 	if t.Generation != ref.Generation || (t.State != tenant.Trial && t.State != tenant.Provisioning) {
 		return permanentError(ErrTypeSuperseded, fmt.Sprintf("tenant %s is %s in generation %d", ref.TenantID, t.State, t.Generation), nil)
 	}
 	return nil
 }
 
-func (a *Tenants) plan(t tenant.Run) TenantPlan {
+func (a *Tenants) plan(t tenant.Record) TenantPlan {
 	s := a.Settings
 	restoreFor := time.Duration(0)
 	if t.RestoreFrom != "" {
@@ -322,7 +322,7 @@ func (a *Tenants) PlaceTenant(ctx context.Context, ref tenant.Ref) (PlaceResult,
 	return a.place(ctx, ref, t)
 }
 
-func (a *Tenants) place(ctx context.Context, ref tenant.Ref, t tenant.Run) (PlaceResult, error) {
+func (a *Tenants) place(ctx context.Context, ref tenant.Ref, t tenant.Record) (PlaceResult, error) {
 	if t.Allocation != nil {
 		if t.OwnServerID != "" { // the caller may be gone
 			if err := a.RetireSpareServers(ctx, ref.TenantID); err != nil {
@@ -372,7 +372,7 @@ func (a *Tenants) place(ctx context.Context, ref tenant.Ref, t tenant.Run) (Plac
 
 // decide places a tenant, unless others of its kind already wait: then it joins the
 // queue.
-func (a *Tenants) decide(ctx context.Context, t tenant.Run) (d placement.Decision, behind bool, err error) {
+func (a *Tenants) decide(ctx context.Context, t tenant.Record) (d placement.Decision, behind bool, err error) {
 	if t.Policy == tenant.ModeShared && t.Queued {
 		d, err := a.Placer.Look(ctx, t)
 		if err == nil && d.PlacesTenant() {
@@ -431,7 +431,7 @@ func (a *Tenants) ServeQueue(ctx context.Context, region prego.Region) (placed i
 
 // serve places one waiting tenant, or records what it is short of now.
 func (a *Tenants) serve(ctx context.Context, w tenant.WaitingTenant) (placed bool, err error) {
-	t, err := a.Store.TenantRun(ctx, w.TenantID)
+	t, err := a.Store.TenantRecord(ctx, w.TenantID)
 	if err != nil {
 		return false, err
 	}
@@ -454,7 +454,7 @@ func (a *Tenants) serve(ctx context.Context, w tenant.WaitingTenant) (placed boo
 
 // requeue records what a waiting tenant is short of now; it keeps its position in the
 // queue.
-func (a *Tenants) requeue(ctx context.Context, w tenant.WaitingTenant, t tenant.Run, d placement.Decision) error {
+func (a *Tenants) requeue(ctx context.Context, w tenant.WaitingTenant, t tenant.Record, d placement.Decision) error {
 	reason, roles, err := a.shortage(ctx, t, d)
 	if err != nil {
 		return err
@@ -470,8 +470,8 @@ func (a *Tenants) requeue(ctx context.Context, w tenant.WaitingTenant, t tenant.
 	return err
 }
 
-// TenantLook is the state of a waiting tenant.
-type TenantLook struct {
+// TenantNow is the state of a waiting tenant.
+type TenantNow struct {
 	Placed          bool           `json:"placed"`
 	Cancelled       bool           `json:"cancelled"`
 	OwnServer       prego.ServerID `json:"own_server,omitempty"`
@@ -479,13 +479,13 @@ type TenantLook struct {
 	OwnServerReason prego.Reason   `json:"own_server_reason,omitempty"`
 }
 
-// LookAtTenant reads the state of a tenant.
-func (a *Tenants) LookAtTenant(ctx context.Context, ref tenant.Ref) (TenantLook, error) {
+// ReadWaitingTenant reads the state of a tenant.
+func (a *Tenants) ReadWaitingTenant(ctx context.Context, ref tenant.Ref) (TenantNow, error) {
 	t, err := a.current(ctx, ref)
 	if err != nil {
-		return TenantLook{}, err
+		return TenantNow{}, err
 	}
-	return TenantLook{
+	return TenantNow{
 		Placed: t.Allocation != nil, Cancelled: t.CancelRequested, OwnServer: t.OwnServerID,
 		OwnServerStatus: t.OwnServerStatus, OwnServerReason: t.OwnServerReason,
 	}, nil
@@ -576,7 +576,7 @@ type FreePlaceInput struct {
 // RetireSpareServers removes servers that were created for a tenant that was placed
 // elsewhere: an operator placed it while its own was being built.
 func (a *Tenants) RetireSpareServers(ctx context.Context, tenantID prego.TenantID) error {
-	t, err := a.Store.TenantRun(ctx, tenantID)
+	t, err := a.Store.TenantRecord(ctx, tenantID)
 	if err != nil || t.Allocation == nil {
 		return fromTenantStore(err)
 	}
@@ -605,27 +605,27 @@ func (a *Tenants) retire(ctx context.Context, serverID prego.ServerID, by string
 	return err
 }
 
-// ReleaseTenant frees a tenant's place and removes its dedicated servers. It is safe to
+// FreePlace frees a tenant's place and removes its dedicated servers. It is safe to
 // repeat.
-func (a *Tenants) ReleaseTenant(ctx context.Context, in FreePlaceInput) error {
+func (a *Tenants) FreePlace(ctx context.Context, in FreePlaceInput) error {
 	own, err := a.Store.OwnServers(ctx, in.TenantID)
 	if err != nil {
 		return err
 	}
-	if err := a.Store.ReleaseAllocation(ctx, in.TenantID, in.Reason, in.Message, in.Fate, len(own) > 0); err != nil {
+	if err := a.Store.FreePlace(ctx, in.TenantID, in.Reason, in.Message, in.Fate, len(own) > 0); err != nil {
 		return err
 	}
 	a.hook("release/done")
 	return a.retireAll(ctx, in.TenantID, own)
 }
 
-// releaseLeftover is ReleaseTenant for a tenant that no run sees to; released is false if it was retried meanwhile.
-func (a *Tenants) releaseLeftover(ctx context.Context, id prego.TenantID) (released bool, err error) {
+// freeLeftover is FreePlace for a tenant that no run sees to; released is false if it was retried meanwhile.
+func (a *Tenants) freeLeftover(ctx context.Context, id prego.TenantID) (released bool, err error) {
 	own, err := a.Store.OwnServers(ctx, id)
 	if err != nil {
 		return false, err
 	}
-	if released, err = a.Store.ReleaseLeftover(ctx, id, "reservation_expired", tenant.SiteLeft, len(own) > 0); err != nil || !released {
+	if released, err = a.Store.FreeLeftover(ctx, id, "reservation_expired", tenant.SiteLeft, len(own) > 0); err != nil || !released {
 		return false, err
 	}
 	return true, a.retireAll(ctx, id, own)

@@ -140,7 +140,7 @@ func TestADatabaseOutlivesTheTenantsServer(t *testing.T) {
 	placer := p.Placer(nil)
 	s := p.steps(placer)
 	tn := p.Tenant(prego.PlanEnterprise, nil)
-	d, err := placer.Place(t.Context(), tenant.Run{Tenant: tn}, nil, "test")
+	d, err := placer.Place(t.Context(), tenant.Record{Tenant: tn}, nil, "test")
 	require.NoError(t, err)
 	require.True(t, d.PlacesTenant())
 	p.Exec(`UPDATE tenants SET site = 's1.sites.test', state = 'data_purged'`)
@@ -231,10 +231,12 @@ func TestOneTenantHoldsUpNoQueue(t *testing.T) {
 // late is a store whose reader has not heard yet that the tenant was placed.
 type late struct {
 	*store.Store
-	seen tenant.Run
+	seen tenant.Record
 }
 
-func (l late) TenantRun(context.Context, prego.TenantID) (tenant.Run, error) { return l.seen, nil }
+func (l late) TenantRecord(context.Context, prego.TenantID) (tenant.Record, error) {
+	return l.seen, nil
+}
 
 // TestAnOverrideThatComesTooLateIsRefused: the tenant lives where the engine put it,
 // and nobody is told otherwise.
@@ -246,9 +248,9 @@ func TestAnOverrideThatComesTooLateIsRefused(t *testing.T) {
 	p.Server("db-0", prego.RoleDBShard, "")
 	p.Server("redis-0", prego.RoleRedisPool, "")
 	tn := p.Tenant(prego.PlanStarter, nil)
-	before, err := p.Store.TenantRun(t.Context(), tn.TenantID)
+	before, err := p.Store.TenantRecord(t.Context(), tn.TenantID)
 	require.NoError(t, err)
-	d, err := p.Placer(nil).Place(t.Context(), tenant.Run{Tenant: tn}, nil, "engine")
+	d, err := p.Placer(nil).Place(t.Context(), tenant.Record{Tenant: tn}, nil, "engine")
 	require.NoError(t, err)
 	require.Equal(t, "app-0", string(d.AppServerID))
 	placer := p.Placer(nil)

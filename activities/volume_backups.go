@@ -28,16 +28,16 @@ type VolumeBackupStore interface {
 	FinalVolumeBackup(ctx context.Context, volumeID prego.VolumeID) (*tenant.Backup, error)
 	WantsLastBackup(ctx context.Context, id prego.VolumeID) (bool, error)
 	VolumeBackupPolicy(ctx context.Context, volumeID prego.VolumeID) (tenant.BackupPolicy, error)
-	VolumesWithoutTurn(ctx context.Context, most int) ([]tenant.BackupTurn, error)
-	PutVolumeBackupTurns(ctx context.Context, turns []tenant.BackupTurn) error
-	DueVolumeBackupTurns(ctx context.Context, most int) ([]tenant.BackupTurn, error)
-	TakeVolumeBackupTurn(ctx context.Context, t tenant.BackupTurn, id prego.BackupID, by string) (bool, error)
+	UnscheduledVolumes(ctx context.Context, most int) ([]tenant.BackupSchedule, error)
+	PutVolumeBackupSchedules(ctx context.Context, turns []tenant.BackupSchedule) error
+	DueVolumeBackups(ctx context.Context, most int) ([]tenant.BackupSchedule, error)
+	TakeDueVolumeBackup(ctx context.Context, t tenant.BackupSchedule, id prego.BackupID, by string) (bool, error)
 	LateVolumeBackups(ctx context.Context, after time.Duration, most int) ([]prego.VolumeID, error)
 	LendVolume(ctx context.Context, id prego.VolumeID, want prego.ServerID, work string) (at prego.ServerID, lent bool, err error)
 	VolumeLent(ctx context.Context, id prego.VolumeID, work string) (prego.ServerID, error)
 	ReturnVolume(ctx context.Context, id prego.VolumeID, work string) error
 	LentVolumes(ctx context.Context, most int) (map[prego.VolumeID]string, error)
-	VolumeRestoreRun(ctx context.Context, id string) (workload.VolumeRestore, error)
+	VolumeRestoreRecord(ctx context.Context, id string) (workload.VolumeRestore, error)
 	VolumeRestoreBegun(ctx context.Context, id string) error
 	VolumeRestoreFinished(ctx context.Context, id string, reason prego.Reason, message string) error
 	VolumeRestoreFromOlder(ctx context.Context, id string, bad prego.BackupID, why string) (ok bool, err error)
@@ -116,7 +116,7 @@ func (a *Backups) volumeVerb(ctx context.Context, srv server.Server, what string
 }
 
 // placeOf is where a backup is made: a tenant's site, or a volume on a server.
-func (a *Backups) placeOf(ctx context.Context, b tenant.BackupRun, t tenant.Run) (siteAt, error) {
+func (a *Backups) placeOf(ctx context.Context, b tenant.BackupRecord, t tenant.Record) (siteAt, error) {
 	if b.VolumeID == "" {
 		return atOf(t), nil
 	}
@@ -136,7 +136,7 @@ func (a *Backups) placeOfVolume(ctx context.Context, id prego.VolumeID, at prego
 }
 
 // makeVolumeBackup has the host seal the volume's files as they are at one moment.
-func (a *Backups) makeVolumeBackup(ctx context.Context, b tenant.BackupRun) error {
+func (a *Backups) makeVolumeBackup(ctx context.Context, b tenant.BackupRecord) error {
 	v, err := a.Volumes.Store.VolumeEver(ctx, b.VolumeID)
 	if err != nil {
 		return permanentIfCoded(err)
@@ -162,7 +162,7 @@ func (a *Backups) makeVolumeBackup(ctx context.Context, b tenant.BackupRun) erro
 }
 
 // clearVolumesHost deletes what the host has of a volume's backup, and takes the volume from it.
-func (a *Backups) clearVolumesHost(ctx context.Context, b tenant.BackupRun) error {
+func (a *Backups) clearVolumesHost(ctx context.Context, b tenant.BackupRecord) error {
 	if err := a.giveBack(ctx, b.VolumeID, string(b.BackupID)); err != nil {
 		return err
 	}
@@ -300,7 +300,7 @@ func (a *Backups) SayNotBackedUp(ctx context.Context, in VolumeNotBackedUp) (tim
 
 // tryVolume restores a volume's backup into a directory of a server's own disk, where all of it is
 // read again and compared with the list in it, and the directory deleted.
-func (a *Backups) tryVolume(ctx context.Context, d tenant.DrillRun, srv server.Server) (files, bytes int64, err error) {
+func (a *Backups) tryVolume(ctx context.Context, d tenant.DrillRecord, srv server.Server) (files, bytes int64, err error) {
 	b, _, err := a.run(ctx, d.BackupID)
 	if err != nil {
 		return 0, 0, err
@@ -346,7 +346,7 @@ type VolumeRestorePlan struct {
 
 // PlanVolumeRestore reads the restore's row.
 func (a *Backups) PlanVolumeRestore(ctx context.Context, id string) (VolumeRestorePlan, error) {
-	r, err := a.Store.VolumeRestoreRun(ctx, id)
+	r, err := a.Store.VolumeRestoreRecord(ctx, id)
 	if err != nil {
 		return VolumeRestorePlan{}, permanentIfCoded(err)
 	}
@@ -367,7 +367,7 @@ func (a *Backups) BeginVolumeRestore(ctx context.Context, id string) error {
 // caller named it.
 func (a *Backups) RestoreVolumeFiles(ctx context.Context, id string) error {
 	for {
-		r, err := a.Store.VolumeRestoreRun(ctx, id)
+		r, err := a.Store.VolumeRestoreRecord(ctx, id)
 		if err != nil {
 			return permanentIfCoded(err)
 		}
@@ -420,7 +420,7 @@ func (a *Backups) restoreVolumeFrom(ctx context.Context, id string, r workload.V
 func (a *Backups) AfterVolumeRestore(ctx context.Context, id string) error {
 	stop := keepAlive(ctx)
 	defer stop()
-	r, err := a.Store.VolumeRestoreRun(ctx, id)
+	r, err := a.Store.VolumeRestoreRecord(ctx, id)
 	if err != nil {
 		return permanentIfCoded(err)
 	}
@@ -446,7 +446,7 @@ type VolumeRestoreEnd struct {
 // FinishVolumeRestore records it; a backup that was restored is verified.
 func (a *Backups) FinishVolumeRestore(ctx context.Context, in VolumeRestoreEnd) error {
 	if in.Reason == "" {
-		r, err := a.Store.VolumeRestoreRun(ctx, in.RestoreID)
+		r, err := a.Store.VolumeRestoreRecord(ctx, in.RestoreID)
 		if err != nil {
 			return permanentIfCoded(err)
 		}

@@ -16,7 +16,7 @@ type AgentReleaseStore interface {
 	GetAgentRelease(ctx context.Context, version string) (server.AgentRelease, error)
 	ListAgentReleases(ctx context.Context, q prego.ListQuery) (page []server.AgentRelease, next string, err error)
 	AgentReleaseServers(ctx context.Context, version string) ([]server.AgentReleaseServer, error)
-	TurnAgentRelease(ctx context.Context, version string, to server.ReleaseStatus, by string) (server.AgentRelease, error)
+	SteerAgentRelease(ctx context.Context, version string, to server.ReleaseStatus, by string) (server.AgentRelease, error)
 }
 
 // CreateAgentRelease keeps a signed release of the agent.
@@ -60,7 +60,7 @@ func (a *API) CancelAgentRelease(c echo.Context, version AgentVersion, _ CancelA
 }
 
 func (a *API) turnAgentRelease(c echo.Context, version string, to server.ReleaseStatus) error {
-	r, err := a.d.AgentReleases.TurnAgentRelease(c.Request().Context(), version, to, caller(c).Subject)
+	r, err := a.d.AgentReleases.SteerAgentRelease(c.Request().Context(), version, to, caller(c).Subject)
 	return a.showAgentRelease(c, r, err)
 }
 

@@ -51,7 +51,7 @@ type eventFeed struct {
 	mu      sync.Mutex
 	subs    map[*EventSubscription]bool
 	running bool
-	at      ops.EventPlace // up to which all subscribers have been given everything
+	at      ops.EventCursor // up to which all subscribers have been given everything
 }
 
 // EventSubscription is what a subscriber of the feed of events gets.
@@ -64,8 +64,8 @@ type EventSubscription struct {
 	queue  chan ops.Event // what came after the place at which it was added
 	mu     sync.Mutex
 	err    error
-	at     ops.EventPlace // up to which there is nothing more for it
-	cause  error          // why it was dropped, once queue is closed
+	at     ops.EventCursor // up to which there is nothing more for it
+	cause  error           // why it was dropped, once queue is closed
 }
 
 // Err says why a subscription ended whose channel is closed: the context's error, ErrSlowReader, or CodeEventsGone.
@@ -79,13 +79,13 @@ func (s *EventSubscription) Err() error {
 // be that of the event before the last one that was taken.
 func (s *EventSubscription) Cursor() string { return s.place().String() }
 
-func (s *EventSubscription) place() ops.EventPlace {
+func (s *EventSubscription) place() ops.EventCursor {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.at
 }
 
-func (s *EventSubscription) passed(p ops.EventPlace) {
+func (s *EventSubscription) passed(p ops.EventCursor) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.at.Compare(p) < 0 {
@@ -131,7 +131,7 @@ func (f *eventFeed) subscribe(ctx context.Context, q ops.EventQuery) (*EventSubs
 
 // join adds a subscriber, who is given what comes after the place that is returned. Whoever is first
 // begins to read, from where it has read itself.
-func (f *eventFeed) join(s *EventSubscription, next ops.EventPlace) ops.EventPlace {
+func (f *eventFeed) join(s *EventSubscription, next ops.EventCursor) ops.EventCursor {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.subs[s] = true
@@ -235,7 +235,7 @@ func (f *eventFeed) dropAll(cause error) {
 }
 
 // run gives a subscriber what there was before it joined, and then what comes.
-func (f *eventFeed) run(ctx context.Context, s *EventSubscription, q ops.EventQuery, page ops.EventPage, joined ops.EventPlace) error {
+func (f *eventFeed) run(ctx context.Context, s *EventSubscription, q ops.EventQuery, page ops.EventPage, joined ops.EventCursor) error {
 	give := func(e ops.Event) error {
 		place, err := ops.ParseEventCursor(e.Cursor)
 		if err != nil {
@@ -402,7 +402,7 @@ func (a *API) streamEvents(c echo.Context, q ops.EventQuery) error {
 				at = p
 			}
 			line = ": keep-alive\n\n"
-			if at != (ops.EventPlace{}) {
+			if at != (ops.EventCursor{}) {
 				line = fmt.Sprintf(": keep-alive\nid: %s\n\n", at)
 			}
 			if err := send("%s", line); err != nil {

@@ -35,7 +35,7 @@ func (f *memoryFeed) add(kinds ...string) {
 	defer f.mu.Unlock()
 	for _, kind := range kinds {
 		n := len(f.events) + 1
-		f.events = append(f.events, ops.Event{Cursor: ops.EventPlace{Xid: uint64(100 + n/3), Seq: int64(n)}.String(), At: time.Unix(int64(n), 0), Kind: kind, ID: fmt.Sprintf("%s-%d", kind, n), Step: "x"})
+		f.events = append(f.events, ops.Event{Cursor: ops.EventCursor{Xid: uint64(100 + n/3), Seq: int64(n)}.String(), At: time.Unix(int64(n), 0), Kind: kind, ID: fmt.Sprintf("%s-%d", kind, n), Step: "x"})
 	}
 }
 
@@ -46,7 +46,7 @@ func (f *memoryFeed) Events(_ context.Context, q ops.EventQuery) (out ops.EventP
 	if f.fail != nil {
 		return out, f.fail
 	}
-	out.Next = ops.EventPlace{}.String()
+	out.Next = ops.EventCursor{}.String()
 	if n := len(f.events); n > 0 {
 		out.Next = f.events[n-1].Cursor
 	}
@@ -163,7 +163,7 @@ func TestASubscriberResumesAnywhere(t *testing.T) {
 	f.add("b")
 	require.Equal(t, []string{"b-451"}, take(t, first, 1))
 	for _, since := range []int{0, 1, 199, 200, 201, 449, 450} {
-		cursor := ops.EventPlace{}.String()
+		cursor := ops.EventCursor{}.String()
 		if since > 0 {
 			cursor = f.events[since-1].Cursor
 		}

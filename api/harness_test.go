@@ -70,8 +70,8 @@ func (r *runs) StartDecommission(ctx context.Context, id prego.ServerID) error {
 	return r.note(ctx, string("decommission "+id))
 }
 
-func (r *runs) WakeRelease(ctx context.Context, name server.ReleaseName) error {
-	return r.note(ctx, server.ReleaseWorkflowID(name))
+func (r *runs) WakeStackRelease(ctx context.Context, name server.StackReleaseName) error {
+	return r.note(ctx, server.StackReleaseWorkflowID(name))
 }
 
 func (r *runs) WakeMaintenance(ctx context.Context, id prego.ServerID) error {
@@ -363,7 +363,7 @@ func (b *bundle) verified(name string) {
 	require.NoError(b.t, b.pool.QueryRow(context.Background(), `SELECT domain_id FROM domains WHERE name = $1 AND deleted_at IS NULL ORDER BY created_at LIMIT 1`, name).Scan(&id))
 	d, err := b.store.GetDomain(context.Background(), id)
 	require.NoError(b.t, err)
-	d, err = b.store.DomainSeen(context.Background(), d, org.DomainLook{At: time.Now(), TXT: []string{d.ChallengeValue()}}, org.DomainRules{Retry: time.Second, RetryMax: time.Hour, Recheck: time.Hour})
+	d, err = b.store.DomainSeen(context.Background(), d, org.DomainAnswer{At: time.Now(), TXT: []string{d.ChallengeValue()}}, org.DomainRules{Retry: time.Second, RetryMax: time.Hour, Recheck: time.Hour})
 	require.NoError(b.t, err)
 	require.Equal(b.t, org.DomainVerified, d.Status)
 }

@@ -3785,8 +3785,8 @@ type CreateRelease struct {
 	// Name Name of a release of the stack
 	//
 	// Example: 15.80
-	Name  ReleaseName    `json:"name"`
-	Rings *[]ReleaseRing `json:"rings,omitempty"`
+	Name  StackReleaseName `json:"name"`
+	Rings *[]ReleaseRing   `json:"rings,omitempty"`
 }
 
 // CreateRestore Either snapshot_id or backup_id. With elsewhere, backup_id or none of them
@@ -6162,11 +6162,6 @@ type RegistryList struct {
 // Rejection defines model for Rejection.
 type Rejection = placement.Rejection
 
-// ReleaseName Name of a release of the stack
-//
-// Example: 15.80
-type ReleaseName = server.ReleaseName
-
 // ReleaseRing Servers that get a release before the next ring: servers of some tenants, or a percentage of all tenants including the previous rings, or, as the last one, all others
 type ReleaseRing struct {
 	// Name Example: canary
@@ -6990,7 +6985,7 @@ type StackRelease struct {
 	// Name Name of a release of the stack
 	//
 	// Example: 15.80
-	Name ReleaseName `json:"name"`
+	Name StackReleaseName `json:"name"`
 
 	// Operation What an accepted request has started; part of every 202 answer
 	Operation *Operation `json:"operation,omitempty"`
@@ -7006,6 +7001,11 @@ type StackRelease struct {
 	Status     string          `json:"status"`
 	WorkflowId string          `json:"workflow_id"`
 }
+
+// StackReleaseName Name of a release of the stack
+//
+// Example: 15.80
+type StackReleaseName = server.StackReleaseName
 
 // StackReleasePage defines model for StackReleasePage.
 type StackReleasePage struct {
@@ -8925,7 +8925,7 @@ type PutRegistryParams struct {
 // ListReleasesParams defines parameters for ListReleases.
 type ListReleasesParams struct {
 	// Name Only these releases
-	Name *[]ReleaseName `form:"name,omitempty" json:"name,omitempty"`
+	Name *[]StackReleaseName `form:"name,omitempty" json:"name,omitempty"`
 
 	// Status Only items in these states
 	Status *[]ListReleasesParamsStatus `form:"status,omitempty" json:"status,omitempty"`
@@ -10267,19 +10267,19 @@ type ServerInterface interface {
 	CreateRelease(ctx echo.Context, params CreateReleaseParams) error
 	// GetRelease Show a release of the stack with its servers
 	// (GET /v1/releases/{name})
-	GetRelease(ctx echo.Context, name ReleaseName) error
+	GetRelease(ctx echo.Context, name StackReleaseName) error
 	// CancelRelease End a release
 	// (POST /v1/releases/{name}/cancel)
-	CancelRelease(ctx echo.Context, name ReleaseName, params CancelReleaseParams) error
+	CancelRelease(ctx echo.Context, name StackReleaseName, params CancelReleaseParams) error
 	// PauseRelease Let no more servers begin
 	// (POST /v1/releases/{name}/pause)
-	PauseRelease(ctx echo.Context, name ReleaseName, params PauseReleaseParams) error
+	PauseRelease(ctx echo.Context, name StackReleaseName, params PauseReleaseParams) error
 	// ResumeRelease Go on with a release that is paused or stopped
 	// (POST /v1/releases/{name}/resume)
-	ResumeRelease(ctx echo.Context, name ReleaseName, params ResumeReleaseParams) error
+	ResumeRelease(ctx echo.Context, name StackReleaseName, params ResumeReleaseParams) error
 	// StartRelease Roll a release out
 	// (POST /v1/releases/{name}/start)
-	StartRelease(ctx echo.Context, name ReleaseName, params StartReleaseParams) error
+	StartRelease(ctx echo.Context, name StackReleaseName, params StartReleaseParams) error
 	// ListAllRoutes List the routes of all environments
 	// (GET /v1/routes)
 	ListAllRoutes(ctx echo.Context, params ListAllRoutesParams) error
@@ -15011,7 +15011,7 @@ func (w *ServerInterfaceWrapper) CreateRelease(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) GetRelease(ctx echo.Context) error {
 	var err error
 	// ------------- Path parameter "name" -------------
-	var name ReleaseName
+	var name StackReleaseName
 
 	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
 	if err != nil {
@@ -15027,7 +15027,7 @@ func (w *ServerInterfaceWrapper) GetRelease(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) CancelRelease(ctx echo.Context) error {
 	var err error
 	// ------------- Path parameter "name" -------------
-	var name ReleaseName
+	var name StackReleaseName
 
 	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
 	if err != nil {
@@ -15063,7 +15063,7 @@ func (w *ServerInterfaceWrapper) CancelRelease(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) PauseRelease(ctx echo.Context) error {
 	var err error
 	// ------------- Path parameter "name" -------------
-	var name ReleaseName
+	var name StackReleaseName
 
 	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
 	if err != nil {
@@ -15099,7 +15099,7 @@ func (w *ServerInterfaceWrapper) PauseRelease(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) ResumeRelease(ctx echo.Context) error {
 	var err error
 	// ------------- Path parameter "name" -------------
-	var name ReleaseName
+	var name StackReleaseName
 
 	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
 	if err != nil {
@@ -15135,7 +15135,7 @@ func (w *ServerInterfaceWrapper) ResumeRelease(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) StartRelease(ctx echo.Context) error {
 	var err error
 	// ------------- Path parameter "name" -------------
-	var name ReleaseName
+	var name StackReleaseName
 
 	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
 	if err != nil {

@@ -12,25 +12,25 @@ import (
 
 // ReleaseStore is the part of Postgres that holds releases of the stack.
 type ReleaseStore interface {
-	CreateStackRelease(ctx context.Context, r server.CreateReleaseRequest, by string) (server.StackRelease, error)
-	GetStackRelease(ctx context.Context, name server.ReleaseName) (server.StackRelease, error)
+	CreateStackRelease(ctx context.Context, r server.CreateStackReleaseRequest, by string) (server.StackRelease, error)
+	GetStackRelease(ctx context.Context, name server.StackReleaseName) (server.StackRelease, error)
 	ListStackReleases(ctx context.Context, q prego.ListQuery) (page []server.StackRelease, next string, err error)
-	ReleaseServers(ctx context.Context, name server.ReleaseName) ([]server.BenchUpdate, error)
-	StartStackRelease(ctx context.Context, name server.ReleaseName, by string) (server.StackRelease, error)
-	PauseStackRelease(ctx context.Context, name server.ReleaseName, by string) (server.StackRelease, error)
-	ResumeStackRelease(ctx context.Context, name server.ReleaseName, by string) (server.StackRelease, error)
-	CancelStackRelease(ctx context.Context, name server.ReleaseName, by string) (server.StackRelease, error)
+	StackReleaseServers(ctx context.Context, name server.StackReleaseName) ([]server.BenchUpdate, error)
+	StartStackRelease(ctx context.Context, name server.StackReleaseName, by string) (server.StackRelease, error)
+	PauseStackRelease(ctx context.Context, name server.StackReleaseName, by string) (server.StackRelease, error)
+	ResumeStackRelease(ctx context.Context, name server.StackReleaseName, by string) (server.StackRelease, error)
+	CancelStackRelease(ctx context.Context, name server.StackReleaseName, by string) (server.StackRelease, error)
 }
 
 // ReleaseRuns wakes the run of a release. If that fails, a look does it later: the row is what
 // counts.
 type ReleaseRuns interface {
-	WakeRelease(ctx context.Context, name server.ReleaseName) error
+	WakeStackRelease(ctx context.Context, name server.StackReleaseName) error
 }
 
 // CreateRelease keeps what is to be rolled out.
 func (a *API) CreateRelease(c echo.Context, _ CreateReleaseParams) error {
-	var in server.CreateReleaseRequest
+	var in server.CreateStackReleaseRequest
 	if err := decode(c, &in); err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (a *API) ListReleases(c echo.Context, _ ListReleasesParams) error {
 }
 
 // GetRelease shows a release with its servers.
-func (a *API) GetRelease(c echo.Context, name ReleaseName) error {
+func (a *API) GetRelease(c echo.Context, name StackReleaseName) error {
 	r, err := a.d.Releases.GetStackRelease(c.Request().Context(), name)
 	if err != nil {
 		return err
@@ -56,41 +56,41 @@ func (a *API) GetRelease(c echo.Context, name ReleaseName) error {
 }
 
 // StartRelease rolls a release out.
-func (a *API) StartRelease(c echo.Context, name ReleaseName, _ StartReleaseParams) error {
-	return a.turnRelease(c, name, a.d.Releases.StartStackRelease)
+func (a *API) StartRelease(c echo.Context, name StackReleaseName, _ StartReleaseParams) error {
+	return a.steerRelease(c, name, a.d.Releases.StartStackRelease)
 }
 
 // PauseRelease lets no more servers begin.
-func (a *API) PauseRelease(c echo.Context, name ReleaseName, _ PauseReleaseParams) error {
-	return a.turnRelease(c, name, a.d.Releases.PauseStackRelease)
+func (a *API) PauseRelease(c echo.Context, name StackReleaseName, _ PauseReleaseParams) error {
+	return a.steerRelease(c, name, a.d.Releases.PauseStackRelease)
 }
 
 // ResumeRelease goes on with a release.
-func (a *API) ResumeRelease(c echo.Context, name ReleaseName, _ ResumeReleaseParams) error {
-	return a.turnRelease(c, name, a.d.Releases.ResumeStackRelease)
+func (a *API) ResumeRelease(c echo.Context, name StackReleaseName, _ ResumeReleaseParams) error {
+	return a.steerRelease(c, name, a.d.Releases.ResumeStackRelease)
 }
 
 // CancelRelease ends a release.
-func (a *API) CancelRelease(c echo.Context, name ReleaseName, _ CancelReleaseParams) error {
-	return a.turnRelease(c, name, a.d.Releases.CancelStackRelease)
+func (a *API) CancelRelease(c echo.Context, name StackReleaseName, _ CancelReleaseParams) error {
+	return a.steerRelease(c, name, a.d.Releases.CancelStackRelease)
 }
 
-func (a *API) turnRelease(c echo.Context, name server.ReleaseName, turn func(context.Context, server.ReleaseName, string) (server.StackRelease, error)) error {
+func (a *API) steerRelease(c echo.Context, name server.StackReleaseName, turn func(context.Context, server.StackReleaseName, string) (server.StackRelease, error)) error {
 	r, err := turn(c.Request().Context(), name, caller(c).Subject)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := startContext(c)
 	defer cancel()
-	if err := a.d.ReleaseRuns.WakeRelease(ctx, name); err != nil {
-		a.notStarted(c, server.ReleaseWorkflowID(name), err)
+	if err := a.d.ReleaseRuns.WakeStackRelease(ctx, name); err != nil {
+		a.notStarted(c, server.StackReleaseWorkflowID(name), err)
 	}
 	return a.showRelease(c, r, http.StatusAccepted)
 }
 
 func (a *API) showRelease(c echo.Context, r server.StackRelease, status int) error {
 	out := a.releaseView(r)
-	servers, err := a.d.Releases.ReleaseServers(c.Request().Context(), r.Name)
+	servers, err := a.d.Releases.StackReleaseServers(c.Request().Context(), r.Name)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (a *API) showRelease(c echo.Context, r server.StackRelease, status int) err
 }
 
 func (a *API) releaseView(r server.StackRelease) StackRelease {
-	run := server.ReleaseWorkflowID(r.Name)
+	run := server.StackReleaseWorkflowID(r.Name)
 	out := StackRelease{
 		Name: r.Name, Image: r.Image, Apps: r.Apps, Status: string(r.Status), Reason: optional(string(r.Reason)), Message: optional(r.Message), Current: r.Current,
 		Servers: []ReleaseServer{}, WorkflowId: run, RunUrl: optional(a.d.Orchestrator.RunURL(run)), CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(),

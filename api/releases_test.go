@@ -63,7 +63,7 @@ func TestReleasesAreTurnedOverTheAPI(t *testing.T) {
 		r = as[api.StackRelease](t, answer)
 		require.Equal(t, turn.now, r.Status, turn.verb)
 	}
-	require.Contains(t, b.runs.asked(), server.ReleaseWorkflowID("15.80"))
+	require.Contains(t, b.runs.asked(), server.StackReleaseWorkflowID("15.80"))
 	require.Len(t, r.Servers, 1)
 	require.Equal(t, []string{"app-1", "rest", "skipped"}, []string{r.Servers[0].ServerId, r.Servers[0].Ring, r.Servers[0].Status})
 	resp, answer = b.do("GET", "/v1/releases?status=cancelled", "viewer", "", "")

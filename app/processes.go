@@ -273,7 +273,7 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 	}
 	backups.Volumes, fleet.Org.Backups = fleet.Org, backups
 	releases := &activities.StackReleases{
-		Store: p.db, Tenants: tenants, Containers: engine, Runs: runs, Limits: server.ReleaseLimits{Sites: p.cfg.Releases.Sites, OrgSites: releaseOrgSites},
+		Store: p.db, Tenants: tenants, Containers: engine, Runs: runs, Limits: server.StackReleaseLimits{Sites: p.cfg.Releases.Sites, OrgSites: releaseOrgSites},
 		Parallel: releaseServerSites, AnswerFor: releaseAnswer, Quiet: p.cfg.Workloads.Quiet,
 		Ended: activities.NewBenchUpdates(p.reg), Log: p.log.Named("releases"), Hooks: p.hooks,
 	}
@@ -294,10 +294,10 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 	looker.Looks = append(looker.Looks, lookAtNames(p, names)...)
 	looker.Looks = append(looker.Looks,
 		worker.Look{Name: "agent releases", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtAgentReleases(&worker.AgentReleases{Store: p.db, Limits: server.AgentReleaseLimits{Servers: p.cfg.Releases.Agents, Within: agentAnswers}})},
-		worker.Look{Name: "releases", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtReleases(releases)},
+		worker.Look{Name: "releases", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtStackReleases(releases)},
 		worker.Look{Name: "moves", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtMoves(moves)},
 		worker.Look{Name: "backups", Every: p.cfg.Backups.SweepEvery, Do: worker.LookAtBackups(backups)},
-		worker.Look{Name: "backup turns", Every: 6 * p.cfg.Backups.SweepEvery, Do: worker.LookAtBackupTurns(backups)},
+		worker.Look{Name: "backup schedules", Every: 6 * p.cfg.Backups.SweepEvery, Do: worker.LookAtBackupSchedules(backups)},
 		worker.Look{Name: "drills", Every: 6 * p.cfg.Backups.SweepEvery, Do: worker.LookAtDrills(drilled)},
 		worker.Look{Name: "lost tenants", Every: p.cfg.Backups.SweepEvery, Do: worker.LookAtLost(tenants)},
 		worker.Look{Name: "age", Every: p.cfg.Pace.Of(time.Minute), Do: worker.LookAtAge(&worker.Pruning{Store: p.db, Keep: p.cfg.Keep.Of(), Batch: 1000, Rows: worker.NewPrunedRows(p.reg)})},

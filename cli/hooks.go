@@ -43,7 +43,7 @@ var hooks = map[string]hook{
 	"release show": showRelease, "release start": {watch: watchRelease}, "restore create": createRestore,
 	"server create": {watch: watchServer(server.Active)}, "server delete": {watch: watchServer(server.Terminated)},
 	"server drain": {watch: watchMaintenance}, "server maintenance-status": showMaintenance,
-	"server import": {say: said(importText)}, "server lost": {watch: watchServer(server.Terminated)},
+	"server import": {say: said(importText)}, "server lose": {watch: watchServer(server.Terminated)},
 	"server patch": installPatches, "server reboot": {watch: watchMaintenance},
 	"server replace": {watch: watchMaintenance}, "server resize": {watch: watchMaintenance},
 	"server retry": {watch: watchServer(server.Active)}, "server show": showServer, "tenant cancel": tenantChanges,

@@ -1372,20 +1372,20 @@ CREATE TABLE backup_holds (
     CONSTRAINT backup_holds_of_one CHECK (num_nonnulls(tenant_id, volume_id) = 1)
 );
 
--- When each tenant's turn is. A tenant without a row gets one from the next look.
-CREATE TABLE backup_turns (
+-- When each tenant is backed up next. A tenant without a row gets one from the next look.
+CREATE TABLE backup_schedules (
     tenant_id    text PRIMARY KEY REFERENCES tenants(tenant_id),
     policy_at    timestamptz NOT NULL, -- updated_at of the policy that next_at was made from
     next_at      timestamptz, -- NULL: not by schedule
-    due_at       timestamptz, -- the last turn that has come; it is late until there is a backup taken since
-    drilled_at   timestamptz, -- When a tenant's turn to be drilled came last.
+    due_at       timestamptz, -- when the last one became due; it is late until there is a backup taken since
+    drilled_at   timestamptz, -- when the tenant was last chosen for a drill
     -- How its last drill ended, for the metric: of a tenant whose backups can't be restored.
     drill_failed boolean NOT NULL DEFAULT false
 );
-CREATE INDEX backup_turns_next ON backup_turns (next_at) WHERE next_at IS NOT NULL;
-CREATE INDEX backup_turns_due ON backup_turns (due_at) WHERE due_at IS NOT NULL;
-CREATE INDEX backup_turns_drilled ON backup_turns (drilled_at NULLS FIRST);
-CREATE INDEX backup_turns_drill_failed ON backup_turns (tenant_id) WHERE drill_failed;
+CREATE INDEX backup_schedules_next ON backup_schedules (next_at) WHERE next_at IS NOT NULL;
+CREATE INDEX backup_schedules_due ON backup_schedules (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX backup_schedules_drilled ON backup_schedules (drilled_at NULLS FIRST);
+CREATE INDEX backup_schedules_drill_failed ON backup_schedules (tenant_id) WHERE drill_failed;
 
 -- Backups of tenants' sites. A tenant's site is what quotas-and-fairness calls its volume.
 CREATE TABLE snapshots (
@@ -1726,18 +1726,18 @@ CREATE INDEX volume_attachments_by_group ON volume_attachments (group_id) WHERE 
 -- Volumes of a server are counted for every placement.
 CREATE INDEX volume_attachments_by_server ON volume_attachments (server_id) WHERE server_id IS NOT NULL;
 
--- When each volume's turn is, as backup_turns for tenants.
-CREATE TABLE volume_backup_turns (
+-- When each volume is backed up next, as backup_schedules for tenants.
+CREATE TABLE volume_backup_schedules (
     volume_id    text PRIMARY KEY REFERENCES volumes(volume_id),
     policy_at    timestamptz NOT NULL,
     next_at      timestamptz,
     due_at       timestamptz,
-    -- When a volume's turn to be drilled came last, and whether that failed, as in backup_turns.
+    -- When a volume was last chosen for a drill, and whether that failed, as in backup_schedules.
     drilled_at   timestamptz,
     drill_failed boolean NOT NULL DEFAULT false
 );
-CREATE INDEX volume_backup_turns_next ON volume_backup_turns (next_at) WHERE next_at IS NOT NULL;
-CREATE INDEX volume_backup_turns_due ON volume_backup_turns (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX volume_backup_schedules_next ON volume_backup_schedules (next_at) WHERE next_at IS NOT NULL;
+CREATE INDEX volume_backup_schedules_due ON volume_backup_schedules (due_at) WHERE due_at IS NOT NULL;
 
 -- A restore of a volume, or of a copy of it.
 CREATE TABLE volume_restores (

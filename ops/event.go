@@ -58,30 +58,30 @@ type EventPage struct {
 	More   bool   // there is more to read at once, even if the page is empty
 }
 
-// EventPlace is a cursor of the feed of events: a transaction, and the number of the event.
-type EventPlace struct {
+// EventCursor is a cursor of the feed of events: a transaction, and the number of the event.
+type EventCursor struct {
 	Xid uint64
 	Seq int64
 }
 
-func (p EventPlace) String() string {
+func (p EventCursor) String() string {
 	return strconv.FormatUint(p.Xid, 10) + "-" + strconv.FormatInt(p.Seq, 10)
 }
 
 // Compare orders places as the feed does.
-func (p EventPlace) Compare(o EventPlace) int {
+func (p EventCursor) Compare(o EventCursor) int {
 	return cmp.Or(cmp.Compare(p.Xid, o.Xid), cmp.Compare(p.Seq, o.Seq))
 }
 
 // ParseEventCursor reads a cursor, or refuses it with CodeInvalidField.
-func ParseEventCursor(s string) (p EventPlace, err error) {
+func ParseEventCursor(s string) (p EventCursor, err error) {
 	xid, seq, ok := strings.Cut(s, "-")
 	p.Xid, err = strconv.ParseUint(xid, 10, 64)
 	if ok && err == nil {
 		p.Seq, err = strconv.ParseInt(seq, 10, 64)
 	}
 	if !ok || err != nil || p.Seq < 0 {
-		return EventPlace{}, prego.Invalid("since", "must be a cursor of the feed of events")
+		return EventCursor{}, prego.Invalid("since", "must be a cursor of the feed of events")
 	}
 	return p, nil
 }

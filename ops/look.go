@@ -2,8 +2,8 @@ package ops
 
 import "time"
 
-// A Look is a statement that a worker repeats to see whether a sweep has something to do.
-type Look struct {
+// LookState is when a look was taken last, and what it came to.
+type LookState struct {
 	Look         string
 	Holder       string     // the worker that looked last
 	LookedAt     *time.Time // when one last succeeded

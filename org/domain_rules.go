@@ -17,8 +17,8 @@ type DomainRules struct {
 // SoughtFor is how long a name that is not verified is looked for.
 const SoughtFor = 14 * 24 * time.Hour
 
-// DomainLook is what the DNS said of a name.
-type DomainLook struct {
+// DomainAnswer is what the DNS said of a name.
+type DomainAnswer struct {
 	At     time.Time
 	TXT    []string // at its challenge's name
 	Failed string   // why that is not known; "" when it is
@@ -27,7 +27,7 @@ type DomainLook struct {
 
 // Next is a domain after a look. That another org has the name, or that the org has as many
 // as it may, is for the store to find.
-func (r DomainRules) Next(d Domain, look DomainLook) Domain {
+func (r DomainRules) Next(d Domain, look DomainAnswer) Domain {
 	d.CheckedAt = &look.At
 	switch {
 	case look.Failed != "":
@@ -48,7 +48,7 @@ func (r DomainRules) Next(d Domain, look DomainLook) Domain {
 	return d
 }
 
-func (r DomainRules) notFound(d Domain, look DomainLook) Domain {
+func (r DomainRules) notFound(d Domain, look DomainAnswer) Domain {
 	d.Failures++
 	d.Reason, d.Message = ReasonTXTMissing, "there is no TXT record at "+d.ChallengeName()
 	if len(look.TXT) > 0 {

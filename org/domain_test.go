@@ -55,7 +55,7 @@ func TestDomainRules(t *testing.T) {
 		d := org.Domain{Name: "example.com", Token: "right", Status: org.DomainPending, SoughtUntil: now.Add(org.SoughtFor)}
 		var seen *time.Time // when the record was last there
 		for range rapid.IntRange(1, 60).Draw(t, "looks") {
-			look := org.DomainLook{At: now}
+			look := org.DomainAnswer{At: now}
 			switch rapid.SampledFrom([]string{"there", "gone", "wrong", "failed"}).Draw(t, "dns") {
 			case "there":
 				look.TXT = []string{"v=spf1", d.ChallengeValue()}
@@ -106,11 +106,11 @@ func TestPausesGrow(t *testing.T) {
 	d := org.Domain{Name: "example.com", Token: "t", Status: org.DomainPending, SoughtUntil: now.Add(org.SoughtFor)}
 	var pauses []time.Duration
 	for range 9 {
-		d = rules.Next(d, org.DomainLook{At: now})
+		d = rules.Next(d, org.DomainAnswer{At: now})
 		pauses = append(pauses, d.NextCheck.Sub(now))
 	}
 	require.Equal(t, []time.Duration{30e9, 60e9, 120e9, 240e9, 480e9, 960e9, 1920e9, 3600e9, 3600e9}, pauses)
-	d = rules.Next(d, org.DomainLook{At: now.Add(org.SoughtFor)})
+	d = rules.Next(d, org.DomainAnswer{At: now.Add(org.SoughtFor)})
 	require.Equal(t, org.DomainExpired, d.Status)
 	require.Equal(t, org.ReasonClaimExpired, d.Reason)
 	require.Nil(t, d.NextCheck)

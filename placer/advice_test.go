@@ -62,7 +62,7 @@ func TestAnAdviserProposes(t *testing.T) {
 			pl.Metrics = placer.NewMetrics(reg)
 			pl.Adviser, pl.AdviceWithin = tc.adviser, 300*time.Millisecond
 			tn := p.Tenant(prego.PlanStarter, nil)
-			d, err := pl.Place(context.Background(), tenant.Run{Tenant: tn}, nil, "test")
+			d, err := pl.Place(context.Background(), tenant.Record{Tenant: tn}, nil, "test")
 			require.NoError(t, err)
 			require.Equal(t, tc.server, string(d.AppServerID))
 			want := "best_fit"
@@ -87,7 +87,7 @@ func TestAnAdviserProposes(t *testing.T) {
 				asked[tc.counted] = 1
 			}
 			require.Equal(t, asked, counted)
-			require.NoError(t, p.Store.ReleaseAllocation(context.Background(), tn.TenantID, "left", "", tenant.SiteUntouched, false))
+			require.NoError(t, p.Store.FreePlace(context.Background(), tn.TenantID, "left", "", tenant.SiteUntouched, false))
 		})
 	}
 	// An operator's override and a single candidate need no adviser.
@@ -97,10 +97,10 @@ func TestAnAdviserProposes(t *testing.T) {
 		return placement.Advice{}, nil
 	})
 	pl.AdviceWithin = time.Second
-	d, err := pl.Place(context.Background(), tenant.Run{Tenant: p.Tenant(prego.PlanBusiness, nil)}, nil, "test")
+	d, err := pl.Place(context.Background(), tenant.Record{Tenant: p.Tenant(prego.PlanBusiness, nil)}, nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, placement.AwaitingCapacity, d.Outcome)
-	d, err = pl.Place(context.Background(), tenant.Run{Tenant: p.Tenant(prego.PlanStarter, nil)}, &placement.Override{AppServerID: "app-0", Reason: "x"}, "test")
+	d, err = pl.Place(context.Background(), tenant.Record{Tenant: p.Tenant(prego.PlanStarter, nil)}, &placement.Override{AppServerID: "app-0", Reason: "x"}, "test")
 	require.NoError(t, err)
 	require.Equal(t, placement.Manual, d.Algorithm)
 }
@@ -120,7 +120,7 @@ func TestAnAdviserLosesToWhatChanged(t *testing.T) {
 		p.Exec(`UPDATE servers SET dedicated_for_tenant_id = 'another' WHERE server_id = 'app-1'`)
 		return placement.Advice{AppServerID: "app-1"}, nil
 	})
-	d, err := pl.Place(context.Background(), tenant.Run{Tenant: p.Tenant(prego.PlanStarter, nil)}, nil, "test")
+	d, err := pl.Place(context.Background(), tenant.Record{Tenant: p.Tenant(prego.PlanStarter, nil)}, nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, "app-0", string(d.AppServerID))
 	require.Equal(t, placement.BestFit, d.Algorithm)

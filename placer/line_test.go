@@ -83,7 +83,7 @@ func newCrowd(t *testing.T, change func(*placement.Policy)) *crowd {
 func (c *crowd) comes(ctx context.Context, tn tenant.Tenant) {
 	before := c.placer.Waiting(tn.Region)
 	c.wg.Go(func() {
-		d, err := c.placer.Place(ctx, tenant.Run{Tenant: tn}, nil, "test")
+		d, err := c.placer.Place(ctx, tenant.Record{Tenant: tn}, nil, "test")
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.got[tn.TenantID], c.errs[tn.TenantID] = d, err
@@ -94,7 +94,7 @@ func (c *crowd) comes(ctx context.Context, tn tenant.Tenant) {
 // starts places the first tenant, as far as the gate.
 func (c *crowd) starts() {
 	tn := c.Tenant("starter", nil)
-	c.wg.Go(func() { _, _ = c.placer.Place(context.Background(), tenant.Run{Tenant: tn}, nil, "test") })
+	c.wg.Go(func() { _, _ = c.placer.Place(context.Background(), tenant.Record{Tenant: tn}, nil, "test") })
 	<-c.gate.first
 }
 
@@ -123,7 +123,7 @@ func TestTheyArePlacedTogether(t *testing.T) {
 		if i == 6 {
 			tn = c.Tenant("enterprise", nil)
 		}
-		came = append(came, placer.RequestOf(tenant.Run{Tenant: tn}))
+		came = append(came, placer.RequestOf(tenant.Record{Tenant: tn}))
 		c.comes(ctx, tn)
 	}
 	changes, err := c.Store.PlacementChanges(ctx, "", nil)
@@ -155,7 +155,7 @@ func TestTheyArePlacedTogether(t *testing.T) {
 	require.Equal(t, 16, placed,
 		"seven more on each server, one of them next to the first, and the enterprise tenant's dedicated server")
 	c.Recount()
-	again, err := c.placer.Look(ctx, tenant.Run{Tenant: c.of("o2")})
+	again, err := c.placer.Look(ctx, tenant.Record{Tenant: c.of("o2")})
 	require.NoError(t, err)
 	require.Equal(t, placement.AwaitingCapacity, again.Outcome, "the snapshot counts them all")
 }
@@ -171,7 +171,7 @@ func TestOneThatLosesTakesNobodyAlong(t *testing.T) {
 		c.comes(ctx, tn)
 	}
 	c.Exec(`UPDATE tenants SET cancel_requested_at = now() WHERE tenant_id = $1`, gone.TenantID)
-	d, err := c.placing.Placer(nil).Place(ctx, tenant.Run{Tenant: placed}, nil, "another process")
+	d, err := c.placing.Placer(nil).Place(ctx, tenant.Record{Tenant: placed}, nil, "another process")
 	require.NoError(t, err)
 	require.True(t, d.PlacesTenant())
 	tx, err := c.Pool.Begin(ctx)
@@ -239,7 +239,7 @@ func TestSingleTenantsAreReservedWithoutBatch(t *testing.T) {
 	c := newCrowd(t, nil)
 	c.gate.open = nil
 	for range 5 {
-		d, err := c.placer.Place(context.Background(), tenant.Run{Tenant: c.of("o1")}, nil, "test")
+		d, err := c.placer.Place(context.Background(), tenant.Record{Tenant: c.of("o1")}, nil, "test")
 		require.NoError(t, err)
 		require.True(t, d.PlacesTenant())
 	}
@@ -267,7 +267,7 @@ func TestBatchesOfProcessesContend(t *testing.T) {
 	defer cancel()
 	for i, tn := range all {
 		c.wg.Go(func() {
-			d, err := placers[i/2%2].Place(ctx, tenant.Run{Tenant: tn}, nil, "test")
+			d, err := placers[i/2%2].Place(ctx, tenant.Record{Tenant: tn}, nil, "test")
 			outcomes[i], errs[i] = d.Outcome, err
 		})
 	}

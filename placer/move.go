@@ -11,7 +11,7 @@ import (
 
 // PlaceMove decides where a tenant moves to. Nothing is reserved. An error with a placement's code explains why there
 // is no place.
-func (p *Placer) PlaceMove(ctx context.Context, t tenant.Run, m tenant.Move) (tenant.MovePlace, error) {
+func (p *Placer) PlaceMove(ctx context.Context, t tenant.Record, m tenant.Move) (tenant.MovePlace, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.refresh(ctx, nil); err != nil {

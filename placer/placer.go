@@ -26,7 +26,7 @@ type Store interface {
 	RecordDecision(ctx context.Context, d tenant.DecisionRecord) (recorded bool, err error)
 	KeepInputs(ctx context.Context, rows []tenant.KeptInput) error
 	DecisionInput(ctx context.Context, input string) (state json.RawMessage, events []json.RawMessage, err error)
-	TenantRun(ctx context.Context, tenantID prego.TenantID) (tenant.Run, error)
+	TenantRecord(ctx context.Context, tenantID prego.TenantID) (tenant.Record, error)
 	PoolsOf(ctx context.Context, orgIDs []prego.OrgID) (map[string][]prego.AppliedPool, error)
 	RecordOverride(ctx context.Context, o tenant.PlacementOverride, by string, accepted bool, code prego.Code, refusal string) error
 }
@@ -104,7 +104,7 @@ const (
 
 // RequestOf returns what placement considers of a tenant: its own constraint merged
 // with those of the pools that apply now.
-func RequestOf(t tenant.Run) placement.Request {
+func RequestOf(t tenant.Record) placement.Request {
 	var pools []string
 	for _, p := range t.Pools {
 		pools = append(pools, p.Name)
@@ -183,7 +183,7 @@ func (p *Placer) draw(n int) int {
 // Place finds a place for a tenant and reserves it. Decisions without a place are recorded and returned.
 // server.ErrSuperseded means that the tenant no longer wants a place.
 func (p *Placer) Place(
-	ctx context.Context, t tenant.Run, override *placement.Override, actor string,
+	ctx context.Context, t tenant.Record, override *placement.Override, actor string,
 ) (d placement.Decision, err error) {
 	began := time.Now()
 	r := RequestOf(t)
@@ -238,7 +238,7 @@ func (p *Placer) Place(
 			return d, errors.New("the fleet changes faster than a place can be reserved")
 		}
 		if res.Lost == "constraint" { // a pool changed since the tenant was read
-			fresh, err := p.Store.TenantRun(ctx, t.TenantID)
+			fresh, err := p.Store.TenantRecord(ctx, t.TenantID)
 			if err != nil {
 				return d, err
 			}
@@ -320,7 +320,7 @@ func (p *Placer) record(ctx context.Context, t tenant.Tenant, d placement.Decisi
 }
 
 // Look decides on a tenant without reserving anything.
-func (p *Placer) Look(ctx context.Context, t tenant.Run) (placement.Decision, error) {
+func (p *Placer) Look(ctx context.Context, t tenant.Record) (placement.Decision, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.refresh(ctx, nil); err != nil {
@@ -364,7 +364,7 @@ func withPools(r placement.Request, pools []prego.AppliedPool) placement.Request
 
 // Override places a tenant where an operator decides (placement-policy §8). It is recorded even if it is refused.
 func (p *Placer) Override(ctx context.Context, o tenant.PlacementOverride, by string) (placement.Decision, error) {
-	t, err := p.Store.TenantRun(ctx, o.TenantID)
+	t, err := p.Store.TenantRecord(ctx, o.TenantID)
 	if err != nil {
 		return placement.Decision{}, err
 	}
@@ -382,7 +382,7 @@ func (p *Placer) Override(ctx context.Context, o tenant.PlacementOverride, by st
 	return d, p.Store.RecordOverride(ctx, o, by, true, "", "")
 }
 
-func (p *Placer) override(ctx context.Context, t tenant.Run, o tenant.PlacementOverride, by string) (placement.Decision, error) {
+func (p *Placer) override(ctx context.Context, t tenant.Record, o tenant.PlacementOverride, by string) (placement.Decision, error) {
 	switch {
 	case t.Allocation != nil:
 		return placement.Decision{}, prego.Errorf(prego.CodeTenantPlaced,

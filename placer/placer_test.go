@@ -68,10 +68,10 @@ func TestPlacersRace(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			for i := w; i < len(tenants); i += placers {
-				d, err := pl.Place(ctx, tenant.Run{Tenant: tenants[i]}, nil, "test")
+				d, err := pl.Place(ctx, tenant.Record{Tenant: tenants[i]}, nil, "test")
 				outcomes[i], errs[i] = d.Outcome, err
 				if err == nil && d.PlacesTenant() && rand.IntN(6) == 0 { // some leave again
-					errs[i] = p.Store.ReleaseAllocation(ctx, tenants[i].TenantID, "left", "", tenant.SiteUntouched, false)
+					errs[i] = p.Store.FreePlace(ctx, tenants[i].TenantID, "left", "", tenant.SiteUntouched, false)
 				}
 			}
 		}()
@@ -177,10 +177,10 @@ func TestReserveWaitsForNobody(t *testing.T) {
 		require.Equal(t, lost, out.Lost)
 		require.NoError(t, tx.Rollback(context.Background()))
 	}
-	d, err := p.Placer(nil).Place(context.Background(), tenant.Run{Tenant: tn}, nil, "test")
+	d, err := p.Placer(nil).Place(context.Background(), tenant.Record{Tenant: tn}, nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, placement.Placed, d.Outcome)
-	again, err := p.Placer(nil).Place(context.Background(), tenant.Run{Tenant: tn}, nil, "test")
+	again, err := p.Placer(nil).Place(context.Background(), tenant.Record{Tenant: tn}, nil, "test")
 	require.NoError(t, err, "a repeated step")
 	require.True(t, again.PlacesTenant() || again.Outcome == placement.AwaitingCapacity)
 	require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenant_allocations`))
@@ -193,7 +193,7 @@ func TestTheSnapshotFollows(t *testing.T) {
 	p := newPlacing(t, 4)
 	pl := p.Placer(nil)
 	place := func(plan prego.Plan) placement.Decision {
-		d, err := pl.Place(context.Background(), tenant.Run{Tenant: p.Tenant(plan, nil)}, nil, "test")
+		d, err := pl.Place(context.Background(), tenant.Record{Tenant: p.Tenant(plan, nil)}, nil, "test")
 		require.NoError(t, err)
 		return d
 	}

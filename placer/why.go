@@ -55,7 +55,7 @@ func (p *Placer) WhatIf(
 ) (out [2]placement.Answer, err error) {
 	var pools []prego.AppliedPool
 	if id != "" {
-		t, err := p.Store.TenantRun(ctx, id)
+		t, err := p.Store.TenantRecord(ctx, id)
 		if err != nil {
 			return out, err
 		}

@@ -55,18 +55,18 @@ func TestEveryDecisionCanBeReplayed(t *testing.T) {
 	for i, tn := range tenants {
 		pl := []*placer.Placer{a, b}[i%2]
 		if i < 6 {
-			_, err := pl.Place(ctx, tenant.Run{Tenant: tn}, nil, "test")
+			_, err := pl.Place(ctx, tenant.Record{Tenant: tn}, nil, "test")
 			require.NoError(t, err)
 			continue
 		}
 		wg.Go(func() {
-			_, err := pl.Place(ctx, tenant.Run{Tenant: tn}, nil, "test")
+			_, err := pl.Place(ctx, tenant.Record{Tenant: tn}, nil, "test")
 			require.NoError(t, err)
 		})
 	}
 	wg.Wait()
 	none := p.Tenant(prego.PlanBusiness, nil)
-	d, err := a.Place(ctx, tenant.Run{Tenant: none}, nil, "test")
+	d, err := a.Place(ctx, tenant.Record{Tenant: none}, nil, "test")
 	require.NoError(t, err)
 	require.False(t, d.PlacesTenant())
 
@@ -128,13 +128,13 @@ func TestPlacementGoesOnWithoutItsInput(t *testing.T) {
 	store := &lossy{Store: p.Store, broken: true}
 	pl.Store = store
 	first, second := p.Tenant(prego.PlanStarter, nil), p.Tenant(prego.PlanStarter, nil)
-	d, err := pl.Place(ctx, tenant.Run{Tenant: first}, nil, "test")
+	d, err := pl.Place(ctx, tenant.Record{Tenant: first}, nil, "test")
 	require.NoError(t, err)
 	require.True(t, d.PlacesTenant())
 	_, _, err = pl.Replay(ctx, p.decisions(first.TenantID)[0])
 	require.Equal(t, prego.CodeInputNotKept, prego.CodeOf(err))
 	store.broken = false
-	_, err = pl.Place(ctx, tenant.Run{Tenant: second}, nil, "test")
+	_, err = pl.Place(ctx, tenant.Record{Tenant: second}, nil, "test")
 	require.NoError(t, err)
 	_, r, err := pl.Replay(ctx, p.decisions(second.TenantID)[0])
 	require.NoError(t, err)
@@ -181,7 +181,7 @@ func BenchmarkKeep(b *testing.B) {
 		b.StopTimer()
 		tn := p.Tenant(prego.PlanStarter, nil)
 		b.StartTimer()
-		_, err := pl.Place(ctx, tenant.Run{Tenant: tn}, nil, "bench")
+		_, err := pl.Place(ctx, tenant.Record{Tenant: tn}, nil, "bench")
 		require.NoError(b, err)
 		n++
 	}

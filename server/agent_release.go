@@ -95,7 +95,7 @@ func (r *CreateAgentReleaseRequest) Validate() (said AgentReleaseSaid, err error
 	if err != nil || serr != nil || json.Unmarshal(document, &said) != nil || !releaseVersion.MatchString(said.Version) || said.Serial < 1 || !sha256Digest.MatchString(said.SHA256) || len(signature) == 0 {
 		return said, prego.Invalid("signed", "must be what prego keys sign-agent prints")
 	}
-	rings := CreateReleaseRequest{Name: "agent", Image: "agent", Rings: r.Rings}
+	rings := CreateStackReleaseRequest{Name: "agent", Image: "agent", Rings: r.Rings}
 	if err := rings.Validate(); err != nil {
 		return said, err
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/prego/prego"
 )
 
-// ReleaseName is the name of a stack release.
-type ReleaseName string
+// StackReleaseName is the name of a stack release.
+type StackReleaseName string
 
 // ReleaseStatus is the status of a stack release.
 type ReleaseStatus string
@@ -79,7 +79,7 @@ func (r ReleaseRing) isRest() bool { return r.Percent == 0 && len(r.Tenants) == 
 
 // StackRelease is one row of stack_releases.
 type StackRelease struct {
-	Name      ReleaseName
+	Name      StackReleaseName
 	Image     string
 	Apps      map[string]string // versions that sites must have afterwards, by app
 	Rings     []ReleaseRing
@@ -96,7 +96,7 @@ type StackRelease struct {
 
 // BenchUpdate is one row of stack_release_servers.
 type BenchUpdate struct {
-	Release   ReleaseName
+	Release   StackReleaseName
 	ServerID  prego.ServerID
 	Ring      int
 	Status    BenchStatus
@@ -111,16 +111,16 @@ type BenchUpdate struct {
 	FinishedAt *time.Time
 }
 
-// ReleaseLimits bound how many sites are offline at once for releases. A server whose sites
+// StackReleaseLimits bound how many sites are offline at once for releases. A server whose sites
 // alone are more is updated when no other one is.
-type ReleaseLimits struct {
+type StackReleaseLimits struct {
 	Sites    int // of all servers
 	OrgSites int // of one org
 }
 
-// CreateReleaseRequest is the body of POST /v1/releases.
-type CreateReleaseRequest struct {
-	Name  ReleaseName       `json:"name"`
+// CreateStackReleaseRequest is the body of POST /v1/releases.
+type CreateStackReleaseRequest struct {
+	Name  StackReleaseName  `json:"name"`
 	Image string            `json:"image"`
 	Apps  map[string]string `json:"apps,omitempty"`
 	Rings []ReleaseRing     `json:"rings,omitempty"`
@@ -151,7 +151,7 @@ func DefaultRings(canaries []prego.TenantID) []ReleaseRing {
 
 // Validate checks the request, and fills in the rings: without any the default ones, and
 // whatever they leave out comes last.
-func (r *CreateReleaseRequest) Validate() error {
+func (r *CreateStackReleaseRequest) Validate() error {
 	switch {
 	case !releaseName.MatchString(string(r.Name)):
 		return prego.Invalid("name", "must be 1 to 63 characters of a-z, 0-9, dot and dash, and begin and end with a letter or a digit")
@@ -203,7 +203,7 @@ type BenchServer struct {
 // whatever the order of the servers. A percentage counts tenants, is of all of them together
 // with the rings before, and takes at least one server; servers without tenants show
 // nothing, and come last.
-func AssignRings(release ReleaseName, rings []ReleaseRing, servers []BenchServer) map[prego.ServerID]int {
+func AssignRings(release StackReleaseName, rings []ReleaseRing, servers []BenchServer) map[prego.ServerID]int {
 	servers = slices.Clone(servers)
 	place := func(id prego.ServerID) uint64 {
 		h := fnv.New64a()
@@ -241,8 +241,8 @@ func AssignRings(release ReleaseName, rings []ReleaseRing, servers []BenchServer
 	return out
 }
 
-// ReleaseStep is what one look at a release came to.
-type ReleaseStep struct {
+// StackReleaseStep is what one look at a release came to.
+type StackReleaseStep struct {
 	Status  ReleaseStatus
 	Message string
 	// Updating are the servers whose runs are to be under way.
@@ -252,30 +252,30 @@ type ReleaseStep struct {
 	Left     int
 }
 
-// ReleaseSite is a site of a server that is being updated.
-type ReleaseSite struct {
-	Site       string          `json:"site"`
-	TenantID   prego.TenantID  `json:"tenant_id,omitempty"` // "" for one of the pool
-	PoolSiteID string          `json:"pool_site_id,omitempty"`
-	Status     ReleaseSiteStep `json:"status"`
-	Closed     bool            `json:"closed,omitempty"` // edges were told to show the page for maintenance
+// StackReleaseSite is a site of a server that is being updated.
+type StackReleaseSite struct {
+	Site       string               `json:"site"`
+	TenantID   prego.TenantID       `json:"tenant_id,omitempty"` // "" for one of the pool
+	PoolSiteID string               `json:"pool_site_id,omitempty"`
+	Status     StackReleaseSiteStep `json:"status"`
+	Closed     bool                 `json:"closed,omitempty"` // edges were told to show the page for maintenance
 }
 
-// ReleaseSiteStep is how far a site's update is.
-type ReleaseSiteStep string
+// StackReleaseSiteStep is how far a site's update is.
+type StackReleaseSiteStep string
 
 // The steps of a site.
 const (
-	SiteWaiting   ReleaseSiteStep = "waiting"
-	SiteKept      ReleaseSiteStep = "kept" // offline, with a backup on the host
-	SiteMigrating ReleaseSiteStep = "migrating"
-	SiteMigrated  ReleaseSiteStep = "migrated"
-	SiteChecked   ReleaseSiteStep = "checked"
-	SiteRestored  ReleaseSiteStep = "restored"
+	SiteWaiting   StackReleaseSiteStep = "waiting"
+	SiteKept      StackReleaseSiteStep = "kept" // offline, with a backup on the host
+	SiteMigrating StackReleaseSiteStep = "migrating"
+	SiteMigrated  StackReleaseSiteStep = "migrated"
+	SiteChecked   StackReleaseSiteStep = "checked"
+	SiteRestored  StackReleaseSiteStep = "restored"
 )
 
-// BenchRun is what the run that updates a server reads of it.
-type BenchRun struct {
+// BenchRecord is what the run that updates a server reads of it.
+type BenchRecord struct {
 	BenchUpdate
 	Undoing bool
 	Try     int
@@ -286,7 +286,7 @@ type BenchRun struct {
 	Host    string
 	// Gone is set if the server is not active any more.
 	Gone  bool
-	Sites []ReleaseSite
+	Sites []StackReleaseSite
 	// Waits says what has to end first: "" if the update may begin.
 	Waits string
 }
@@ -296,10 +296,10 @@ const (
 	benchPrefix   = "release-server/"
 )
 
-// ReleaseWorkflowID is the id of the run that rolls a release out.
-func ReleaseWorkflowID(name ReleaseName) string { return string(releasePrefix + name) }
+// StackReleaseWorkflowID is the id of the run that rolls a release out.
+func StackReleaseWorkflowID(name StackReleaseName) string { return string(releasePrefix + name) }
 
 // BenchUpdateWorkflowID is the id of the run that updates a server's bench.
-func BenchUpdateWorkflowID(name ReleaseName, serverID prego.ServerID) string {
+func BenchUpdateWorkflowID(name StackReleaseName, serverID prego.ServerID) string {
 	return benchPrefix + string(name) + "/" + string(serverID)
 }

@@ -13,40 +13,40 @@ import (
 func TestReleasesAreValidated(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		change func(*CreateReleaseRequest)
+		change func(*CreateStackReleaseRequest)
 		field  string
 	}{
-		"no name":            {func(r *CreateReleaseRequest) { r.Name = "" }, "name"},
-		"a name of a path":   {func(r *CreateReleaseRequest) { r.Name = "a/b" }, "name"},
-		"no image":           {func(r *CreateReleaseRequest) { r.Image = "" }, "image"},
-		"an option":          {func(r *CreateReleaseRequest) { r.Image = "--x" }, "image"},
-		"an app with a dash": {func(r *CreateReleaseRequest) { r.Apps = map[string]string{"a-b": "1"} }, "apps"},
-		"no version":         {func(r *CreateReleaseRequest) { r.Apps = map[string]string{"erpnext": ""} }, "apps"},
-		"two of a name":      {func(r *CreateReleaseRequest) { r.Rings = []ReleaseRing{{Name: "a", Percent: 1}, {Name: "a"}} }, "rings.1.name"},
-		"less than before": {func(r *CreateReleaseRequest) {
+		"no name":            {func(r *CreateStackReleaseRequest) { r.Name = "" }, "name"},
+		"a name of a path":   {func(r *CreateStackReleaseRequest) { r.Name = "a/b" }, "name"},
+		"no image":           {func(r *CreateStackReleaseRequest) { r.Image = "" }, "image"},
+		"an option":          {func(r *CreateStackReleaseRequest) { r.Image = "--x" }, "image"},
+		"an app with a dash": {func(r *CreateStackReleaseRequest) { r.Apps = map[string]string{"a-b": "1"} }, "apps"},
+		"no version":         {func(r *CreateStackReleaseRequest) { r.Apps = map[string]string{"erpnext": ""} }, "apps"},
+		"two of a name":      {func(r *CreateStackReleaseRequest) { r.Rings = []ReleaseRing{{Name: "a", Percent: 1}, {Name: "a"}} }, "rings.1.name"},
+		"less than before": {func(r *CreateStackReleaseRequest) {
 			r.Rings = []ReleaseRing{{Name: "a", Percent: 5}, {Name: "b", Percent: 5}}
 		}, "rings.1.percent"},
-		"tenants and percent": {func(r *CreateReleaseRequest) {
+		"tenants and percent": {func(r *CreateStackReleaseRequest) {
 			r.Rings = []ReleaseRing{{Name: "a", Percent: 5, Tenants: []prego.TenantID{"t-1"}}}
 		}, "rings.0.percent"},
-		"the rest in between": {func(r *CreateReleaseRequest) { r.Rings = []ReleaseRing{{Name: "a"}, {Name: "b", Percent: 5}} }, "rings.0"},
-		"soaks for a month": {func(r *CreateReleaseRequest) {
+		"the rest in between": {func(r *CreateStackReleaseRequest) { r.Rings = []ReleaseRing{{Name: "a"}, {Name: "b", Percent: 5}} }, "rings.0"},
+		"soaks for a month": {func(r *CreateStackReleaseRequest) {
 			r.Rings = []ReleaseRing{{Name: "a", Percent: 5, SoakSeconds: 30 * 86400}}
 		}, "rings.0.soak_seconds"},
-		"another is the rest": {func(r *CreateReleaseRequest) { r.Rings = []ReleaseRing{{Name: "rest", Percent: 5}} }, "rings"},
-		"more rings than some": {func(r *CreateReleaseRequest) {
+		"another is the rest": {func(r *CreateStackReleaseRequest) { r.Rings = []ReleaseRing{{Name: "rest", Percent: 5}} }, "rings"},
+		"more rings than some": {func(r *CreateStackReleaseRequest) {
 			for i := range 11 {
 				r.Rings = append(r.Rings, ReleaseRing{Name: fmt.Sprint("r", i), Percent: i + 1})
 			}
 		}, "rings"},
 	} {
-		r := CreateReleaseRequest{Name: "15.80", Image: "frappe/erpnext:v15.80.0"}
+		r := CreateStackReleaseRequest{Name: "15.80", Image: "frappe/erpnext:v15.80.0"}
 		c.change(&r)
 		var e *prego.Error
 		require.ErrorAs(t, r.Validate(), &e, name)
 		require.Equal(t, c.field, e.Field, name)
 	}
-	r := CreateReleaseRequest{Name: "15.80", Image: "registry.example.com:5000/a/b@sha256:00", Rings: []ReleaseRing{{Name: "canary", Tenants: []prego.TenantID{"t-1"}}}}
+	r := CreateStackReleaseRequest{Name: "15.80", Image: "registry.example.com:5000/a/b@sha256:00", Rings: []ReleaseRing{{Name: "canary", Tenants: []prego.TenantID{"t-1"}}}}
 	require.NoError(t, r.Validate())
 	require.Equal(t, "rest", r.Rings[1].Name, "whatever is left comes last")
 	r.Rings = nil

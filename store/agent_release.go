@@ -83,10 +83,10 @@ UPDATE agent_release_servers SET status = 'skipped', message = $2, finished_at =
 UPDATE agent_release_servers SET status = 'skipped', message = status || ': ' || message WHERE version = $1 AND status IN ('back', 'refused', 'silent')`
 )
 
-// TurnAgentRelease starts, pauses, resumes or cancels a release of the agent: to is the status
+// SteerAgentRelease starts, pauses, resumes or cancels a release of the agent: to is the status
 // after. What is not possible from where it is, is CodeInvalidTransition. A release that
 // is resumed leaves out the servers that stopped it: an agent that they are to try again is signed anew.
-func (s *Store) TurnAgentRelease(ctx context.Context, version string, to server.ReleaseStatus, by string) (out server.AgentRelease, err error) {
+func (s *Store) SteerAgentRelease(ctx context.Context, version string, to server.ReleaseStatus, by string) (out server.AgentRelease, err error) {
 	err = s.inTx(ctx, "the agent's release "+version, func(tx pgx.Tx) error {
 		r, err := get[server.AgentRelease](ctx, tx, noSuchAgentRelease(version), sqlHoldAgentRelease, version)
 		if err != nil || r.Status == to {
@@ -135,7 +135,7 @@ func enrolAgents(ctx context.Context, tx pgx.Tx, r server.AgentRelease) error {
 	}
 	var names []string
 	var rings []int
-	for id, ring := range server.AssignRings(server.ReleaseName("agent "+r.Version), r.Rings, servers) {
+	for id, ring := range server.AssignRings(server.StackReleaseName("agent "+r.Version), r.Rings, servers) {
 		names, rings = append(names, string(id)), append(rings, ring)
 	}
 	_, err = tx.Exec(ctx, sqlEnrolAgents, r.Version, names, rings)

@@ -44,16 +44,16 @@ func TestAReleaseOfTheAgentStops(t *testing.T) {
 	other, again := signedAgent(t, "v2", 8)
 	_, err := s.CreateAgentRelease(ctx, other, again, "ann")
 	require.Equal(t, prego.CodeStackReleaseExists, prego.CodeOf(err))
-	_, err = s.TurnAgentRelease(ctx, "v2", server.ReleasePaused, "ann")
+	_, err = s.SteerAgentRelease(ctx, "v2", server.ReleasePaused, "ann")
 	require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(err))
-	_, err = s.TurnAgentRelease(ctx, "none", server.ReleaseRolling, "ann")
+	_, err = s.SteerAgentRelease(ctx, "none", server.ReleaseRolling, "ann")
 	require.Equal(t, prego.CodeStackReleaseNotFound, prego.CodeOf(err))
 	changed, err := s.StepAgentRelease(ctx, limits)
 	require.NoError(t, err)
 	require.False(t, changed, "nothing is rolled out")
 	turn := func(to server.ReleaseStatus) {
 		t.Helper()
-		_, err := s.TurnAgentRelease(ctx, "v2", to, "ann")
+		_, err := s.SteerAgentRelease(ctx, "v2", to, "ann")
 		require.NoError(t, err)
 	}
 	step := func() (offered []prego.ServerID) {

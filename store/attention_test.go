@@ -35,8 +35,8 @@ INSERT INTO ipv4_allocations (allocation_id, org_id, env_id, provider, name, loc
 INSERT INTO certificates (certificate_id, names, challenge, created_by, status, renews, sealed_key, chain_pem, not_after)
 VALUES ('crt-a', '{shop.example.com}', 'http-01', 'test', 'active', true, '', 'x', now() + interval '60 days');
 INSERT INTO domains (domain_id, org_id, tenant_id, name, token, sought_until, created_by, status) VALUES ('dom-a', 'acme', 't-1', 'shop.example.com', 'x', now(), 'test', 'verified');
-INSERT INTO backup_turns (tenant_id, policy_at, due_at, drilled_at) VALUES ('t-1', now(), now(), now());
-INSERT INTO volume_backup_turns (volume_id, policy_at, due_at, drilled_at) VALUES ('vol-a', now(), now(), now());
+INSERT INTO backup_schedules (tenant_id, policy_at, due_at, drilled_at) VALUES ('t-1', now(), now(), now());
+INSERT INTO volume_backup_schedules (volume_id, policy_at, due_at, drilled_at) VALUES ('vol-a', now(), now(), now());
 INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, created_by, state, taken_at, sealed_identity, bytes, sha256, plain_sha256, manifest_sha256, created_at)
 VALUES ('bak-a', 'acme', 't-1', 'app-1', 's', 'scheduled', 'test', 'stored', now(), '', 1, 'x', 'x', 'x', now() - interval '1 day');
 INSERT INTO fleets (fleet_id, request_hash, role, infra_provider, min_size, max_size, spec, created_by) VALUES ('web', '', 'app', 'hetzner', 0, 9, '{}', 'test');
@@ -101,8 +101,8 @@ var ailments = map[attention.Kind][]struct{ sql, is string }{
 	attention.AgentReleaseStopped: {{`INSERT INTO agent_releases (version, serial, sha256, document, signature, rings, created_by, status, reason) VALUES ('v2', 1, 'x', '', '', '[]', 'test', 'stopped', 'went_back')`, "v2 went_back"}},
 	attention.ImageFailed:         {{`INSERT INTO golden_images (image_id, provider, region, base_image, architecture, created_by, status, reason) VALUES ('img', 'hetzner', 'eu', 'debian-13', 'x86', 'test', 'failed', 'build_timeout')`, "img build_timeout"}},
 	attention.BackupLate: {
-		{`UPDATE backup_turns SET due_at = now() - interval '3 hours', next_at = now() + interval '3 hours'; UPDATE backups SET taken_at = now() - interval '1 day'`, "t-1 backup_late"},
-		{`UPDATE volume_backup_turns SET due_at = now() - interval '3 hours', next_at = now() + interval '3 hours'`, "vol-a backup_late"},
+		{`UPDATE backup_schedules SET due_at = now() - interval '3 hours', next_at = now() + interval '3 hours'; UPDATE backups SET taken_at = now() - interval '1 day'`, "t-1 backup_late"},
+		{`UPDATE volume_backup_schedules SET due_at = now() - interval '3 hours', next_at = now() + interval '3 hours'`, "vol-a backup_late"},
 	},
 	attention.BackupFailed: {{`INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, created_by, state, reason, finished_at) VALUES ('bak-b', 'acme', 't-1', 'app-1', 's', 'manual', 'test', 'failed', 'site_dump_failed', now())`, "t-1 site_dump_failed"}},
 	attention.BackupLimit:  {{`UPDATE orgs SET backup_limit_bytes = 1`, "acme backup_limit"}},
@@ -112,15 +112,15 @@ var ailments = map[attention.Kind][]struct{ sql, is string }{
 	},
 	attention.BackupMissing: {
 		{`UPDATE backups SET missing_at = now()`, "t-1 backup_missing"},
-		{`UPDATE backups SET missing_at = now(), volume_id = 'vol-a', tenant_id = NULL; UPDATE backup_turns SET due_at = NULL`, "vol-a backup_missing"},
+		{`UPDATE backups SET missing_at = now(), volume_id = 'vol-a', tenant_id = NULL; UPDATE backup_schedules SET due_at = NULL`, "vol-a backup_missing"},
 	},
 	attention.DrillFailed: {
-		{`UPDATE backup_turns SET drill_failed = true`, "t-1 drill_failed"},
-		{`UPDATE volume_backup_turns SET drill_failed = true; INSERT INTO drills (drill_id, org_id, volume_id, backup_id, server_id, created_by, state, reason, finished_at, cleared_at) VALUES ('d', 'acme', 'vol-a', 'b', 'app-1', 'test', 'failed', 'damaged', now(), now())`, "vol-a damaged"},
+		{`UPDATE backup_schedules SET drill_failed = true`, "t-1 drill_failed"},
+		{`UPDATE volume_backup_schedules SET drill_failed = true; INSERT INTO drills (drill_id, org_id, volume_id, backup_id, server_id, created_by, state, reason, finished_at, cleared_at) VALUES ('d', 'acme', 'vol-a', 'b', 'app-1', 'test', 'failed', 'damaged', now(), now())`, "vol-a damaged"},
 	},
 	attention.BackupUnverified: {
-		{`UPDATE backup_turns SET drilled_at = now() - interval '2 days'`, "t-1 drill_late"},
-		{`UPDATE volume_backup_turns SET drilled_at = now() - interval '2 days'; UPDATE backups SET volume_id = 'vol-a', tenant_id = NULL; UPDATE backup_turns SET due_at = NULL`, "vol-a drill_late"},
+		{`UPDATE backup_schedules SET drilled_at = now() - interval '2 days'`, "t-1 drill_late"},
+		{`UPDATE volume_backup_schedules SET drilled_at = now() - interval '2 days'; UPDATE backups SET volume_id = 'vol-a', tenant_id = NULL; UPDATE backup_schedules SET due_at = NULL`, "vol-a drill_late"},
 	},
 	attention.CertificateEnding: {{`UPDATE certificates SET not_after = now() + interval '13 days', failures = 2, reason = 'dns'`, "crt-a dns"}},
 	attention.CertificateFailing: {
@@ -131,7 +131,7 @@ var ailments = map[attention.Kind][]struct{ sql, is string }{
 		{`UPDATE domains SET status = 'lost', reason = 'txt_missing'`, "dom-a txt_missing"},
 		{`UPDATE domains SET missing_since = now(), reason = 'txt_missing'`, "dom-a txt_missing"},
 	},
-	attention.VolumeFailed:   {{`UPDATE volumes SET status = 'failed', reason = 'no_capacity_volume'; UPDATE volume_backup_turns SET due_at = NULL`, "vol-a no_capacity_volume"}},
+	attention.VolumeFailed:   {{`UPDATE volumes SET status = 'failed', reason = 'no_capacity_volume'; UPDATE volume_backup_schedules SET due_at = NULL`, "vol-a no_capacity_volume"}},
 	attention.AddressFailed:  {{`UPDATE ipv4_allocations SET status = 'failed', reason = 'ipam_exhausted'`, "env-a ipam_exhausted"}},
 	attention.SiteReadOnly:   {{`UPDATE site_usage SET level = 'read_only', over_since = now()`, "t-1 storage_read_only"}},
 	attention.SiteOverQuota:  {{`UPDATE site_usage SET level = 'over', over_since = now()`, "t-1 storage_over"}},
@@ -146,7 +146,7 @@ var ailments = map[attention.Kind][]struct{ sql, is string }{
 		{`INSERT INTO tenant_moves (move_id, org_id, tenant_id, allocation_id, requested_by, site, database_name, from_server_id, state, created_at) VALUES ('m', 'acme', 't-2', 1, 'test', 's', 'd', 'app-1', 'queued', now() - interval '7 hours')`, "m queued"},
 		{`INSERT INTO drills (drill_id, org_id, tenant_id, backup_id, server_id, created_by, state, created_at) VALUES ('d', 'acme', 't-2', 'b', 'app-1', 'test', 'running', now() - interval '7 hours')`, "d running"},
 		{`INSERT INTO fleet_actions (fleet_id, seq, action, inputs, status, cause, driven_by, requested_by, created_at) VALUES ('web', 1, 'CLUSTER_RESIZE', '{}', 'running', 'x', 'fleet', 'test', now() - interval '7 hours')`, "web running"},
-		{`UPDATE volumes SET status = 'pending', updated_at = now() - interval '2 hours'; UPDATE volume_backup_turns SET due_at = NULL`, "vol-a pending"},
+		{`UPDATE volumes SET status = 'pending', updated_at = now() - interval '2 hours'; UPDATE volume_backup_schedules SET due_at = NULL`, "vol-a pending"},
 		{`UPDATE ipv4_allocations SET status = 'releasing', updated_at = now() - interval '2 hours'`, "ip-a releasing"},
 		{`INSERT INTO golden_images (image_id, provider, region, base_image, architecture, created_by, status, updated_at) VALUES ('img', 'hetzner', 'eu', 'debian-13', 'x86', 'test', 'building', now() - interval '2 hours')`, "img building"},
 		{`UPDATE certificates SET status = 'pending', due_at = now() - interval '2 hours'`, "crt-a pending"},

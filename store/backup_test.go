@@ -84,7 +84,7 @@ func TestABackupsLife(t *testing.T) {
 	taken := time.Now().UTC().Truncate(time.Second)
 	sealed := tenant.SealedBackup{PlainBytes: 20, PlainSHA256: "p", Bytes: 11, SHA256: "s", TakenAt: taken}
 	require.NoError(t, s.BackupSealed(ctx, "bak-0", sealed, 5, "o", "m"))
-	run, err := s.BackupRun(ctx, "bak-0")
+	run, err := s.BackupRecord(ctx, "bak-0")
 	require.NoError(t, err)
 	require.Equal(t, "age1first", run.Recipient, "the first one stays: something may be encrypted to it")
 	require.Equal(t, []byte("age1first"), run.Sealed)
@@ -105,7 +105,7 @@ func TestABackupsLife(t *testing.T) {
 		require.NoError(t, s.BackupStored(ctx, "bak-0", "mm", "e"))
 	}
 	require.NoError(t, s.BackupFailed(ctx, "bak-0", tenant.ReasonDiskFull, "late"), "it is stored, whatever somebody thinks")
-	run, err = s.BackupRun(ctx, "bak-0")
+	run, err = s.BackupRecord(ctx, "bak-0")
 	require.NoError(t, err)
 	require.Equal(t, tenant.BackupStored, run.State)
 	require.EqualValues(t, 11, run.Bytes, "what is sealed does not change under an upload")
@@ -144,7 +144,7 @@ func TestABackupsLife(t *testing.T) {
 	_, err = s.CreateRestore(ctx, "t-0", tenant.RestoreOf{BackupID: "bak-0"}, "rst-2", "ann")
 	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err))
 	require.NoError(t, s.BackupGone(ctx, "bak-0", "o"))
-	run, err = s.BackupRun(ctx, "bak-0")
+	run, err = s.BackupRecord(ctx, "bak-0")
 	require.NoError(t, err)
 	require.Equal(t, tenant.BackupDeleted, run.State)
 	require.Nil(t, run.Sealed, "what could open a copy is gone, too")
@@ -153,8 +153,8 @@ func TestABackupsLife(t *testing.T) {
 	require.False(t, ok)
 }
 
-// TestTurnsComeOnce: of a plan, of a tenant with a policy of its own, and late ones.
-func TestTurnsComeOnce(t *testing.T) {
+// TestBackupsAreDueOnce: of a plan, of a tenant with a policy of its own, and late ones.
+func TestBackupsAreDueOnce(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 2), context.Background()
 	require.NoError(t, s.PutBackupPolicy(ctx, tenant.BackupPolicy{TenantID: "t-1", Schedule: "", Retention: tenant.Retention{Daily: 1}}, "ann"))
@@ -164,22 +164,22 @@ func TestTurnsComeOnce(t *testing.T) {
 	for _, p := range policies {
 		require.NoError(t, p.Validate(), "%s %s", p.Plan, p.TenantID)
 	}
-	turns, err := s.TenantsWithoutTurn(ctx, 10)
+	unscheduled, err := s.UnscheduledTenants(ctx, 10)
 	require.NoError(t, err)
-	require.Len(t, turns, 2)
-	require.NoError(t, s.PutBackupTurns(ctx, turns))
-	turns, err = s.TenantsWithoutTurn(ctx, 10)
+	require.Len(t, unscheduled, 2)
+	require.NoError(t, s.PutBackupSchedules(ctx, unscheduled))
+	unscheduled, err = s.UnscheduledTenants(ctx, 10)
 	require.NoError(t, err)
-	require.Empty(t, turns)
-	due, err := s.DueBackupTurns(ctx, 10)
+	require.Empty(t, unscheduled)
+	due, err := s.DueBackups(ctx, 10)
 	require.NoError(t, err)
 	require.Empty(t, due)
-	exec(t, s, `UPDATE backup_turns SET next_at = now() - interval '3 hours' WHERE next_at IS NOT NULL`)
-	due, err = s.DueBackupTurns(ctx, 10)
+	exec(t, s, `UPDATE backup_schedules SET next_at = now() - interval '3 hours' WHERE next_at IS NOT NULL`)
+	due, err = s.DueBackups(ctx, 10)
 	require.NoError(t, err)
 	require.Len(t, due, 1, "t-1 is not backed up by schedule")
 	for i, want := range []bool{true, false} {
-		ok, err := s.TakeBackupTurn(ctx, due[0], prego.BackupID(fmt.Sprintf("bak-%d", i)), "schedule")
+		ok, err := s.TakeDueBackup(ctx, due[0], prego.BackupID(fmt.Sprintf("bak-%d", i)), "schedule")
 		require.NoError(t, err)
 		require.Equal(t, want, ok, "a turn is taken once")
 	}
@@ -209,14 +209,14 @@ func TestTurnsComeOnce(t *testing.T) {
 	isDue(3 * time.Hour)
 	turn := func(ago string) {
 		t.Helper()
-		exec(t, s, `UPDATE backup_turns SET next_at = now() - interval '`+ago+`' WHERE next_at IS NOT NULL`)
+		exec(t, s, `UPDATE backup_schedules SET next_at = now() - interval '`+ago+`' WHERE next_at IS NOT NULL`)
 	}
 	take := func() {
 		t.Helper()
-		due, err := s.DueBackupTurns(ctx, 10)
+		due, err := s.DueBackups(ctx, 10)
 		require.NoError(t, err)
 		require.Len(t, due, 1)
-		_, err = s.TakeBackupTurn(ctx, due[0], "bak-1", "schedule")
+		_, err = s.TakeDueBackup(ctx, due[0], "bak-1", "schedule")
 		require.NoError(t, err)
 	}
 	turn("1 hour")
@@ -234,7 +234,7 @@ func TestTurnsComeOnce(t *testing.T) {
 	take()
 	isDue(90 * time.Minute)
 	require.Empty(t, late(), "two hours are the limit here")
-	exec(t, s, `UPDATE backup_turns SET due_at = now() - interval '3 hours', next_at = NULL WHERE next_at IS NOT NULL`)
+	exec(t, s, `UPDATE backup_schedules SET due_at = now() - interval '3 hours', next_at = NULL WHERE next_at IS NOT NULL`)
 	require.Empty(t, late(), "without a schedule none is due")
 	isDue(0)
 	exec(t, s, `DELETE FROM backups WHERE backup_id = 'bak-1'`)
@@ -244,10 +244,10 @@ func TestTurnsComeOnce(t *testing.T) {
 	require.NoError(t, err)
 	p.Schedule = "0 3 * * *"
 	require.NoError(t, s.PutBackupPolicy(ctx, p, "ann"))
-	turns, err = s.TenantsWithoutTurn(ctx, 10)
+	unscheduled, err = s.UnscheduledTenants(ctx, 10)
 	require.NoError(t, err)
-	require.Len(t, turns, 1)
-	require.Equal(t, prego.TenantID("t-1"), turns[0].TenantID)
+	require.Len(t, unscheduled, 1)
+	require.Equal(t, prego.TenantID("t-1"), unscheduled[0].TenantID)
 
 	// The end of a tenant ends retention, but for its last backup.
 	exec(t, s, `UPDATE backups SET kind = 'final', expires_at = NULL`)
@@ -421,7 +421,7 @@ func TestAHostsClockIsWrong(t *testing.T) {
 		began := time.Now()
 		require.NoError(t, s.BackupSealed(ctx, id, tenant.SealedBackup{PlainBytes: 20, PlainSHA256: "p", Bytes: 11, SHA256: "s", TakenAt: began.Add(off)}, 5, "o"+string(id), "m"+string(id)))
 		require.NoError(t, s.BackupStored(ctx, id, "mm", "e"))
-		run, err := s.BackupRun(ctx, id)
+		run, err := s.BackupRecord(ctx, id)
 		require.NoError(t, err)
 		require.WithinDuration(t, began, *run.TakenAt, 30*time.Second, off)
 		require.Equal(t, off != 0, strings.HasPrefix(run.Message, "clock_skew: by its host's clock it was taken at "), run.Message)

@@ -319,7 +319,7 @@ func BenchmarkContended(b *testing.B) {
 			wg.Go(func() {
 				for time.Since(began) < during {
 					id := strconv.FormatInt(next.Add(1)-1, 10)
-					d, err := placers[c%len(placers)].Place(context.Background(), tenant.Run{Tenant: tenant.Tenant{
+					d, err := placers[c%len(placers)].Place(context.Background(), tenant.Record{Tenant: tenant.Tenant{
 						TenantID: prego.TenantID("t-" + id), Slug: "s-" + id, OrgID: "o", Region: prego.RegionEU, Plan: prego.PlanStarter, Policy: tenant.ModeShared, Generation: 1,
 					}}, nil, "bench")
 					if err != nil || !d.PlacesTenant() {

@@ -42,7 +42,7 @@ UNION ALL SELECT $1, $2, site_name, '', pool_site_id, '' FROM site_pool WHERE ap
 )
 
 type benchRow struct {
-	Release   server.ReleaseName
+	Release   server.StackReleaseName
 	ServerID  prego.ServerID
 	Status    server.BenchStatus
 	Reason    prego.Reason
@@ -58,28 +58,28 @@ type benchRow struct {
 	Gone      bool
 }
 
-func benchIn(ctx context.Context, q querier, name server.ReleaseName, id prego.ServerID) (server.BenchRun, error) {
+func benchIn(ctx context.Context, q querier, name server.StackReleaseName, id prego.ServerID) (server.BenchRecord, error) {
 	v, err := get[benchRow](ctx, q, noSuchRelease(name), sqlBenchRun, name, id)
 	if err != nil {
-		return server.BenchRun{}, err
+		return server.BenchRecord{}, err
 	}
-	out := server.BenchRun{
+	out := server.BenchRecord{
 		BenchUpdate: server.BenchUpdate{Release: v.Release, ServerID: v.ServerID, Status: v.Status, Reason: v.Reason, Message: v.Message, FromImage: v.FromImage},
 		Undoing:     v.Undoing, Try: v.Try, Image: v.Image, Apps: v.Apps, Role: v.Role, Region: v.Region, Host: v.Host, Gone: v.Gone,
 	}
-	out.Sites, err = many[server.ReleaseSite](ctx, q, sqlBenchSites, name, id)
+	out.Sites, err = many[server.StackReleaseSite](ctx, q, sqlBenchSites, name, id)
 	return out, err
 }
 
-// BenchRun reads a server that is being updated, with its sites.
-func (s *Store) BenchRun(ctx context.Context, name server.ReleaseName, id prego.ServerID) (server.BenchRun, error) {
+// BenchRecord reads a server that is being updated, with its sites.
+func (s *Store) BenchRecord(ctx context.Context, name server.StackReleaseName, id prego.ServerID) (server.BenchRecord, error) {
 	out, err := benchIn(ctx, s.pool, name, id)
 	return out, failed(fmt.Sprintf("release %s on %s", name, id), err)
 }
 
 // BeginBenchUpdate finds the sites of a server that is to be updated, once nobody else is
 // changing one; until then it says what it waits for. Repeated, it returns what it found.
-func (s *Store) BeginBenchUpdate(ctx context.Context, name server.ReleaseName, id prego.ServerID) (out server.BenchRun, err error) {
+func (s *Store) BeginBenchUpdate(ctx context.Context, name server.StackReleaseName, id prego.ServerID) (out server.BenchRecord, err error) {
 	err = s.inTx(ctx, fmt.Sprintf("release %s on %s", name, id), func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlHoldBench, name, id); err != nil {
 			return err
@@ -117,7 +117,7 @@ func (s *Store) BeginBenchUpdate(ctx context.Context, name server.ReleaseName, i
 const sqlBenchIsAt = `SELECT phase FROM stack_release_servers WHERE release = $1 AND server_id = $2`
 
 // BenchPhase says what is being done with a server.
-func (s *Store) BenchPhase(ctx context.Context, name server.ReleaseName, id prego.ServerID, phase string) error {
+func (s *Store) BenchPhase(ctx context.Context, name server.StackReleaseName, id prego.ServerID, phase string) error {
 	return s.exec(ctx, fmt.Sprintf("release %s on %s", name, id), sqlBenchPhase, name, id, phase)
 }
 
@@ -134,19 +134,19 @@ INSERT INTO changes (kind, id) SELECT 'tenants', tenant_id FROM opened`
 )
 
 // CloseBenchSites has edges show the page for maintenance instead of a server's sites.
-func (s *Store) CloseBenchSites(ctx context.Context, name server.ReleaseName, id prego.ServerID) error {
+func (s *Store) CloseBenchSites(ctx context.Context, name server.StackReleaseName, id prego.ServerID) error {
 	return s.exec(ctx, fmt.Sprintf("release %s closes the sites on %s", name, id), sqlCloseBenchSites, name, id)
 }
 
 // OpenBenchSites has edges show a server's sites again.
-func (s *Store) OpenBenchSites(ctx context.Context, name server.ReleaseName, id prego.ServerID) error {
+func (s *Store) OpenBenchSites(ctx context.Context, name server.StackReleaseName, id prego.ServerID) error {
 	return s.exec(ctx, fmt.Sprintf("release %s opens the sites on %s", name, id), sqlOpenBenchSites, name, id)
 }
 
 const sqlBenchSiteStep = `UPDATE stack_release_sites SET status = $4, updated_at = now() WHERE release = $1 AND server_id = $2 AND site = $3`
 
 // BenchSiteStep records how far a site's update is.
-func (s *Store) BenchSiteStep(ctx context.Context, name server.ReleaseName, id prego.ServerID, site string, step server.ReleaseSiteStep) error {
+func (s *Store) BenchSiteStep(ctx context.Context, name server.StackReleaseName, id prego.ServerID, site string, step server.StackReleaseSiteStep) error {
 	return s.exec(ctx, fmt.Sprintf("release %s of site %s", name, site), sqlBenchSiteStep, name, id, site, step)
 }
 
@@ -155,7 +155,7 @@ UPDATE servers s SET bench_image = $3, updated_at = now() FROM stack_release_ser
 WHERE v.release = $1 AND v.server_id = $2 AND v.status = 'updating' AND s.server_id = v.server_id AND s.bench_image <> $3`
 
 // SetBenchImage says which image a server's bench is to run; "" is the configured one.
-func (s *Store) SetBenchImage(ctx context.Context, name server.ReleaseName, id prego.ServerID, image string) error {
+func (s *Store) SetBenchImage(ctx context.Context, name server.StackReleaseName, id prego.ServerID, image string) error {
 	return s.exec(ctx, string("bench of "+id), sqlSetBenchImage, name, id, image)
 }
 
@@ -178,7 +178,7 @@ const sqlUndoBench = `
 UPDATE stack_release_servers SET undoing = true, phase = 'undoing', reason = $3, message = $4, updated_at = now() WHERE release = $1 AND server_id = $2 AND status = 'updating' AND NOT undoing`
 
 // UndoBench records that a server goes back, and why. The first reason stays.
-func (s *Store) UndoBench(ctx context.Context, name server.ReleaseName, id prego.ServerID, reason prego.Reason, message string) error {
+func (s *Store) UndoBench(ctx context.Context, name server.StackReleaseName, id prego.ServerID, reason prego.Reason, message string) error {
 	return s.exec(ctx, fmt.Sprintf("release %s on %s", name, id), sqlUndoBench, name, id, reason, prego.Redact(message))
 }
 
@@ -193,7 +193,7 @@ WHERE t.release = $1 AND t.server_id = $2 AND t.pool_site_id = p.pool_site_id AN
 
 // EndBench records how the update of a server ended, and opens it to newcomers again, unless
 // it is broken. Sites of the pool that had begun to be migrated when it went back are lost.
-func (s *Store) EndBench(ctx context.Context, name server.ReleaseName, id prego.ServerID, status server.BenchStatus, reason prego.Reason, message string) error {
+func (s *Store) EndBench(ctx context.Context, name server.StackReleaseName, id prego.ServerID, status server.BenchStatus, reason prego.Reason, message string) error {
 	return s.inTx(ctx, fmt.Sprintf("release %s on %s", name, id), func(tx pgx.Tx) error {
 		ended, err := find[struct {
 			Reason  prego.Reason

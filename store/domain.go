@@ -216,7 +216,7 @@ WHERE domain_id = $1`
 
 // DomainSeen keeps what a look at a name came to: of several orgs that show their TXT
 // record, the first has the name, and only with room in its quota.
-func (s *Store) DomainSeen(ctx context.Context, d org.Domain, look org.DomainLook, rules org.DomainRules) (out org.Domain, err error) {
+func (s *Store) DomainSeen(ctx context.Context, d org.Domain, look org.DomainAnswer, rules org.DomainRules) (out org.Domain, err error) {
 	err = s.inTx(ctx, "domain "+string(d.DomainID), func(tx pgx.Tx) error {
 		if err := lockOrg(ctx, tx, d.OrgID); err != nil {
 			return err

@@ -51,7 +51,7 @@ func (c *claims) claim(orgID, name string) org.Domain {
 // see lets the DNS show the records of some claims.
 func (c *claims) see(d org.Domain, shown ...org.Domain) org.Domain {
 	c.Helper()
-	look := org.DomainLook{At: c.now}
+	look := org.DomainAnswer{At: c.now}
 	for _, s := range shown {
 		look.TXT = append(look.TXT, s.ChallengeValue())
 	}
@@ -128,7 +128,7 @@ func TestFirstToVerifyHasTheName(t *testing.T) {
 	for _, o := range orgs {
 		all = append(all, c.claim(o, "example.com"))
 	}
-	look := org.DomainLook{At: c.now}
+	look := org.DomainAnswer{At: c.now}
 	for _, d := range all {
 		look.TXT = append(look.TXT, d.ChallengeValue())
 	}

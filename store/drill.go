@@ -22,11 +22,11 @@ const drillable = `b.state = 'stored' AND b.missing_at IS NULL`
 // server is among them: its last backup is all that changes, if the storage loses it.
 const (
 	sqlDueDrills = `
-(SELECT u.tenant_id, '' AS volume_id, u.drilled_at FROM backup_turns u JOIN tenants t ON t.tenant_id = u.tenant_id
+(SELECT u.tenant_id, '' AS volume_id, u.drilled_at FROM backup_schedules u JOIN tenants t ON t.tenant_id = u.tenant_id
 WHERE (u.drilled_at IS NULL OR u.drilled_at < now() - make_interval(secs => $1)) AND t.state IN ('active', 'suspended')
   AND EXISTS (SELECT FROM backups b WHERE b.tenant_id = u.tenant_id AND ` + drillable + `) ORDER BY u.drilled_at NULLS FIRST, u.tenant_id LIMIT $2)
 UNION ALL
-(SELECT '', u.volume_id, u.drilled_at FROM volume_backup_turns u JOIN volumes v ON v.volume_id = u.volume_id
+(SELECT '', u.volume_id, u.drilled_at FROM volume_backup_schedules u JOIN volumes v ON v.volume_id = u.volume_id
 WHERE (u.drilled_at IS NULL OR u.drilled_at < now() - make_interval(secs => $1)) AND v.status = 'ready' AND v.deleted_at IS NULL
   AND EXISTS (SELECT FROM backups b WHERE b.volume_id = u.volume_id AND ` + drillable + `) ORDER BY u.drilled_at NULLS FIRST, u.volume_id LIMIT $2)
 ORDER BY drilled_at NULLS FIRST, tenant_id, volume_id LIMIT $2`
@@ -88,7 +88,7 @@ const sqlInsertDrill = `
 INSERT INTO drills AS d (drill_id, org_id, tenant_id, backup_id, server_id, pool_site_id, created_by)
 SELECT 'drl-' || $1, org_id, tenant_id, $3, $4, 'dr-' || $1, $5 FROM tenants WHERE tenant_id = $2 RETURNING ` + drillColumns
 
-const sqlDrillTurn = `UPDATE backup_turns SET drilled_at = now() WHERE tenant_id = $1`
+const sqlBackupDrilled = `UPDATE backup_schedules SET drilled_at = now() WHERE tenant_id = $1`
 
 // BeginDrill accepts a drill of a tenant's backup, the newest if none is named, and finds a
 // place for it. Without a place it is refused with CodeInsufficientResources; without a backup
@@ -122,7 +122,7 @@ func (s *Store) BeginDrill(ctx context.Context, tenantID prego.TenantID, backupI
 			}
 			return err
 		}
-		_, err = tx.Exec(ctx, sqlDrillTurn, tenantID)
+		_, err = tx.Exec(ctx, sqlBackupDrilled, tenantID)
 		return err
 	})
 	return out, err
@@ -132,8 +132,8 @@ const sqlDrillRun = `
 SELECT ` + drillColumns + `, d.cleared_at IS NOT NULL AS cleared, d.pool_site_id, p.db_shard_id, COALESCE(p.site_name, '') AS site_name, COALESCE(p.database_name, '') AS database_name, COALESCE(p.on_shard, false) AS on_shard
 FROM drills d LEFT JOIN site_pool p ON p.pool_site_id = d.pool_site_id WHERE d.drill_id = $1`
 
-// DrillRun reads a drill with its site.
-func (s *Store) DrillRun(ctx context.Context, id string) (tenant.DrillRun, error) {
+// DrillRecord reads a drill with its site.
+func (s *Store) DrillRecord(ctx context.Context, id string) (tenant.DrillRecord, error) {
 	type row struct {
 		tenant.Drill
 		Cleared                bool
@@ -143,7 +143,7 @@ func (s *Store) DrillRun(ctx context.Context, id string) (tenant.DrillRun, error
 		OnShard                bool
 	}
 	r, err := get[row](ctx, s.pool, prego.Errorf(prego.CodeBackupNotFound, "there is no drill %q", id), sqlDrillRun, id)
-	out := tenant.DrillRun{Drill: r.Drill, Cleared: r.Cleared, Site: tenant.PoolSite{
+	out := tenant.DrillRecord{Drill: r.Drill, Cleared: r.Cleared, Site: tenant.PoolSite{
 		PoolSiteID: r.PoolSiteID, AppServerID: r.ServerID, SiteName: r.SiteName, DatabaseName: r.DatabaseName, OnShard: r.OnShard,
 	}}
 	if r.DBShardID != nil {
@@ -156,9 +156,9 @@ const sqlFinishDrill = `
 WITH ended AS (
     UPDATE drills SET state = $2, reason = $3, message = $4, tables = $5, rows = $6, files = $7, bytes = $9, finished_at = now() WHERE drill_id = $1 AND state = 'running' RETURNING tenant_id, volume_id
 ), of_volume AS (
-    UPDATE volume_backup_turns u SET drill_failed = CASE WHEN $10 THEN u.drill_failed ELSE $2 = 'failed' END, drilled_at = CASE $2 WHEN 'failed' THEN now() - make_interval(secs => $8) ELSE now() END FROM ended e WHERE u.volume_id = e.volume_id
+    UPDATE volume_backup_schedules u SET drill_failed = CASE WHEN $10 THEN u.drill_failed ELSE $2 = 'failed' END, drilled_at = CASE $2 WHEN 'failed' THEN now() - make_interval(secs => $8) ELSE now() END FROM ended e WHERE u.volume_id = e.volume_id
 )
-UPDATE backup_turns u SET drill_failed = CASE WHEN $10 THEN u.drill_failed ELSE $2 = 'failed' END, drilled_at = CASE $2 WHEN 'failed' THEN now() - make_interval(secs => $8) ELSE now() END FROM ended e WHERE u.tenant_id = e.tenant_id`
+UPDATE backup_schedules u SET drill_failed = CASE WHEN $10 THEN u.drill_failed ELSE $2 = 'failed' END, drilled_at = CASE $2 WHEN 'failed' THEN now() - make_interval(secs => $8) ELSE now() END FROM ended e WHERE u.tenant_id = e.tenant_id`
 
 // FinishDrill records how a drill ended. What failed is tried again before what passed: as if
 // its turn had come so long ago. One that decides nothing leaves what the last one said.
@@ -183,11 +183,11 @@ func (s *Store) DrillsLeft(ctx context.Context, quiet time.Duration) ([]tenant.D
 }
 
 const (
-	drillsFailed       = ` FROM backup_turns u JOIN tenants t ON t.tenant_id = u.tenant_id WHERE u.drill_failed AND t.state IN ('active', 'suspended')`
-	volumeDrillsFailed = ` FROM volume_backup_turns u JOIN volumes v ON v.volume_id = u.volume_id WHERE u.drill_failed AND v.status = 'ready' AND v.deleted_at IS NULL`
-	drillsOverdue      = ` FROM backup_turns u JOIN tenants t ON t.tenant_id = u.tenant_id
+	drillsFailed       = ` FROM backup_schedules u JOIN tenants t ON t.tenant_id = u.tenant_id WHERE u.drill_failed AND t.state IN ('active', 'suspended')`
+	volumeDrillsFailed = ` FROM volume_backup_schedules u JOIN volumes v ON v.volume_id = u.volume_id WHERE u.drill_failed AND v.status = 'ready' AND v.deleted_at IS NULL`
+	drillsOverdue      = ` FROM backup_schedules u JOIN tenants t ON t.tenant_id = u.tenant_id
     WHERE (u.drilled_at IS NULL OR u.drilled_at < now() - make_interval(secs => $1)) AND COALESCE(u.drilled_at, t.active_at) < now() - make_interval(secs => $1) AND t.state IN ('active', 'suspended')`
-	volumeDrillsOverdue = ` FROM volume_backup_turns u JOIN volumes v ON v.volume_id = u.volume_id
+	volumeDrillsOverdue = ` FROM volume_backup_schedules u JOIN volumes v ON v.volume_id = u.volume_id
     WHERE COALESCE(u.drilled_at, v.created_at) < now() - make_interval(secs => $1) AND v.status = 'ready' AND v.deleted_at IS NULL
       AND EXISTS (SELECT FROM backups b WHERE b.volume_id = u.volume_id AND ` + drillable + `)`
 	sqlDrillsFailed  = `SELECT (SELECT count(*)` + drillsFailed + `) + (SELECT count(*)` + volumeDrillsFailed + `)`

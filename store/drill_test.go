@@ -17,7 +17,7 @@ func TestDrillsHavePlaces(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 6), context.Background() // t-0 and t-3 on n-0, t-1 and t-4 on n-1 (eu), t-2 and t-5 on n-2 (us)
 	exec(t, s, `UPDATE servers SET agent_status = 'connected'`)
-	exec(t, s, `INSERT INTO backup_turns (tenant_id, policy_at, next_at) SELECT tenant_id, now(), now() FROM tenants`)
+	exec(t, s, `INSERT INTO backup_schedules (tenant_id, policy_at, next_at) SELECT tenant_id, now(), now() FROM tenants`)
 	storedBackup(t, s, "bak-old", "t-0", 2*time.Hour)
 	storedBackup(t, s, "bak-new", "t-0", time.Hour)
 	storedBackup(t, s, "bak-1", "t-1", time.Hour)
@@ -64,14 +64,14 @@ func TestDrillsHavePlaces(t *testing.T) {
 		require.NoError(t, s.FinishDrill(ctx, end, 59*time.Minute))
 		end.State = tenant.DrillPassed // repeated, it changes nothing
 	}
-	run, err := s.DrillRun(ctx, d.DrillID)
+	run, err := s.DrillRecord(ctx, d.DrillID)
 	require.NoError(t, err)
 	require.Equal(t, []any{tenant.DrillFailed, tenant.ReasonDigest, false}, []any{run.State, run.Reason, run.Cleared})
 	failedNow, late, err := s.CountDrills(ctx, 90*time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 0}, []int{failedNow, late})
 	require.NotContains(t, due(5), prego.TenantID("t-0"), "not at once again")
-	exec(t, s, `UPDATE backup_turns SET drilled_at = drilled_at - interval '2 minutes'`)
+	exec(t, s, `UPDATE backup_schedules SET drilled_at = drilled_at - interval '2 minutes'`)
 	require.Contains(t, due(5), prego.TenantID("t-0"), "sooner than one that passed")
 	require.NotContains(t, due(5), prego.TenantID("t-1"))
 
@@ -93,10 +93,10 @@ func TestDrillsHavePlaces(t *testing.T) {
 
 	// What a drill on a server that went leaves: the answer of the one before, and a turn that has come.
 	for _, before := range []bool{false, true} {
-		exec(t, s, `UPDATE backup_turns SET drill_failed = $1 WHERE tenant_id = 't-1'`, before)
+		exec(t, s, `UPDATE backup_schedules SET drill_failed = $1 WHERE tenant_id = 't-1'`, before)
 		exec(t, s, `UPDATE drills SET state = 'running', finished_at = NULL WHERE drill_id = $1`, again.DrillID)
 		require.NoError(t, s.FinishDrill(ctx, tenant.DrillEnd{DrillID: again.DrillID, State: tenant.DrillFailed, Reason: "server_gone", Undecided: true}, time.Hour))
-		require.Equal(t, before, count(t, s, "backup_turns WHERE drill_failed AND tenant_id = 't-1'") == 1)
+		require.Equal(t, before, count(t, s, "backup_schedules WHERE drill_failed AND tenant_id = 't-1'") == 1)
 		require.Contains(t, due(5), prego.TenantID("t-1"))
 	}
 	_, late, err = s.CountDrills(ctx, 90*time.Minute)
@@ -112,8 +112,8 @@ func TestDrillsOfVolumesHavePlaces(t *testing.T) {
 	exec(t, s, `UPDATE servers SET disk_pct = 50, server_type = 'cx33'`)
 	exec(t, s, `UPDATE servers SET disk_pct = 10 WHERE server_id = 'n-0'`)
 	exec(t, s, `INSERT INTO provider_catalogs (provider, document, refreshed_at) VALUES ('hetzner', '{"server_types": [{"name": "cx33", "disk_gb": 100}]}', now()) ON CONFLICT (provider) DO UPDATE SET document = EXCLUDED.document, refreshed_at = now(), failure = ''`)
-	exec(t, s, `INSERT INTO volume_backup_turns (volume_id, policy_at, next_at) SELECT volume_id, now(), now() FROM volumes`)
-	exec(t, s, `INSERT INTO backup_turns (tenant_id, policy_at, next_at) VALUES ('t-0', now(), now())`)
+	exec(t, s, `INSERT INTO volume_backup_schedules (volume_id, policy_at, next_at) SELECT volume_id, now(), now() FROM volumes`)
+	exec(t, s, `INSERT INTO backup_schedules (tenant_id, policy_at, next_at) VALUES ('t-0', now(), now())`)
 	volumeDue := func() (ids []prego.VolumeID) {
 		all, err := s.DueDrills(ctx, time.Hour, 10)
 		require.NoError(t, err)
@@ -155,7 +155,7 @@ func TestDrillsOfVolumesHavePlaces(t *testing.T) {
 	there, err := s.DrillsUnderWay(ctx)
 	require.NoError(t, err)
 	require.Equal(t, 2, there)
-	run, err := s.DrillRun(ctx, d.DrillID)
+	run, err := s.DrillRecord(ctx, d.DrillID)
 	require.NoError(t, err)
 	require.Equal(t, tenant.PoolSite{AppServerID: "n-1"}, run.Site, "it has no site")
 	require.Empty(t, run.TenantID)
@@ -174,10 +174,10 @@ func TestDrillsOfVolumesHavePlaces(t *testing.T) {
 	require.Len(t, page, 1)
 	require.Equal(t, []any{tenant.DrillFailed, int64(3), int64(5)}, []any{page[0].State, page[0].Files, page[0].Bytes})
 	require.NotContains(t, volumeDue(), prego.VolumeID("vol-0"), "not at once again")
-	exec(t, s, `UPDATE volume_backup_turns SET drilled_at = drilled_at - interval '2 minutes'`)
+	exec(t, s, `UPDATE volume_backup_schedules SET drilled_at = drilled_at - interval '2 minutes'`)
 	require.Contains(t, volumeDue(), prego.VolumeID("vol-0"), "sooner than one that passed")
 	require.NotContains(t, volumeDue(), prego.VolumeID("vol-1"))
-	exec(t, s, `UPDATE volume_backup_turns SET drilled_at = NULL; UPDATE volumes SET created_at = now() - interval '1 day'`)
+	exec(t, s, `UPDATE volume_backup_schedules SET drilled_at = NULL; UPDATE volumes SET created_at = now() - interval '1 day'`)
 	_, late, err = s.CountDrills(ctx, 90*time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, 2, late, "those with a backup")

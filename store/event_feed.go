@@ -74,7 +74,7 @@ type eventRow struct {
 	Actor string
 }
 
-func (r eventRow) place() ops.EventPlace {
+func (r eventRow) place() ops.EventCursor {
 	p, _ := ops.ParseEventCursor(r.Xid + "-0") // as Postgres writes it
 	p.Seq = r.Seq
 	return p

@@ -540,8 +540,7 @@ UPDATE process_groups SET failures = failures + $2, refused_usage = NULL, conver
 WHERE group_id = $1`
 
 const (
-	// maxBackoff bounds how long the place of an instance that crashes again and again is
-	// empty.
+	// maxBackoff bounds how long an instance that crashes again and again is not replaced.
 	maxBackoff = 5 * time.Minute
 	// crashesForgotten is how long an instance must have run for its crash not to count
 	// as one more in a row.
@@ -571,7 +570,7 @@ func failInstances(ctx context.Context, tx pgx.Tx, group prego.GroupID, release 
 }
 
 // InstanceFailed says that an instance failed, and why; false when it is not to run any
-// more. The more have failed in its place, the later it is filled again.
+// more. The more replacements have failed in a row, the later the next one starts.
 func (s *Store) InstanceFailed(ctx context.Context, id, message string) (ok bool, err error) {
 	err = s.inTx(ctx, "instance "+id, func(tx pgx.Tx) error {
 		group, release, err := holdGroup(ctx, tx, id)

@@ -53,8 +53,8 @@ func (s *Store) EndLook(ctx context.Context, look, holder string, r ops.LookResu
 const sqlLooks = `SELECT look, holder, looked_at, found_at, GREATEST(every_seconds, pause_seconds) AS every_seconds, took_seconds, error FROM looks ORDER BY look`
 
 // Looks are all looks, with when they last happened.
-func (s *Store) Looks(ctx context.Context) ([]ops.Look, error) {
-	return collect[ops.Look](ctx, s, "looks", sqlLooks)
+func (s *Store) Looks(ctx context.Context) ([]ops.LookState, error) {
+	return collect[ops.LookState](ctx, s, "looks", sqlLooks)
 }
 
 const sqlTenantsNeedSweep = `

@@ -227,17 +227,17 @@ LEFT JOIN redis_pools fp ON fp.pool_id = COALESCE(m.from_pool_id, b.redis_pool_i
 LEFT JOIN redis_pools tp ON tp.pool_id = m.to_pool_id LEFT JOIN servers tph ON tph.server_id = tp.server_id
 WHERE m.move_id = $1`
 
-// MoveRun reads a move for its run, or CodeMoveNotFound.
-func (s *Store) MoveRun(ctx context.Context, id prego.MoveID) (tenant.MoveRun, error) {
+// MoveRecord reads a move for its run, or CodeMoveNotFound.
+func (s *Store) MoveRecord(ctx context.Context, id prego.MoveID) (tenant.MoveRecord, error) {
 	type row struct {
-		tenant.MoveRun
+		tenant.MoveRecord
 		FromShardServer, ToShardServer, FromPoolServer, ToPoolServer     prego.ServerID
 		FromShardHost, ToShardHost, FromPoolHost, ToPoolHost             string
 		FromShardAddress, ToShardAddress, FromPoolAddress, ToPoolAddress string
 		FromShardStatus, ToShardStatus, FromPoolStatus, ToPoolStatus     server.Status
 	}
 	r, err := get[row](ctx, s.pool, noSuchMove(id), sqlMoveRun, id)
-	m := r.MoveRun
+	m := r.MoveRecord
 	m.FromShard = tenant.DataHost{ServerID: r.FromShardServer, Host: r.FromShardHost, Address: r.FromShardAddress, Status: r.FromShardStatus}
 	m.ToShard = tenant.DataHost{ServerID: r.ToShardServer, Host: r.ToShardHost, Address: r.ToShardAddress, Status: r.ToShardStatus}
 	m.FromPool = tenant.DataHost{ServerID: r.FromPoolServer, Host: r.FromPoolHost, Address: r.FromPoolAddress, Status: r.FromPoolStatus}
@@ -379,7 +379,7 @@ func (s *Store) MoveCopied(ctx context.Context, id prego.MoveID, bytes int64, ar
 	return s.exec(ctx, "move "+string(id), sqlMoveCopied, id, bytes, archives)
 }
 
-// Whatever works on the site has to end first, and what comes later waits (TenantRun, held). A release that has
+// Whatever works on the site has to end first, and what comes later waits (TenantRecord, held). A release that has
 // not begun waits for the move (sqlBenchWaits): one of the two goes first.
 const sqlMoveWaitsFor = `
 SELECT CASE WHEN t.state <> t.converged_state THEN 'its state is being changed'

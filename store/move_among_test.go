@@ -49,7 +49,7 @@ func TestAMoveAmongOthers(t *testing.T) {
 	require.Equal(t, "0 of 1 tenants and 0 of 0 instances moved", st.Message)
 
 	// A release on both servers waits for the move, which does not wait for it.
-	_, err = b.s.CreateStackRelease(ctx, server.CreateReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "all"}}}, "ann")
+	_, err = b.s.CreateStackRelease(ctx, server.CreateStackReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "all"}}}, "ann")
 	require.NoError(t, err)
 	_, err = b.s.StartStackRelease(ctx, "r1", "ann")
 	require.NoError(t, err)

@@ -42,7 +42,7 @@ func TestAMoveToAnotherNetworkIsToldToEdges(t *testing.T) {
 	b.freezes("mov-1", tenant.MoveAsked{To: "any", Shard: "any", Pool: "any"}, everywhere())
 	require.Empty(t, told())
 	require.NoError(t, b.s.SwitchMove(ctx, "mov-1", 0))
-	run, err := b.s.MoveRun(ctx, "mov-1")
+	run, err := b.s.MoveRecord(ctx, "mov-1")
 	require.NoError(t, err)
 	require.True(t, run.Crosses)
 	site := edge.Site{TenantID: "t-1", ServerID: "app-2", Name: "t-1.example.com", Names: []string{}, LeftNetwork: string(home), LeftAddress: "10.64.0.2"}

@@ -69,7 +69,7 @@ func TestAMoveWhoseNewPlaceIsLost(t *testing.T) {
 			require.NoError(t, err)
 			quiet, err := b.s.QuietMoves(ctx, time.Hour)
 			require.NoError(t, err)
-			run, err := b.s.MoveRun(ctx, "mov-1")
+			run, err := b.s.MoveRecord(ctx, "mov-1")
 			require.NoError(t, err)
 			require.Equal(t, tc.back, run.Returned)
 			require.Equal(t, !tc.kept, len(quiet) == 1 && quiet[0].Lost, "its run is woken")

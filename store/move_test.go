@@ -98,7 +98,7 @@ func TestAMoveByItsRow(t *testing.T) {
 	require.Contains(t, fmt.Sprint(b.wanted("redis").Rule), "10.64.0.3")
 	for _, closed := range []bool{true, false} {
 		b.exec(`UPDATE servers SET cordoned_at = CASE WHEN $1 THEN now() END, closing = $1 WHERE server_id = 'app-2'`, closed)
-		at, err := b.s.MoveRun(ctx, "mov-1")
+		at, err := b.s.MoveRecord(ctx, "mov-1")
 		require.NoError(t, err)
 		require.Equal(t, closed, at.ToClosed)
 	}
@@ -113,21 +113,21 @@ func TestAMoveByItsRow(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, waits)
 	}
-	run, err := b.s.TenantRun(ctx, "t-1")
+	run, err := b.s.TenantRecord(ctx, "t-1")
 	require.NoError(t, err)
 	require.True(t, run.Held)
 
 	for range 2 {
 		require.NoError(t, b.s.SwitchMove(ctx, "mov-1", 7))
 	}
-	run, err = b.s.TenantRun(ctx, "t-1")
+	run, err = b.s.TenantRecord(ctx, "t-1")
 	require.NoError(t, err)
 	require.Equal(t, []any{prego.ServerID("app-2"), true}, []any{run.Allocation.AppServerID, run.Held})
 	require.Equal(t, 1, count(t, b.s, "snapshots WHERE server_id = 'app-2'"), "snapshots come along")
 	_, err = b.s.CancelMove(ctx, "t-1", "mov-1")
 	code(t, err, prego.CodeInvalidTransition)
 	require.NoError(t, b.s.MoveOpened(ctx, "mov-1"))
-	run, err = b.s.TenantRun(ctx, "t-1")
+	run, err = b.s.TenantRecord(ctx, "t-1")
 	require.NoError(t, err)
 	require.False(t, run.Held)
 	for range 2 {
@@ -240,15 +240,15 @@ func TestAMoveOfALostServer(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, ok)
 			for i, id := range []string{"app-1", "app-2"} {
-				m, err := b.s.MoveRun(ctx, "mov-1")
+				m, err := b.s.MoveRecord(ctx, "mov-1")
 				require.NoError(t, err)
 				require.Equal(t, []string{"active", "active"}[i:], []string{m.FromStatus, m.ToStatus}[i:])
 				b.exec(`UPDATE servers SET status = 'failed', status_reason = $2 WHERE server_id = $1`, id, reason)
 			}
-			m, err := b.s.MoveRun(ctx, "mov-1")
+			m, err := b.s.MoveRecord(ctx, "mov-1")
 			require.NoError(t, err)
 			require.Equal(t, []string{"terminated", "terminated"}, []string{m.FromStatus, m.ToStatus})
-			run, err := b.s.TenantRun(ctx, "t-1")
+			run, err := b.s.TenantRecord(ctx, "t-1")
 			require.NoError(t, err)
 			require.True(t, run.Moving)
 			if reason == prego.ReasonServerLost { // restored to where it was to move
@@ -256,7 +256,7 @@ func TestAMoveOfALostServer(t *testing.T) {
 			}
 			_, err = b.s.FinishMove(ctx, "mov-1", tenant.MoveFailed, tenant.ReasonMoveOvertaken, "")
 			require.NoError(t, err)
-			run, err = b.s.TenantRun(ctx, "t-1")
+			run, err = b.s.TenantRecord(ctx, "t-1")
 			require.NoError(t, err)
 			require.False(t, run.Moving)
 			require.Equal(t, reason == prego.ReasonServerLost, count(t, b.s, "servers WHERE dedicated_for_tenant_id = 't-1'") == 1)
@@ -343,7 +343,7 @@ func TestAMoveOfData(t *testing.T) {
 					}
 				}
 				require.Contains(t, fmt.Sprint(b.wanted("db").Rule), "10.64.0.2", "and so does what it has")
-				run, err := b.s.MoveRun(ctx, "mov-1")
+				run, err := b.s.MoveRecord(ctx, "mov-1")
 				require.NoError(t, err)
 				require.True(t, run.Here())
 				require.Equal(t, prego.ServerID("db"), run.FromShard.ServerID)
@@ -359,10 +359,10 @@ func TestAMoveOfData(t *testing.T) {
 				for range 2 {
 					require.NoError(t, b.s.SwitchMove(ctx, "mov-1", 7))
 				}
-				run, err = b.s.MoveRun(ctx, "mov-1")
+				run, err = b.s.MoveRecord(ctx, "mov-1")
 				require.NoError(t, err)
 				require.True(t, run.There())
-				at, err := b.s.TenantRun(ctx, "t-1")
+				at, err := b.s.TenantRecord(ctx, "t-1")
 				require.NoError(t, err)
 				where := []string{"app-1", "db", "redis"}
 				for i, moves := range tc.parts {
@@ -431,7 +431,7 @@ func TestAMoveToAnotherRegion(t *testing.T) {
 	_, err = b.s.FreezeMove(ctx, "mov-1")
 	require.NoError(t, err)
 	require.NoError(t, b.s.SwitchMove(ctx, "mov-1", 7))
-	run, err := b.s.TenantRun(ctx, "t-1")
+	run, err := b.s.TenantRecord(ctx, "t-1")
 	require.NoError(t, err)
 	require.Equal(t, prego.Region("us"), run.Region)
 }

@@ -94,7 +94,7 @@ func TestABackupIsNotDeletedUnderADrill(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 2), context.Background()
 	storedBackup(t, s, "bak-1", "t-0", time.Hour)
-	exec(t, s, `UPDATE servers SET agent_status = 'connected'; INSERT INTO backup_turns (tenant_id, policy_at, next_at) VALUES ('t-0', now(), now())`)
+	exec(t, s, `UPDATE servers SET agent_status = 'connected'; INSERT INTO backup_schedules (tenant_id, policy_at, next_at) VALUES ('t-0', now(), now())`)
 	for what, begins := range map[string]string{
 		"drill":   `INSERT INTO drills (drill_id, org_id, tenant_id, backup_id, server_id, created_by) SELECT 'drl-1', org_id, tenant_id, 'bak-1', 'n-0', 'test' FROM tenants WHERE tenant_id = 't-0'`,
 		"restore": `INSERT INTO restore_jobs (job_id, org_id, tenant_id, backup_id, status, created_by) SELECT 'rst-1', org_id, tenant_id, 'bak-1', 'queued', 'test' FROM tenants WHERE tenant_id = 't-0'`,

@@ -55,7 +55,7 @@ func TestNobodyTakesMoreThanTheOrgHas(t *testing.T) {
 		},
 		// A hostname counts when it is verified: all have claimed one before.
 		"max_hostnames": func(i int) error {
-			d, err := s.DomainSeen(ctx, claimed[i], org.DomainLook{At: time.Now(), TXT: []string{claimed[i].ChallengeValue()}}, domainRules)
+			d, err := s.DomainSeen(ctx, claimed[i], org.DomainAnswer{At: time.Now(), TXT: []string{claimed[i].ChallengeValue()}}, domainRules)
 			if err == nil && d.Reason == org.ReasonDomainQuota {
 				return prego.Errorf(prego.CodeQuotaExceeded, "%s", d.Message)
 			}
@@ -130,7 +130,7 @@ func TestOneNameIsServedOnce(t *testing.T) {
 	for i := range racers {
 		d, err := s.GetDomain(ctx, fmt.Sprintf("dom-%d", i))
 		require.NoError(t, err)
-		d, err = s.DomainSeen(ctx, d, org.DomainLook{At: time.Now(), TXT: []string{d.ChallengeValue()}}, domainRules)
+		d, err = s.DomainSeen(ctx, d, org.DomainAnswer{At: time.Now(), TXT: []string{d.ChallengeValue()}}, domainRules)
 		require.NoError(t, err)
 		if d.Status == org.DomainVerified {
 			took++

@@ -339,9 +339,9 @@ func TestMaintenanceAndAReleaseExclude(t *testing.T) {
 		in, said := signedAgent(t, "v2", 7, server.ReleaseRing{Name: "all"})
 		_, err := s.CreateAgentRelease(ctx, in, said, "ann")
 		require.NoError(t, err)
-		_, err = s.TurnAgentRelease(ctx, "v2", server.ReleaseRolling, "ann")
+		_, err = s.SteerAgentRelease(ctx, "v2", server.ReleaseRolling, "ann")
 		require.NoError(t, err)
-		_, err = s.CreateStackRelease(ctx, server.CreateReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "all"}}}, "ann")
+		_, err = s.CreateStackRelease(ctx, server.CreateStackReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "all"}}}, "ann")
 		require.NoError(t, err)
 		_, err = s.StartStackRelease(ctx, "r1", "ann")
 		require.NoError(t, err)
@@ -358,7 +358,7 @@ func TestMaintenanceAndAReleaseExclude(t *testing.T) {
 				return err
 			},
 			func() error {
-				_, err := s.StepRelease(ctx, "r1", server.ReleaseLimits{Sites: 9, OrgSites: 9})
+				_, err := s.StepStackRelease(ctx, "r1", server.StackReleaseLimits{Sites: 9, OrgSites: 9})
 				return err
 			},
 		} {
@@ -385,7 +385,7 @@ func TestMaintenanceAndAReleaseExclude(t *testing.T) {
 		for range 2 { // and it waits for as long as the maintenance takes
 			_, err = s.StepAgentRelease(ctx, server.AgentReleaseLimits{Servers: 1, Within: time.Minute})
 			require.NoError(t, err)
-			st, err := s.StepRelease(ctx, "r1", server.ReleaseLimits{Sites: 9, OrgSites: 9})
+			st, err := s.StepStackRelease(ctx, "r1", server.StackReleaseLimits{Sites: 9, OrgSites: 9})
 			require.NoError(t, err)
 			require.Contains(t, st.Message, "not ready: app-0")
 		}

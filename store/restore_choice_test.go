@@ -44,7 +44,7 @@ func TestRestoresChooseUsableBackups(t *testing.T) {
 
 	_, err = s.LoseServer(ctx, "n-0", "its disk died", "ann")
 	require.NoError(t, err)
-	lost, err := s.TenantRun(ctx, "t-0")
+	lost, err := s.TenantRecord(ctx, "t-0")
 	require.NoError(t, err)
 	require.Contains(t, lost.StatusMessage, ": 40 min are lost")
 	back, job, err := s.RestoreElsewhere(ctx, "t-0", "", "rst-2", "ann")
@@ -66,7 +66,7 @@ func TestWithoutUsableBackupsNobodyIsRestored(t *testing.T) {
 	unusableBackups(t, s)
 	_, err := s.LoseServer(ctx, "n-0", "its disk died", "ann")
 	require.NoError(t, err)
-	lost, err := s.TenantRun(ctx, "t-0")
+	lost, err := s.TenantRecord(ctx, "t-0")
 	require.NoError(t, err)
 	require.Contains(t, lost.StatusMessage, "there is no backup")
 	ids, err := s.LostTenants(ctx, []prego.Plan{prego.PlanStarter}, 5)

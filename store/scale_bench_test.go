@@ -109,10 +109,10 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 		"instance servers":        func() error { return none(s.InstanceServers(ctx, prego.RegionEU, nil)) },
 		"backups to begin":        func() error { return none(s.AdmitBackups(ctx, 1, 20, 200)) },
 		"backups that are left":   func() error { return none(s.BackupsLeft(ctx, time.Minute, 200)) },
-		"backups that are due":    func() error { return none(s.DueBackupTurns(ctx, 200)) },
-		"volumes' backups due":    func() error { return none(s.DueVolumeBackupTurns(ctx, 200)) },
+		"backups that are due":    func() error { return none(s.DueBackups(ctx, 200)) },
+		"volumes' backups due":    func() error { return none(s.DueVolumeBackups(ctx, 200)) },
 		"volumes' backups late":   func() error { return none(s.LateVolumeBackups(ctx, 2*time.Hour, 2000)) },
-		"volumes without turn":    func() error { return none(s.VolumesWithoutTurn(ctx, 200)) },
+		"volumes without turn":    func() error { return none(s.UnscheduledVolumes(ctx, 200)) },
 		"bytes of backups": func() error {
 			_, _, err := s.BackupSpaces(ctx)
 			return err
@@ -130,7 +130,7 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 		"count of lost tenants":      func() error { return none(s.CountLost(ctx)) },
 		"objects of backups":         func() error { return none(s.BackupObjects(ctx)) },
 		"missing backups":            func() error { return s.BackupsMissing(ctx, nil) },
-		"tenants without a turn":     func() error { return none(s.TenantsWithoutTurn(ctx, 200)) },
+		"tenants without a turn":     func() error { return none(s.UnscheduledTenants(ctx, 200)) },
 		"what is old": func() error {
 			for table := range prunedTables() {
 				if _, err := s.Prune(ctx, table, 100*365*24*time.Hour, 1000); err != nil {
@@ -160,7 +160,7 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 		"rows to reconcile":      func() error { return none(s.FleetRows(ctx, prego.ProviderHetzner)) },
 		"usage near limits":      func() error { return none(s.UsageNearLimits(ctx, 100)) },
 		"storage levels":         func() error { return none(s.StorageLevels(ctx)) },
-		"storage turns":          func() error { return none(s.TakeStorageTurns(ctx, time.Hour, 100)) },
+		"storage turns":          func() error { return none(s.TakeSitesToMeasure(ctx, time.Hour, 100)) },
 		"revoked servers":        func() error { return none(s.RevokedServers(ctx, time.Hour)) },
 		"warm pool":              func() error { return none(s.WarmPool(ctx, prego.RegionEU, prego.PlanStarter, "image")) },
 	}

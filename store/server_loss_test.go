@@ -48,9 +48,9 @@ func TestAServerThatIsGoneTakesItsTenants(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, marked)
 
-	run := func(id prego.TenantID) tenant.Run {
+	run := func(id prego.TenantID) tenant.Record {
 		t.Helper()
-		r, err := s.TenantRun(ctx, id)
+		r, err := s.TenantRecord(ctx, id)
 		require.NoError(t, err)
 		return r
 	}

@@ -134,7 +134,7 @@ func TestAMoveThatSwitches(t *testing.T) {
 				_, err := b.s.LoseServer(ctx, lost, "its disk died", "ann")
 				return err
 			}, switches))
-			run, err := b.s.TenantRun(ctx, "t-1")
+			run, err := b.s.TenantRecord(ctx, "t-1")
 			require.NoError(t, err)
 			require.Equal(t, tenant.Active, run.State, run.StatusMessage)
 			require.NotNil(t, run.Allocation)

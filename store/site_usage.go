@@ -18,7 +18,7 @@ import (
 // read. Of these, sites can be measured of tenants whose state is in effect, on a host that
 // answers, and in no restore, which goes through maintenance itself. The others' turn passes.
 // Arrays, not joins: what is read must not depend on how many rows a plan expects.
-const sqlTakeStorageTurns = `
+const sqlTakeSitesToMeasure = `
 WITH next AS MATERIALIZED (
     SELECT tenant_id, tried_at FROM site_usage WHERE tried_at < now() - make_interval(secs => $1) ORDER BY tried_at, tenant_id LIMIT $2
 ), due AS MATERIALIZED (
@@ -32,10 +32,10 @@ WITH next AS MATERIALIZED (
     UPDATE site_usage SET tried_at = now() WHERE tenant_id = ANY (ARRAY(SELECT tenant_id FROM next)))
 SELECT tenant_id, app_server_id AS server_id FROM due ORDER BY app_server_id, tenant_id`
 
-// TakeStorageTurns are the sites to measure now, at most so many, each at most once in
+// TakeSitesToMeasure are the sites to measure now, at most so many, each at most once in
 // every.
-func (s *Store) TakeStorageTurns(ctx context.Context, every time.Duration, limit int) ([]tenant.StorageTurn, error) {
-	return collect[tenant.StorageTurn](ctx, s, "storage turns", sqlTakeStorageTurns, every.Seconds(), limit)
+func (s *Store) TakeSitesToMeasure(ctx context.Context, every time.Duration, limit int) ([]tenant.SiteToMeasure, error) {
+	return collect[tenant.SiteToMeasure](ctx, s, "storage turns", sqlTakeSitesToMeasure, every.Seconds(), limit)
 }
 
 const siteUsageColumns = `u.tenant_id, u.database_bytes, u.files_bytes, u.backups_bytes, u.users, u.measured_at, u.tried_at, u.level, u.over_since, u.read_only, u.quota_gb, u.message`

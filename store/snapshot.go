@@ -98,8 +98,8 @@ func noSuchSnapshot(id prego.SnapshotID) error {
 	return prego.Errorf(prego.CodeSnapshotNotFound, "there is no snapshot %q of this tenant", id)
 }
 
-// SnapshotRun reads a snapshot, or CodeSnapshotNotFound.
-func (s *Store) SnapshotRun(ctx context.Context, id prego.SnapshotID) (tenant.Snapshot, error) {
+// SnapshotRecord reads a snapshot, or CodeSnapshotNotFound.
+func (s *Store) SnapshotRecord(ctx context.Context, id prego.SnapshotID) (tenant.Snapshot, error) {
 	return get[tenant.Snapshot](ctx, s.pool, noSuchSnapshot(id), sqlGetSnapshot, id)
 }
 
@@ -108,7 +108,7 @@ func (s *Store) GetSnapshot(ctx context.Context, tenantID prego.TenantID, id pre
 	if err := s.tenantExists(ctx, tenantID); err != nil {
 		return tenant.Snapshot{}, err
 	}
-	v, err := s.SnapshotRun(ctx, id)
+	v, err := s.SnapshotRecord(ctx, id)
 	if err == nil && (v.TenantID != tenantID || v.Status == tenant.JobDeleted) {
 		err = noSuchSnapshot(id)
 	}
@@ -286,8 +286,8 @@ func restorable(ctx context.Context, tx pgx.Tx, tenantID prego.TenantID, of tena
 
 const sqlGetRestore = `SELECT ` + restoreColumns + ` FROM restore_jobs j WHERE j.job_id = $1`
 
-// RestoreRun reads a restore, or CodeRestoreNotFound.
-func (s *Store) RestoreRun(ctx context.Context, id string) (tenant.RestoreJob, error) {
+// RestoreRecord reads a restore, or CodeRestoreNotFound.
+func (s *Store) RestoreRecord(ctx context.Context, id string) (tenant.RestoreJob, error) {
 	return get[tenant.RestoreJob](ctx, s.pool, prego.Errorf(prego.CodeRestoreNotFound, "there is no restore %q of this tenant", id), sqlGetRestore, id)
 }
 
@@ -296,7 +296,7 @@ func (s *Store) GetRestore(ctx context.Context, tenantID prego.TenantID, id stri
 	if err := s.tenantExists(ctx, tenantID); err != nil {
 		return tenant.RestoreJob{}, err
 	}
-	v, err := s.RestoreRun(ctx, id)
+	v, err := s.RestoreRecord(ctx, id)
 	if err == nil && v.TenantID != tenantID {
 		err = prego.Errorf(prego.CodeRestoreNotFound, "there is no restore %q of this tenant", id)
 	}

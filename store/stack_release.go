@@ -21,7 +21,7 @@ INSERT INTO stack_releases (name, image, apps, rings, created_by) VALUES ($1, $2
 
 // CreateStackRelease keeps what is to be rolled out; nothing happens yet. The same again is
 // met by what is there, another of that name is CodeStackReleaseExists.
-func (s *Store) CreateStackRelease(ctx context.Context, r server.CreateReleaseRequest, by string) (server.StackRelease, error) {
+func (s *Store) CreateStackRelease(ctx context.Context, r server.CreateStackReleaseRequest, by string) (server.StackRelease, error) {
 	apps := r.Apps
 	if apps == nil {
 		apps = map[string]string{}
@@ -42,12 +42,12 @@ func (s *Store) CreateStackRelease(ctx context.Context, r server.CreateReleaseRe
 
 const sqlGetRelease = `SELECT ` + releaseColumns + ` FROM stack_releases WHERE name = $1`
 
-func noSuchRelease(name server.ReleaseName) error {
+func noSuchRelease(name server.StackReleaseName) error {
 	return prego.Errorf(prego.CodeStackReleaseNotFound, "there is no release %q", name)
 }
 
 // GetStackRelease reads one, or CodeStackReleaseNotFound.
-func (s *Store) GetStackRelease(ctx context.Context, name server.ReleaseName) (server.StackRelease, error) {
+func (s *Store) GetStackRelease(ctx context.Context, name server.StackReleaseName) (server.StackRelease, error) {
 	return get[server.StackRelease](ctx, s.pool, noSuchRelease(name), sqlGetRelease, name)
 }
 
@@ -69,8 +69,8 @@ const benchColumns = `v.release, v.server_id, v.ring, v.status, v.phase, v.reaso
 
 const sqlReleaseServers = `SELECT ` + benchColumns + ` FROM stack_release_servers v WHERE v.release = $1 ORDER BY v.ring, v.server_id`
 
-// ReleaseServers are the servers of a release, by rings.
-func (s *Store) ReleaseServers(ctx context.Context, name server.ReleaseName) ([]server.BenchUpdate, error) {
+// StackReleaseServers are the servers of a release, by rings.
+func (s *Store) StackReleaseServers(ctx context.Context, name server.StackReleaseName) ([]server.BenchUpdate, error) {
 	return collect[server.BenchUpdate](ctx, s, fmt.Sprintf("servers of release %s", name), sqlReleaseServers, name)
 }
 
@@ -90,7 +90,7 @@ WHERE name = $1 RETURNING ` + releaseColumns
 
 // StartStackRelease begins to roll a release out: every server gets its ring. While another
 // one is open it is CodeInvalidTransition.
-func (s *Store) StartStackRelease(ctx context.Context, name server.ReleaseName, by string) (out server.StackRelease, err error) {
+func (s *Store) StartStackRelease(ctx context.Context, name server.StackReleaseName, by string) (out server.StackRelease, err error) {
 	err = s.inTx(ctx, fmt.Sprintf("start release %s", name), func(tx pgx.Tx) error {
 		r, err := get[server.StackRelease](ctx, tx, noSuchRelease(name), sqlHoldRelease, name)
 		if err != nil {
@@ -152,16 +152,16 @@ WHERE v.release = $1 AND v.ring IN (SELECT ring FROM empty) AND p.ring IS NOT NU
 )
 
 // PauseStackRelease lets no more servers begin; those that are being updated end.
-func (s *Store) PauseStackRelease(ctx context.Context, name server.ReleaseName, by string) (server.StackRelease, error) {
-	return s.turnRelease(ctx, name, server.ReleasePaused, "paused by "+by, func(r server.StackRelease) bool { return r.Status == server.ReleaseRolling }, nil)
+func (s *Store) PauseStackRelease(ctx context.Context, name server.StackReleaseName, by string) (server.StackRelease, error) {
+	return s.steerRelease(ctx, name, server.ReleasePaused, "paused by "+by, func(r server.StackRelease) bool { return r.Status == server.ReleaseRolling }, nil)
 }
 
 // ResumeStackRelease goes on with a release that was paused, or that stopped: servers that
 // went back are updated again, and those whose way back failed try it again. In a ring that lost all
 // its servers, servers of the rings after it take their places; without any, it counts as part of the
 // last ring that has the release.
-func (s *Store) ResumeStackRelease(ctx context.Context, name server.ReleaseName, by string) (server.StackRelease, error) {
-	return s.turnRelease(ctx, name, server.ReleaseRolling, "resumed by "+by, func(r server.StackRelease) bool {
+func (s *Store) ResumeStackRelease(ctx context.Context, name server.StackReleaseName, by string) (server.StackRelease, error) {
+	return s.steerRelease(ctx, name, server.ReleaseRolling, "resumed by "+by, func(r server.StackRelease) bool {
 		return r.Status == server.ReleasePaused || r.Status == server.ReleaseStopped
 	}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlReleaseRetries, name); err != nil {
@@ -177,8 +177,8 @@ func (s *Store) ResumeStackRelease(ctx context.Context, name server.ReleaseName,
 
 // CancelStackRelease ends a release: servers that have it keep it, those that are being
 // updated end, no more begin. While a server's way back has failed, that comes first.
-func (s *Store) CancelStackRelease(ctx context.Context, name server.ReleaseName, by string) (server.StackRelease, error) {
-	return s.turnRelease(ctx, name, server.ReleaseCancelled, "cancelled by "+by, func(r server.StackRelease) bool { return r.Status != server.ReleaseDone }, func(tx pgx.Tx) error {
+func (s *Store) CancelStackRelease(ctx context.Context, name server.StackReleaseName, by string) (server.StackRelease, error) {
+	return s.steerRelease(ctx, name, server.ReleaseCancelled, "cancelled by "+by, func(r server.StackRelease) bool { return r.Status != server.ReleaseDone }, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlReleaseGone, name); err != nil {
 			return err
 		}
@@ -194,7 +194,7 @@ func (s *Store) CancelStackRelease(ctx context.Context, name server.ReleaseName,
 	})
 }
 
-func (s *Store) turnRelease(ctx context.Context, name server.ReleaseName, to server.ReleaseStatus, message string, from func(server.StackRelease) bool, also func(pgx.Tx) error) (out server.StackRelease, err error) {
+func (s *Store) steerRelease(ctx context.Context, name server.StackReleaseName, to server.ReleaseStatus, message string, from func(server.StackRelease) bool, also func(pgx.Tx) error) (out server.StackRelease, err error) {
 	err = s.inTx(ctx, fmt.Sprintf("release %s", name), func(tx pgx.Tx) error {
 		r, err := get[server.StackRelease](ctx, tx, noSuchRelease(name), sqlHoldRelease, name)
 		switch {
@@ -261,10 +261,10 @@ type releaseServer struct {
 	Orgs       []prego.OrgID
 }
 
-// StepRelease decides what comes next for a release: which servers begin, within the limits,
+// StepStackRelease decides what comes next for a release: which servers begin, within the limits,
 // and whether it has stopped or is done. Repeating it returns the servers whose runs are to be
 // under way.
-func (s *Store) StepRelease(ctx context.Context, name server.ReleaseName, limits server.ReleaseLimits) (out server.ReleaseStep, err error) {
+func (s *Store) StepStackRelease(ctx context.Context, name server.StackReleaseName, limits server.StackReleaseLimits) (out server.StackReleaseStep, err error) {
 	err = s.inTx(ctx, fmt.Sprintf("release %s", name), func(tx pgx.Tx) error {
 		r, err := get[server.StackRelease](ctx, tx, noSuchRelease(name), sqlHoldRelease, name)
 		if err != nil {
@@ -297,12 +297,12 @@ type releaseStep struct {
 	tx      pgx.Tx
 	release server.StackRelease
 	servers []releaseServer
-	limits  server.ReleaseLimits
+	limits  server.StackReleaseLimits
 	began   bool
 }
 
-func (p *releaseStep) result() server.ReleaseStep {
-	out := server.ReleaseStep{Status: p.release.Status, Message: p.release.Message, Began: p.began, Total: len(p.servers)}
+func (p *releaseStep) result() server.StackReleaseStep {
+	out := server.StackReleaseStep{Status: p.release.Status, Message: p.release.Message, Began: p.began, Total: len(p.servers)}
 	for _, v := range p.servers {
 		switch v.Status {
 		case server.BenchUpdating:
@@ -492,7 +492,7 @@ const sqlQuietReleases = `
 SELECT r.name FROM stack_releases r WHERE r.updated_at < now() - make_interval(secs => $1)
   AND (r.status = 'rolling' OR EXISTS (SELECT FROM stack_release_servers v WHERE v.release = r.name AND v.status = 'updating')) ORDER BY 1`
 
-// QuietReleases are releases that may have lost their runs.
-func (s *Store) QuietReleases(ctx context.Context, quiet time.Duration) ([]server.ReleaseName, error) {
-	return collectValues[server.ReleaseName](ctx, s, "releases", sqlQuietReleases, quiet.Seconds())
+// QuietStackReleases are releases that may have lost their runs.
+func (s *Store) QuietStackReleases(ctx context.Context, quiet time.Duration) ([]server.StackReleaseName, error) {
+	return collectValues[server.StackReleaseName](ctx, s, "releases", sqlQuietReleases, quiet.Seconds())
 }

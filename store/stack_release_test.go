@@ -19,7 +19,7 @@ const (
 	soaked = `UPDATE stack_release_servers SET finished_at = finished_at - interval '2 minutes' WHERE status = 'done'`
 )
 
-var releaseLimits = server.ReleaseLimits{Sites: 10, OrgSites: 3}
+var releaseLimits = server.StackReleaseLimits{Sites: 10, OrgSites: 3}
 
 func releaseSetup(t *testing.T, servers int) *Store {
 	t.Helper()
@@ -38,7 +38,7 @@ func TestAReleaseGoesByRings(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := releaseSetup(t, 2)
-	in := server.CreateReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "early", Percent: 5, SoakSeconds: 60}, {Name: "rest"}}}
+	in := server.CreateStackReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "early", Percent: 5, SoakSeconds: 60}, {Name: "rest"}}}
 	_, err := s.CreateStackRelease(ctx, in, "ann")
 	require.NoError(t, err)
 	_, err = s.CreateStackRelease(ctx, in, "ann")
@@ -54,9 +54,9 @@ func TestAReleaseGoesByRings(t *testing.T) {
 	_, err = s.StartStackRelease(ctx, "r1", "ann")
 	require.NoError(t, err)
 	exec(t, s, `UPDATE stack_release_servers SET ring = 0 WHERE server_id = 'app-0'`)
-	step := func() server.ReleaseStep {
+	step := func() server.StackReleaseStep {
 		t.Helper()
-		st, err := s.StepRelease(ctx, "r1", releaseLimits)
+		st, err := s.StepStackRelease(ctx, "r1", releaseLimits)
 		require.NoError(t, err)
 		return st
 	}
@@ -135,9 +135,9 @@ func TestAReleaseGoesByRings(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.StartStackRelease(ctx, "r3", "ann")
 	require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(err), "one at a time")
-	quiet, err := s.QuietReleases(ctx, -time.Second)
+	quiet, err := s.QuietStackReleases(ctx, -time.Second)
 	require.NoError(t, err)
-	require.Equal(t, []server.ReleaseName{"r2"}, quiet)
+	require.Equal(t, []server.StackReleaseName{"r2"}, quiet)
 	_, err = s.CancelStackRelease(ctx, "r2", "ann")
 	require.NoError(t, err)
 	_, err = s.StartStackRelease(ctx, "r3", "ann")
@@ -162,12 +162,12 @@ func TestSitesAreClosedForARelease(t *testing.T) {
 	s, ctx := backupTenants(t, 9), context.Background()
 	exec(t, s, `UPDATE servers SET agent_status = 'connected'`)
 	exec(t, s, `UPDATE tenants SET converged_state = 'active'`)
-	in := server.CreateReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "rest"}}}
+	in := server.CreateStackReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "rest"}}}
 	_, err := s.CreateStackRelease(ctx, in, "ann")
 	require.NoError(t, err)
 	_, err = s.StartStackRelease(ctx, "r1", "ann")
 	require.NoError(t, err)
-	st, err := s.StepRelease(ctx, "r1", releaseLimits)
+	st, err := s.StepStackRelease(ctx, "r1", releaseLimits)
 	require.NoError(t, err)
 	require.Equal(t, []prego.ServerID{"n-0"}, st.Updating, "of the org only 3 sites at once")
 
@@ -191,7 +191,7 @@ func TestSitesAreClosedForARelease(t *testing.T) {
 		for _, site := range before.Sites {
 			require.Equal(t, want && site.ServerID == "n-0", site.Maintenance, site.Name)
 		}
-		r, err := s.TenantRun(ctx, "t-3")
+		r, err := s.TenantRecord(ctx, "t-3")
 		require.NoError(t, err)
 		require.Equal(t, want, r.Updating)
 	}
@@ -216,14 +216,14 @@ func TestLostServerReleasesItsTenants(t *testing.T) {
 	counted(t, s)
 	exec(t, s, `UPDATE servers SET agent_status = 'connected'`)
 	exec(t, s, `UPDATE tenants SET converged_state = 'active'`)
-	_, err := s.CreateStackRelease(ctx, server.CreateReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "early", Percent: 5}, {Name: "rest"}}}, "ann")
+	_, err := s.CreateStackRelease(ctx, server.CreateStackReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "early", Percent: 5}, {Name: "rest"}}}, "ann")
 	require.NoError(t, err)
 	_, err = s.StartStackRelease(ctx, "r1", "ann")
 	require.NoError(t, err)
 	exec(t, s, `UPDATE stack_release_servers SET ring = CASE server_id WHEN 'n-0' THEN 0 ELSE 1 END`)
-	step := func() server.ReleaseStep {
+	step := func() server.StackReleaseStep {
 		t.Helper()
-		st, err := s.StepRelease(ctx, "r1", releaseLimits)
+		st, err := s.StepStackRelease(ctx, "r1", releaseLimits)
 		require.NoError(t, err)
 		return st
 	}
@@ -245,7 +245,7 @@ func TestLostServerReleasesItsTenants(t *testing.T) {
 		for _, site := range all.Sites {
 			maintenance = maintenance || site.TenantID == "t-0" && site.Maintenance
 		}
-		run, err := s.TenantRun(ctx, "t-0")
+		run, err := s.TenantRecord(ctx, "t-0")
 		require.NoError(t, err)
 		return maintenance, run.Updating
 	}
@@ -283,7 +283,7 @@ func TestLostServerReleasesItsTenants(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, server.ReasonRingUnproven, r.Reason)
 	require.Contains(t, r.Message, "ring early ended without a server that has the release (n-0: the server is lost)")
-	servers, err := s.ReleaseServers(ctx, "r1")
+	servers, err := s.StackReleaseServers(ctx, "r1")
 	require.NoError(t, err)
 	require.Equal(t, server.BenchSkipped, servers[0].Status)
 
@@ -307,13 +307,13 @@ func TestLostServerReleasesItsTenants(t *testing.T) {
 func TestReleaseOfLostServersIsNotDone(t *testing.T) {
 	t.Parallel()
 	s, ctx := releaseSetup(t, 1), context.Background()
-	_, err := s.CreateStackRelease(ctx, server.CreateReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "rest"}}}, "ann")
+	_, err := s.CreateStackRelease(ctx, server.CreateStackReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "rest"}}}, "ann")
 	require.NoError(t, err)
 	_, err = s.StartStackRelease(ctx, "r1", "ann")
 	require.NoError(t, err)
 	step := func() server.ReleaseStatus {
 		t.Helper()
-		st, err := s.StepRelease(ctx, "r1", releaseLimits)
+		st, err := s.StepStackRelease(ctx, "r1", releaseLimits)
 		require.NoError(t, err)
 		return st.Status
 	}

@@ -43,11 +43,11 @@ LEFT JOIN site_usage u ON u.tenant_id = t.tenant_id
 LEFT JOIN LATERAL (SELECT server_id, status, status_reason FROM servers WHERE dedicated_for_tenant_id = t.tenant_id AND role = 'node'
     AND status <> 'terminated' AND server_id IS DISTINCT FROM a.app_server_id ORDER BY created_at DESC LIMIT 1) o ON true`
 
-// TenantRun reads a tenant with its allocation and its own server, or
+// TenantRecord reads a tenant with its allocation and its own server, or
 // CodeTenantNotFound.
-func (s *Store) TenantRun(ctx context.Context, id prego.TenantID) (tenant.Run, error) {
+func (s *Store) TenantRecord(ctx context.Context, id prego.TenantID) (tenant.Record, error) {
 	type row struct {
-		tenant.Run
+		tenant.Record
 		AllocationID                       int64
 		AppServerID                        prego.ServerID
 		DBShardID                          prego.ShardID
@@ -75,7 +75,7 @@ func (s *Store) TenantRun(ctx context.Context, id prego.TenantID) (tenant.Run, e
 	r.Shard = tenant.DataHost{ServerID: r.ShardServerID, Host: r.ShardHost, Address: r.ShardAddress, Status: r.ShardStatus}
 	r.Pool = tenant.DataHost{ServerID: r.PoolServerID, Host: r.PoolHost, Address: r.PoolAddress, Status: r.PoolStatus}
 	r.Waiting, r.CancelRequested = r.WaitingSince != nil, r.CancelRequestedAt != nil
-	return r.Run, err
+	return r.Record, err
 }
 
 // tenantStep runs an UPDATE of a tenant's row and adds an event to its timeline; if no row
@@ -269,10 +269,10 @@ WHERE pool_site_id = $1`
 
 const sqlClearSite = `UPDATE tenants SET site = '' WHERE tenant_id = $1 AND NOT has_site(state)`
 
-// ReleaseAllocation frees a tenant's place: counts, dedications and its site. The
+// FreePlace frees a tenant's place: counts, dedications and its site. The
 // server stays dedicated when it is to be destroyed, so that nobody lands on it
 // meanwhile. Without a live allocation it changes nothing.
-func (s *Store) ReleaseAllocation(ctx context.Context, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error {
+func (s *Store) FreePlace(ctx context.Context, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error {
 	return s.inTx(ctx, fmt.Sprintf("release tenant %s", tenantID), func(tx pgx.Tx) error {
 		return freePlace(ctx, tx, tenantID, reason, message, fate, destroyServer)
 	})
@@ -280,9 +280,9 @@ func (s *Store) ReleaseAllocation(ctx context.Context, tenantID prego.TenantID, 
 
 const sqlHoldEnded = `SELECT state IN ('failed', 'data_purged') FROM tenants WHERE tenant_id = $1 FOR NO KEY UPDATE`
 
-// ReleaseLeftover is ReleaseAllocation for what no run sees to. released is false for a tenant that provisions again: it was retried
+// FreeLeftover is FreePlace for what no run sees to. released is false for a tenant that provisions again: it was retried
 // since it was found, and its run goes on with the place that it has.
-func (s *Store) ReleaseLeftover(ctx context.Context, tenantID prego.TenantID, reason string, fate tenant.SiteFate, destroyServer bool) (released bool, err error) {
+func (s *Store) FreeLeftover(ctx context.Context, tenantID prego.TenantID, reason string, fate tenant.SiteFate, destroyServer bool) (released bool, err error) {
 	err = s.inTx(ctx, fmt.Sprintf("release what tenant %s left", tenantID), func(tx pgx.Tx) error {
 		if released, err = value[bool](ctx, tx, sqlHoldEnded, tenantID); err != nil || !released {
 			return err

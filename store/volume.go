@@ -414,8 +414,8 @@ func (s *Store) DetachVolume(ctx context.Context, volumeID prego.VolumeID, attac
 	})
 }
 
-// VolumeRun reads a volume that is there or is to be; ok is false once it is gone.
-func (s *Store) VolumeRun(ctx context.Context, id string) (v workload.Volume, ok bool, err error) {
+// VolumeRecord reads a volume that is there or is to be; ok is false once it is gone.
+func (s *Store) VolumeRecord(ctx context.Context, id string) (v workload.Volume, ok bool, err error) {
 	v, err = oneVolume(ctx, s.pool, id, sqlGetVolume, id)
 	if prego.CodeOf(err) == prego.CodeVolumeNotFound {
 		return v, false, nil

@@ -149,62 +149,62 @@ func (s *Store) OrgVolumesBackupPolicy(ctx context.Context, orgID prego.OrgID) (
 	return r.policy(), failed("backup policy of volumes", err)
 }
 
-// Volumes that a group has and that have no turn, or one from another policy than theirs is now.
-const sqlVolumesWithoutTurn = `
+// Volumes that a group has and that have no schedule, or one from another policy than theirs is now.
+const sqlUnscheduledVolumes = `
 SELECT v.volume_id AS id, now() AS now, NULL::timestamptz AS next_at, ` + backupPolicyColumns + `
-FROM volumes v LEFT JOIN volume_backup_turns b ON b.volume_id = v.volume_id ` + volumePolicyOf + `
+FROM volumes v LEFT JOIN volume_backup_schedules b ON b.volume_id = v.volume_id ` + volumePolicyOf + `
 WHERE v.deleted_at IS NULL AND v.status = 'ready' AND (b.volume_id IS NULL OR b.policy_at <> p.updated_at) ORDER BY v.volume_id LIMIT $1`
 
-// VolumesWithoutTurn are volumes that need one.
-func (s *Store) VolumesWithoutTurn(ctx context.Context, most int) ([]tenant.BackupTurn, error) {
-	return s.turns(ctx, "volumes without a turn", sqlVolumesWithoutTurn, most, turnOfVolume)
+// UnscheduledVolumes are volumes that need one.
+func (s *Store) UnscheduledVolumes(ctx context.Context, most int) ([]tenant.BackupSchedule, error) {
+	return s.schedules(ctx, "volumes without a schedule", sqlUnscheduledVolumes, most, scheduleOfVolume)
 }
 
-const sqlPutVolumeTurn = `
-INSERT INTO volume_backup_turns AS b (volume_id, policy_at, next_at) VALUES ($1, $2, $3)
+const sqlPutVolumeBackupSchedule = `
+INSERT INTO volume_backup_schedules AS b (volume_id, policy_at, next_at) VALUES ($1, $2, $3)
 ON CONFLICT (volume_id) DO UPDATE SET policy_at = $2, next_at = $3`
 
-// PutVolumeBackupTurns plans volumes' next backups.
-func (s *Store) PutVolumeBackupTurns(ctx context.Context, turns []tenant.BackupTurn) error {
-	return s.putTurns(ctx, sqlPutVolumeTurn, turns)
+// PutVolumeBackupSchedules plans volumes' next backups.
+func (s *Store) PutVolumeBackupSchedules(ctx context.Context, schedules []tenant.BackupSchedule) error {
+	return s.putSchedules(ctx, sqlPutVolumeBackupSchedule, schedules)
 }
 
-const sqlDueVolumeTurns = `
+const sqlDueVolumeBackups = `
 SELECT v.volume_id AS id, now() AS now, b.next_at, ` + backupPolicyColumns + `
-FROM volume_backup_turns b JOIN volumes v ON v.volume_id = b.volume_id ` + volumePolicyOf + `
+FROM volume_backup_schedules b JOIN volumes v ON v.volume_id = b.volume_id ` + volumePolicyOf + `
 WHERE b.next_at <= now() ORDER BY b.next_at LIMIT $1`
 
-// DueVolumeBackupTurns are turns that have come.
-func (s *Store) DueVolumeBackupTurns(ctx context.Context, most int) ([]tenant.BackupTurn, error) {
-	return s.turns(ctx, "turns that have come", sqlDueVolumeTurns, most, turnOfVolume)
+// DueVolumeBackups are schedules whose backup is due.
+func (s *Store) DueVolumeBackups(ctx context.Context, most int) ([]tenant.BackupSchedule, error) {
+	return s.schedules(ctx, "backups that are due", sqlDueVolumeBackups, most, scheduleOfVolume)
 }
 
-func turnOfVolume(id string) tenant.BackupTurn {
-	return tenant.BackupTurn{VolumeID: prego.VolumeID(id)}
+func scheduleOfVolume(id string) tenant.BackupSchedule {
+	return tenant.BackupSchedule{VolumeID: prego.VolumeID(id)}
 }
 
 const volumeBackedUp = `EXISTS (SELECT FROM backups k WHERE k.volume_id = b.volume_id AND k.state = 'stored' AND k.taken_at >= b.due_at - interval '5 minutes')`
 
 // A volume that is on no server has not changed since it was on one, and is not backed up by
-// schedule: its last backup stands, and no turn is missed meanwhile.
-const sqlTakeVolumeTurn = `
-WITH turn AS (UPDATE volume_backup_turns b SET next_at = $3, due_at = CASE WHEN b.due_at IS NULL OR ` + volumeBackedUp + `
+// schedule: its last backup stands, and no backup is missed meanwhile.
+const sqlTakeDueVolumeBackup = `
+WITH due AS (UPDATE volume_backup_schedules b SET next_at = $3, due_at = CASE WHEN b.due_at IS NULL OR ` + volumeBackedUp + `
         OR NOT EXISTS (SELECT FROM volume_attachments a WHERE a.volume_id = b.volume_id AND a.deleted_at IS NULL AND a.server_id IS NOT NULL) THEN b.next_at ELSE b.due_at END
     WHERE b.volume_id = $1 AND b.next_at = $2 RETURNING b.volume_id)
 INSERT INTO backups (backup_id, org_id, volume_id, server_id, site, kind, created_by)
 SELECT $4, v.org_id, v.volume_id, a.server_id, '', 'scheduled', $5
-FROM turn JOIN volumes v ON v.volume_id = turn.volume_id JOIN volume_attachments a ON a.volume_id = v.volume_id AND a.deleted_at IS NULL AND a.server_id IS NOT NULL
+FROM due JOIN volumes v ON v.volume_id = due.volume_id JOIN volume_attachments a ON a.volume_id = v.volume_id AND a.deleted_at IS NULL AND a.server_id IS NOT NULL
 WHERE v.status = 'ready' AND v.deleted_at IS NULL
 ON CONFLICT (volume_id) WHERE volume_id IS NOT NULL AND state IN ('queued', 'making', 'uploading') DO NOTHING`
 
-// TakeVolumeBackupTurn queues the backup of a turn that has come, under an id, and plans the next.
-func (s *Store) TakeVolumeBackupTurn(ctx context.Context, t tenant.BackupTurn, id prego.BackupID, by string) (bool, error) {
-	ok, err := changed(ctx, s.pool, sqlTakeVolumeTurn, t.VolumeID, t.DueAt, nextBackupTurn(t), id, by)
-	return ok, failed("take a turn", err)
+// TakeDueVolumeBackup queues a backup that is due, under an id, and plans the next.
+func (s *Store) TakeDueVolumeBackup(ctx context.Context, t tenant.BackupSchedule, id prego.BackupID, by string) (bool, error) {
+	ok, err := changed(ctx, s.pool, sqlTakeDueVolumeBackup, t.VolumeID, t.DueAt, nextBackup(t), id, by)
+	return ok, failed("queue a due backup", err)
 }
 
 const lateVolumeBackups = `
-FROM volume_backup_turns b JOIN volume_attachments a ON a.volume_id = b.volume_id AND a.deleted_at IS NULL AND a.server_id IS NOT NULL
+FROM volume_backup_schedules b JOIN volume_attachments a ON a.volume_id = b.volume_id AND a.deleted_at IS NULL AND a.server_id IS NOT NULL
 WHERE b.next_at IS NOT NULL AND b.due_at < now() - make_interval(secs => $1) AND NOT ` + volumeBackedUp
 
 const sqlLateVolumeBackups = `SELECT b.volume_id` + lateVolumeBackups + ` ORDER BY b.due_at LIMIT $2`
@@ -435,14 +435,14 @@ func (s *Store) LentVolumes(ctx context.Context, most int) (map[prego.VolumeID]s
 
 const sqlGetVolumeRestore = `SELECT ` + volumeRestoreColumns + ` FROM volume_restores r WHERE r.restore_id = $1`
 
-// VolumeRestoreRun reads a restore, or CodeRestoreNotFound.
-func (s *Store) VolumeRestoreRun(ctx context.Context, id string) (workload.VolumeRestore, error) {
+// VolumeRestoreRecord reads a restore, or CodeRestoreNotFound.
+func (s *Store) VolumeRestoreRecord(ctx context.Context, id string) (workload.VolumeRestore, error) {
 	return get[workload.VolumeRestore](ctx, s.pool, prego.Errorf(prego.CodeRestoreNotFound, "there is no restore %q", id), sqlGetVolumeRestore, id)
 }
 
 // GetVolumeRestore reads one restore of a volume, or CodeRestoreNotFound.
 func (s *Store) GetVolumeRestore(ctx context.Context, volumeID prego.VolumeID, id string) (workload.VolumeRestore, error) {
-	r, err := s.VolumeRestoreRun(ctx, id)
+	r, err := s.VolumeRestoreRecord(ctx, id)
 	if err == nil && r.VolumeID != volumeID {
 		err = prego.Errorf(prego.CodeRestoreNotFound, "there is no restore %q of this volume", id)
 	}

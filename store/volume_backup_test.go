@@ -126,15 +126,15 @@ func TestWhenAVolumeIsBackedUp(t *testing.T) {
 	require.Equal(t, "org/acme", source("vol-0"))
 	require.Error(t, s.PutBackupPolicy(ctx, tenant.BackupPolicy{VolumeID: "vol-9", Retention: policy.Retention}, "ann"))
 
-	turns, err := s.VolumesWithoutTurn(ctx, 10)
+	unscheduled, err := s.UnscheduledVolumes(ctx, 10)
 	require.NoError(t, err)
-	require.Len(t, turns, 3)
-	require.NoError(t, s.PutVolumeBackupTurns(ctx, turns))
-	turns, err = s.VolumesWithoutTurn(ctx, 10)
+	require.Len(t, unscheduled, 3)
+	require.NoError(t, s.PutVolumeBackupSchedules(ctx, unscheduled))
+	unscheduled, err = s.UnscheduledVolumes(ctx, 10)
 	require.NoError(t, err)
-	require.Empty(t, turns)
-	exec(t, s, `UPDATE volume_backup_turns SET next_at = now() - interval '3 hours'`)
-	due, err := s.DueVolumeBackupTurns(ctx, 10)
+	require.Empty(t, unscheduled)
+	exec(t, s, `UPDATE volume_backup_schedules SET next_at = now() - interval '3 hours'`)
+	due, err := s.DueVolumeBackups(ctx, 10)
 	require.NoError(t, err)
 	require.Len(t, due, 3)
 	queued := 0
@@ -143,7 +143,7 @@ func TestWhenAVolumeIsBackedUp(t *testing.T) {
 	for i := range 2 { // by two workers at once
 		for _, d := range due {
 			work.Go(func() {
-				ok, err := s.TakeVolumeBackupTurn(ctx, d, prego.BackupID(fmt.Sprintf("bak-%d-%s", i, d.VolumeID)), "schedule")
+				ok, err := s.TakeDueVolumeBackup(ctx, d, prego.BackupID(fmt.Sprintf("bak-%d-%s", i, d.VolumeID)), "schedule")
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
@@ -161,11 +161,11 @@ func TestWhenAVolumeIsBackedUp(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []prego.VolumeID{"vol-0"}, late)
 	// Another turn comes before there is one.
-	exec(t, s, `UPDATE volume_backup_turns SET next_at = now() - interval '1 hour' WHERE volume_id = 'vol-0'`)
-	due, err = s.DueVolumeBackupTurns(ctx, 10)
+	exec(t, s, `UPDATE volume_backup_schedules SET next_at = now() - interval '1 hour' WHERE volume_id = 'vol-0'`)
+	due, err = s.DueVolumeBackups(ctx, 10)
 	require.NoError(t, err)
 	require.Len(t, due, 1)
-	_, err = s.TakeVolumeBackupTurn(ctx, due[0], "bak-again", "schedule")
+	_, err = s.TakeDueVolumeBackup(ctx, due[0], "bak-again", "schedule")
 	require.NoError(t, err)
 	late, err = s.LateVolumeBackups(ctx, 2*time.Hour, 10)
 	require.NoError(t, err)

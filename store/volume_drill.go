@@ -32,7 +32,7 @@ const (
 	sqlInsertVolumeDrill = `
 INSERT INTO drills AS d (drill_id, org_id, volume_id, backup_id, server_id, created_by) VALUES ('drl-' || $1, $2, $3, $4, $5, $6) RETURNING ` + drillColumns
 
-	sqlVolumeDrillTurn = `UPDATE volume_backup_turns SET drilled_at = now() WHERE volume_id = $1`
+	sqlVolumeBackupDrilled = `UPDATE volume_backup_schedules SET drilled_at = now() WHERE volume_id = $1`
 )
 
 // BeginVolumeDrill accepts a drill of a volume's backup, as BeginDrill does one of a tenant's.
@@ -59,7 +59,7 @@ func (s *Store) BeginVolumeDrill(ctx context.Context, volumeID prego.VolumeID, b
 			}
 			return err
 		}
-		_, err = tx.Exec(ctx, sqlVolumeDrillTurn, volumeID)
+		_, err = tx.Exec(ctx, sqlVolumeBackupDrilled, volumeID)
 		return err
 	})
 	return out, err

@@ -117,13 +117,13 @@ type BackupLeft struct {
 	State    BackupState
 }
 
-// BackupTurn is a tenant or a volume whose next backup is to be planned.
-type BackupTurn struct {
+// BackupSchedule is a tenant or a volume whose next backup is to be planned.
+type BackupSchedule struct {
 	TenantID prego.TenantID
 	VolumeID prego.VolumeID
 	Policy   BackupPolicy
 	Now      time.Time // the database's
-	DueAt    time.Time // the turn that has come; zero for one that is planned anew
+	DueAt    time.Time // when it became due; zero for one that is planned anew
 }
 
 // BackupObject is where a backup's objects are.
@@ -135,8 +135,8 @@ type BackupObject struct {
 	Bytes    int64
 }
 
-// BackupRun is a backup with what its run needs.
-type BackupRun struct {
+// BackupRecord is a backup with what its run needs.
+type BackupRecord struct {
 	Backup
 	Recipient string // the public half of its identity; "" before there is one
 	SealedIdentity

@@ -39,8 +39,8 @@ type Drill struct {
 	FinishedAt *time.Time
 }
 
-// DrillRun is a drill with what its run needs.
-type DrillRun struct {
+// DrillRecord is a drill with what its run needs.
+type DrillRecord struct {
 	Drill
 	Site    PoolSite // its own, in no pool; a volume's has none
 	Cleared bool

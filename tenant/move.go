@@ -115,8 +115,8 @@ type QuietMove struct {
 	Lost   bool
 }
 
-// MoveRun is a move with what its run needs.
-type MoveRun struct {
+// MoveRecord is a move with what its run needs.
+type MoveRecord struct {
 	Move
 	AllocationID     int64 // what the tenant had when the move was asked for
 	DatabaseName     string
@@ -143,17 +143,17 @@ type MoveRun struct {
 }
 
 // Here tells whether the tenant still lives where it was.
-func (m MoveRun) Here() bool {
+func (m MoveRecord) Here() bool {
 	return m.AllocationServer == m.FromServerID && (m.FromShardID == "" || m.AllocationShard == m.FromShardID && m.AllocationPool == m.FromPoolID)
 }
 
 // There tells whether it lives where it was to go.
-func (m MoveRun) There() bool {
+func (m MoveRecord) There() bool {
 	return m.AllocationServer == m.ToServerID && (m.ToShardID == "" || m.AllocationShard == m.ToShardID && m.AllocationPool == m.ToPoolID)
 }
 
 // MovesData tells whether the database moves.
-func (m MoveRun) MovesData() bool { return m.MovesShard }
+func (m MoveRecord) MovesData() bool { return m.MovesShard }
 
 // MovePlace is the place that a move reserves. What does not move is as it was.
 type MovePlace struct {

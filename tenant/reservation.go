@@ -65,8 +65,8 @@ type ReserveResult struct {
 	AllocationID int64
 }
 
-// Run is what a tenant's run needs from its rows.
-type Run struct {
+// Record is what a tenant's run needs from its rows.
+type Record struct {
 	Tenant
 	CancelRequested bool        `db:"-"`
 	Allocation      *Allocation `db:"-"` // the live one, or nil
@@ -101,10 +101,10 @@ type Run struct {
 }
 
 // Effective is the constraint of the tenant's next placement.
-func (t Run) Effective() prego.Constraint { return prego.EffectiveConstraint(t.Constraint, t.Pools) }
+func (t Record) Effective() prego.Constraint { return prego.EffectiveConstraint(t.Constraint, t.Pools) }
 
 // LostServer is a server of the tenant's place that is gone, "" for none.
-func (t Run) LostServer() prego.ServerID {
+func (t Record) LostServer() prego.ServerID {
 	switch al := t.Allocation; {
 	case al == nil:
 	case t.AppServerStatus == server.Terminated:

@@ -71,8 +71,8 @@ type SiteUsage struct {
 // BytesPerGB is what a GB of a quota is.
 const BytesPerGB = 1_000_000_000
 
-// StorageTurn is a site that is due to be measured.
-type StorageTurn struct {
+// SiteToMeasure is a site that is due to be measured.
+type SiteToMeasure struct {
 	TenantID prego.TenantID
 	ServerID prego.ServerID
 }

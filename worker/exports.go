@@ -221,7 +221,7 @@ func (e Exporter) Costs(read func(ctx context.Context, month time.Time) (cost.Nu
 }
 
 // LookAge exports when each look last happened.
-func (e Exporter) LookAge(read func(context.Context) ([]ops.Look, error)) prometheus.Collector {
+func (e Exporter) LookAge(read func(context.Context) ([]ops.LookState, error)) prometheus.Collector {
 	const found, took = "prego_look_found_timestamp_seconds", "prego_look_duration_seconds"
 	labels := []string{"look"}
 	return newExport(e, 5*time.Second, "the ages of looks are not read", read,
@@ -232,7 +232,7 @@ func (e Exporter) LookAge(read func(context.Context) ([]ops.Look, error)) promet
 			{took, "How long the last look took.", labels},
 			{prego.MetricLookFailing, "Whether the last look failed.", labels},
 		},
-		func(put put, looks []ops.Look, _ time.Time) {
+		func(put put, looks []ops.LookState, _ time.Time) {
 			at := func(t *time.Time) float64 {
 				if t == nil {
 					return 0

@@ -12,7 +12,7 @@ import (
 	"github.com/prego/prego/ops"
 )
 
-// LookAtBackups queues the backups whose turn has come, starts as many as hosts and regions may have concurrently, and
+// LookAtBackups queues the backups that are due, starts as many as hosts and regions may have concurrently, and
 // restarts lost runs.
 func LookAtBackups(a *activities.Backups) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
@@ -24,14 +24,14 @@ func LookAtBackups(a *activities.Backups) func(context.Context) (ops.LookResult,
 // mostLate bounds the count of late backups.
 const mostLate = 2000
 
-// LookAtBackupTurns plans the turns of tenants that are new or whose policy has changed, and
-// counts late backups. It reads every tenant, so it is rarer than LookAtBackups.
-func LookAtBackupTurns(a *activities.Backups) func(context.Context) (ops.LookResult, error) {
+// LookAtBackupSchedules schedules the backups of tenants that are new or whose policy has changed, and counts late
+// backups. It reads every tenant, so it is rarer than LookAtBackups.
+func LookAtBackupSchedules(a *activities.Backups) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
 		if a.Objects == nil {
 			return ops.LookResult{}, nil
 		}
-		n, err := a.PlanBackupTurns(ctx)
+		n, err := a.PlanBackups(ctx)
 		if err != nil {
 			return ops.LookResult{}, err
 		}

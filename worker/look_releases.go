@@ -7,10 +7,10 @@ import (
 	"github.com/prego/prego/ops"
 )
 
-// LookAtReleases starts the runs of releases that have lost theirs.
-func LookAtReleases(a *activities.StackReleases) func(context.Context) (ops.LookResult, error) {
+// LookAtStackReleases starts the runs of releases that have lost theirs.
+func LookAtStackReleases(a *activities.StackReleases) func(context.Context) (ops.LookResult, error) {
 	return func(ctx context.Context) (ops.LookResult, error) {
-		names, err := a.Store.QuietReleases(ctx, a.Quiet)
-		return startLost(ctx, names, err, a.Runs.EnsureRelease)
+		names, err := a.Store.QuietStackReleases(ctx, a.Quiet)
+		return startLost(ctx, names, err, a.Runs.EnsureStackRelease)
 	}
 }

@@ -105,7 +105,7 @@ func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflow(workflows.ProvisionServer)
 	r.RegisterWorkflow(workflows.DecommissionServer)
 	r.RegisterWorkflow(workflows.MaintainServer)
-	r.RegisterWorkflow(workflows.RolloutRelease)
+	r.RegisterWorkflow(workflows.DeployStackRelease)
 	r.RegisterWorkflow(workflows.UpdateBench)
 	r.RegisterWorkflow(workflows.Reconcile)
 	r.RegisterWorkflow(workflows.SweepHeartbeats)

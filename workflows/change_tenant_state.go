@@ -73,7 +73,7 @@ func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID preg
 		if !plan.HasSite {
 			return nil
 		}
-		if err := host("take the site offline", steps.SetMaintenance, activities.MaintenanceInput{TenantID: tenantID, State: plan.State}); err != nil {
+		if err := host("take the site offline", steps.SetOffline, activities.OfflineInput{TenantID: tenantID, State: plan.State}); err != nil {
 			return err
 		}
 		if plan.State == tenant.Terminated && plan.BackupsLeave {
@@ -85,7 +85,7 @@ func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID preg
 		}
 	case tenant.Active:
 		if plan.HasSite {
-			return host("bring the site back", steps.SetMaintenance, activities.MaintenanceInput{TenantID: tenantID, State: plan.State, Off: true})
+			return host("bring the site back", steps.SetOffline, activities.OfflineInput{TenantID: tenantID, State: plan.State, Off: true})
 		}
 	case tenant.DataPurged:
 		if plan.HasSite && plan.BackupsLeave {
@@ -103,7 +103,7 @@ func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID preg
 				return err
 			}
 		}
-		return workflow.ExecuteActivity(write(ctx, "free its place, and its own server"), steps.ReleaseTenant,
+		return workflow.ExecuteActivity(write(ctx, "free its place, and its own server"), steps.FreePlace,
 			activities.FreePlaceInput{TenantID: tenantID, Reason: string(tenant.DataPurged), Fate: tenant.SiteDropped}).Get(ctx, nil)
 	case tenant.Trial, tenant.Provisioning, tenant.GracePeriod, tenant.Failed:
 	}

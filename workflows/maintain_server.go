@@ -17,10 +17,10 @@ type MaintainServerInput struct {
 }
 
 const (
-	// maintenanceLook is the first wait between two looks at a maintenance. Instances that stop and
+	// maintenancePause is the first wait between two looks at a maintenance. Instances that stop and
 	// requests of operators wake it; it doubles while nothing happens, since a place may be
 	// missing for long.
-	maintenanceLook = 2 * time.Second
+	maintenancePause = 2 * time.Second
 	// maintenancePatience bounds the longest wait.
 	maintenancePatience = 30 * time.Second
 	// dnsPatience bounds how long an edge's addresses may be in the DNS: the sets' time to live, and retries.
@@ -39,7 +39,7 @@ const (
 func MaintainServer(ctx workflow.Context, in MaintainServerInput) error {
 	signals := workflow.GetSignalChannel(ctx, SignalDemand)
 	var steps *activities.Maintenances
-	pause := maintenanceLook
+	pause := maintenancePause
 	for round := 1; ; round++ {
 		drainSignals(signals)
 		var p activities.MaintenanceProgress
@@ -67,7 +67,7 @@ func MaintainServer(ctx workflow.Context, in MaintainServerInput) error {
 			return workflow.NewContinueAsNewError(ctx, MaintainServer, in)
 		}
 		if p.Changed {
-			pause = maintenanceLook
+			pause = maintenancePause
 		}
 		if !p.Status.Ended() {
 			if err := awaitSignal(ctx, signals, pause, "look at the maintenance again"); err != nil {

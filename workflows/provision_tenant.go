@@ -251,11 +251,11 @@ func (p *provisionTenant) await(ctx workflow.Context, limit time.Duration) error
 	}
 }
 
-func (p *provisionTenant) look(ctx workflow.Context) (activities.TenantLook, error) {
+func (p *provisionTenant) look(ctx workflow.Context) (activities.TenantNow, error) {
 	for p.wake.ReceiveAsync(nil) { // one read serves several hints
 	}
-	var look activities.TenantLook
-	err := workflow.ExecuteLocalActivity(local(ctx, "look at the row"), p.steps.LookAtTenant, p.ref()).Get(ctx, &look)
+	var look activities.TenantNow
+	err := workflow.ExecuteLocalActivity(local(ctx, "look at the row"), p.steps.ReadWaitingTenant, p.ref()).Get(ctx, &look)
 	return look, err
 }
 
@@ -377,7 +377,7 @@ func (p *provisionTenant) release(ctx workflow.Context, why *stepError) error {
 			}
 		}
 	}
-	if err := workflow.ExecuteActivity(write(ctx, "free the reservation"), p.steps.ReleaseTenant,
+	if err := workflow.ExecuteActivity(write(ctx, "free the reservation"), p.steps.FreePlace,
 		activities.FreePlaceInput{TenantID: p.in.TenantID, Reason: string(why.reason), Message: why.text, Fate: fate}).Get(ctx, nil); err != nil {
 		return err
 	}
@@ -408,8 +408,8 @@ func (p *provisionTenant) end(ctx workflow.Context, err error) error {
 	}
 	p.details(cleanup, fmt.Sprintf("ending as %s: %s", failed.reason, failed.text))
 	if p.placed {
-		var look activities.TenantLook
-		lookErr := workflow.ExecuteLocalActivity(local(cleanup, "look at the row"), p.steps.LookAtTenant, p.ref()).Get(cleanup, &look)
+		var look activities.TenantNow
+		lookErr := workflow.ExecuteLocalActivity(local(cleanup, "look at the row"), p.steps.ReadWaitingTenant, p.ref()).Get(cleanup, &look)
 		if isSuperseded(lookErr) {
 			setOutcome(cleanup, "superseded")
 			return err // the row belongs to another run

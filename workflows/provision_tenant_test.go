@@ -19,7 +19,7 @@ import (
 // did.
 type scripted struct {
 	env  *testsuite.TestWorkflowEnvironment
-	look activities.TenantLook
+	look activities.TenantNow
 	did  []string
 	end  activities.FailTenantInput
 }
@@ -34,8 +34,8 @@ func script(place func() (activities.PlaceResult, error)) *scripted {
 		plan := activities.TenantPlan{Region: "eu", CapacityWait: time.Hour, CapacityPoll: time.Minute, StepTimeout: time.Minute}
 		return activities.TenantBegun{Plan: plan, Place: placed}, err
 	})
-	step("LookAtTenant", func(context.Context, tenant.Ref) (activities.TenantLook, error) { return s.look, nil })
-	step("ReleaseTenant", func(context.Context, activities.FreePlaceInput) error { s.did = append(s.did, "released"); return nil })
+	step("ReadWaitingTenant", func(context.Context, tenant.Ref) (activities.TenantNow, error) { return s.look, nil })
+	step("FreePlace", func(context.Context, activities.FreePlaceInput) error { s.did = append(s.did, "released"); return nil })
 	step("FailTenant", func(_ context.Context, in activities.FailTenantInput) error { s.end = in; return nil })
 	step("ServeQueue", func(context.Context, prego.Region) (int, error) { return 0, nil })
 	step("DropSite", func(context.Context, activities.DropInput) error { return nil })
@@ -53,7 +53,7 @@ func TestAStepThatIsRefusedForACancelEndsAsCancelled(t *testing.T) {
 	s := script(func() (activities.PlaceResult, error) {
 		return activities.PlaceResult{}, temporal.NewNonRetryableApplicationError("gone", activities.ErrTypeSuperseded, nil)
 	})
-	s.look = activities.TenantLook{Cancelled: true}
+	s.look = activities.TenantNow{Cancelled: true}
 	s.run()
 	require.True(t, s.env.IsWorkflowCompleted())
 	require.Equal(t, []string{"placed", "released"}, s.did)

@@ -192,8 +192,8 @@ func (s *scaleFleet) details(ctx workflow.Context, text string) {
 func (s *scaleFleet) awaitServer(ctx workflow.Context, id prego.ServerID) (server.FleetStepResult, error) {
 	r := server.FleetStepResult{ServerID: id, Op: server.StepOpCreate, State: server.FleetStepDone}
 	for pause := s.action.Poll; ; pause = min(2*pause, mostPatient) {
-		var look activities.FleetServerLook
-		if err := workflow.ExecuteActivity(write(ctx, string("look at "+id)), s.steps.LookAtFleetServer, id).Get(ctx, &look); err != nil {
+		var look activities.FleetServerState
+		if err := workflow.ExecuteActivity(write(ctx, string("look at "+id)), s.steps.ReadFleetServer, id).Get(ctx, &look); err != nil {
 			return r, err
 		}
 		switch look.Status {

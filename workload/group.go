@@ -317,7 +317,7 @@ type Instance struct {
 	State      InstanceState
 	Healthy    bool
 	Message    string
-	Restarts   int // crashes in its place before it, in a row
+	Restarts   int // crashes of the instances that it replaces, in a row
 	CreatedAt  time.Time
 	StartedAt  *time.Time // when its container ran; nil before
 	RunningAt  *time.Time // when it was healthy

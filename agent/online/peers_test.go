@@ -84,9 +84,9 @@ func (g *peersGateway) last() wire.PeersRequest {
 }
 
 // keeping runs the process that applies documents, without nft.
-func keeping(t testing.TB, h *host.Host) *rooted.PeersKeeper {
+func keeping(t testing.TB, h *host.Host) *rooted.PeersFirewall {
 	t.Helper()
-	k := rooted.NewPeersKeeper(h, false, agenttest.Quiet())
+	k := rooted.NewPeersFirewall(h, false, agenttest.Quiet())
 	l, err := h.Listen(wire.PeersSocket)
 	require.NoError(t, err)
 	agenttest.Loop(t, func(ctx context.Context) error { return k.Run("")(ctx, l) })
@@ -130,7 +130,7 @@ func TestPeersAreFetchedAndAcknowledged(t *testing.T) {
 	require.ErrorContains(t, err, "no trusted key signed it")
 
 	require.NoError(t, k.Restore(t.Context()))
-	again := rooted.NewPeersKeeper(a.host, false, agenttest.Quiet())
+	again := rooted.NewPeersFirewall(a.host, false, agenttest.Quiet())
 	require.Equal(t, host.PeersAnswer{Applied: 6, Keys: []string{"k2"}}, again.Apply(t.Context(), host.PeersRequest{}))
 }
 

@@ -26,7 +26,7 @@ func FuzzPeersDocument(f *testing.F) {
 		Environment: h.Config.Environment, ServerID: h.Config.ServerID, Version: 5, Address: "10.0.0.2", Control: wire.PeersControl{CIDRs: []string{"203.0.113.7/32"}, Ports: []int{443}},
 		Access: []wire.PeersAccess{{Ports: []int{3306}, From: []string{"10.0.0.3"}}, {Ports: []int{80}, From: []string{wire.PeersEveryone}}},
 	}
-	empty := NewPeersKeeper(h, false, agenttest.Quiet())
+	empty := NewPeersFirewall(h, false, agenttest.Quiet())
 	rules, err := empty.rules(wire.PeersDocument{Environment: good.Environment, ServerID: good.ServerID, Version: 1, Control: good.Control})
 	require.NoError(f, err)
 	fixed := map[string]bool{}
@@ -55,7 +55,7 @@ func FuzzPeersDocument(f *testing.F) {
 			return
 		}
 		doc.Keys = nil
-		k := NewPeersKeeper(h, false, agenttest.Quiet())
+		k := NewPeersFirewall(h, false, agenttest.Quiet())
 		by := key
 		if !ours {
 			by = stranger

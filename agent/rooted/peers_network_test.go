@@ -215,13 +215,13 @@ type cluster struct {
 	*testNetwork
 	key     agenttest.PeersKey
 	hosts   map[string]*host.Host
-	keepers map[string]*PeersKeeper
+	keepers map[string]*PeersFirewall
 	version int64
 }
 
 func newCluster(t testing.TB) *cluster {
 	t.Helper()
-	c := &cluster{testNetwork: newTestNetwork(t), key: agenttest.NewPeersKey(t, "k1"), hosts: map[string]*host.Host{}, keepers: map[string]*PeersKeeper{}}
+	c := &cluster{testNetwork: newTestNetwork(t), key: agenttest.NewPeersKey(t, "k1"), hosts: map[string]*host.Host{}, keepers: map[string]*PeersFirewall{}}
 	for name, number := range map[string]int{"shard": 2, "pool": 3, "edge": 4, "a": 10, "b": 11, "stranger": 66, "control": 7, "world": 99} {
 		c.host(name, number)
 	}
@@ -251,7 +251,7 @@ func (c *cluster) boot(name string) {
 	c.t.Helper()
 	c.load(name, "delete table inet prego\n", "table inet prego\n")
 	c.load(name, cloudinit.Firewall([]string{controlAt + "/32"}, []int{8443, 2376}))
-	c.keepers[name] = NewPeersKeeper(c.hosts[name], true, slog.New(slog.DiscardHandler))
+	c.keepers[name] = NewPeersFirewall(c.hosts[name], true, slog.New(slog.DiscardHandler))
 	c.keepers[name].nft = c.run(name)
 }
 

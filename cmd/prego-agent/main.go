@@ -157,7 +157,7 @@ func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 	case "prepare":
 		return rooted.Prepare(h, o.group)
 	case "peers":
-		return listen(ctx, h, service{wire.PeersSocket, rooted.NewPeersKeeper(h, true, log).Run(o.caller)})
+		return listen(ctx, h, service{wire.PeersSocket, rooted.NewPeersFirewall(h, true, log).Run(o.caller)})
 	case "update", "undo":
 		u, err := rooted.NewUpdater(h, strings.FieldsFunc(releaseKeys, func(r rune) bool { return r == ',' }), o.trial, log)
 		if err != nil {
@@ -171,7 +171,7 @@ func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 	case "patch":
 		return listen(ctx, h, service{wire.PatchSocket, rooted.NewPatcher(h, log).Run(o.caller)})
 	case "firewall":
-		return rooted.NewPeersKeeper(h, true, log).Restore(ctx)
+		return rooted.NewPeersFirewall(h, true, log).Restore(ctx)
 	case "certs":
 		return rooted.InstallServiceTLS(ctx, h)
 	case "exec":
@@ -213,7 +213,7 @@ func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 		a.WatchEngine(w.Stream)
 	}
 	if o.noFirewall {
-		if err := a.WithoutFirewall(rooted.NewPeersKeeper(h, false, log).Apply, func() error { return rooted.CopyServiceTLS(h) }); err != nil {
+		if err := a.WithoutFirewall(rooted.NewPeersFirewall(h, false, log).Apply, func() error { return rooted.CopyServiceTLS(h) }); err != nil {
 			return err
 		}
 	}

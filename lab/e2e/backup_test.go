@@ -251,8 +251,8 @@ func TestTheLastBackupIsElsewhere(t *testing.T) {
 	c.noise(app, "beta.sites.test", "noise", 17<<20)
 
 	// Any process may die at any step.
-	eventually(t, func() bool { return c.number(`SELECT count(*) FROM backup_turns WHERE next_at > now()`) == 1 }, patience, 50*time.Millisecond)
-	c.exec(`UPDATE backup_turns SET next_at = now()`)
+	eventually(t, func() bool { return c.number(`SELECT count(*) FROM backup_schedules WHERE next_at > now()`) == 1 }, patience, 50*time.Millisecond)
+	c.exec(`UPDATE backup_schedules SET next_at = now()`)
 	for _, point := range []string{"stored-backup/sealed", "stored-backup/uploaded", "stored-backup/completed", "stored-backup/manifest"} {
 		require.NoError(t, os.WriteFile(crash, []byte(point), 0o600))
 		eventually(t, func() bool {

@@ -106,7 +106,7 @@ func TestABackupIsVerifiedByADrill(t *testing.T) {
 		}
 		c.send(http.MethodGet, "/v1/tenants/"+id+"/backups/"+bad.BackupId, nil, http.StatusOK, &bad)
 		require.False(t, bad.Verified, name)
-		require.Equal(t, 1, c.number(`SELECT count(*) FROM backup_turns WHERE drill_failed`))
+		require.Equal(t, 1, c.number(`SELECT count(*) FROM backup_schedules WHERE drill_failed`))
 		require.NotContains(t, strings.Join(c.hostSites(prego.ServerID(app)), " "), "drill-", name)
 		if name == "a bit" {
 			writeHistory(t, "drill-failed", history(t, tenant.DrillWorkflowID(d.DrillId)))
@@ -114,6 +114,6 @@ func TestABackupIsVerifiedByADrill(t *testing.T) {
 	}
 	c.backedUp(id)
 	c.drilled(id, tenant.DrillPassed)
-	require.Zero(t, c.number(`SELECT count(*) FROM backup_turns WHERE drill_failed`))
+	require.Zero(t, c.number(`SELECT count(*) FROM backup_schedules WHERE drill_failed`))
 	require.True(t, verified().LastRestorable.Verified)
 }

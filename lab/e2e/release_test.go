@@ -289,7 +289,7 @@ func TestRecordReleaseHistories(t *testing.T) {
 	require.Equal(t, "frappe/erpnext:v15.60.0", bench(app))
 	require.Equal(t, "frappe/erpnext:v15.60.0", bench(later))
 	serve()
-	keepHistory(t, c, "release-done", server.ReleaseWorkflowID("r1"))
+	keepHistory(t, c, "release-done", server.StackReleaseWorkflowID("r1"))
 	keepHistory(t, c, "bench-updated", server.BenchUpdateWorkflowID("r1", prego.ServerID(app)))
 
 	// The second site's migration fails, after it has changed the database, with deaths on the way back.
@@ -307,7 +307,7 @@ func TestRecordReleaseHistories(t *testing.T) {
 		require.Equal(t, "15.60.0", version(slug), slug)
 	}
 	serve()
-	keepHistory(t, c, "release-stopped", server.ReleaseWorkflowID("r2"))
+	keepHistory(t, c, "release-stopped", server.StackReleaseWorkflowID("r2"))
 	keepHistory(t, c, "bench-went-back", server.BenchUpdateWorkflowID("r2", prego.ServerID(app)))
 	c.post("/v1/releases/r2/start", nil, http.StatusConflict, nil)
 

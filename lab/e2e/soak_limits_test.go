@@ -31,7 +31,7 @@ var kept = map[string]soak.Limit{
 	// Pruned by age, later than a soak ends.
 	"decision_inputs": per("tenant", 4),
 	// Of tenants that a look for turns met, also when they are purged.
-	"backup_turns": per("tenant", 1.3),
+	"backup_schedules": per("tenant", 1.3),
 	// The last backup of each tenant, and requested ones, a quarter as many; resources are these, and the servers'.
 	"backups": per("tenant", 1.6), "resources": per("tenant", 2.2),
 	"servers": per("server", 1.3), "redis_pools": per("server", 1.3), "server_bootstrap_tokens": per("server", 1.3),

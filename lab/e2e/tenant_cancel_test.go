@@ -41,8 +41,8 @@ func TestCancelWaitsForTheReservation(t *testing.T) {
 		placed, err := place()
 		return activities.TenantBegun{Plan: plan, Place: placed}, err
 	})
-	step("LookAtTenant", func(context.Context, tenant.Ref) (activities.TenantLook, error) {
-		return activities.TenantLook{}, nil
+	step("ReadWaitingTenant", func(context.Context, tenant.Ref) (activities.TenantNow, error) {
+		return activities.TenantNow{}, nil
 	})
 	step("PlaceTenant", func(context.Context, tenant.Ref) (activities.PlaceResult, error) { return place() })
 	// A local activity ends within its workflow task, so the run hears of the cancel after it.
@@ -55,7 +55,7 @@ func TestCancelWaitsForTheReservation(t *testing.T) {
 		return ctx.Err()
 	})
 	step("DropSite", func(context.Context, activities.DropInput) error { note("dropped"); return nil })
-	step("ReleaseTenant", func(context.Context, activities.FreePlaceInput) error { note("released"); return nil })
+	step("FreePlace", func(context.Context, activities.FreePlaceInput) error { note("released"); return nil })
 	step("FailTenant", func(_ context.Context, in activities.FailTenantInput) error { note(string(in.Reason)); return nil })
 	step("ServeQueue", func(context.Context, prego.Region) (int, error) { return 0, nil })
 	w.RegisterWorkflow(workflows.ProvisionTenant)

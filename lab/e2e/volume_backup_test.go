@@ -122,7 +122,7 @@ func (b *volumeBackups) drilledInVain(t *testing.T) {
 	b.c.send(http.MethodGet, b.of+"/backups/"+d.BackupId, nil, http.StatusOK, &got)
 	require.False(t, got.Verified)
 	require.Contains(t, deref(got.VerifyMessage), string(tenant.ReasonDigest))
-	require.Equal(t, 1, b.c.number(`SELECT count(*) FROM volume_backup_turns WHERE drill_failed`))
+	require.Equal(t, 1, b.c.number(`SELECT count(*) FROM volume_backup_schedules WHERE drill_failed`))
 	keepHistory(t, b.c, "drill-of-volume-failed", d.WorkflowId)
 }
 

@@ -170,9 +170,9 @@ func (p *Fleet) OrgPool(org, name string, c prego.Constraint) {
 }
 
 // Run reads a tenant's row.
-func (p *Fleet) Run(id prego.TenantID) tenant.Run {
+func (p *Fleet) Run(id prego.TenantID) tenant.Record {
 	p.T.Helper()
-	t, err := p.Store.TenantRun(context.Background(), id)
+	t, err := p.Store.TenantRecord(context.Background(), id)
 	require.NoError(p.T, err)
 	return t
 }

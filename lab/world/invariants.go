@@ -224,7 +224,7 @@ func (w *World) unsettled(watch *pgxpool.Pool) string {
 }
 
 // unknown are objects in the bucket that no row has. Uploads that were begun and whose answer was lost are aborted
-// after a day (activities/backup_turns.go), and may be there.
+// after a day (activities/backup_schedules.go), and may be there.
 func (w *World) unknown(watch *pgxpool.Pool) []string {
 	known, err := w.rows(watch, `SELECT unnest(ARRAY[object_key, manifest_key]) FROM backups WHERE state <> 'deleted'`)
 	if err != nil {

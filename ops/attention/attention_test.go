@@ -46,7 +46,7 @@ func TestAnItemSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	i := attention.List([]attention.Finding{{Kind: attention.ServerFailed, Subject: "server", ID: "app-1", Reason: "heartbeat_lost", Message: "  a\n\tb " + strings.Repeat("é", 300), Since: at, Count: 1}})[0]
 	require.Equal(t, "app-1", i.Subject.Name)
-	require.Contains(t, i.Todo, "prego server lost app-1")
+	require.Contains(t, i.Todo, "prego server lose app-1")
 	require.True(t, strings.HasPrefix(i.Message, "a b éé") && strings.HasSuffix(i.Message, "é…"), i.Message)
 	require.Less(t, len(i.Message), 410)
 	i = attention.List([]attention.Finding{{

@@ -235,7 +235,7 @@ var ordered = []struct {
 				"Data may be on its machine, so neither a retry nor a deletion is proposed.",
 			"heartbeat_lost": "Find out whether its host runs: its sites may still be served while only the agent is silent. " +
 				"Reset the host at the provider; the server is active again with its next heartbeat. " +
-				"If the host cannot be brought back, give it up with `prego server lost {id}`: its tenants are restored elsewhere.",
+				"If the host cannot be brought back, give it up with `prego server lose {id}`: its tenants are restored elsewhere.",
 		},
 		docs:    "docs/operations.md#the-life-of-a-server",
 		actions: about("server", showServer, retryServer, deleteServer),

@@ -37,7 +37,7 @@ func PlanDrain(s DrainState) (leave []string) {
 	var stay []DrainInstance
 	for _, i := range s.Instances {
 		switch {
-		case i.Going: // it is not moved: its group fills the place as it would anyway
+		case i.Going: // it is not moved: its group replaces it as it would anyway
 		case i.Leaving:
 			moving[i.OrgID]++
 			turn[i.GroupID]++

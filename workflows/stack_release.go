@@ -15,30 +15,30 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// ReleaseInput names a release of the stack that is being rolled out.
-type ReleaseInput struct {
-	Name server.ReleaseName `json:"name"`
+// StackReleaseInput names a release of the stack that is being rolled out.
+type StackReleaseInput struct {
+	Name server.StackReleaseName `json:"name"`
 }
 
 const (
-	// releaseLook is the first wait between two looks at a release. Servers whose update has ended
+	// stackReleasePause is the first wait between two looks at a release. Servers whose update has ended
 	// and requests of operators wake it; it doubles while nothing happens.
-	releaseLook      = time.Second
-	rolloutPatience  = 30 * time.Second
-	maxReleaseRounds = 200
+	stackReleasePause     = time.Second
+	rolloutPatience       = 30 * time.Second
+	maxStackReleaseRounds = 200
 )
 
-// RolloutRelease rolls a release out: each look at the rows lets servers of the present ring
+// DeployStackRelease rolls a release out: each look at the rows lets servers of the present ring
 // begin, as far as the budget goes, and stops the release when one went back. It ends when
 // the release rests and no server is being updated any more.
-func RolloutRelease(ctx workflow.Context, in ReleaseInput) error {
+func DeployStackRelease(ctx workflow.Context, in StackReleaseInput) error {
 	signals := workflow.GetSignalChannel(ctx, SignalDemand)
 	var steps *activities.StackReleases
-	pause := releaseLook
+	pause := stackReleasePause
 	for round := 1; ; round++ {
 		drainSignals(signals)
-		var p activities.ReleaseProgress
-		if err := workflow.ExecuteActivity(write(ctx, "decide what comes next"), steps.StepRelease, in.Name).Get(ctx, &p); err != nil {
+		var p activities.StackReleaseProgress
+		if err := workflow.ExecuteActivity(write(ctx, "decide what comes next"), steps.StepStackRelease, in.Name).Get(ctx, &p); err != nil {
 			return err
 		}
 		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** %s: %s", in.Name, p.Status, p.Message))
@@ -46,12 +46,12 @@ func RolloutRelease(ctx workflow.Context, in ReleaseInput) error {
 			setOutcome(ctx, string(p.Status))
 			return nil
 		}
-		if round >= maxReleaseRounds || workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
+		if round >= maxStackReleaseRounds || workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
 			drainSignals(signals)
-			return workflow.NewContinueAsNewError(ctx, RolloutRelease, in)
+			return workflow.NewContinueAsNewError(ctx, DeployStackRelease, in)
 		}
 		if p.Began {
-			pause = releaseLook
+			pause = stackReleasePause
 		}
 		if err := awaitSignal(ctx, signals, pause, "look at the release again"); err != nil {
 			return err
@@ -62,8 +62,8 @@ func RolloutRelease(ctx workflow.Context, in ReleaseInput) error {
 
 // BenchUpdateInput names a server that gets a release.
 type BenchUpdateInput struct {
-	Release  server.ReleaseName `json:"release"`
-	ServerID prego.ServerID     `json:"server_id"`
+	Release  server.StackReleaseName `json:"release"`
+	ServerID prego.ServerID          `json:"server_id"`
 }
 
 // BenchUpdateResult is how it ended.
@@ -258,18 +258,18 @@ func (u *benchUpdate) each(ctx workflow.Context, stop bool, do func(workflow.Con
 	return cmp.Or(errs...)
 }
 
-// EnsureRelease starts the run that rolls a release out, unless it is running.
-func (c *Client) EnsureRelease(ctx context.Context, name server.ReleaseName) (bool, error) {
-	return c.start(ctx, server.ReleaseWorkflowID(name), "Roll out "+string(name), RolloutRelease, ReleaseInput{Name: name})
+// EnsureStackRelease starts the run that rolls a release out, unless it is running.
+func (c *Client) EnsureStackRelease(ctx context.Context, name server.StackReleaseName) (bool, error) {
+	return c.start(ctx, server.StackReleaseWorkflowID(name), "Roll out "+string(name), DeployStackRelease, StackReleaseInput{Name: name})
 }
 
-// WakeRelease signals the run that rolls a release out that its rows have changed, and starts
+// WakeStackRelease signals the run that rolls a release out that its rows have changed, and starts
 // it if it is not running.
-func (c *Client) WakeRelease(ctx context.Context, name server.ReleaseName) error {
-	return c.signalWithStart(ctx, server.ReleaseWorkflowID(name), "changed", client.StartWorkflowOptions{StaticSummary: "Roll out " + string(name)}, RolloutRelease, ReleaseInput{Name: name})
+func (c *Client) WakeStackRelease(ctx context.Context, name server.StackReleaseName) error {
+	return c.signalWithStart(ctx, server.StackReleaseWorkflowID(name), "changed", client.StartWorkflowOptions{StaticSummary: "Roll out " + string(name)}, DeployStackRelease, StackReleaseInput{Name: name})
 }
 
 // EnsureBenchUpdate starts the run that updates a server's bench, unless it is running.
-func (c *Client) EnsureBenchUpdate(ctx context.Context, name server.ReleaseName, serverID prego.ServerID) (bool, error) {
+func (c *Client) EnsureBenchUpdate(ctx context.Context, name server.StackReleaseName, serverID prego.ServerID) (bool, error) {
 	return c.start(ctx, server.BenchUpdateWorkflowID(name, serverID), fmt.Sprintf("Update %s to %s", serverID, name), UpdateBench, BenchUpdateInput{Release: name, ServerID: serverID})
 }

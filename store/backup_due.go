@@ -42,62 +42,64 @@ func (s *Store) BackupPolicy(ctx context.Context, tenantID prego.TenantID) (tena
 	return r.policy(), err
 }
 
-// Tenants without a turn, or whose turn was made from another policy than theirs is now.
-const sqlTenantsWithoutTurn = `
+// Tenants without a schedule, or whose schedule was made from another policy than theirs is now.
+const sqlUnscheduledTenants = `
 SELECT t.tenant_id AS id, now() AS now, NULL::timestamptz AS next_at, ` + backupPolicyColumns + `
-FROM tenants t LEFT JOIN backup_turns b ON b.tenant_id = t.tenant_id ` + backupPolicyOf + `
+FROM tenants t LEFT JOIN backup_schedules b ON b.tenant_id = t.tenant_id ` + backupPolicyOf + `
 WHERE t.state IN ('active', 'suspended') AND t.site <> '' AND (b.tenant_id IS NULL OR b.policy_at <> p.updated_at) ORDER BY t.tenant_id LIMIT $1`
 
-// TenantsWithoutTurn are tenants that need one.
-func (s *Store) TenantsWithoutTurn(ctx context.Context, most int) ([]tenant.BackupTurn, error) {
-	return s.turns(ctx, "tenants without a turn", sqlTenantsWithoutTurn, most, turnOfTenant)
+// UnscheduledTenants are tenants that need one.
+func (s *Store) UnscheduledTenants(ctx context.Context, most int) ([]tenant.BackupSchedule, error) {
+	return s.schedules(ctx, "tenants without a schedule", sqlUnscheduledTenants, most, scheduleOfTenant)
 }
 
-const sqlPutTurn = `
-INSERT INTO backup_turns AS b (tenant_id, policy_at, next_at) VALUES ($1, $2, $3)
+const sqlPutBackupSchedule = `
+INSERT INTO backup_schedules AS b (tenant_id, policy_at, next_at) VALUES ($1, $2, $3)
 ON CONFLICT (tenant_id) DO UPDATE SET policy_at = $2, next_at = $3`
 
-// PutBackupTurns plans tenants' next backups.
-func (s *Store) PutBackupTurns(ctx context.Context, turns []tenant.BackupTurn) error {
-	return s.putTurns(ctx, sqlPutTurn, turns)
+// PutBackupSchedules plans tenants' next backups.
+func (s *Store) PutBackupSchedules(ctx context.Context, schedules []tenant.BackupSchedule) error {
+	return s.putSchedules(ctx, sqlPutBackupSchedule, schedules)
 }
 
-func (s *Store) putTurns(ctx context.Context, sql string, turns []tenant.BackupTurn) error {
+func (s *Store) putSchedules(ctx context.Context, sql string, schedules []tenant.BackupSchedule) error {
 	b := &pgx.Batch{}
-	for _, t := range turns {
-		b.Queue(sql, ownerOfTurn(t), t.Policy.UpdatedAt, nextBackupTurn(t))
+	for _, t := range schedules {
+		b.Queue(sql, scheduledOwner(t), t.Policy.UpdatedAt, nextBackup(t))
 	}
 	return failed("plan backups", s.pool.SendBatch(ctx, b).Close())
 }
 
-// ownerOfTurn is the tenant or the volume that is backed up.
-func ownerOfTurn(t tenant.BackupTurn) string { return cmp.Or(string(t.TenantID), string(t.VolumeID)) }
+// scheduledOwner is the tenant or the volume that is backed up.
+func scheduledOwner(t tenant.BackupSchedule) string {
+	return cmp.Or(string(t.TenantID), string(t.VolumeID))
+}
 
-// nextBackupTurn is NULL for a tenant that is not backed up by schedule.
-func nextBackupTurn(t tenant.BackupTurn) *time.Time {
-	at := t.Policy.Next(ownerOfTurn(t), t.Now)
+// nextBackup is NULL for a tenant that is not backed up by schedule.
+func nextBackup(t tenant.BackupSchedule) *time.Time {
+	at := t.Policy.Next(scheduledOwner(t), t.Now)
 	if at.IsZero() {
 		return nil
 	}
 	return &at
 }
 
-const sqlDueTurns = `
+const sqlDueBackups = `
 SELECT t.tenant_id AS id, now() AS now, b.next_at, ` + backupPolicyColumns + `
-FROM backup_turns b JOIN tenants t ON t.tenant_id = b.tenant_id ` + backupPolicyOf + `
+FROM backup_schedules b JOIN tenants t ON t.tenant_id = b.tenant_id ` + backupPolicyOf + `
 WHERE b.next_at <= now() ORDER BY b.next_at LIMIT $1`
 
-// DueBackupTurns are turns that have come.
-func (s *Store) DueBackupTurns(ctx context.Context, most int) ([]tenant.BackupTurn, error) {
-	return s.turns(ctx, "turns that have come", sqlDueTurns, most, turnOfTenant)
+// DueBackups are schedules whose backup is due.
+func (s *Store) DueBackups(ctx context.Context, most int) ([]tenant.BackupSchedule, error) {
+	return s.schedules(ctx, "backups that are due", sqlDueBackups, most, scheduleOfTenant)
 }
 
-func turnOfTenant(id string) tenant.BackupTurn {
-	return tenant.BackupTurn{TenantID: prego.TenantID(id)}
+func scheduleOfTenant(id string) tenant.BackupSchedule {
+	return tenant.BackupSchedule{TenantID: prego.TenantID(id)}
 }
 
-// turns reads turns by the id of their owner; next_at is NULL for an owner that has none.
-func (s *Store) turns(ctx context.Context, what, sql string, most int, of func(id string) tenant.BackupTurn) (out []tenant.BackupTurn, err error) {
+// schedules reads schedules by the id of their owner; next_at is NULL for an owner that has none.
+func (s *Store) schedules(ctx context.Context, what, sql string, most int, of func(id string) tenant.BackupSchedule) (out []tenant.BackupSchedule, err error) {
 	type row struct {
 		ID     string
 		Now    time.Time
@@ -116,30 +118,30 @@ func (s *Store) turns(ctx context.Context, what, sql string, most int, of func(i
 	return out, err
 }
 
-// tenantBackedUp is whether the tenant of turns b has a backup since one was due. The clocks of hosts, which say when a
+// tenantBackedUp is whether the tenant of schedule b has a backup since one was due. The clocks of hosts, which say when a
 // backup was taken, may be 5 minutes behind.
 const tenantBackedUp = `EXISTS (SELECT FROM backups k WHERE k.tenant_id = b.tenant_id AND k.state = 'stored' AND k.taken_at >= b.due_at - interval '5 minutes')`
 
-// A turn is taken once. What has been due stays so until there is a backup: otherwise one that fails at each turn
+// A due backup is taken once. What has been due stays so until there is a backup: otherwise one that fails each time
 // would never be late. A tenant that has no site any more, or of which a backup is under
 // way, gets none for it; the latter is as good as the one that was due if it began since.
-const sqlTakeTurn = `
-WITH turn AS (UPDATE backup_turns b SET next_at = $3, due_at = CASE WHEN b.due_at IS NULL OR ` + tenantBackedUp + ` THEN b.next_at ELSE b.due_at END
+const sqlTakeDueBackup = `
+WITH due AS (UPDATE backup_schedules b SET next_at = $3, due_at = CASE WHEN b.due_at IS NULL OR ` + tenantBackedUp + ` THEN b.next_at ELSE b.due_at END
     WHERE b.tenant_id = $1 AND b.next_at = $2 RETURNING b.tenant_id)
 INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, created_by)
 SELECT $4, t.org_id, t.tenant_id, a.app_server_id, t.site, 'scheduled', $5
-FROM turn JOIN tenants t ON t.tenant_id = turn.tenant_id JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
+FROM due JOIN tenants t ON t.tenant_id = due.tenant_id JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
 WHERE t.state IN ('active', 'suspended') AND t.site <> ''
 ON CONFLICT (tenant_id) WHERE state IN ('queued', 'making', 'uploading') DO NOTHING`
 
-// TakeBackupTurn queues the backup of a turn that has come, under an id, and plans the next.
-func (s *Store) TakeBackupTurn(ctx context.Context, t tenant.BackupTurn, id prego.BackupID, by string) (bool, error) {
-	ok, err := changed(ctx, s.pool, sqlTakeTurn, t.TenantID, t.DueAt, nextBackupTurn(t), id, by)
-	return ok, failed("take a turn", err)
+// TakeDueBackup queues a backup that is due, under an id, and plans the next.
+func (s *Store) TakeDueBackup(ctx context.Context, t tenant.BackupSchedule, id prego.BackupID, by string) (bool, error) {
+	ok, err := changed(ctx, s.pool, sqlTakeDueBackup, t.TenantID, t.DueAt, nextBackup(t), id, by)
+	return ok, failed("queue a due backup", err)
 }
 
 const lateBackups = `
-FROM backup_turns b JOIN tenants t ON t.tenant_id = b.tenant_id
+FROM backup_schedules b JOIN tenants t ON t.tenant_id = b.tenant_id
 WHERE t.state IN ('active', 'suspended') AND b.next_at IS NOT NULL AND b.due_at < now() - make_interval(secs => $1) AND NOT ` + tenantBackedUp
 
 const sqlLateBackups = `SELECT t.tenant_id` + lateBackups + ` ORDER BY b.due_at LIMIT $2`
@@ -149,9 +151,9 @@ func (s *Store) LateBackups(ctx context.Context, after time.Duration, most int) 
 	return collectValues[prego.TenantID](ctx, s, "late backups", sqlLateBackups, after.Seconds(), most)
 }
 
-// Also of a turn that nobody has taken, as while no worker runs.
+// Also of one that nobody has taken, as while no worker runs.
 const sqlBackupDue = `
-SELECT min(b.due_at) FROM (SELECT tenant_id, unnest(ARRAY[due_at, next_at]) AS due_at FROM backup_turns WHERE tenant_id = $1 AND next_at IS NOT NULL) b
+SELECT min(b.due_at) FROM (SELECT tenant_id, unnest(ARRAY[due_at, next_at]) AS due_at FROM backup_schedules WHERE tenant_id = $1 AND next_at IS NOT NULL) b
 JOIN tenants t ON t.tenant_id = b.tenant_id WHERE t.state IN ('active', 'suspended') AND b.due_at <= now() AND NOT ` + tenantBackedUp
 
 // BackupDue is since when a backup of a tenant by schedule has been due, without one that was stored; nil if none is.

@@ -14,13 +14,13 @@ import (
 // lookMost bounds what one look at backups does of each kind.
 const lookMost = 200
 
-// BeginBackups queues the backups whose turn has come, begins as many as hosts and regions
+// BeginBackups queues the backups that are due, begins as many as hosts and regions
 // may have at once, and sees to those that nobody sees to.
 func (a *Backups) BeginBackups(ctx context.Context) (n int, err error) {
 	if a.Objects == nil {
 		return a.admit(ctx) // they fail, and say why
 	}
-	for _, f := range []func(context.Context) (int, error){a.takeTurns, a.admit, a.seeToLeft, a.seeToVolumes} {
+	for _, f := range []func(context.Context) (int, error){a.takeDue, a.admit, a.seeToLeft, a.seeToVolumes} {
 		found, foundErr := f(ctx)
 		n += found
 		err = errors.Join(err, foundErr)
@@ -28,29 +28,29 @@ func (a *Backups) BeginBackups(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// PlanBackupTurns gives turns to tenants that are new, or whose policy has changed.
-func (a *Backups) PlanBackupTurns(ctx context.Context) (int, error) {
-	turns, err := a.Store.TenantsWithoutTurn(ctx, lookMost)
-	if err == nil && len(turns) > 0 {
-		err = a.Store.PutBackupTurns(ctx, turns)
+// PlanBackups schedules tenants that are new, or whose policy has changed.
+func (a *Backups) PlanBackups(ctx context.Context) (int, error) {
+	unscheduled, err := a.Store.UnscheduledTenants(ctx, lookMost)
+	if err == nil && len(unscheduled) > 0 {
+		err = a.Store.PutBackupSchedules(ctx, unscheduled)
 	}
 	if err != nil {
 		return 0, err
 	}
-	volumes, err := a.Store.VolumesWithoutTurn(ctx, lookMost)
+	volumes, err := a.Store.UnscheduledVolumes(ctx, lookMost)
 	if err == nil && len(volumes) > 0 {
-		err = a.Store.PutVolumeBackupTurns(ctx, volumes)
+		err = a.Store.PutVolumeBackupSchedules(ctx, volumes)
 	}
-	return len(turns) + len(volumes), err
+	return len(unscheduled) + len(volumes), err
 }
 
-// takeTurns queues the backups of tenants and volumes whose turn it is. A volume that is on no
+// takeDue queues the backups of tenants and volumes that are due. A volume that is on no
 // server is passed over.
-func (a *Backups) takeTurns(ctx context.Context) (n int, err error) {
+func (a *Backups) takeDue(ctx context.Context) (n int, err error) {
 	for _, of := range []struct {
-		due  func(ctx context.Context, most int) ([]tenant.BackupTurn, error)
-		take func(ctx context.Context, t tenant.BackupTurn, id prego.BackupID, by string) (bool, error)
-	}{{a.Store.DueBackupTurns, a.Store.TakeBackupTurn}, {a.Store.DueVolumeBackupTurns, a.Store.TakeVolumeBackupTurn}} {
+		due  func(ctx context.Context, most int) ([]tenant.BackupSchedule, error)
+		take func(ctx context.Context, t tenant.BackupSchedule, id prego.BackupID, by string) (bool, error)
+	}{{a.Store.DueBackups, a.Store.TakeDueBackup}, {a.Store.DueVolumeBackups, a.Store.TakeDueVolumeBackup}} {
 		due, err := of.due(ctx, lookMost)
 		if err != nil {
 			return n, err

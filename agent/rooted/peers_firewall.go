@@ -22,10 +22,10 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// PeersKeeper is the process that applies peers documents. It may change the host's firewall, and so could open it to
+// PeersFirewall is the process that applies peers documents. It may change the host's firewall, and so could open it to
 // everyone: it has no access to the network, takes requests from one user, and trusts only documents that are signed
 // with a key known from the host's enrolment, or from an earlier trusted document.
-type PeersKeeper struct {
+type PeersFirewall struct {
 	host *host.Host
 	// nft runs nft with a ruleset; nil on a host without a firewall.
 	nft func(ctx context.Context, ruleset string, args ...string) error
@@ -34,10 +34,10 @@ type PeersKeeper struct {
 	mu sync.Mutex
 }
 
-// NewPeersKeeper keeps the peers of a host. One without firewall checks and keeps documents,
+// NewPeersFirewall keeps the peers of a host. One without firewall checks and keeps documents,
 // and filters nothing: simulated hosts that share one network have none.
-func NewPeersKeeper(h *host.Host, firewall bool, log *slog.Logger) *PeersKeeper {
-	k := &PeersKeeper{host: h, log: log}
+func NewPeersFirewall(h *host.Host, firewall bool, log *slog.Logger) *PeersFirewall {
+	k := &PeersFirewall{host: h, log: log}
 	if firewall {
 		k.nft = runNFT
 	}
@@ -54,7 +54,7 @@ type peersState struct {
 const peersFile = wire.PeersDir + "/state.json"
 
 // Run serves until ctx ends. Only the named user may ask; "" is its own.
-func (k *PeersKeeper) Run(caller string) func(context.Context, net.Listener) error {
+func (k *PeersFirewall) Run(caller string) func(context.Context, net.Listener) error {
 	return func(ctx context.Context, l net.Listener) error {
 		uid, err := host.UIDOf(caller)
 		if err != nil {
@@ -76,7 +76,7 @@ func (k *PeersKeeper) Run(caller string) func(context.Context, net.Listener) err
 }
 
 // Apply applies a good document, and returns the active one.
-func (k *PeersKeeper) Apply(ctx context.Context, in host.PeersRequest) host.PeersAnswer {
+func (k *PeersFirewall) Apply(ctx context.Context, in host.PeersRequest) host.PeersAnswer {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	state, doc, err := k.load()
@@ -101,7 +101,7 @@ func (k *PeersKeeper) Apply(ctx context.Context, in host.PeersRequest) host.Peer
 }
 
 // accept applies a document and keeps it.
-func (k *PeersKeeper) accept(ctx context.Context, trusted map[string]string, version int64, in host.PeersRequest) (wire.PeersDocument, error) {
+func (k *PeersFirewall) accept(ctx context.Context, trusted map[string]string, version int64, in host.PeersRequest) (wire.PeersDocument, error) {
 	doc, err := in.Signed.Open(trusted)
 	if err != nil {
 		return doc, err
@@ -144,7 +144,7 @@ func (k *PeersKeeper) accept(ctx context.Context, trusted map[string]string, ver
 }
 
 // rules is the ruleset of a document of this host.
-func (k *PeersKeeper) rules(doc wire.PeersDocument) (string, error) {
+func (k *PeersFirewall) rules(doc wire.PeersDocument) (string, error) {
 	if doc.Environment != k.host.Config.Environment || doc.ServerID != k.host.Config.ServerID {
 		return "", fmt.Errorf("it is of server %q in environment %q", doc.ServerID, doc.Environment)
 	}
@@ -167,7 +167,7 @@ func letsIn(cidrs []string, address string) bool {
 }
 
 // load reads the state on disk. Without any, the keys are the keys of the enrolment.
-func (k *PeersKeeper) load() (peersState, wire.PeersDocument, error) {
+func (k *PeersFirewall) load() (peersState, wire.PeersDocument, error) {
 	var state peersState
 	enrolled := func(err error) (peersState, wire.PeersDocument, error) {
 		state = peersState{}
@@ -199,7 +199,7 @@ func (k *PeersKeeper) load() (peersState, wire.PeersDocument, error) {
 
 // Restore applies the last good document again, before the host's network is up. Without one, or if it can't, the
 // ruleset of the first boot stays: it admits only the control plane.
-func (k *PeersKeeper) Restore(ctx context.Context) error {
+func (k *PeersFirewall) Restore(ctx context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, doc, err := k.load()
@@ -214,7 +214,7 @@ func (k *PeersKeeper) Restore(ctx context.Context) error {
 }
 
 // replace replaces the ruleset in one transaction of the kernel.
-func (k *PeersKeeper) replace(ctx context.Context, rules string, args ...string) error {
+func (k *PeersFirewall) replace(ctx context.Context, rules string, args ...string) error {
 	if k.nft == nil {
 		return nil
 	}
