@@ -186,9 +186,12 @@ func TestComposeConfigIsChecked(t *testing.T) {
 func TestGeneratedCodeIsCompared(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for _, f := range []string{"go.mod", "go.sum", "tools/generated.sh", "api/generate.go", "api/openapi.yaml", "api/oapi-codegen.yaml", "api/openapi.gen.go"} {
+	for _, f := range []string{"go.mod", "go.sum", "tools/generated.sh", "api/openapi.yaml", "api/oapi-codegen.yaml", "api/openapi.gen.go"} {
 		write(t, filepath.Join(dir, f), read(t, "../"+f))
 	}
+	// The verbs need the whole module: TestTablesAreWhatTheContractDeclares compares them.
+	verbs := regexp.MustCompile(`(?m)^//go:generate .*tools/verbs.*\n`)
+	write(t, filepath.Join(dir, "api/generate.go"), verbs.ReplaceAllString(read(t, "../api/generate.go"), ""))
 	said, err := run(t, dir, "tools/generated.sh")
 	require.NoError(t, err, said)
 	write(t, filepath.Join(dir, "api/openapi.gen.go"), read(t, "../api/openapi.gen.go")+"\n// by hand\n")
