@@ -10,15 +10,6 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// AddressStore is the part of Postgres that says where addresses are.
-type AddressStore interface {
-	AddressHome(ctx context.Context, id string) (workload.AddressHome, error)
-	AddressLeaves(ctx context.Context, id string) error
-	AddressBound(ctx context.Context, id string, serverID prego.ServerID) error
-	AddressServed(ctx context.Context, id string, serverID prego.ServerID) error
-	AddressesAstray(ctx context.Context) ([]string, error)
-}
-
 // MoveAddress brings a floating address to the edge that is to have it: edges stop serving
 // it, the edge that had it gives it up if it still answers, the provider routes it, its new
 // edge configures it, and edges serve it again. Each step can be repeated, and where the

@@ -42,6 +42,8 @@ type addressHosts struct {
 	silent map[prego.ServerID]bool
 }
 
+func (*addressHosts) BenchAll(context.Context, []server.BenchCommand) (int, error) { panic("not used") }
+
 func (h *addressHosts) Bench(_ context.Context, c server.BenchCommand) (string, error) {
 	if h.silent[c.ServerID] {
 		return "", &server.CommandError{Kind: c.Kind, Code: server.CommandUnreachable, Message: "no answer"}
@@ -144,7 +146,7 @@ func TestAnAddressFollowsTheEdges(t *testing.T) {
 }
 
 type addressRuns struct {
-	activities.OrgRuns
+	activities.Runs
 	addresses []string
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
 
@@ -53,46 +54,6 @@ type Transfers interface {
 	Transfer(ctx context.Context, serverID prego.ServerID, addr string, in wire.TransferRequest) (wire.TransferResponse, error)
 }
 
-// BackupStore is the part of Postgres that holds backups in object storage.
-type BackupStore interface {
-	SnapshotStore
-	RequestBackup(ctx context.Context, a tenant.BackupAsked) (tenant.Backup, error)
-	BackupRecord(ctx context.Context, id prego.BackupID) (tenant.BackupRecord, error)
-	BackupKey(ctx context.Context, id prego.BackupID, recipient string, sealed tenant.SealedIdentity) error
-	BackupSealed(ctx context.Context, id prego.BackupID, b tenant.SealedBackup, partBytes int64, object, manifest string) error
-	BackupUpload(ctx context.Context, id prego.BackupID, uploadID, instead string) (bool, error)
-	BackupStored(ctx context.Context, id prego.BackupID, manifestSHA256, etag string) error
-	BackupFailed(ctx context.Context, id prego.BackupID, reason prego.Reason, message string) error
-	BackupMessage(ctx context.Context, id prego.BackupID, message string) error
-	BackupVerified(ctx context.Context, id prego.BackupID, message string) error
-	BackupMissing(ctx context.Context, id prego.BackupID) error
-	// BackupsMissing says which backups, of all that are stored, the storage does not have.
-	BackupsMissing(ctx context.Context, missing []prego.BackupID) error
-	BackupGone(ctx context.Context, id prego.BackupID, object string) error
-	DeleteBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) (tenant.Backup, error)
-	BackupPolicy(ctx context.Context, tenantID prego.TenantID) (tenant.BackupPolicy, error)
-	Retained(ctx context.Context, tenantID prego.TenantID) ([]tenant.Retained, error)
-	ExpireBackups(ctx context.Context, tenantID prego.TenantID, final time.Duration) error
-	FinalBackup(ctx context.Context, tenantID prego.TenantID) (*tenant.Backup, error)
-	AdmitBackups(ctx context.Context, perHost, perRegion, most int) ([]prego.BackupID, error)
-	BackupsLeft(ctx context.Context, quiet time.Duration, most int) ([]tenant.BackupLeft, error)
-	UnscheduledTenants(ctx context.Context, most int) ([]tenant.BackupSchedule, error)
-	PutBackupSchedules(ctx context.Context, turns []tenant.BackupSchedule) error
-	DueBackups(ctx context.Context, most int) ([]tenant.BackupSchedule, error)
-	TakeDueBackup(ctx context.Context, t tenant.BackupSchedule, id prego.BackupID, by string) (bool, error)
-	BackupSpaces(ctx context.Context) (orgsOver int, bytes int64, err error)
-	VolumeBackupStore
-	LateBackups(ctx context.Context, after time.Duration, most int) ([]prego.TenantID, error)
-	BackupObjects(ctx context.Context) ([]tenant.BackupObject, error)
-}
-
-// BackupRuns reaches the workflow engine.
-type BackupRuns interface {
-	EnsureBackup(ctx context.Context, id prego.BackupID) (started bool, err error)
-	EnsureBackupDelete(ctx context.Context, id prego.BackupID) (started bool, err error)
-	EnsureVolumeRestore(ctx context.Context, id string) (started bool, err error)
-}
-
 // BackupSettings are the numbers of backups.
 type BackupSettings struct {
 	Environment string
@@ -109,13 +70,13 @@ type BackupSettings struct {
 
 // Backups are the steps of backups in object storage.
 type Backups struct {
-	Store    BackupStore
+	Store    *store.Store
 	Tenants  *Tenants
 	Objects  ObjectStorage // nil: there is none, and backups stay on their hosts
 	Vault    BackupVault
 	Hosts    Transfers
-	Audit    CommandStore
-	Runs     BackupRuns
+	Audit    *store.Store
+	Runs     Runs
 	Settings BackupSettings
 	Metrics  *BackupMetrics
 	Log      *zap.Logger

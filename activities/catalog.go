@@ -10,14 +10,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
-
-// CatalogStore stores the providers' catalogs.
-type CatalogStore interface {
-	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (server.CatalogState, error)
-	SaveProviderCatalog(ctx context.Context, provider prego.InfraProviderID, c server.ProviderCatalog) error
-	CatalogNotRead(ctx context.Context, provider prego.InfraProviderID, why string) error
-}
 
 // CatalogInfra is a cloud that can list what it sells.
 type CatalogInfra interface {
@@ -26,7 +20,7 @@ type CatalogInfra interface {
 
 // Catalogs is the step that reads the providers' catalogs.
 type Catalogs struct {
-	Store   CatalogStore
+	Store   *store.Store
 	Infra   map[prego.InfraProviderID]CatalogInfra
 	Catalog server.Catalog // as configured
 	Log     *zap.Logger

@@ -18,40 +18,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
-
-// CertificateStore is the part of Postgres that holds certificates.
-type CertificateStore interface {
-	GetCertificate(ctx context.Context, id prego.CertificateID) (tenant.Certificate, error)
-	CertificateChain(ctx context.Context, id prego.CertificateID) (string, error)
-	OpenOrder(ctx context.Context, id prego.CertificateID) (*tenant.CertificateOrder, error)
-	GetCertificateOrder(ctx context.Context, orderID string) (tenant.CertificateOrder, error)
-	BeginOrder(ctx context.Context, o tenant.CertificateOrder, charges []tenant.IssueCharge) (tenant.CertificateOrder, error)
-	OrderPlaced(ctx context.Context, o tenant.CertificateOrder, challenges []tenant.CertificateChallenge) error
-	OrderLocations(ctx context.Context, accountID string, names []string) ([]string, error)
-	AbandonOrder(ctx context.Context, orderID string, reason prego.Reason, message string) error
-	LiveChallenges(ctx context.Context, orderID string) ([]tenant.CertificateChallenge, error)
-	LeftChallenges(ctx context.Context, id prego.CertificateID) ([]tenant.CertificateChallenge, error)
-	ChallengeServed(ctx context.Context, c tenant.CertificateChallenge) error
-	ChallengeAccepted(ctx context.Context, c tenant.CertificateChallenge) error
-	ChallengeRemoved(ctx context.Context, c tenant.CertificateChallenge) error
-	CertificateIssued(ctx context.Context, o tenant.CertificateOrder, directory string, c tenant.IssuedCertificate, renewAt, askAt time.Time) error
-	IssueFailed(ctx context.Context, f tenant.IssueFailure) (recorded bool, err error)
-
-	IssuerAccount(ctx context.Context, id string) (*tenant.IssuerAccount, error)
-	PutIssuerAccount(ctx context.Context, a tenant.IssuerAccount) (tenant.IssuerAccount, error)
-	IssuerAccountRegistered(ctx context.Context, id, location, ordersURL, contact string) error
-	ResealIssuerAccount(ctx context.Context, was, now tenant.IssuerAccount) error
-
-	WantCertificates(ctx context.Context, wants []tenant.CertificateWant, by string) (int, error)
-	SyncCertificateNames(ctx context.Context, most int) (int, error)
-	CertificatesNeedSweep(ctx context.Context, now time.Time, known []string) (bool, error)
-	CertificatesDue(ctx context.Context, now time.Time, most int) ([]prego.CertificateID, error)
-	CertificatesSealedUnder(ctx context.Context, known []string, now time.Time, most int) (int, error)
-	CertificatesToAsk(ctx context.Context, now time.Time, most int) ([]tenant.CertificateToAsk, error)
-	CertificateAsked(ctx context.Context, id prego.CertificateID, version int64, renewAt *time.Time, askAt time.Time, url string) error
-}
 
 // CertificateAuthority issues certificates. Every error that it returns is a
 // *tenant.IssueError.
@@ -88,12 +57,6 @@ type ChallengeProbe interface {
 	Answer(ctx context.Context, name, token string) (string, error)
 }
 
-// CertificateRuns starts the workflows of certificates unless they are running.
-type CertificateRuns interface {
-	EnsureCertificate(ctx context.Context, id prego.CertificateID) (started bool, err error)
-	StartCertificateSweep(ctx context.Context) error
-}
-
 // CertificateSettings say which certificates there are, and how they are asked for.
 type CertificateSettings struct {
 	Account     string   // which of the accounts at the authority
@@ -108,7 +71,7 @@ type CertificateSettings struct {
 
 // Certificates are the steps in the lives of certificates.
 type Certificates struct {
-	Store     CertificateStore
+	Store     *store.Store
 	Authority CertificateAuthority // nil: none is asked
 	Sealing   KeySealing
 	Keys      AccountKeys
@@ -117,7 +80,7 @@ type Certificates struct {
 	// EdgesServe waits, for a bounded time, until all edges serve what is committed now; nil
 	// for an installation without edges.
 	EdgesServe func(ctx context.Context, names []string) (bool, error)
-	Runs       CertificateRuns
+	Runs       Runs
 	Settings   CertificateSettings
 	Metrics    *CertificateMetrics
 	Log        *zap.Logger

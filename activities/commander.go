@@ -10,6 +10,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
 
 // Agents runs commands through the agents on hosts. A failure is a
@@ -18,20 +19,11 @@ type Agents interface {
 	Exec(ctx context.Context, serverID prego.ServerID, addr string, in wire.ExecRequest) (wire.ExecResult, error)
 }
 
-// CommandStore keeps the audit of commands run on hosts.
-type CommandStore interface {
-	BeginCommand(ctx context.Context, c server.Command) error
-	FinishCommand(ctx context.Context, auditID string, o server.CommandOutcome) error
-	// BeginCommands and FinishCommands do the same for several commands, in one statement.
-	BeginCommands(ctx context.Context, cs []server.Command) error
-	FinishCommands(ctx context.Context, outcomes []server.CommandOutcome) error
-}
-
 // Commander runs workflows' commands. Each has an audit row that is written before the
 // command runs and completed afterwards. It is a Bench.
 type Commander struct {
 	Agents Agents
-	Audit  CommandStore
+	Audit  *store.Store
 	Hooks
 }
 

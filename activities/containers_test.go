@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-	"go.temporal.io/sdk/temporal"
-	"go.temporal.io/sdk/testsuite"
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
@@ -68,90 +64,4 @@ func TestAReconciliationLooksAtAFewHostsAtOnce(t *testing.T) {
 	require.Len(t, result.Drift, 2)
 	require.Equal(t, "a-changed", string(result.Drift[0].ServerID))
 	require.LessOrEqual(t, most.Load(), int32(driftParallel))
-}
-
-// host is a Containers and the part of a Store that its steps use.
-type fakeHost struct {
-	Store
-	Containers
-	mu     sync.Mutex
-	state  server.ProvisionState
-	drift  []server.ContainerDrift
-	err    error
-	events map[string]server.Event
-}
-
-func (f *fakeHost) ProvisionState(context.Context, prego.ServerID) (server.ProvisionState, error) {
-	return f.state, nil
-}
-
-func (f *fakeHost) AddEvent(_ context.Context, e server.Event, key string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.events[fmt.Sprint(e.Step, " ", key)] = e
-	return nil
-}
-
-func (f *fakeHost) CheckContainers(context.Context, prego.ServerID, string, prego.Role) ([]server.ContainerDrift, error) {
-	return f.drift, f.err
-}
-
-func (f *fakeHost) RepairContainers(context.Context, prego.ServerID, string, prego.Role) ([]server.ContainerDrift, error) {
-	return f.drift, f.err
-}
-
-func TestDriftGoesOnTheTimeline(t *testing.T) {
-	t.Parallel()
-	f := &fakeHost{events: map[string]server.Event{}, state: server.ProvisionState{Status: server.Active, Host: "192.0.2.1", Role: prego.RoleApp, Now: time.Now()}}
-	a := &Servers{Store: f, Containers: f, Metrics: NewMetrics(prometheus.NewRegistry()), Log: zap.NewNop()}
-	var suite testsuite.WorkflowTestSuite
-	env := suite.NewTestActivityEnvironment()
-	env.RegisterActivity(a)
-	run := func(activity any) (ContainerReport, error) {
-		var r ContainerReport
-		v, err := env.ExecuteActivity(activity, prego.ServerID("app-1"))
-		if err == nil {
-			err = v.Get(&r)
-		}
-		return r, err
-	}
-	r, err := run(a.CheckContainers)
-	require.NoError(t, err)
-	require.Empty(t, r.Drift)
-	require.Empty(t, f.events)
-
-	f.drift = []server.ContainerDrift{{Container: "bench", Kind: server.DriftChanged, Detail: "memory"}}
-	for range 2 {
-		r, err = run(a.CheckContainers)
-		require.NoError(t, err)
-		require.Equal(t, f.drift, r.Drift)
-	}
-	require.Len(t, f.events, 1, "the same drift is told once an hour")
-	for _, e := range f.events {
-		require.Equal(t, server.StepContainerDrift, e.Step)
-		require.Equal(t, "bench: changed (memory)", e.Message)
-	}
-	_, err = run(a.RepairContainers)
-	require.NoError(t, err)
-	require.Len(t, f.events, 2)
-
-	f.err = &server.ContainerError{Container: "bench", Message: "it dies in a loop"}
-	_, err = run(a.RepairContainers)
-	var app *temporal.ApplicationError
-	require.ErrorAs(t, err, &app)
-	require.Equal(t, ErrTypeContainer, app.Type())
-	require.True(t, app.NonRetryable())
-
-	// The host would fail, so that whoever looked at it all the same would be noticed.
-	for says, st := range map[string]server.ProvisionState{
-		"the server is draining": {Status: server.Decommissioning}, "the server was imported with containers of its own": {Status: server.Active, Purpose: server.PurposeImportExisting},
-	} {
-		f.state = st
-		for _, activity := range []any{a.CheckContainers, a.RepairContainers} {
-			r, err = run(activity)
-			require.NoError(t, err)
-			require.Equal(t, ContainerReport{ServerID: "app-1", Skipped: says}, r)
-		}
-	}
-	require.Len(t, f.events, 2, "and nothing was told of them")
 }

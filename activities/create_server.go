@@ -236,7 +236,7 @@ func (a *Servers) volumeName(serverID prego.ServerID, location string) string {
 // userData renders the user_data with the attempt's token. The token is derived from its
 // id, so a repeated call renders the same text.
 func (a *Servers) userData(ctx context.Context, st server.ProvisionState, issued server.TokenIssued) (string, error) {
-	boot, err := a.Boot.RenderBoot(BootParams{
+	boot, err := a.Boot(BootParams{
 		ServerID: st.ServerID, Role: st.Role, Region: st.Region, Tags: st.Tags,
 		Token: a.Tokens.Derive(issued.TokenID), Issued: issued.IssuedAt, Volume: st.Spec.VolumeGB > 0,
 	})

@@ -2,7 +2,6 @@ package activities
 
 import (
 	"context"
-	"errors"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
@@ -82,11 +81,7 @@ func (a *Tenants) demand(ctx context.Context, region prego.Region, role prego.Ro
 			return a.Networks(ctx, region, provider)
 		}
 	}
-	d, err := a.Store.Demand(ctx, region, role, a.Placer.Policy.MaxTenantsPerNode, a.Placer.Policy.MemoryPctMax, a.Placer.Policy.MeasuredLimits, open)
-	if err == nil && len(d) == 0 {
-		err = errors.New("no demand was counted")
-	}
-	return d, err
+	return a.Store.Demand(ctx, region, role, a.Placer.Policy.MaxTenantsPerNode, a.Placer.Policy.MemoryPctMax, a.Placer.Policy.MeasuredLimits, open)
 }
 
 func waitingIn(demand []tenant.Demand) (n int) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
 )
@@ -83,7 +85,7 @@ func (c *cloud) deleted() []string {
 }
 
 // servers are the steps of servers over a cloud and a real database.
-func (p *placing) servers(c *cloud, s activities.Store) (*activities.Servers, *testsuite.TestActivityEnvironment) {
+func (p *placing) servers(c *cloud, s *store.Store) (*activities.Servers, *testsuite.TestActivityEnvironment) {
 	a := &activities.Servers{
 		Store: s, Infra: map[prego.InfraProviderID]activities.Infra{prego.ProviderHetzner: c},
 		Settings: activities.Settings{AmbiguousGrace: time.Hour}, Metrics: activities.NewMetrics(prometheus.NewRegistry()),
@@ -203,41 +205,16 @@ func TestACreateOfUnknownOutcomeIsWaitedFor(t *testing.T) {
 	require.Empty(t, p.open("srv-1"))
 }
 
-// stumbling is a store in which one call fails.
-type stumbling struct {
-	*store.Store
-	at string
-}
-
 var errStore = errors.New("the database is away")
 
-func (s stumbling) err(call string) error {
-	if s.at == call {
-		return errStore
-	}
-	return nil
-}
-
-func (s stumbling) ProvisionState(ctx context.Context, id prego.ServerID) (server.ProvisionState, error) {
-	st, err := s.Store.ProvisionState(ctx, id)
-	return st, errors.Join(err, s.err("ProvisionState"))
-}
-
-func (s stumbling) BeginRelease(ctx context.Context, id prego.ServerID, attempt int) error {
-	return errors.Join(s.Store.BeginRelease(ctx, id, attempt), s.err("BeginRelease"))
-}
-
-func (s stumbling) LiveResources(ctx context.Context, id prego.ServerID) ([]server.ProviderResource, error) {
-	live, err := s.Store.LiveResources(ctx, id)
-	return live, errors.Join(err, s.err("LiveResources"))
-}
-
-func (s stumbling) Released(ctx context.Context, id int64) error {
-	return errors.Join(s.Store.Released(ctx, id), s.err("Released"))
-}
-
-func (s stumbling) AddEvent(ctx context.Context, e server.Event, key string) error {
-	return errors.Join(s.Store.AddEvent(ctx, e, key), s.err("AddEvent"))
+// stumbling is a store whose statements with a text fail.
+func (p *placing) stumbling(at string) *store.Store {
+	return store.New(pgtest.Tapped(p.T, p.Pool, func(sql string, _ []any) error {
+		if strings.Contains(sql, at) {
+			return errStore
+		}
+		return nil
+	}))
 }
 
 // TestADestructionThatStumblesIsNotOver: wherever it does, it is an error that is
@@ -255,13 +232,13 @@ func TestADestructionThatStumblesIsNotOver(t *testing.T) {
 		at   string
 		left []string
 	}{
-		{"ProvisionState", []string{"s", "v", "w"}},
-		{"BeginRelease", []string{"s", "v", "w"}},
-		{"LiveResources", []string{"s", "v", "w"}},
+		{"failure ON true", []string{"s", "v", "w"}},
+		{"SET identity_revoked_at", []string{"s", "v", "w"}},
+		{"FROM resources WHERE server_id = $1 AND state <> 'released'", []string{"s", "v", "w"}},
 		{"FindServers", []string{"s", "v", "w"}},
 		{"server/1", []string{"s", "v", "w"}},
 		{"volume/2", []string{"v", "w"}},
-		{"Released", []string{"v", "w"}},
+		{"SET state = 'released'", []string{"s", "v", "w"}},
 		{"ListOwned", []string{"w"}},
 		{"volume/3", []string{"w"}},
 	} {
@@ -270,7 +247,7 @@ func TestADestructionThatStumblesIsNotOver(t *testing.T) {
 		c.has(server.ResourceServer, "1", "s", "srv-1", 1)
 		c.has(server.ResourceVolume, "2", "v", "srv-1", 1)
 		c.has(server.ResourceVolume, "3", "w", "", 0)
-		a, env := p.servers(c, stumbling{p.Store, at})
+		a, env := p.servers(c, p.stumbling(at))
 		p.Exec(`UPDATE resources SET state = 'releasing'`)
 		_, err := env.ExecuteActivity(a.DestroyServer, activities.DestroyInput{ServerID: "srv-1", Attempt: 1})
 		require.Error(t, err, at)
@@ -328,7 +305,7 @@ func TestOnlyADrainingServerIsDecommissioned(t *testing.T) {
 	p.line(server.ResourceVolume, "v", "1", "srv-draining", 3)
 	require.Error(t, a.TerminateServer(t.Context(), "srv-draining"), "it owns a volume")
 	p.Exec(`UPDATE resources SET state = 'released'`)
-	broken, _ := p.servers(&cloud{}, stumbling{p.Store, "AddEvent"})
+	broken, _ := p.servers(&cloud{}, p.stumbling("INTO server_events"))
 	require.ErrorIs(t, broken.TerminateServer(t.Context(), "srv-draining"), errStore)
 	require.Zero(t, p.Number(`SELECT count(*) FROM servers WHERE server_id = 'srv-draining' AND status = 'terminated'`))
 	for range 2 {

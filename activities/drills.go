@@ -13,21 +13,9 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
-
-// DrillStore is the part of Postgres that holds drills.
-type DrillStore interface {
-	DueDrills(ctx context.Context, every time.Duration, most int) ([]tenant.BackupOwner, error)
-	DrillsUnderWay(ctx context.Context) (int, error)
-	BeginDrill(ctx context.Context, tenantID prego.TenantID, backupID prego.BackupID, domain, by string) (tenant.Drill, error)
-	BeginVolumeDrill(ctx context.Context, volumeID prego.VolumeID, backupID prego.BackupID, by string) (tenant.Drill, error)
-	DrillRecord(ctx context.Context, id string) (tenant.DrillRecord, error)
-	FinishDrill(ctx context.Context, e tenant.DrillEnd, sooner time.Duration) error
-	DrillCleared(ctx context.Context, id string) error
-	DrillsLeft(ctx context.Context, quiet time.Duration) ([]tenant.DrillLeft, error)
-	CountDrills(ctx context.Context, overdue time.Duration) (failed, late int, err error)
-}
 
 // DrillSettings are the numbers of drills.
 type DrillSettings struct {
@@ -43,11 +31,9 @@ func (s DrillSettings) Overdue() time.Duration { return s.Every * 3 / 2 }
 
 // Drills are the steps that restore backups to see whether they can be.
 type Drills struct {
-	Store   DrillStore
-	Backups *Backups
-	Runs    interface {
-		EnsureDrill(ctx context.Context, id string) (bool, error)
-	}
+	Store    *store.Store
+	Backups  *Backups
+	Runs     Runs
 	Settings DrillSettings
 	Metrics  *DrillMetrics
 }

@@ -8,17 +8,12 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/store"
 )
-
-// EdgeStore is the part of Postgres that says what edges serve.
-type EdgeStore interface {
-	EdgeBarrier(ctx context.Context, servers []prego.ServerID) (networks []string, barrier string, err error)
-	EdgesBehind(ctx context.Context, networks []string, barrier string) ([]string, error)
-}
 
 // Edges are the steps that wait for edges.
 type Edges struct {
-	Store EdgeStore
+	Store *store.Store
 	// Within is how long a step waits; then it goes on, since an edge that does not answer
 	// must not hold up what is to stop.
 	Within time.Duration

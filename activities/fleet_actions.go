@@ -8,36 +8,13 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement/scale"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
-
-// FleetActionStore is the part of Postgres that fleet actions use.
-type FleetActionStore interface {
-	BeginFleetAction(ctx context.Context, fleetID prego.FleetID, plan FleetPlanner) (*server.FleetAction, error)
-	NextFleetBatch(ctx context.Context, fleetID prego.FleetID, seq, limit int) (server.FleetRound, error)
-	RecordFleetSteps(ctx context.Context, fleetID prego.FleetID, seq int, results []server.FleetStepResult,
-		replan func(server.FleetState, server.FleetAction) (server.FleetReplan, error)) error
-	GetFleetAction(ctx context.Context, fleetID prego.FleetID, seq int) (server.FleetAction, error)
-	FinishFleetAction(ctx context.Context, fleetID prego.FleetID, seq int) (server.FleetAction, error)
-	DecommissionMember(ctx context.Context, serverID prego.ServerID, by string) (server.Server, error)
-	GetServer(ctx context.Context, serverID prego.ServerID) (server.Server, error)
-	CordonedFor(ctx context.Context, serverID prego.ServerID) (time.Duration, error)
-	Uncordon(ctx context.Context, serverID prego.ServerID) error
-	EmptyFleetMember(ctx context.Context, serverID prego.ServerID, by string, within time.Duration, tenantsMove bool) (left time.Duration, begun bool, err error)
-	WhyOccupied(ctx context.Context, serverID prego.ServerID, by string, tenantsMove bool) (string, error)
-	KeepFleetMember(ctx context.Context, serverID prego.ServerID) (ended bool, err error)
-}
-
-// FleetRuns starts and signals fleet workflows.
-type FleetRuns interface {
-	EnsureDecommission(ctx context.Context, serverID prego.ServerID) (started bool, err error)
-	// WakeMaintenance signals the run that empties a server, and starts it if necessary.
-	WakeMaintenance(ctx context.Context, serverID prego.ServerID) error
-}
 
 // FleetActions are the steps of fleet actions.
 type FleetActions struct {
-	Store FleetActionStore
-	Runs  FleetRuns
+	Store *store.Store
+	Runs  Runs
 	// Parallel is how many servers of one action are created or removed at once.
 	Parallel int
 	Poll     time.Duration // how often a draining server is checked

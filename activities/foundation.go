@@ -6,6 +6,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
 
 // Limits of the provider on placement groups: 10 servers per spread group, 50 groups
@@ -59,13 +60,8 @@ func FirewallName(environment string) string { return "prego-" + environment }
 // everyone in.
 func PublicFirewallName(environment string) string { return FirewallName(environment) + "-edge" }
 
-// portStore knows the ports of edges besides 80 and 443.
-type portStore interface {
-	PublicPorts(ctx context.Context) ([]int, error)
-}
-
 // ensurePublicFirewall lets everyone in at the ports of edges.
-func ensurePublicFirewall(ctx context.Context, store portStore, infra Infra, environment, name string) (string, error) {
+func ensurePublicFirewall(ctx context.Context, store *store.Store, infra Infra, environment, name string) (string, error) {
 	ports, err := store.PublicPorts(ctx)
 	if err != nil {
 		return "", err

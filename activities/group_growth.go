@@ -12,12 +12,6 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// FleetGrower starts the run that carries a fleet's actions out. If the start fails, the
-// periodic sweep repeats it: the action is queued.
-type FleetGrower interface {
-	EnsureScaleFleet(ctx context.Context, fleetID prego.FleetID) error
-}
-
 // short is an instance that found no place, and why.
 type short struct {
 	request  instance.Request
@@ -27,7 +21,7 @@ type short struct {
 // grow makes fleets grow for all instances that found no place in a region, and says at
 // their groups what is done. It runs under the region's lock.
 func (a *Groups) grow(ctx context.Context, region prego.Region, all []short, refused []prego.GroupID) error {
-	if len(all) == 0 || a.Fleets == nil {
+	if len(all) == 0 {
 		return nil
 	}
 	tried := len(all)
@@ -66,7 +60,7 @@ func (a *Groups) grow(ctx context.Context, region prego.Region, all []short, ref
 		}
 		a.hook("group/growth_queued")
 		a.Log.Info("a fleet grows for instances that wait", zap.String("fleet_id", string(g.FleetID)), zap.String("region", string(region)), zap.Int64("servers", g.Servers))
-		if err := a.Fleets.EnsureScaleFleet(ctx, g.FleetID); err != nil {
+		if err := a.Runs.EnsureScaleFleet(ctx, g.FleetID); err != nil {
 			a.Log.Warn("fleet not told to grow; the sweep will", zap.String("fleet_id", string(g.FleetID)), zap.Error(err))
 		}
 	}

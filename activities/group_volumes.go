@@ -17,18 +17,13 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// HostCommands runs a command on a host and returns what it printed. Commander is one.
-type HostCommands interface {
-	Bench(ctx context.Context, c server.BenchCommand) (stdout string, err error)
-}
-
 // hostVerbTime is how long a verb on a volume or an address may take: checking a file
 // system after a power cut takes the longest.
 const hostVerbTime = 5 * time.Minute
 
 // onHost runs a verb of a kind on a server. Verbs can be repeated, so each call has an
 // audit id of its own.
-func onHost(ctx context.Context, hosts HostCommands, srv server.Server, kind wire.CommandKind, args ...string) (string, error) {
+func onHost(ctx context.Context, hosts Bench, srv server.Server, kind wire.CommandKind, args ...string) (string, error) {
 	c := server.BenchCommand{
 		Kind: string(kind), ServerID: srv.ServerID, Addr: srv.Host, AuditID: string(kind) + "-" + rand.Text(), Timeout: hostVerbTime, Args: args,
 	}

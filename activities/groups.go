@@ -16,37 +16,9 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement/instance"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/workload"
 )
-
-// GroupStore is the part of Postgres that process groups use.
-type GroupStore interface {
-	PlanGroup(ctx context.Context, id prego.GroupID, retry time.Duration) (workload.GroupPlan, error)
-	ServeInstances(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error)
-	InstanceDemand(ctx context.Context, region prego.Region, limit int, except []prego.GroupID) ([]workload.InstanceDemand, error)
-	InstanceServers(ctx context.Context, region prego.Region, groups []prego.GroupID) ([]instance.Server, error)
-	PoolsOf(ctx context.Context, orgIDs []prego.OrgID) (map[string][]prego.AppliedPool, error)
-	Allocate(ctx context.Context, place workload.InstancePlace, retry time.Duration) (workload.InstanceAllocation, error)
-	NoPlace(ctx context.Context, groupID prego.GroupID, reason, message string, decision json.RawMessage, at time.Time, retry time.Duration) error
-	InstancesBackingOff(ctx context.Context, region prego.Region, except []prego.GroupID) ([]workload.InstanceDemand, error)
-	ExplainNoPlace(ctx context.Context, groupID prego.GroupID, reason, message string) error
-	RoomFreed(ctx context.Context, region prego.Region) error
-	InstanceOffers(ctx context.Context, region prego.Region) ([]instance.Offer, error)
-	GrowForInstances(ctx context.Context, region prego.Region, g instance.Growth) error
-	WaitingGroups(ctx context.Context, region prego.Region) ([]workload.GroupRef, error)
-
-	InstanceHost(ctx context.Context, id string) (workload.InstanceHost, error)
-	InstanceStarted(ctx context.Context, id string, within time.Duration) (ok bool, err error)
-	InstanceRunning(ctx context.Context, id string) (ok bool, err error)
-	InstanceFailed(ctx context.Context, id, message string) (ok bool, err error)
-	InstanceStopped(ctx context.Context, id string) (ok bool, err error)
-
-	EndWork(ctx context.Context, id string) (wake []string, err error)
-
-	FindGroupWork(ctx context.Context, quiet time.Duration) (workload.GroupWork, error)
-	InstancesOn(ctx context.Context, serverID prego.ServerID) ([]workload.Instance, error)
-	ProvisionState(ctx context.Context, serverID prego.ServerID) (server.ProvisionState, error)
-}
 
 // InstanceEngine runs the containers of instances. A permanent error is a
 // *server.ContainerError.
@@ -57,19 +29,6 @@ type InstanceEngine interface {
 	// RemoveInstance stops and removes the container; a missing one is success.
 	RemoveInstance(ctx context.Context, serverID prego.ServerID, addr, name string) error
 	ListContainers(ctx context.Context, serverID prego.ServerID, addr string) ([]server.ContainerInfo, error)
-}
-
-// GroupRuns starts and signals group workflows.
-type GroupRuns interface {
-	// WakeGroup signals a group's workflow that something changed, starting it if
-	// necessary.
-	WakeGroup(ctx context.Context, groupID prego.GroupID, orgID prego.OrgID) error
-	WorkRuns
-}
-
-// WorkRuns signals runs whose turn to do long work of their org has come.
-type WorkRuns interface {
-	WakeRuns(ctx context.Context, runs []string) error
 }
 
 // VolumeAttacher attaches a group's volumes to a server before its instance starts
@@ -107,14 +66,12 @@ func NewGroupMetrics(reg prometheus.Registerer) *GroupMetrics {
 
 // Groups are the steps of process groups and their instances.
 type Groups struct {
-	Store    GroupStore
+	Store    *store.Store
 	Engine   InstanceEngine
-	Runs     GroupRuns
+	Runs     Runs
 	Settings GroupSettings
 	Metrics  *GroupMetrics
 	Log      *zap.Logger
-	// Fleets grow for instances that find no place; nil if they don't.
-	Fleets FleetGrower
 	// Volumes attaches volumes; if nil, what the rows say is mounted as it is.
 	Volumes VolumeAttacher
 	// Drained waits until no edge sends requests to an instance of a server that drains; nil

@@ -15,15 +15,24 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// woken records the groups that are woken.
-type woken []prego.GroupID
+// woken records the groups that are woken, and the fleets whose run is told of an action.
+type woken struct {
+	activities.Runs
+	groups []prego.GroupID
+	fleets []prego.FleetID
+}
 
 func (w *woken) WakeGroup(_ context.Context, id prego.GroupID, _ prego.OrgID) error {
-	*w = append(*w, id)
+	w.groups = append(w.groups, id)
 	return nil
 }
 
 func (*woken) WakeRuns(context.Context, []string) error { return nil }
+
+func (w *woken) EnsureScaleFleet(_ context.Context, id prego.FleetID) error {
+	w.fleets = append(w.fleets, id)
+	return nil
+}
 
 // TestWhatFitsNowhereHidesNobody has more orgs whose instances fit nowhere than one pass
 // considers, all of them older than one whose instance fits.
@@ -50,16 +59,8 @@ func TestWhatFitsNowhereHidesNobody(t *testing.T) {
 	require.NoError(t, err)
 	last := prego.GroupID("grp-000000001201")
 	require.Equal(t, map[string]int{string(last): 1}, served.Allocated)
-	require.Equal(t, woken{last}, runs)
+	require.Equal(t, []prego.GroupID{last}, runs.groups)
 	require.Equal(t, huge, p.Number(`SELECT count(*) FROM process_groups WHERE status = 'unschedulable' AND status_reason = $1`, workload.ReasonNoCapacityMemory))
-}
-
-// told records the fleets whose run is told of an action.
-type told []prego.FleetID
-
-func (w *told) EnsureScaleFleet(_ context.Context, id prego.FleetID) error {
-	*w = append(*w, id)
-	return nil
 }
 
 // TestInstancesMakeFleetsGrow has three groups that wait: one needs five servers of a fleet
@@ -81,9 +82,8 @@ func TestInstancesMakeFleetsGrow(t *testing.T) {
 	group("grp-000000000002", 1024, 1, "{}")    // with the overhead more than any has
 	group("grp-000000000003", 64, 1, "{gpu}")
 	var runs woken
-	var fleets told
 	a := &activities.Groups{
-		Store: p.Store, Runs: &runs, Fleets: &fleets, Settings: activities.GroupSettings{Retry: time.Minute}, Metrics: activities.NewGroupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(),
+		Store: p.Store, Runs: &runs, Settings: activities.GroupSettings{Retry: time.Minute}, Metrics: activities.NewGroupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(),
 	}
 	serve := func() {
 		p.Exec(`UPDATE process_groups SET retry_at = now()`) // who fits nowhere would wait
@@ -97,7 +97,7 @@ func TestInstancesMakeFleetsGrow(t *testing.T) {
 	serve()
 	require.Equal(t, 1, p.Number(`SELECT count(*) FROM instances`))
 	require.Equal(t, 1, p.Number(`SELECT count(*) FROM fleet_actions WHERE fleet_id = 'nodes' AND action = 'CLUSTER_SCALE_OUT' AND inputs = '{"count": 4, "regions": ["eu"]}' AND cause = 'instances' AND status = 'queued'`))
-	require.Equal(t, told{"nodes"}, fleets)
+	require.Equal(t, []prego.FleetID{"nodes"}, runs.fleets)
 	reason, message := says("grp-000000000001")
 	require.Equal(t, workload.ReasonNoCapacityMemory, reason)
 	require.Contains(t, message, "fleet nodes")

@@ -12,26 +12,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
-
-// ImageStore is the part of Postgres that keeps golden images.
-type ImageStore interface {
-	GetGoldenImage(ctx context.Context, id prego.ImageID) (server.GoldenImage, error)
-	SetRecipe(ctx context.Context, imageID prego.ImageID, r server.ImageRecipe) error
-	LiveGoldenImages(ctx context.Context, provider prego.InfraProviderID) ([]server.GoldenImage, error)
-	BeginBuilder(ctx context.Context, imageID prego.ImageID, attempt int, c server.Candidate, intents []server.ResourceIntent) error
-	NoteImage(ctx context.Context, imageID prego.ImageID, message string) error
-	ReleaseNamed(ctx context.Context, provider prego.InfraProviderID, names []string) error
-	SnapshotTaken(ctx context.Context, provider prego.InfraProviderID, imageID prego.ImageID, name string, h server.SnapshotHandle) error
-	BeginVerify(ctx context.Context, imageID prego.ImageID, r server.CreateRequest) error
-	PublishImage(ctx context.Context, imageID prego.ImageID) error
-	FailImage(ctx context.Context, imageID prego.ImageID, reason prego.Reason, message string) error
-	RotateImages(ctx context.Context, imageID prego.ImageID, keep int) ([]string, error)
-	ImageIsDeleted(ctx context.Context, imageID prego.ImageID) error
-	ImageLost(ctx context.Context, provider prego.InfraProviderID, providerImageID, message string) error
-	RequestDecommission(ctx context.Context, id prego.ServerID, by string, force bool) (server.Server, error)
-	GetServer(ctx context.Context, id prego.ServerID) (server.Server, error)
-}
 
 // ImageInfra is a cloud that takes snapshots.
 type ImageInfra interface {
@@ -39,17 +21,11 @@ type ImageInfra interface {
 	DeleteSnapshots(ctx context.Context, imageID prego.ImageID) error
 }
 
-// ImageRuns restarts lost image workflows.
-type ImageRuns interface {
-	EnsureImageBuild(ctx context.Context, imageID prego.ImageID) (started bool, err error)
-	EnsureImageDelete(ctx context.Context, imageID prego.ImageID) (started bool, err error)
-}
-
 // Images are the steps in the life of a golden image.
 type Images struct {
-	Store   ImageStore
+	Store   *store.Store
 	Servers *Servers // whose provider, firewall and catalog they share
-	Runs    ImageRuns
+	Runs    Runs
 	// Recipe returns what an image of a stock image is built from now.
 	Recipe       func(baseImage string) (server.ImageRecipe, error)
 	Keep         int           // verified images to keep, including the current one

@@ -11,13 +11,9 @@ import (
 	"strings"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
-
-// BackupImportStore writes rows of backups that are in the storage only.
-type BackupImportStore interface {
-	ImportBackup(ctx context.Context, m tenant.Manifest, manifestKey, manifestSHA256, etag string, apply bool) (tenant.ImportOutcome, error)
-}
 
 // ImportedBackup is what was found of one backup in the storage.
 type ImportedBackup struct {
@@ -33,7 +29,7 @@ type ImportedBackup struct {
 // or restored to an earlier time: of backups, and of tenants and volumes of which nothing else is left. Only
 // what a manifest says whose code and whose identity our key opens is believed. Without apply it
 // says what it would do. What is there stays as it is.
-func (a *Backups) ImportBackups(ctx context.Context, to BackupImportStore, apply bool) ([]ImportedBackup, error) {
+func (a *Backups) ImportBackups(ctx context.Context, to *store.Store, apply bool) ([]ImportedBackup, error) {
 	if a.Objects == nil {
 		return nil, because(true, tenant.ReasonNoStorage, "no object storage is configured (PREGO_BACKUP_ENDPOINT)")
 	}

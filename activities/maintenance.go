@@ -9,34 +9,9 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
-
-// MaintenanceStore is the part of Postgres that maintenance uses.
-type MaintenanceStore interface {
-	StepMaintenance(ctx context.Context, id prego.ServerID, limits server.MaintenanceLimits) (server.MaintenanceStep, error)
-	QuietMaintenances(ctx context.Context, quiet time.Duration) ([]prego.ServerID, error)
-	MaintenanceLeftDNS(ctx context.Context, id prego.ServerID) error
-	MaintenanceActed(ctx context.Context, id prego.ServerID) error
-	LastMaintenance(ctx context.Context, id prego.ServerID) (server.Maintenance, error)
-	ServerResized(ctx context.Context, id prego.ServerID, serverType string) error
-	ResizeRefused(ctx context.Context, id prego.ServerID, message string) error
-	PatchStore
-	MakeReplacement(ctx context.Context, id prego.ServerID) (*server.Server, error)
-	RequestDecommission(ctx context.Context, id prego.ServerID, by string, force bool) (server.Server, error)
-	GetServer(ctx context.Context, id prego.ServerID) (server.Server, error)
-	RequestMove(ctx context.Context, a tenant.MoveAsked) (tenant.Move, error)
-}
-
-// MaintenanceRuns starts and signals runs.
-type MaintenanceRuns interface {
-	GroupRuns
-	EnsureMove(ctx context.Context, id prego.MoveID) (started bool, err error)
-	CancelMove(ctx context.Context, id prego.MoveID) error
-	EnsureMaintenance(ctx context.Context, serverID prego.ServerID) (started bool, err error)
-	EnsureProvision(ctx context.Context, serverID prego.ServerID, generation int) (started bool, err error)
-	EnsureDecommission(ctx context.Context, serverID prego.ServerID) (started bool, err error)
-}
 
 // Rebooter restarts a host at its provider: by its button, which it may ignore, or by
 // cutting its power.
@@ -50,8 +25,8 @@ type Rebooter interface {
 
 // Maintenances are the steps that empty servers and work on them.
 type Maintenances struct {
-	Store  MaintenanceStore
-	Runs   MaintenanceRuns
+	Store  *store.Store
+	Runs   Runs
 	Limits server.MaintenanceLimits
 	// Quiet is how long a maintenance's row may be unchanged before its run is looked for.
 	Quiet time.Duration
@@ -61,7 +36,7 @@ type Maintenances struct {
 	// Window is when servers are patched by themselves.
 	Window server.PatchWindow
 	// Hosts runs the agents' verbs; nil where no host has any.
-	Hosts HostCommands
+	Hosts Bench
 	// LeaveDNS takes an edge's addresses out of all records; nil if none are kept.
 	LeaveDNS func(ctx context.Context, serverID prego.ServerID) error
 	// Capacity is called when a server takes newcomers again; may be nil.

@@ -15,27 +15,9 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
-
-// MoveStore is the part of Postgres that moves of tenants use.
-type MoveStore interface {
-	MoveRecord(ctx context.Context, id prego.MoveID) (tenant.MoveRecord, error)
-	ReserveMove(ctx context.Context, id prego.MoveID, p tenant.MovePlace) (ok bool, err error)
-	MoveCopied(ctx context.Context, id prego.MoveID, bytes int64, archives int) error
-	FreezeMove(ctx context.Context, id prego.MoveID) (waits string, err error)
-	SwitchMove(ctx context.Context, id prego.MoveID, delta int64) error
-	MoveOpened(ctx context.Context, id prego.MoveID) error
-	FinishMove(ctx context.Context, id prego.MoveID, state tenant.MoveState, reason prego.Reason, message string) (tenant.Move, error)
-	ClearingMove(ctx context.Context, id prego.MoveID) (ok bool, err error)
-	QuietMoves(ctx context.Context, quiet time.Duration) ([]tenant.QuietMove, error)
-}
-
-// MoveRuns starts and wakes runs.
-type MoveRuns interface {
-	EnsureMove(ctx context.Context, id prego.MoveID) (started bool, err error)
-	WakeRuns(ctx context.Context, ids []string) error
-}
 
 // MoveSettings are the numbers of moves.
 type MoveSettings struct {
@@ -52,10 +34,10 @@ type MoveSettings struct {
 // goes through object storage; for what stays it changes who is let in. See move_data.go for
 // databases and caches.
 type Moves struct {
-	Store    MoveStore
+	Store    *store.Store
 	Tenants  *Tenants
 	Backups  *Backups // whose storage and hosts are used
-	Runs     MoveRuns
+	Runs     Runs
 	Edges    *Edges
 	Settings MoveSettings
 	Metrics  *MoveMetrics

@@ -13,6 +13,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
 
@@ -40,53 +41,20 @@ type Resolver interface {
 
 // Challenges publishes what a certificate authority asks to see in the DNS. Several values
 // may stand at one name. AddTXT returns once the provider has it; TXTVisible tells whether
-// the zone's own name servers say it yet.
+// the zone's own name servers say it yet. Names is one.
 type Challenges interface {
 	AddTXT(ctx context.Context, fqdn, value string) error
 	RemoveTXT(ctx context.Context, fqdn, value string) error
 	TXTVisible(ctx context.Context, fqdn, value string) (bool, error)
 }
 
-// NameStore is the part of Postgres that holds record sets and orgs' names.
-type NameStore interface {
-	RecordFacts(ctx context.Context, zone, siteDomain string) (tenant.RecordFacts, error)
-	SitesAway(ctx context.Context, home prego.NetworkID, siteDomain string) ([]tenant.SiteAt, error)
-	WantRecords(ctx context.Context, zone string, wanted []server.DNSRecord) (changed int, err error)
-	RecordsDue(ctx context.Context, zone string) (bool, error)
-	TakeRecords(ctx context.Context, zone string, limit int, lease time.Duration) ([]server.DNSRecord, error)
-	TakeRecord(ctx context.Context, r server.RecordSet, lease time.Duration) (*server.DNSRecord, error)
-	RecordApplied(ctx context.Context, r server.DNSRecord) error
-	RecordFailed(ctx context.Context, r server.DNSRecord, why string, again time.Duration) error
-	AddChallenge(ctx context.Context, zone, name, text string) error
-	RemoveChallenge(ctx context.Context, zone, name, text string) error
-	GetRecord(ctx context.Context, r server.RecordSet) (*server.DNSRecord, error)
-	LiveRecords(ctx context.Context, zone string) ([]server.DNSRecord, error)
-	RecordDrifted(ctx context.Context, r server.DNSRecord, there []string) error
-	RecordOrphaned(ctx context.Context, r server.RecordSet) error
-	// ZoneCompared keeps what a comparison found, for who asks what needs attention.
-	ZoneCompared(ctx context.Context, zone string, owned, orphans int, tripped bool) error
-	RecordsNaming(ctx context.Context, addresses []string) ([]server.DNSRecord, error)
-	AddressDeparts(ctx context.Context, addresses []string) (time.Duration, error)
-	EdgeOf(ctx context.Context, id prego.ServerID) (tenant.Edge, error)
-
-	DomainsDue(ctx context.Context) (bool, error)
-	TakeDomains(ctx context.Context, limit int, lease time.Duration) ([]org.Domain, error)
-	DomainSeen(ctx context.Context, d org.Domain, look org.DomainAnswer, rules org.DomainRules) (org.Domain, error)
-	ForgetDomains(ctx context.Context) (int, error)
-}
-
-// NameRuns starts the run that keeps names, unless it is running.
-type NameRuns interface {
-	StartKeepNames(ctx context.Context) error
-}
-
 // Names are the steps that keep this installation's zone and orgs' names. Without a zone
 // there are no records, and only orgs' names are looked up.
 type Names struct {
-	Store      NameStore
+	Store      *store.Store
 	DNS        DNS
 	Resolver   Resolver
-	Runs       NameRuns
+	Runs       Runs
 	Zone       string // "" for none
 	SiteDomain string
 	Rules      org.DomainRules

@@ -7,43 +7,10 @@ import (
 	"time"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/workload"
 )
-
-// OrgResourceStore is the part of Postgres that holds orgs' addresses and volumes.
-type OrgResourceStore interface {
-	AddressStore
-	IPv4Record(ctx context.Context, id string) (a workload.IPv4Allocation, ok bool, err error)
-	IPv4Made(ctx context.Context, a workload.IPv4Allocation, providerID, address string) error
-	IPv4Waits(ctx context.Context, id string, reason prego.Reason, message string, failed bool) error
-	IPv4Gone(ctx context.Context, a workload.IPv4Allocation) error
-	VolumeRecord(ctx context.Context, id string) (v workload.Volume, ok bool, err error)
-	VolumeMade(ctx context.Context, v workload.Volume, providerID string) error
-	VolumeWaits(ctx context.Context, id string, reason prego.Reason, message string, failed bool) error
-	VolumeGone(ctx context.Context, v workload.Volume) error
-	VolumeGrown(ctx context.Context, id prego.VolumeID, made, grown int64) error
-	VolumeServer(ctx context.Context, id prego.VolumeID) (prego.ServerID, error)
-	// VolumeEver reads a volume, also one that is deleted.
-	VolumeEver(ctx context.Context, id prego.VolumeID) (workload.Volume, error)
-	LeftAttached(ctx context.Context, volumeID prego.VolumeID) ([]workload.VolumeAttachment, error)
-	GroupAttachments(ctx context.Context, groupID prego.GroupID) ([]workload.VolumeAttachment, error)
-	AttachedTo(ctx context.Context, attachmentID string, serverID prego.ServerID) error
-	GetServer(ctx context.Context, serverID prego.ServerID) (server.Server, error)
-	// WithGroupVolumes runs f while no other process moves the group's volumes; done is
-	// false if one does.
-	WithGroupVolumes(ctx context.Context, groupID prego.GroupID, f func(context.Context) error) (done bool, err error)
-	// GroupIdle tells whether a group runs nothing and is not to.
-	GroupIdle(ctx context.Context, groupID prego.GroupID) (bool, error)
-
-	Intend(ctx context.Context, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, r server.ResourceIntent) error
-	IntentWithdrawn(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) error
-	ReleasingNamed(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) error
-	OrgNames(ctx context.Context, provider prego.InfraProviderID) ([]server.ResourceIntent, error)
-	OrgResourceMissing(ctx context.Context, r server.ProviderResource) error
-	OrgWork(ctx context.Context, quiet time.Duration) (org.Work, error)
-}
 
 // OrgInfra is the part of a cloud that orgs' resources use. Every error that it returns
 // is a *server.InfraError.
@@ -60,30 +27,15 @@ type OrgInfra interface {
 	DeleteResource(ctx context.Context, kind server.ResourceKind, providerID prego.ServerID) error
 }
 
-// OrgRuns starts the workflows of orgs' resources unless they are running.
-type OrgRuns interface {
-	EnsureAddress(ctx context.Context, id string) (started bool, err error)
-	EnsureVolume(ctx context.Context, id prego.VolumeID) (started bool, err error)
-	EnsureSnapshot(ctx context.Context, id prego.SnapshotID) (started bool, err error)
-	EnsureRestore(ctx context.Context, id string) (started bool, err error)
-	EnsureSnapshotErase(ctx context.Context, id prego.SnapshotID) (started bool, err error)
-}
-
-// LastBackups are what volumes leave. *Backups is one.
-type LastBackups interface {
-	WantsFinalOf(ctx context.Context, id prego.VolumeID) (bool, error)
-	LetGoOf(ctx context.Context, id prego.VolumeID) error
-}
-
 // OrgResources are the steps in the lives of orgs' addresses and volumes.
 type OrgResources struct {
-	Store OrgResourceStore
+	Store *store.Store
 	Infra map[prego.InfraProviderID]OrgInfra
-	Runs  OrgRuns
+	Runs  Runs
 	// Backups makes the last backup of a volume before it is destroyed; nil: there is none.
-	Backups LastBackups
+	Backups *Backups
 	// Hosts mounts and unmounts volumes on servers; nil in tests of the provider's side.
-	Hosts        HostCommands
+	Hosts        Bench
 	Environment  string
 	CapacityWait time.Duration // how long to wait for the provider's capacity
 	CapacityPoll time.Duration

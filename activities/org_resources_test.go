@@ -57,6 +57,8 @@ type volumeHosts struct {
 	bytes   int64 // of file systems
 }
 
+func (*volumeHosts) BenchAll(context.Context, []server.BenchCommand) (int, error) { panic("not used") }
+
 func (h *volumeHosts) Bench(_ context.Context, c server.BenchCommand) (string, error) {
 	h.did = append(h.did, c.Kind+" "+strings.Join(c.Args, " ")+" on "+string(c.ServerID))
 	if h.fail != nil {

@@ -16,18 +16,6 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// PatchStore is the part of Postgres that patches use.
-type PatchStore interface {
-	TellPatches(ctx context.Context, id prego.ServerID, p server.Patches) error
-	PatchChecked(ctx context.Context, id prego.ServerID, todo, refused string) error
-	PatchBegins(ctx context.Context, id prego.ServerID) (bool, error)
-	ServerPatched(ctx context.Context, id prego.ServerID, done server.Patched) error
-	PatchRefused(ctx context.Context, id prego.ServerID, message string) error
-	FleetWindows(ctx context.Context) ([]server.FleetWindow, error)
-	ServersToPatch(ctx context.Context, open server.OpenPatchWindows) ([]server.ToPatch, error)
-	RequestMaintenance(ctx context.Context, id prego.ServerID, kind server.MaintenanceKind, r server.MaintenanceRequest, by string) (server.Maintenance, error)
-}
-
 const (
 	checkTime = 5 * time.Minute
 	applyTime = 15 * time.Minute // the longest that a host lets a command run

@@ -8,16 +8,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
-
-// PeersStore is the part of Postgres that has who may reach which server.
-type PeersStore interface {
-	MakePeers(ctx context.Context, ids []prego.ServerID, ports func(prego.Role) (agent, docker int)) (map[prego.ServerID]int64, error)
-	MakeDuePeers(ctx context.Context, limit int, ports func(prego.Role) (agent, docker int)) (int, error)
-	PeersState(ctx context.Context, id prego.ServerID) (server.PeersState, error)
-	SetEgress(ctx context.Context, set []string, grace time.Duration) (server.Egress, bool, error)
-	Egress(ctx context.Context) (server.Egress, error)
-}
 
 // PeersAgents asks a host to fetch its document at once. It answers when at least version is
 // in force; a failure is a *server.CommandError, unless ctx ended.
@@ -27,7 +19,7 @@ type PeersAgents interface {
 
 // Peers keeps who may reach which server.
 type Peers struct {
-	Store  PeersStore
+	Store  *store.Store
 	Agents PeersAgents
 	// Ports are those of the agent and of Docker on servers of a role.
 	Ports func(prego.Role) (agent, docker int)

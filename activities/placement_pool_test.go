@@ -11,7 +11,6 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/placement"
-	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
 
@@ -174,44 +173,33 @@ func TestWithoutAServerThatSatisfiesNoneIsMade(t *testing.T) {
 	require.Empty(t, made(), "no fleet's would")
 }
 
-// counting is a store that counts those who wait as it is told to.
-type counting struct {
-	*store.Store
-	demand []tenant.Demand
-	err    error
-}
-
-func (c counting) Demand(context.Context, prego.Region, prego.Role, int, float64, tenant.MeasuredLimits, func(context.Context, prego.InfraProviderID) (prego.NetworkID, error)) ([]tenant.Demand, error) {
-	return c.demand, c.err
-}
-
 // TestNothingIsAskedForInTheDark: who waits and what the fleets would make is known, or
 // no server is asked for. One constraint that nothing can satisfy holds up no other.
 func TestNothingIsAskedForInTheDark(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
 	s := p.growing()
-	waits := func(c prego.Constraint) tenant.Demand {
-		return tenant.Demand{Constraint: c, ShortOf: tenant.ShortOf{Waiting: map[prego.Plan]int{prego.PlanStarter: 1}}}
-	}
-	away := errors.New("away")
-	plan := func(demand []tenant.Demand, err error) (activities.ScaleOutPlan, error) {
-		s.Store = counting{p.Store, demand, err}
+	plan := func() (activities.ScaleOutPlan, error) {
 		return s.PlanScaleOut(t.Context(), activities.ScaleOutInput{Region: "eu", Role: prego.RoleApp, Trigger: "scale_out_required", WorkflowID: "w", Key: "k"})
 	}
-	_, err := plan(nil, away)
-	require.ErrorIs(t, err, away)
-	_, err = plan(nil, nil)
-	require.ErrorContains(t, err, "no demand")
+	waits := func(c prego.Constraint) {
+		tn := p.Tenant(prego.PlanStarter, func(r *tenant.CreateRequest) { r.Constraint = c })
+		require.NoError(t, p.Store.AwaitTenant(t.Context(), tenant.Ref{TenantID: tn.TenantID, Generation: 1}, prego.ReasonCellMismatch, "", []prego.Role{prego.RoleApp}, "", true))
+	}
+	waits(prego.Constraint{Require: []string{"green"}})
+	s.Store = p.stumbling("AS dedicated")
+	_, err := plan()
+	require.ErrorIs(t, err, errStore)
+	s.Store = p.Store
+	away := errors.New("away")
 	s.FleetTags = func(context.Context, prego.Region, prego.Role) ([][]string, error) { return nil, away }
-	_, err = plan([]tenant.Demand{waits(prego.Constraint{})}, nil)
+	_, err = plan()
 	require.ErrorIs(t, err, away)
 	require.Zero(t, p.Number(`SELECT count(*) FROM servers`))
 
 	s.FleetTags = nil
-	out, err := plan([]tenant.Demand{
-		waits(prego.Constraint{Require: []string{"blue"}, Disallow: []string{"blue"}}), waits(prego.Constraint{Require: []string{"green"}}),
-	}, nil)
+	waits(prego.Constraint{Require: []string{"blue"}, Disallow: []string{"blue"}})
+	out, err := plan()
 	require.NoError(t, err)
 	require.Equal(t, 2, out.Waiting)
 	require.Len(t, out.Servers, 1)

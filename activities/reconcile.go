@@ -12,34 +12,13 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
-
-// ReconcilerStore is the part of Postgres that the reconciler needs.
-type ReconcilerStore interface {
-	FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]server.ReconcileRow, error)
-	ServersWithoutRun(ctx context.Context, quiet time.Duration) ([]server.ReconcileRow, error)
-	AllLiveResources(ctx context.Context, provider prego.InfraProviderID) ([]server.ProviderResource, error)
-	MarkMissing(ctx context.Context, serverID prego.ServerID, providerServerID string) (bool, error)
-	SightOrphan(ctx context.Context, provider prego.InfraProviderID, o server.OwnedResource) (server.Sighting, error)
-	ForgetSightings(ctx context.Context, provider prego.InfraProviderID, still []string) error
-	OrphanDestroyed(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, providerID string, serverID prego.ServerID) error
-	Released(ctx context.Context, resourceID int64) error
-	IntentWithdrawn(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) error
-	NetworkGone(ctx context.Context, provider prego.InfraProviderID, providerNetworkID string) error
-	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
-	BeginReconcile(ctx context.Context) (int64, error)
-	EndReconcile(ctx context.Context, runID int64, findings any) error
-	SweepSilent(ctx context.Context, p server.SweepParams) (server.SweepResult, error)
-	CheckUsage(ctx context.Context, page int, patience time.Duration) (org.UsageCheck, error)
-	PruneChanges(ctx context.Context, keep time.Duration) error
-	PublicPorts(ctx context.Context) ([]int, error)
-}
 
 // Reconciler holds the periodic steps over all servers.
 type Reconciler struct {
-	Store       ReconcilerStore
+	Store       *store.Store
 	Infra       map[prego.InfraProviderID]Infra
 	Runs        Runs
 	Environment string

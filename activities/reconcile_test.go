@@ -3,6 +3,8 @@ package activities_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,13 +15,16 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/worker"
 )
 
 // serverRuns is a workflow engine: which runs it was asked for, and those that are
 // under way.
 type serverRuns struct {
+	activities.Runs
 	asked []string
 	busy  map[string]bool
 	err   error
@@ -137,8 +142,14 @@ func TestAServerIsMissingWhenTheProviderSaysSo(t *testing.T) {
 	require.Equal(t, activities.ReconcileResult{}, r.reconcile())
 	require.Equal(t, 3, r.Number(`SELECT count(*) FROM servers WHERE status = 'active'`))
 	r.cloud.fails["GetServer/2"] = &server.InfraError{Class: server.InfraNotFound, Code: "not_found"}
-	r.fleet.Store = stumbling{r.Store, "a row that has moved on"}
-	require.Equal(t, activities.ReconcileResult{}, r.reconcile())
+	r.fleet.Store = store.New(pgtest.Tapped(t, r.Pool, func(sql string, _ []any) error {
+		if strings.Contains(sql, "provider_server_id = NULL, host = ''") {
+			r.Exec(`UPDATE servers SET provider_server_id = '4' WHERE server_id = 'srv-2'`)
+		}
+		return nil
+	}))
+	require.Equal(t, activities.ReconcileResult{}, r.reconcile(), "the row has moved on")
+	r.Exec(`UPDATE servers SET provider_server_id = '2' WHERE server_id = 'srv-2'`)
 	r.fleet.Store = r.Store
 	require.Equal(t, activities.ReconcileResult{Missing: 1}, r.reconcile())
 	require.Equal(t, 1, r.Number(`SELECT count(*) FROM servers WHERE server_id = 'srv-2' AND status = 'failed' AND status_reason = 'server_missing'`))
@@ -270,52 +281,6 @@ func TestTheLedgerIsSettled(t *testing.T) {
 	require.Equal(t, []string{"primary_ip/33"}, r.cloud.deleted())
 }
 
-func (s stumbling) BeginReconcile(ctx context.Context) (int64, error) {
-	id, err := s.Store.BeginReconcile(ctx)
-	return id, errors.Join(err, s.err("BeginReconcile"))
-}
-
-func (s stumbling) EndReconcile(ctx context.Context, id int64, findings any) error {
-	return errors.Join(s.Store.EndReconcile(ctx, id, findings), s.err("EndReconcile"))
-}
-
-func (s stumbling) FleetRows(ctx context.Context, id prego.InfraProviderID) ([]server.ReconcileRow, error) {
-	if s.at == "FleetRows" { // half of them would make orphans of the others' servers
-		return nil, errStore
-	}
-	return s.Store.FleetRows(ctx, id)
-}
-
-func (s stumbling) AllLiveResources(ctx context.Context, id prego.InfraProviderID) ([]server.ProviderResource, error) {
-	if s.at == "AllLiveResources" {
-		return nil, errStore
-	}
-	return s.Store.AllLiveResources(ctx, id)
-}
-
-func (s stumbling) SightOrphan(ctx context.Context, id prego.InfraProviderID, o server.OwnedResource) (server.Sighting, error) {
-	seen, err := s.Store.SightOrphan(ctx, id, o)
-	return seen, errors.Join(err, s.err("SightOrphan"))
-}
-
-func (s stumbling) ForgetSightings(ctx context.Context, id prego.InfraProviderID, still []string) error {
-	return errors.Join(s.Store.ForgetSightings(ctx, id, still), s.err("ForgetSightings"))
-}
-
-func (s stumbling) OrphanDestroyed(ctx context.Context, id prego.InfraProviderID, kind server.ResourceKind, providerID string, serverID prego.ServerID) error {
-	return errors.Join(s.Store.OrphanDestroyed(ctx, id, kind, providerID, serverID), s.err("OrphanDestroyed"))
-}
-
-func (s stumbling) MarkMissing(ctx context.Context, serverID prego.ServerID, providerServerID string) (bool, error) {
-	switch s.at {
-	case "MarkMissing":
-		return false, errStore
-	case "a row that has moved on":
-		return false, nil
-	}
-	return s.Store.MarkMissing(ctx, serverID, providerServerID)
-}
-
 // TestAReconciliationThatStumblesSaysSo, and what cannot be read is no reason to destroy
 // anything.
 func TestAReconciliationThatStumblesSaysSo(t *testing.T) {
@@ -328,14 +293,16 @@ func TestAReconciliationThatStumblesSaysSo(t *testing.T) {
 	r.cloud.has(server.ResourceServer, "1", "srv-1", "srv-1", 1)
 	r.cloud.has(server.ResourceVolume, "9", "v", "srv-1", 1)
 	r.cloud.fails["GetServer/2"] = &server.InfraError{Class: server.InfraNotFound, Code: "not_found"}
+	const destroyed, released, ended = "SET destroyed_at = now()", "SET state = 'released', released_at = now() WHERE resource_id", "UPDATE reconcile_runs"
 	for _, at := range []string{
-		"BeginReconcile", "FleetRows", "AllLiveResources", "ListOwned", "AddEvent", "MarkMissing", "SightOrphan", "ForgetSightings", "OrphanDestroyed", "Released", "EndReconcile",
+		"INTO reconcile_runs", "now() - updated_at AS idle", "FROM resources WHERE provider = $1 AND state", "ListOwned", "INTO server_events", "provider_server_id = NULL, host = ''",
+		"INTO orphan_sightings", "DELETE FROM orphan_sightings", destroyed, released, ended,
 	} {
 		r.Exec(`DELETE FROM orphan_sightings`)
 		r.Exec(`INSERT INTO orphan_sightings (provider, kind, provider_id, name, sightings) VALUES ('hetzner', 'volume', '9', 'v', 5)`)
 		r.Exec(`UPDATE servers SET updated_at = now() - interval '1 hour'`)
 		r.line(server.ResourcePlacementGroup, "pg", "42", "", 0)
-		r.fleet.Store = stumbling{r.Store, at}
+		r.fleet.Store = r.stumbling(at)
 		r.cloud.fails["ListOwned"] = nil
 		if at == "ListOwned" {
 			r.cloud.fails[at] = errStore
@@ -343,7 +310,7 @@ func TestAReconciliationThatStumblesSaysSo(t *testing.T) {
 		_, err := r.env.ExecuteActivity(r.fleet.Reconcile)
 		require.ErrorContains(t, err, errStore.Error(), at)
 		switch at {
-		case "OrphanDestroyed", "Released", "EndReconcile":
+		case destroyed, released, ended:
 			require.Equal(t, []string{"volume/9"}, r.cloud.deleted(), at)
 			r.cloud.has(server.ResourceVolume, "9", "v", "srv-1", 1)
 		default:
@@ -354,7 +321,7 @@ func TestAReconciliationThatStumblesSaysSo(t *testing.T) {
 
 // volumeRuns is a workflow engine that starts the runs of volumes.
 type volumeRuns struct {
-	activities.OrgRuns
+	activities.Runs
 	asked []string
 	err   error
 }
@@ -439,31 +406,34 @@ func TestReconcilingPrunesTheFeed(t *testing.T) {
 	}, 20*time.Second, 50*time.Millisecond)
 }
 
-// sweeping is a store whose sweep ends as it is told to.
-type sweeping struct {
-	activities.ReconcilerStore
-	result server.SweepResult
-	err    error
-}
-
-func (s sweeping) SweepSilent(context.Context, server.SweepParams) (server.SweepResult, error) {
-	return s.result, s.err
-}
-
 // TestASweepIsCounted, and one that marks nobody, since too many are silent, is seen.
 func TestASweepIsCounted(t *testing.T) {
 	t.Parallel()
-	m := activities.NewMetrics(prometheus.NewRegistry())
-	sweep := func(s sweeping) error {
-		got, err := (&activities.Reconciler{Store: s, Metrics: m, Log: zap.NewNop()}).SweepSilent(t.Context())
-		require.Equal(t, s.result, got)
-		return err
+	r := newReconciling(t)
+	r.fleet.Sweep = server.SweepParams{DegradedAfter: time.Minute, FailedAfter: 5 * time.Minute, FreezePct: 50, FreezeMin: 5}
+	for i := range 9 {
+		r.machine(fmt.Sprintf("srv-%d", i), server.Active, 1, "")
 	}
-	require.NoError(t, sweep(sweeping{result: server.SweepResult{Fleet: 9, Silent: 9, Frozen: true}}))
+	silent := func(minutes, from, to int) {
+		r.Exec(`UPDATE servers SET agent_status = 'connected', agent_last_heartbeat_at = now() - make_interval(mins => $1) WHERE right(server_id, 1)::int BETWEEN $2 AND $3`, minutes, from, to)
+	}
+	m := r.fleet.Metrics
+	silent(2, 0, 8)
+	got, err := r.fleet.SweepSilent(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, server.SweepResult{Fleet: 9, Silent: 9, Frozen: true}, got)
 	require.InDelta(t, 1, counted(t, m.Frozen), 0)
-	require.ErrorIs(t, sweep(sweeping{err: errStore}), errStore)
+	r.fleet.Store = r.stumbling("WITH fleet AS")
+	_, err = r.fleet.SweepSilent(t.Context())
+	require.ErrorIs(t, err, errStore)
 	require.InDelta(t, 1, counted(t, m.Frozen), 0, "nobody looked")
-	require.NoError(t, sweep(sweeping{result: server.SweepResult{Fleet: 9, Silent: 3, Degraded: 2, Failed: 1}}))
+	r.fleet.Store = r.Store
+	silent(0, 0, 8)
+	silent(2, 0, 1)
+	silent(6, 2, 2)
+	got, err = r.fleet.SweepSilent(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, server.SweepResult{Fleet: 9, Silent: 3, Degraded: 2, Failed: 1}, got)
 	require.InDelta(t, 0, counted(t, m.Frozen), 0)
 	require.InDelta(t, 2, counted(t, m.Silent.WithLabelValues("degraded")), 0)
 	require.InDelta(t, 1, counted(t, m.Silent.WithLabelValues("disconnected")), 0)

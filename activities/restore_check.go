@@ -23,11 +23,6 @@ type Difference struct {
 	Destroys bool // something that exists, by itself
 }
 
-// OpenRuns lists runs that are open, by workflow id.
-type OpenRuns interface {
-	OpenRuns(ctx context.Context) ([]string, error)
-}
-
 // hostPatience is how long a host may take to answer, hostsAtOnce how many are asked.
 const (
 	hostPatience = 15 * time.Second
@@ -45,7 +40,7 @@ type HostChecks struct {
 
 // CheckRestore compares the database with the provider, Temporal and, unless hosts is nil, each host
 // of an active server. It changes nothing.
-func CheckRestore(ctx context.Context, a *Reconciler, runs OpenRuns, hosts *HostChecks) ([]Difference, error) {
+func CheckRestore(ctx context.Context, a *Reconciler, runs Runs, hosts *HostChecks) ([]Difference, error) {
 	open, err := runs.OpenRuns(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open runs: %w", err)

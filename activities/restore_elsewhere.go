@@ -17,11 +17,6 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// SiteRestorer brings what a tenant is restored from into its new site, and compares the two.
-type SiteRestorer interface {
-	RestoreInto(ctx context.Context, t tenant.Record) (RestoredSite, error)
-}
-
 // RestoredSite is what a site was restored from, and what was found in it.
 type RestoredSite struct {
 	Backup  tenant.Backup

@@ -2,7 +2,7 @@
 // may run twice, or die after its effect: everything it does is either a conditional
 // write or finds what it already did.
 //
-// The interfaces here are what the steps need; app injects the adapters.
+// The interfaces here are for the outside world; app injects the adapters.
 package activities
 
 import (
@@ -14,50 +14,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
-
-// Store is the part of Postgres that the steps of servers use.
-type Store interface {
-	ProvisionState(ctx context.Context, serverID prego.ServerID) (server.ProvisionState, error)
-	FleetLocations(ctx context.Context, serverID prego.ServerID) (members map[string]int, ahead int, err error)
-	BeginCreate(ctx context.Context, a server.AttemptStart, t server.TokenIssue) (server.TokenIssued, error)
-	RecordCreated(ctx context.Context, serverID prego.ServerID, generation int, h server.Handle, provider prego.InfraProviderID) error
-	RecordImported(ctx context.Context, serverID prego.ServerID, generation, attempt int, provider prego.InfraProviderID, h server.Handle) error
-	MarkRunning(ctx context.Context, serverID prego.ServerID, attempt int) error
-	Activate(ctx context.Context, serverID prego.ServerID, generation, attempt int, before ...server.Step) (server.Activation, error)
-	Fail(ctx context.Context, serverID prego.ServerID, generation, attempt int, reason prego.Reason, message string) error
-	AwaitCapacity(ctx context.Context, serverID prego.ServerID, generation, attempt int, message string) error
-	AwaitProvider(ctx context.Context, serverID prego.ServerID, generation, attempt int, message string) error
-	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
-
-	PutBootArtifact(ctx context.Context, content []byte) (sha256Hex string, err error)
-
-	Intend(ctx context.Context, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, r server.ResourceIntent) error
-	ConfirmCreated(ctx context.Context, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, kind server.ResourceKind, name, providerID string) error
-	IntentRefused(ctx context.Context, serverID prego.ServerID, attempt int, c server.Candidate, refusal *server.InfraError) error
-	PublicPorts(ctx context.Context) ([]int, error)
-	FindResource(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) (server.ProviderResource, bool, error)
-	LiveResources(ctx context.Context, serverID prego.ServerID) ([]server.ProviderResource, error)
-	AssignPlacementGroup(ctx context.Context, serverID prego.ServerID, prefix string, size, groups int, exclude []string) (string, error)
-
-	AssignNetwork(ctx context.Context, serverID prego.ServerID, zone, base string, refused []prego.NetworkID) (n server.Network, ok bool, err error)
-	OpenNetwork(ctx context.Context, provider prego.InfraProviderID, zones []string, base string) (prego.NetworkID, error)
-	Network(ctx context.Context, id prego.NetworkID) (server.Network, error)
-	NetworkMade(ctx context.Context, id prego.NetworkID, providerNetworkID, ipRange string) error
-	NetworkGone(ctx context.Context, provider prego.InfraProviderID, providerNetworkID string) error
-	Attached(ctx context.Context, serverID prego.ServerID, network prego.NetworkID, address string) error
-	Unattached(ctx context.Context, limit int) ([]prego.ServerID, error)
-
-	BeginRelease(ctx context.Context, serverID prego.ServerID, attempt int) error
-	Released(ctx context.Context, resourceID int64) error
-	FinishRelease(ctx context.Context, serverID prego.ServerID, attempt int, reason prego.Reason, message string) error
-	Terminate(ctx context.Context, serverID prego.ServerID) error
-
-	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (server.CatalogState, error)
-	CurrentGoldenImage(ctx context.Context, provider prego.InfraProviderID, baseImage, architecture string) (server.GoldenImage, bool, error)
-	ForgetAttemptImage(ctx context.Context, serverID prego.ServerID, attempt int) error
-	ImageLost(ctx context.Context, provider prego.InfraProviderID, providerImageID, message string) error
-}
 
 // Infra is a cloud (direct-provisioning §7). Every error that it returns is a
 // *server.InfraError.
@@ -105,23 +63,6 @@ type Boot struct {
 	StageTwoSHA256 string
 }
 
-// BootRenderer renders what a new host runs at its first boot.
-type BootRenderer interface {
-	RenderBoot(p BootParams) (Boot, error)
-}
-
-// Runs starts and stops server workflows from within a step.
-type Runs interface {
-	// StopProvisioning cancels a server's provisioning run and waits until it has
-	// cleaned up; success if there is none.
-	StopProvisioning(ctx context.Context, serverID prego.ServerID, beat func()) error
-	// EnsureProvision starts a run for a provisioning row unless one is running;
-	// started says which.
-	EnsureProvision(ctx context.Context, serverID prego.ServerID, generation int) (started bool, err error)
-	// EnsureDecommission does the same for a draining row.
-	EnsureDecommission(ctx context.Context, serverID prego.ServerID) (started bool, err error)
-}
-
 // Settings are the numbers that the steps and workflows of servers use.
 type Settings struct {
 	Environment       string
@@ -140,11 +81,12 @@ type Settings struct {
 
 // Servers are the steps in the life of a server.
 type Servers struct {
-	Store      Store
-	Infra      map[prego.InfraProviderID]Infra
-	Catalog    server.Catalog
-	Tokens     TokenSource
-	Boot       BootRenderer
+	Store   *store.Store
+	Infra   map[prego.InfraProviderID]Infra
+	Catalog server.Catalog
+	Tokens  TokenSource
+	// Boot renders what a new host runs at its first boot.
+	Boot       func(BootParams) (Boot, error)
 	Containers Containers
 	Runs       Runs
 	Settings   Settings

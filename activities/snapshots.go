@@ -11,29 +11,15 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
 
-// SnapshotStore is the part of Postgres that holds snapshots and restores.
-type SnapshotStore interface {
-	SnapshotRecord(ctx context.Context, id prego.SnapshotID) (tenant.Snapshot, error)
-	SnapshotBegun(ctx context.Context, id prego.SnapshotID) error
-	SiteSnapshotTaken(ctx context.Context, id prego.SnapshotID, b tenant.HostBackup) error
-	SnapshotFinished(ctx context.Context, id string, status tenant.JobStatus, files []string, message string) error
-	SnapshotErased(ctx context.Context, id prego.SnapshotID) error
-	RestoreRecord(ctx context.Context, id string) (tenant.RestoreJob, error)
-	RestoreBegun(ctx context.Context, id string) error
-	RestoreFinished(ctx context.Context, id string, status tenant.JobStatus, message string) error
-	JobWaits(ctx context.Context, id, message string) error
-	BeginWork(ctx context.Context, ask org.LongWork) (org.Turn, error)
-	EndWork(ctx context.Context, id string) (wake []string, err error)
-}
-
 // Snapshots are the steps of snapshots and restores of tenants' sites.
 type Snapshots struct {
-	Store   SnapshotStore
+	Store   *store.Store
 	Tenants *Tenants
-	Runs    WorkRuns
+	Runs    Runs
 	// FetchFor is how long a backup may take to come from object storage.
 	FetchFor time.Duration
 }

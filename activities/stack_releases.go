@@ -18,30 +18,9 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
-
-// ReleaseStore is the part of Postgres that holds stack releases.
-type ReleaseStore interface {
-	StepStackRelease(ctx context.Context, name server.StackReleaseName, limits server.StackReleaseLimits) (server.StackReleaseStep, error)
-	QuietStackReleases(ctx context.Context, quiet time.Duration) ([]server.StackReleaseName, error)
-	BeginBenchUpdate(ctx context.Context, name server.StackReleaseName, id prego.ServerID) (server.BenchRecord, error)
-	BenchRecord(ctx context.Context, name server.StackReleaseName, id prego.ServerID) (server.BenchRecord, error)
-	BenchPhase(ctx context.Context, name server.StackReleaseName, id prego.ServerID, phase string) error
-	CloseBenchSites(ctx context.Context, name server.StackReleaseName, id prego.ServerID) error
-	OpenBenchSites(ctx context.Context, name server.StackReleaseName, id prego.ServerID) error
-	BenchSiteStep(ctx context.Context, name server.StackReleaseName, id prego.ServerID, site string, step server.StackReleaseSiteStep) error
-	SetBenchImage(ctx context.Context, name server.StackReleaseName, id prego.ServerID, image string) error
-	UndoBench(ctx context.Context, name server.StackReleaseName, id prego.ServerID, reason prego.Reason, message string) error
-	EndBench(ctx context.Context, name server.StackReleaseName, id prego.ServerID, status server.BenchStatus, reason prego.Reason, message string) error
-}
-
-// ReleaseRuns starts and signals runs.
-type ReleaseRuns interface {
-	EnsureStackRelease(ctx context.Context, name server.StackReleaseName) (started bool, err error)
-	WakeStackRelease(ctx context.Context, name server.StackReleaseName) error
-	EnsureBenchUpdate(ctx context.Context, name server.StackReleaseName, serverID prego.ServerID) (started bool, err error)
-}
 
 // Benches keeps the containers of benches, and fetches images for them.
 type Benches interface {
@@ -51,10 +30,10 @@ type Benches interface {
 
 // StackReleases are the steps that roll releases of the stack out.
 type StackReleases struct {
-	Store      ReleaseStore
+	Store      *store.Store
 	Tenants    *Tenants
 	Containers Benches
-	Runs       ReleaseRuns
+	Runs       Runs
 	Limits     server.StackReleaseLimits
 	// Parallel is how many sites of one server are worked on at once.
 	Parallel int

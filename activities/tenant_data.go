@@ -26,12 +26,6 @@ type Passwords interface {
 	Password(use, name string, version int) string
 }
 
-// HostPeers waits until the firewalls of servers let in those that use them by now. It is
-// *Peers.
-type HostPeers interface {
-	AwaitPeers(ctx context.Context, in AwaitPeersInput) error
-}
-
 // Uses of Passwords.
 const (
 	useDatabase = "database"
@@ -40,10 +34,10 @@ const (
 
 // awaitPeers waits until a server lets in its users.
 func (a *Tenants) awaitPeers(ctx context.Context, id prego.ServerID) error {
-	if a.Peers == nil {
+	if a.AwaitPeers == nil {
 		return nil
 	}
-	return a.Peers.AwaitPeers(ctx, AwaitPeersInput{ServerIDs: []prego.ServerID{id}})
+	return a.AwaitPeers(ctx, AwaitPeersInput{ServerIDs: []prego.ServerID{id}})
 }
 
 // clientAddress is where a server's connections come from, as the other end sees it. Hosts

@@ -208,47 +208,21 @@ func TestWhatIsOnNoNetworkStays(t *testing.T) {
 	}
 }
 
-// secretive is an agent that remembers secrets, and an audit that must not see them.
-type secretive struct {
-	got     []map[string]string
-	written []any
-}
-
-func (s *secretive) Exec(_ context.Context, _ prego.ServerID, _ string, in wire.ExecRequest) (wire.ExecResult, error) {
-	s.got = append(s.got, in.Secrets)
-	return wire.ExecResult{AuditID: in.AuditID}, nil
-}
-
-func (s *secretive) BeginCommand(_ context.Context, c server.Command) error {
-	s.written = append(s.written, c)
-	return nil
-}
-
-func (s *secretive) FinishCommand(_ context.Context, id string, o server.CommandOutcome) error {
-	s.written = append(s.written, id, o)
-	return nil
-}
-
-func (s *secretive) BeginCommands(_ context.Context, cs []server.Command) error {
-	s.written = append(s.written, cs)
-	return nil
-}
-
-func (s *secretive) FinishCommands(_ context.Context, os []server.CommandOutcome) error {
-	s.written = append(s.written, os)
-	return nil
-}
-
 func TestSecretsOfCommandsAreInNoAudit(t *testing.T) {
 	t.Parallel()
-	s := &secretive{}
-	c := &activities.Commander{Agents: s, Audit: s}
+	p := newPlacing(t, 1)
+	p.Server("db-0", prego.RoleDBShard, "")
+	var got []map[string]string
+	c := &activities.Commander{Audit: p.Store, Agents: agentsFunc(func(in wire.ExecRequest) (wire.ExecResult, error) {
+		got = append(got, in.Secrets)
+		return wire.ExecResult{AuditID: in.AuditID}, nil
+	})}
 	command := server.BenchCommand{Kind: "mariadb", ServerID: "db-0", AuditID: "a", Args: []string{"erase-database", "pool_1"}, Secrets: map[string]string{"database_password": "not-for-the-audit"}}
 	_, err := c.Bench(t.Context(), command)
 	require.NoError(t, err)
 	_, err = c.BenchAll(t.Context(), []server.BenchCommand{command})
 	require.NoError(t, err)
-	require.Equal(t, []map[string]string{command.Secrets, command.Secrets}, s.got)
-	require.NotContains(t, fmt.Sprintf("%+v", s.written), "not-for-the-audit")
-	require.Contains(t, fmt.Sprintf("%+v", s.written), "mariadb")
+	require.Equal(t, []map[string]string{command.Secrets, command.Secrets}, got)
+	require.Zero(t, p.Number(`SELECT count(*) FROM agent_command_audit a WHERE a::text LIKE '%not-for-the-audit%'`))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM agent_command_audit WHERE command_kind = 'mariadb'`))
 }

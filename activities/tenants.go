@@ -15,82 +15,12 @@ import (
 	"github.com/prego/prego/placement/scale"
 	"github.com/prego/prego/placer"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
 
 // FleetPlanner decides what an action does to a fleet: scale.Plan.
 type FleetPlanner = func(server.FleetState, server.FleetAction) (server.FleetPlan, error)
-
-// TenantStore is the part of Postgres that tenants' steps use.
-type TenantStore interface {
-	TenantRecord(ctx context.Context, tenantID prego.TenantID) (tenant.Record, error)
-	AddTenantEvent(ctx context.Context, e tenant.Event, dedupKey string) error
-	AwaitTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string, roles []prego.Role, network prego.NetworkID, queued bool) error
-	SiteReady(ctx context.Context, ref tenant.Ref, site string, step tenant.Step) error
-	SiteRestored(ctx context.Context, ref tenant.Ref, site string, e tenant.Event) error
-	RestoreFromOlder(ctx context.Context, ref tenant.Ref, bad prego.BackupID, reason prego.Reason, why string) (prego.BackupID, error)
-	ActivateTenant(ctx context.Context, ref tenant.Ref, trial time.Duration, done ...tenant.Event) (seconds float64, err error)
-	FailTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string) error
-	FreePlace(ctx context.Context, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error
-	TenantConverged(ctx context.Context, tenantID prego.TenantID, state tenant.State) error
-	OwnServers(ctx context.Context, tenantID prego.TenantID) ([]string, error)
-	ExpireTenant(ctx context.Context, tenantID prego.TenantID, p tenant.LifecyclePeriods) (changed bool, err error)
-
-	RequestDecommission(ctx context.Context, serverID prego.ServerID, by string, force bool) (server.Server, error)
-	Demand(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m tenant.MeasuredLimits,
-		open func(context.Context, prego.InfraProviderID) (prego.NetworkID, error)) ([]tenant.Demand, error)
-	FindScaling(ctx context.Context, workflowID, round string) (e tenant.ScalingRound, ok bool, err error)
-	BeginScaling(ctx context.Context, e tenant.ScalingRound) (tenant.ScalingRound, error)
-	BeginFleetScaling(ctx context.Context, e tenant.ScalingRound, plan FleetPlanner) (tenant.ScalingRound, error)
-	RequestFleetMember(ctx context.Context, f server.Wanted, c prego.Constraint, by string, plan FleetPlanner) (server.Server, error)
-	OpenFleets(ctx context.Context, quiet time.Duration) ([]string, error)
-	SettleDemand(ctx context.Context, age time.Duration) error
-	FinishScaling(ctx context.Context, eventID int64, message string) error
-
-	Waiting(ctx context.Context, region prego.Region) ([]tenant.WaitingTenant, error)
-	ServeRegion(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error)
-	FreeLeftover(ctx context.Context, tenantID prego.TenantID, reason string, fate tenant.SiteFate, destroyServer bool) (released bool, err error)
-	FindTenantWork(ctx context.Context, quiet, reserveFor time.Duration) (tenant.Work, []string, error)
-
-	PlanRefill(ctx context.Context, serverID prego.ServerID, domain string, buildFor, failureMemory time.Duration) ([]tenant.PoolSite, error)
-	SiteWanted(ctx context.Context, poolSiteID string) (bool, error)
-	SiteBuilt(ctx context.Context, poolSiteID string) (seconds float64, err error)
-	SiteFailed(ctx context.Context, poolSiteID, reason string) error
-	LowPools(ctx context.Context, failureMemory time.Duration) ([]string, error)
-	LeftSites(ctx context.Context, failureMemory time.Duration) ([]string, error)
-	MayRefill(ctx context.Context, serverID prego.ServerID) (bool, error)
-	WarmPool(ctx context.Context, region prego.Region, plan prego.Plan, image string) (tenant.WarmState, error)
-	WarmPoolKeys(ctx context.Context) ([]tenant.WarmPool, error)
-	WarmBare(ctx context.Context, region prego.Region, plan prego.Plan) ([]prego.ServerID, error)
-	WarmStale(ctx context.Context, region prego.Region, plan prego.Plan, image string, failureMemory time.Duration) ([]string, error)
-	SitesToDrop(ctx context.Context, serverID prego.ServerID) ([]tenant.PoolSite, error)
-	SiteDropped(ctx context.Context, poolSiteID string) error
-	PoolsBeyondSLO(ctx context.Context) (float64, error)
-	GetServer(ctx context.Context, serverID prego.ServerID) (server.Server, error)
-
-	ShardHost(ctx context.Context, id prego.ShardID) (tenant.DataHost, error)
-	LeftDatabases(ctx context.Context) ([]tenant.PoolSite, error)
-	DatabaseErased(ctx context.Context, poolSiteID string) error
-
-	CountLost(ctx context.Context) (int, error)
-	LostTenants(ctx context.Context, plans []prego.Plan, most int) ([]prego.TenantID, error)
-	RestoreElsewhere(ctx context.Context, id prego.TenantID, backupID prego.BackupID, jobID, by string) (tenant.Tenant, tenant.RestoreJob, error)
-	LeftOfLosses(ctx context.Context, id prego.TenantID) ([]tenant.LeftPlace, error)
-	LossCleared(ctx context.Context, lossID int64) error
-	UnclearedLosses(ctx context.Context) ([]prego.TenantID, error)
-
-	SiteErased(ctx context.Context, tenantID prego.TenantID) error
-	TenantsNeedSweep(ctx context.Context, quiet time.Duration) (bool, error)
-	StorageDue(ctx context.Context, every time.Duration) (bool, error)
-	FleetSize(ctx context.Context) (int, error)
-	TakeSitesToMeasure(ctx context.Context, every time.Duration, limit int) ([]tenant.SiteToMeasure, error)
-	KeepSiteUsage(ctx context.Context, tenantID prego.TenantID, size tenant.SiteSize, rules tenant.StorageRules) (tenant.StorageLevel, error)
-	SiteUsage(ctx context.Context, tenantID prego.TenantID) (*tenant.SiteUsage, error)
-	SiteUsageFailed(ctx context.Context, tenantID prego.TenantID, why string) error
-	SiteReadOnly(ctx context.Context, tenantID prego.TenantID, on bool) error
-	SiteKnowsQuota(ctx context.Context, tenantID prego.TenantID, gb int) error
-	StorageLevels(ctx context.Context) (map[tenant.StorageLevel]int, error)
-}
 
 // Bench runs bench on hosts (direct-provisioning §1, path D). A failure is a
 // *server.CommandError; repeating with the same audit id runs nothing twice.
@@ -99,21 +29,6 @@ type Bench interface {
 	// BenchAll runs short commands, one after the other, until one fails; done
 	// is how many did not.
 	BenchAll(ctx context.Context, cs []server.BenchCommand) (done int, err error)
-}
-
-// TenantRuns reaches the workflow engine from tenants' steps. Each method either starts
-// a run or signals the running one.
-type TenantRuns interface {
-	EnsureTenantProvision(ctx context.Context, tenantID prego.TenantID, generation int) (started bool, err error)
-	EnsureTenantChange(ctx context.Context, tenantID prego.TenantID) (started bool, err error)
-	WakeTenant(ctx context.Context, tenantID prego.TenantID) error
-	EnsureScaleFleet(ctx context.Context, fleetID prego.FleetID) error
-	EnsureScaleOut(ctx context.Context, region prego.Region, role prego.Role, trigger string) error
-	EnsureRefill(ctx context.Context, appServerID prego.ServerID) error
-	EnsureWarmPool(ctx context.Context, region prego.Region, plan prego.Plan) error
-	EnsureDecommission(ctx context.Context, serverID prego.ServerID) (started bool, err error)
-	StartTenantSweep(ctx context.Context) error
-	StartMeasureSites(ctx context.Context) error
 }
 
 // TenantSettings are the numbers that tenants' steps and runs use.
@@ -149,7 +64,7 @@ type OpenNetwork func(ctx context.Context, region prego.Region, provider prego.I
 // Tenants are the steps in the lives of tenants and site pools, and of the fleet's
 // growth.
 type Tenants struct {
-	Store  TenantStore
+	Store  *store.Store
 	Placer *placer.Placer
 	// Networks may be nil: servers are in no networks.
 	Networks OpenNetwork
@@ -157,11 +72,12 @@ type Tenants struct {
 	// Passwords are those of tenants on shards and in pools; Peers may be nil, if servers let
 	// everyone in.
 	Passwords Passwords
-	Peers     HostPeers
-	Runs      TenantRuns
-	Settings  TenantSettings
-	Metrics   *TenantMetrics
-	Log       *zap.Logger
+	// AwaitPeers waits until the firewalls of servers let in those that use them by now; nil without firewalls.
+	AwaitPeers func(context.Context, AwaitPeersInput) error
+	Runs       Runs
+	Settings   TenantSettings
+	Metrics    *TenantMetrics
+	Log        *zap.Logger
 	// FleetTags returns the tags of the servers that fleets would create; may be nil.
 	FleetTags FleetTags
 	// Drained waits until no edge sends requests to a site of a server that is suspended or
@@ -170,7 +86,7 @@ type Tenants struct {
 	// BackupsLeave says that there is object storage: last backups go there.
 	BackupsLeave bool
 	// Restorer is nil without object storage.
-	Restorer SiteRestorer
+	Restorer *Backups
 	Hooks
 }
 

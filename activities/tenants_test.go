@@ -4,17 +4,21 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/testsuite"
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/placement"
 	"github.com/prego/prego/placer"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
@@ -23,6 +27,7 @@ import (
 
 // noRuns is a workflow engine that remembers which servers are to be taken down.
 type noRuns struct {
+	activities.Runs
 	mu   sync.Mutex
 	down []string
 }
@@ -119,7 +124,7 @@ type steps struct {
 func (p *placing) steps(placer *placer.Placer) *steps {
 	s := &steps{runs: &noRuns{}, hosts: &hosts{}}
 	s.Tenants = &activities.Tenants{
-		Passwords: passwords{}, Peers: s.hosts,
+		Passwords: passwords{}, AwaitPeers: s.hosts.AwaitPeers,
 		Store: p.Store, Placer: placer, Bench: s.hosts, Runs: s.runs, Log: zap.NewNop(), Metrics: activities.NewTenantMetrics(prometheus.NewRegistry()),
 		Settings: activities.TenantSettings{SiteDomain: "sites.test", CommandTimeout: time.Second, SiteTimeout: time.Second},
 	}
@@ -192,19 +197,6 @@ func TestAServerThatIsNotNeededIsTakenDownByWhoeverComesNext(t *testing.T) {
 	require.Equal(t, []string{string("n-" + tn.TenantID + "-g1")}, s.runs.down)
 }
 
-// refusing is a store that fails on one tenant.
-type refusing struct {
-	*store.Store
-	tenant string
-}
-
-func (r refusing) Reserve(ctx context.Context, v tenant.Reservation) (tenant.ReserveResult, error) {
-	if v.TenantID == prego.TenantID(r.tenant) {
-		return tenant.ReserveResult{}, errors.New("this one cannot be reserved for")
-	}
-	return r.Store.Reserve(ctx, v)
-}
-
 // TestOneTenantHoldsUpNoQueue: what goes wrong with the first is no reason to leave
 // the others waiting.
 func TestOneTenantHoldsUpNoQueue(t *testing.T) {
@@ -220,22 +212,17 @@ func TestOneTenantHoldsUpNoQueue(t *testing.T) {
 		ids = append(ids, string(tn.TenantID))
 	}
 	placer := p.Placer(nil)
-	placer.Store = refusing{p.Store, ids[0]}
+	placer.Store = store.New(pgtest.Tapped(t, p.Pool, func(sql string, args []any) error {
+		if strings.Contains(sql, "FROM reserve_placements(") && slices.Contains(args[0].([]string), ids[0]) {
+			return errors.New("this one cannot be reserved for")
+		}
+		return nil
+	}))
 	s := p.steps(placer)
 	_, err := s.env.ExecuteActivity(s.ServeQueue, prego.Region("eu"))
-	require.ErrorContains(t, err, "serve prego/waiting/eu: this one cannot be reserved for", "and it is told of")
+	require.ErrorContains(t, err, ": this one cannot be reserved for", "and it is told of")
 	require.Equal(t, 2, p.Number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = ANY ($1)`, ids[1:]))
 	require.Equal(t, 2, p.Number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'placed' AND actor = 'placement_engine' AND to_state = 'provisioning' AND reason LIKE 'best_fit: app-0 %'`))
-}
-
-// late is a store whose reader has not heard yet that the tenant was placed.
-type late struct {
-	*store.Store
-	seen tenant.Record
-}
-
-func (l late) TenantRecord(context.Context, prego.TenantID) (tenant.Record, error) {
-	return l.seen, nil
 }
 
 // TestAnOverrideThatComesTooLateIsRefused: the tenant lives where the engine put it,
@@ -248,14 +235,18 @@ func TestAnOverrideThatComesTooLateIsRefused(t *testing.T) {
 	p.Server("db-0", prego.RoleDBShard, "")
 	p.Server("redis-0", prego.RoleRedisPool, "")
 	tn := p.Tenant(prego.PlanStarter, nil)
-	before, err := p.Store.TenantRecord(t.Context(), tn.TenantID)
-	require.NoError(t, err)
-	d, err := p.Placer(nil).Place(t.Context(), tenant.Record{Tenant: tn}, nil, "engine")
-	require.NoError(t, err)
-	require.Equal(t, "app-0", string(d.AppServerID))
-	placer := p.Placer(nil)
-	placer.Store = late{p.Store, before}
-	_, err = placer.Override(t.Context(), tenant.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-1", Reason: "r"}, "alice")
+	engine, placer, once := p.Placer(nil), p.Placer(nil), sync.Once{}
+	placer.Store = store.New(pgtest.Tapped(t, p.Pool, func(sql string, _ []any) (err error) {
+		if strings.Contains(sql, "FROM reserve_placements(") { // the tenant has been read
+			once.Do(func() {
+				var d placement.Decision
+				d, err = engine.Place(context.Background(), tenant.Record{Tenant: tn}, nil, "engine")
+				assert.Equal(t, "app-0", string(d.AppServerID))
+			})
+		}
+		return err
+	}))
+	_, err := placer.Override(t.Context(), tenant.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-1", Reason: "r"}, "alice")
 	require.Equal(t, prego.CodeTenantPlaced, prego.CodeOf(err), "%v", err)
 	require.Equal(t, 1, p.Number(`SELECT count(*) FROM placement_overrides WHERE NOT accepted`))
 }

@@ -19,32 +19,6 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// VolumeBackupStore is the part of Postgres that holds backups and restores of volumes.
-type VolumeBackupStore interface {
-	RequestVolumeBackup(ctx context.Context, a tenant.BackupAsked) (tenant.Backup, error)
-	DeleteVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, by string) (tenant.Backup, error)
-	VolumeRetained(ctx context.Context, volumeID prego.VolumeID) ([]tenant.Retained, error)
-	ExpireVolumeBackups(ctx context.Context, volumeID prego.VolumeID, final time.Duration) error
-	FinalVolumeBackup(ctx context.Context, volumeID prego.VolumeID) (*tenant.Backup, error)
-	WantsLastBackup(ctx context.Context, id prego.VolumeID) (bool, error)
-	VolumeBackupPolicy(ctx context.Context, volumeID prego.VolumeID) (tenant.BackupPolicy, error)
-	UnscheduledVolumes(ctx context.Context, most int) ([]tenant.BackupSchedule, error)
-	PutVolumeBackupSchedules(ctx context.Context, turns []tenant.BackupSchedule) error
-	DueVolumeBackups(ctx context.Context, most int) ([]tenant.BackupSchedule, error)
-	TakeDueVolumeBackup(ctx context.Context, t tenant.BackupSchedule, id prego.BackupID, by string) (bool, error)
-	LateVolumeBackups(ctx context.Context, after time.Duration, most int) ([]prego.VolumeID, error)
-	LendVolume(ctx context.Context, id prego.VolumeID, want prego.ServerID, work string) (at prego.ServerID, lent bool, err error)
-	VolumeLent(ctx context.Context, id prego.VolumeID, work string) (prego.ServerID, error)
-	ReturnVolume(ctx context.Context, id prego.VolumeID, work string) error
-	LentVolumes(ctx context.Context, most int) (map[prego.VolumeID]string, error)
-	VolumeRestoreRecord(ctx context.Context, id string) (workload.VolumeRestore, error)
-	VolumeRestoreBegun(ctx context.Context, id string) error
-	VolumeRestoreFinished(ctx context.Context, id string, reason prego.Reason, message string) error
-	VolumeRestoreFromOlder(ctx context.Context, id string, bad prego.BackupID, why string) (ok bool, err error)
-	VolumeRestoresLeft(ctx context.Context, quiet time.Duration, most int) ([]string, error)
-	LastBackupFailed(ctx context.Context, id prego.VolumeID, reason prego.Reason, message string) (time.Duration, error)
-}
-
 // lend brings a volume to a server for a backup or a restore, unless its group has it on one. The
 // server is the one that is wanted, if any.
 func (a *Backups) lend(ctx context.Context, v workload.Volume, want prego.ServerID, work string) (srv server.Server, lent bool, err error) {

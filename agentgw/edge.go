@@ -21,18 +21,9 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/edge"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
-
-// EdgeStore is the part of Postgres that the documents of edges need.
-type EdgeStore interface {
-	EdgeChanges(ctx context.Context, since string) (edge.Change, error)
-	PublishEdges(ctx context.Context, network string, digest []byte, snapshot string) (version int64, ok bool, err error)
-	EdgeAsks(ctx context.Context, serverID prego.ServerID) (network string, err error)
-	EdgeApplied(ctx context.Context, a edge.Applied) error
-	ServedCertificates(ctx context.Context, hostNames []string) ([]tenant.ServedCertificate, error)
-	ServedChallenges(ctx context.Context) ([]tenant.ServedChallenge, error)
-}
 
 const (
 	// followEdges is how often the feed of changes is read while an edge waits.
@@ -48,7 +39,7 @@ const (
 // edges builds the documents of the networks whose edges request one from this process. It follows the feed of
 // changes while there are such edges.
 type edges struct {
-	store    EdgeStore
+	store    *store.Store
 	settings edge.Settings
 	log      *zap.Logger
 	every    time.Duration // between two reads of the feed
@@ -73,7 +64,7 @@ type edgeNetwork struct {
 	changed chan struct{} // closed with the next document
 }
 
-func newEdges(store EdgeStore, s edge.Settings, every time.Duration, log *zap.Logger) *edges {
+func newEdges(store *store.Store, s edge.Settings, every time.Duration, log *zap.Logger) *edges {
 	return &edges{
 		store: store, settings: s, log: log, every: cmp.Or(every, followEdges),
 		networks: map[string]*edgeNetwork{}, due: make(chan struct{}, 1), done: make(chan struct{}),

@@ -22,29 +22,9 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/edge"
-	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
-	"github.com/prego/prego/workload"
 )
-
-// Store is the part of Postgres that the gateway uses.
-type Store interface {
-	ConsumeToken(ctx context.Context, p server.TokenClaim) (server.TokenConsumed, error)
-	BootIdentity(ctx context.Context, tokenHash []byte) (server.BootIdentity, error)
-	AddBootStage(ctx context.Context, b server.BootIdentity, stage, detail string) error
-	BootArtifact(ctx context.Context, sha256Hex string) ([]byte, error)
-	FlushHeartbeats(ctx context.Context, batch []server.Heartbeat) ([]server.HeartbeatOutcome, error)
-	RevokedServers(ctx context.Context, within time.Duration) ([]string, error)
-	CheckAgent(ctx context.Context, serverID prego.ServerID, key []byte) (server.AgentBinding, error)
-	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
-	ReportInstances(ctx context.Context, batch []workload.InstanceReport) (workload.ReportOutcome, error)
-	EdgeStore
-	AckPeers(ctx context.Context, id prego.ServerID, applied int64, refused string) (server.PeersWanted, error)
-	PeersVersions(ctx context.Context, since string) (server.PeersVersions, error)
-	TellPatches(ctx context.Context, id prego.ServerID, p server.Patches) error
-	AckAgentUpdate(ctx context.Context, id prego.ServerID, report server.AgentReport) (*server.SignedRelease, error)
-	AgentOffers(ctx context.Context) ([]server.AgentOffer, error)
-}
 
 // PeersSigner signs peers documents.
 type PeersSigner interface {
@@ -67,7 +47,7 @@ type Authority interface {
 	// SignService signs for a database or cache at the private address; nil signs for their client.
 	SignService(serverID prego.ServerID, private net.IP, csr string, ttl time.Duration) (certificate string, notAfter time.Time, err error)
 	KeyOfCSR(field, csr string) (sha256 []byte, err error)
-	Bundles() (wire.Bundles, error)
+	Bundles(execKeys, peersKeys map[string]string) (wire.Bundles, error)
 	KeySHA256(cert *x509.Certificate) ([]byte, error)
 }
 
@@ -89,9 +69,10 @@ type Settings struct {
 	CertTTL      time.Duration
 	Flush        time.Duration // how long heartbeats are batched
 	FlushRows    int
-	OTLPEndpoint string // where metrics are forwarded; "" counts and drops them
-	AgentBinary  []byte // served to booting hosts
-	AgentSHA256  string // its SHA-256, in hex
+	OTLPEndpoint string            // where metrics are forwarded; "" counts and drops them
+	AgentBinary  []byte            // served to booting hosts
+	AgentSHA256  string            // its SHA-256, in hex
+	ExecKeys     map[string]string // the public keys that verify commands for hosts: PEM by key id
 	// AgentReleases is a directory with other programs that hosts may fetch, named by their SHA-256; "" for none.
 	AgentReleases string
 	// ClockTolerance is how far a host's clock may differ from this one.
@@ -105,7 +86,7 @@ type Settings struct {
 
 // Gateway serves agents. Run must be running for heartbeats to reach the database.
 type Gateway struct {
-	store    Store
+	store    *store.Store
 	runs     Signaler
 	ca       Authority
 	tokens   Tokens
@@ -132,7 +113,7 @@ type Gateway struct {
 
 // Deps are the dependencies of a gateway.
 type Deps struct {
-	Store    Store
+	Store    *store.Store
 	Signals  Signaler
 	CA       Authority
 	Tokens   Tokens

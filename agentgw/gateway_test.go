@@ -46,37 +46,6 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-type authority struct {
-	*pki.Authority
-	execKeys, peersKeys map[string]string
-}
-
-func (a authority) Bundles() (wire.Bundles, error) {
-	return a.Authority.Bundles(a.execKeys, a.peersKeys)
-}
-
-func (a authority) SignService(id prego.ServerID, private net.IP, csr string, ttl time.Duration) (string, time.Time, error) {
-	purpose := pki.ServiceClient
-	if private != nil {
-		purpose = pki.ServiceServer
-	}
-	return a.Authority.SignService(id, purpose, private, csr, ttl)
-}
-
-func (authority) KeySHA256(c *x509.Certificate) ([]byte, error) { return pki.KeySHA256(c.PublicKey) }
-
-func (authority) KeyOfCSR(field, csr string) ([]byte, error) {
-	parsed, err := pki.ParseCSR(field, csr)
-	if err != nil {
-		return nil, err
-	}
-	return pki.KeySHA256(parsed.PublicKey)
-}
-
-type tokens struct{ *token.Agents }
-
-func (tokens) HashBootstrap(raw string) []byte { return token.Hash(raw) }
-
 type signals struct {
 	mu   sync.Mutex
 	sent []string
@@ -126,8 +95,9 @@ type bundle struct {
 	reg     *prometheus.Registry
 	stop    func() // and wait until everything is drained
 	store   *store.Store
-	ca      authority
-	agents  tokens
+	ca      *pki.Authority
+	peers   *token.Peers
+	agents  *token.Agents
 	signals *signals
 	exec    func(sql string, args ...any)
 	serving *agentgw.Gateway
@@ -148,7 +118,7 @@ func setup(t testing.TB, change func(*agentgw.Settings)) *bundle {
 	require.NoError(t, err)
 	pool := pgtest.Pool(t)
 	core, logged := observer.New(zap.InfoLevel)
-	b := &bundle{t: t, keys: dir, pool: pool, log: logged, reg: prometheus.NewRegistry(), store: store.New(pool), ca: authority{Authority: ca, peersKeys: peers.Keys()}, agents: tokens{token.NewAgents(ring)}, signals: &signals{}}
+	b := &bundle{t: t, keys: dir, pool: pool, log: logged, reg: prometheus.NewRegistry(), store: store.New(pool), ca: ca, peers: peers, agents: token.NewAgents(ring), signals: &signals{}}
 	b.exec = func(sql string, args ...any) {
 		_, err := pool.Exec(context.Background(), sql, args...)
 		require.NoError(t, err)

@@ -117,7 +117,7 @@ func (g *Gateway) identity(
 		HeartbeatSeconds: int(g.settings.Heartbeat.Seconds()),
 	}
 	var err error
-	if out.Bundles, err = g.ca.Bundles(); err != nil {
+	if out.Bundles, err = g.ca.Bundles(g.settings.ExecKeys, g.signer.Keys()); err != nil {
 		return out, err
 	}
 	if csrs != nil {

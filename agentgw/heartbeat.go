@@ -57,7 +57,7 @@ func (g *Gateway) heartbeat(c echo.Context) error {
 	if g.awaited.arrived(who.serverID) { // a run waits for this heartbeat
 		g.beats.flushNow()
 	}
-	bundles, err := g.ca.Bundles()
+	bundles, err := g.ca.Bundles(g.settings.ExecKeys, g.signer.Keys())
 	if err != nil {
 		return err
 	}

@@ -141,7 +141,7 @@ func TestADatabaseThatFailsOverIsAskedForLater(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(readOnly.Close)
 	srv := httptest.NewUnstartedServer(agentgw.New(agentgw.Deps{
-		Store: store.New(readOnly), Signals: b.signals, CA: b.ca, Tokens: b.agents, Log: zap.NewNop(), Unavailable: store.Unavailable,
+		Store: store.New(readOnly), Signals: b.signals, CA: b.ca, Tokens: b.agents, Peers: b.peers, Log: zap.NewNop(), Unavailable: store.Unavailable,
 		Settings: agentgw.Settings{Environment: "test", Heartbeat: time.Second, TokenTTL: time.Hour, CertTTL: time.Hour, Flush: time.Hour, FlushRows: 500, ClockTolerance: time.Minute},
 	}).Handler())
 	srv.TLS = b.ca.GatewayTLS("gw.test")
@@ -190,7 +190,7 @@ func TestAGatewayThatHasNotReadTheRevocationsAsks(t *testing.T) {
 	b := setup(t, nil)
 	good, bad := b.enroll("good"), b.enroll("bad")
 	srv := httptest.NewUnstartedServer(agentgw.New(agentgw.Deps{
-		Store: b.store, Signals: b.signals, CA: b.ca, Tokens: b.agents, Log: zap.NewNop(),
+		Store: b.store, Signals: b.signals, CA: b.ca, Tokens: b.agents, Peers: b.peers, Log: zap.NewNop(),
 		Settings: agentgw.Settings{Environment: "test", Heartbeat: time.Second, TokenTTL: time.Hour, CertTTL: time.Hour, Flush: time.Hour, FlushRows: 500},
 	}).Handler())
 	srv.TLS = b.ca.GatewayTLS("gw.test")
@@ -293,7 +293,7 @@ func TestRotationDropsNoRequest(t *testing.T) {
 			next := sent.Load() + int64(len(fleet))
 			looked := time.Now().Add(1200 * time.Millisecond) // the gateway has looked at the files again
 			require.Eventually(t, func() bool {
-				bundles, err := b.ca.Bundles()
+				bundles, err := b.ca.Bundles(nil, b.peers.Keys())
 				require.NoError(t, err)
 				return time.Now().After(looked) && sent.Load() > next &&
 					!slices.ContainsFunc(fleet, func(e *enrolled) bool { return e.version() != bundles.Version })

@@ -1,23 +1,12 @@
 package api
 
 import (
-	"context"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
-
-// AgentReleaseStore is the part of Postgres that holds releases of the agent.
-type AgentReleaseStore interface {
-	CreateAgentRelease(ctx context.Context, r server.CreateAgentReleaseRequest, said server.AgentReleaseSaid, by string) (server.AgentRelease, error)
-	GetAgentRelease(ctx context.Context, version string) (server.AgentRelease, error)
-	ListAgentReleases(ctx context.Context, q prego.ListQuery) (page []server.AgentRelease, next string, err error)
-	AgentReleaseServers(ctx context.Context, version string) ([]server.AgentReleaseServer, error)
-	SteerAgentRelease(ctx context.Context, version string, to server.ReleaseStatus, by string) (server.AgentRelease, error)
-}
 
 // CreateAgentRelease keeps a signed release of the agent.
 func (a *API) CreateAgentRelease(c echo.Context, _ CreateAgentReleaseParams) error {
@@ -29,18 +18,18 @@ func (a *API) CreateAgentRelease(c echo.Context, _ CreateAgentReleaseParams) err
 	if err != nil {
 		return err
 	}
-	r, err := a.d.AgentReleases.CreateAgentRelease(c.Request().Context(), in, said, caller(c).Subject)
+	r, err := a.d.Store.CreateAgentRelease(c.Request().Context(), in, said, caller(c).Subject)
 	return answer(c, http.StatusCreated, r, err, agentReleaseView)
 }
 
 // ListAgentReleases shows a page of releases of the agent, newest first.
 func (a *API) ListAgentReleases(c echo.Context, _ ListAgentReleasesParams) error {
-	return list(c, "agent_releases", a.d.AgentReleases.ListAgentReleases, agentReleaseView)
+	return list(c, "agent_releases", a.d.Store.ListAgentReleases, agentReleaseView)
 }
 
 // GetAgentRelease shows a release of the agent with its servers.
 func (a *API) GetAgentRelease(c echo.Context, version AgentVersion) error {
-	r, err := a.d.AgentReleases.GetAgentRelease(c.Request().Context(), version)
+	r, err := a.d.Store.GetAgentRelease(c.Request().Context(), version)
 	return a.showAgentRelease(c, r, err)
 }
 
@@ -60,7 +49,7 @@ func (a *API) CancelAgentRelease(c echo.Context, version AgentVersion, _ CancelA
 }
 
 func (a *API) turnAgentRelease(c echo.Context, version string, to server.ReleaseStatus) error {
-	r, err := a.d.AgentReleases.SteerAgentRelease(c.Request().Context(), version, to, caller(c).Subject)
+	r, err := a.d.Store.SteerAgentRelease(c.Request().Context(), version, to, caller(c).Subject)
 	return a.showAgentRelease(c, r, err)
 }
 
@@ -69,7 +58,7 @@ func (a *API) showAgentRelease(c echo.Context, r server.AgentRelease, err error)
 		return err
 	}
 	out := agentReleaseView(r)
-	servers, err := a.d.AgentReleases.AgentReleaseServers(c.Request().Context(), r.Version)
+	servers, err := a.d.Store.AgentReleaseServers(c.Request().Context(), r.Version)
 	if err != nil {
 		return err
 	}

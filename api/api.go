@@ -20,57 +20,55 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/ops"
 	"github.com/prego/prego/ops/attention"
+	"github.com/prego/prego/placement/pack"
+	"github.com/prego/prego/placer"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
 
 //go:embed openapi.yaml
 var spec []byte
 
-// Store is the part of Postgres that the API uses.
-type Store interface {
-	CreateServer(ctx context.Context, r server.CreateRequest, by string) (server.Server, bool, error)
-	ImportServer(ctx context.Context, r server.ImportRequest, by string) (server.Server, bool, error)
-	GetServer(ctx context.Context, id prego.ServerID) (server.Server, error)
-	Operation(ctx context.Context, id string) (ops.Operation, error)
-	// Version returns the version of what a PUT replaces, "" if there is nothing.
-	// Writes take the versions that they may replace: none means any, "*" any existing
-	// one.
-	Version(ctx context.Context, what prego.Replaceable, key ...any) (string, error)
-	ServerEvents(ctx context.Context, id prego.ServerID) ([]server.Event, error)
-	ServerUse(ctx context.Context, id prego.ServerID) (server.Use, error)
-	// ServerSamples are those since a time, but at most of server.SampledFor, the oldest first.
-	ServerSamples(ctx context.Context, id prego.ServerID, since time.Time) ([]server.Sample, error)
-	PeersBehind(ctx context.Context, limit int) ([]server.PeersState, error)
-	Egress(ctx context.Context) (server.Egress, error)
-	ListServers(ctx context.Context, q prego.ListQuery) (page []server.Server, next string, err error)
-	ActivationStats(ctx context.Context, within time.Duration) ([]server.ActivationStats, error)
-	RequestRetry(ctx context.Context, id prego.ServerID, by string) (server.Server, error)
-	RequestDecommission(ctx context.Context, id prego.ServerID, by string, force bool) (server.Server, error)
-	CordonServer(ctx context.Context, id prego.ServerID, by, why string) (server.Server, error)
-	LoseServer(ctx context.Context, id prego.ServerID, reason, by string) (server.Server, error)
-	RequestMaintenance(ctx context.Context, id prego.ServerID, kind server.MaintenanceKind, r server.MaintenanceRequest, by string) (server.Maintenance, error)
-	LastMaintenance(ctx context.Context, id prego.ServerID) (server.Maintenance, error)
-	RemainingInstances(ctx context.Context, id prego.ServerID) ([]server.RemainingInstance, error)
-	CancelMaintenance(ctx context.Context, id prego.ServerID) (server.Maintenance, error)
-	UncordonServer(ctx context.Context, id prego.ServerID, by string) (server.Server, error)
-	PatchWaveStore
-	AuditStore
-	CostStore
-	AttentionStore
-	QueueStore
-}
-
-// Orchestrator starts runs. If a start fails, the reconciler repeats it: the row is
-// what counts.
-type Orchestrator interface {
+// Runs starts what Temporal carries out. If a start fails, a look or the reconciler repeats it: the row is what
+// counts.
+type Runs interface {
 	StartProvision(ctx context.Context, s server.Server) error
 	StartDecommission(ctx context.Context, serverID prego.ServerID) error
 	WakeMaintenance(ctx context.Context, serverID prego.ServerID) error
 	StartReconcile(ctx context.Context) (workflowID string, err error)
 	RunURL(workflowID string) string
+
+	StartTenantProvision(ctx context.Context, t tenant.Tenant) error
+	CancelTenantProvision(ctx context.Context, tenantID prego.TenantID) error
+	StartTenantChange(ctx context.Context, tenantID prego.TenantID) error
+	StartRefill(ctx context.Context, appServerID prego.ServerID) (workflowID string, err error)
+	StartWarmPool(ctx context.Context, region prego.Region, plan prego.Plan) (workflowID string, err error)
+
+	FleetRunID(fleetID prego.FleetID) string
+	EnsureScaleFleet(ctx context.Context, fleetID prego.FleetID) error
+
+	WakeGroup(ctx context.Context, groupID prego.GroupID, orgID prego.OrgID) error
+
+	WakeStackRelease(ctx context.Context, name server.StackReleaseName) error
+
+	EnsureImageBuild(ctx context.Context, imageID prego.ImageID) (started bool, err error)
+	EnsureImageDelete(ctx context.Context, imageID prego.ImageID) (started bool, err error)
+	CancelImageBuild(ctx context.Context, imageID prego.ImageID) error
+
+	EnsureCertificate(ctx context.Context, id prego.CertificateID) (started bool, err error)
+
+	StartCatalogRefresh(ctx context.Context) (workflowID string, err error)
+
+	StartAddress(ctx context.Context, org, id string) error
+	StartVolume(ctx context.Context, org, id string) error
+	StartSnapshot(ctx context.Context, org, id string) error
+	StartSnapshotErase(ctx context.Context, org, id string) error
+	StartRestore(ctx context.Context, org, id string) error
+	StartMove(ctx context.Context, org, id string) error
+	StartVolumeRestore(ctx context.Context, org, id string) error
+	CancelMove(ctx context.Context, id prego.MoveID) error
 }
 
 // Principal is an authenticated caller.
@@ -82,9 +80,7 @@ type Principal struct {
 }
 
 // Authenticator checks bearer tokens; its errors are coded.
-type Authenticator interface {
-	Authenticate(ctx context.Context, raw string) (Principal, error)
-}
+type Authenticator func(ctx context.Context, raw string) (Principal, error)
 
 // Importer issues the credentials with which an existing server is enrolled.
 type Importer interface {
@@ -100,11 +96,11 @@ type Check struct {
 
 // Deps are the dependencies of an API.
 type Deps struct {
-	Store        Store
-	Orchestrator Orchestrator
-	Auth         Authenticator
-	Importer     Importer
-	Checks       []Check
+	Store    *store.Store
+	Runs     Runs
+	Auth     Authenticator
+	Importer Importer
+	Checks   []Check
 	// Unavailable reports whether an error says that the database cannot be used right now, as
 	// in a failover; nil for never.
 	Unavailable func(error) bool
@@ -116,51 +112,25 @@ type Deps struct {
 	RatePerSecond float64
 	RateBurst     int
 
-	// Logins are one-time codes for the console; nil without one.
-	Logins LoginStore
-
-	Keys       KeyStore
-	Hosts      HostStore
 	Shell      ServerShell
 	Containers ServerContainers
 
 	Catalog CatalogDeps
 
-	Images    ImageStore
-	ImageRuns ImageRuns
-	// Certificates are those for host names.
-	Certificates    CertificateStore
-	CertificateRuns CertificateRuns
+	// Usable is how much of a server tenants may take when a packing is planned.
+	Usable pack.Usable
 
-	Fleets    FleetStore
-	FleetRuns FleetRuns
-	// Rebalances are packing plans that are carried out.
-	Rebalances RebalanceDeps
-
-	// Events is the feed of what happens, and Search finds things.
-	Events EventStore
-	Search SearchStore
 	// Attention says when what rows say needs attention.
 	Attention attention.Limits
 
-	Quotas QuotaStore
 	// Registries holds registry credentials for hosts.
-	Registries RegistryStore
+	Registries store.Registries
 	// Resources are what orgs own besides tenants.
 	Resources ResourceDeps
-	Groups    GroupStore
-	GroupRuns GroupRuns
-	// Releases are those of the stack.
-	Releases    ReleaseStore
-	ReleaseRuns ReleaseRuns
-	// AgentReleases are those of the agent.
-	AgentReleases AgentReleaseStore
 	// NewGroupID makes ids; default random ones.
 	NewGroupID func() string
 
-	Tenants    TenantStore
-	TenantRuns TenantRuns
-	Placer     Placer
+	Placer *placer.Placer
 	// Mode is the placement policy of tenants that don't choose one; if empty, each
 	// tenant gets its own server (placement-policy, "One tenant, one server").
 	Mode tenant.PlacementMode
@@ -212,7 +182,7 @@ func New(d Deps) *API {
 	}, []string{"endpoint", "dimension"})
 	a.streams = make(chan struct{}, maxStreams)
 	a.ending, a.end = context.WithCancel(context.Background())
-	a.feed = &eventFeed{store: d.Events, log: d.Log, every: followEvery, buffer: feedBuffer, ending: a.ending, subs: map[*EventSubscription]bool{}}
+	a.feed = &eventFeed{read: d.Store.Events, log: d.Log, every: followEvery, buffer: feedBuffer, ending: a.ending, subs: map[*EventSubscription]bool{}}
 	d.Registry.MustRegister(a.seconds, a.refused)
 	a.contract = embedded()
 	e := echo.New()

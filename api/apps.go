@@ -41,7 +41,7 @@ func (a *API) CreateApp(c echo.Context, p CreateAppParams) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	app, created, err := a.d.Quotas.CreateApp(c.Request().Context(),
+	app, created, err := a.d.Store.CreateApp(c.Request().Context(),
 		workload.App{AppID: prego.AppID(newID(appPrefix)), OrgID: in.OrgId, Name: in.Name, CreatedBy: caller(c).Subject}, deref(p.IdempotencyKey))
 	if err != nil {
 		return err
@@ -51,17 +51,17 @@ func (a *API) CreateApp(c echo.Context, p CreateAppParams) error {
 
 // ListApps shows a page of apps, newest first.
 func (a *API) ListApps(c echo.Context, _ ListAppsParams) error {
-	return list(c, "apps", a.d.Quotas.ListApps, appView)
+	return list(c, "apps", a.d.Store.ListApps, appView)
 }
 
 // GetApp shows an app.
 func (a *API) GetApp(c echo.Context, id AppID) error {
-	return show(c, a.d.Quotas.GetApp, string(id), appView)
+	return show(c, a.d.Store.GetApp, string(id), appView)
 }
 
 // DeleteApp deletes an app without envs.
 func (a *API) DeleteApp(c echo.Context, id AppID) error {
-	return remove(c, a.d.Quotas.DeleteApp, string(id))
+	return remove(c, a.d.Store.DeleteApp, string(id))
 }
 
 // CreateEnv creates an env of an app.
@@ -70,7 +70,7 @@ func (a *API) CreateEnv(c echo.Context, id AppID, p CreateEnvParams) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	env, created, err := a.d.Quotas.CreateEnv(c.Request().Context(),
+	env, created, err := a.d.Store.CreateEnv(c.Request().Context(),
 		workload.Env{EnvID: prego.EnvID(newID(envPrefix)), AppID: id, Name: in.Name, Region: in.Region, CreatedBy: caller(c).Subject}, deref(p.IdempotencyKey))
 	if err != nil {
 		return err
@@ -80,20 +80,20 @@ func (a *API) CreateEnv(c echo.Context, id AppID, p CreateEnvParams) error {
 
 // ListEnvs shows a page of an app's envs, newest first.
 func (a *API) ListEnvs(c echo.Context, id AppID, _ ListEnvsParams) error {
-	return within(c, a.d.Quotas.GetApp, "envs", a.d.Quotas.ListEnvs, envView, "app_id", string(id))
+	return within(c, a.d.Store.GetApp, "envs", a.d.Store.ListEnvs, envView, "app_id", string(id))
 }
 
 // ListAllEnvs shows a page of the envs of all apps.
 func (a *API) ListAllEnvs(c echo.Context, _ ListAllEnvsParams) error {
-	return list(c, "envs", a.d.Quotas.ListEnvs, envView)
+	return list(c, "envs", a.d.Store.ListEnvs, envView)
 }
 
 // GetEnv shows an env.
 func (a *API) GetEnv(c echo.Context, id EnvID) error {
-	return show(c, a.d.Quotas.GetEnv, string(id), envView)
+	return show(c, a.d.Store.GetEnv, string(id), envView)
 }
 
 // DeleteEnv deletes an empty env.
 func (a *API) DeleteEnv(c echo.Context, id EnvID) error {
-	return remove(c, a.d.Quotas.DeleteEnv, string(id))
+	return remove(c, a.d.Store.DeleteEnv, string(id))
 }

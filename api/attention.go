@@ -1,19 +1,12 @@
 package api
 
 import (
-	"context"
 	"net/http"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego/ops/attention"
 )
-
-// AttentionStore reads what needs attention.
-type AttentionStore interface {
-	Attention(ctx context.Context, l attention.Limits) (found []attention.Finding, at time.Time, err error)
-}
 
 // ListAttention shows what needs attention now.
 func (a *API) ListAttention(c echo.Context, p ListAttentionParams) error {

@@ -14,16 +14,6 @@ import (
 	"github.com/prego/prego/ops"
 )
 
-// AuditStore reads the audit, and notes requests in it.
-type AuditStore interface {
-	ListAudit(ctx context.Context, q prego.ListQuery) (page []ops.AuditEntry, next string, err error)
-	GetAuditEntry(ctx context.Context, id int64) (ops.AuditEntry, error)
-	AuditHead(ctx context.Context) (ops.AuditHead, error)
-	VerifyAudit(ctx context.Context, c ops.AuditCheck) (ops.AuditVerification, error)
-	// NoteRequest writes an entry for the context's request, unless it has one.
-	NoteRequest(ctx context.Context, kind, id string, org prego.OrgID) error
-}
-
 // audited tells the store who asks for a change, and sees to it that each request that is accepted
 // has an entry in the audit.
 func (a *API) audited(next echo.HandlerFunc) echo.HandlerFunc {

@@ -2,7 +2,6 @@ package api
 
 import (
 	"cmp"
-	"context"
 	"net/http"
 	"strings"
 	"time"
@@ -12,23 +11,6 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/tenant"
 )
-
-// BackupPolicyStore is the part of Postgres that says when tenants are backed up, and how much
-// their backups may occupy.
-type BackupPolicyStore interface {
-	PlanBackupPolicy(ctx context.Context, plan prego.Plan) (tenant.BackupPolicy, error)
-	BackupPolicy(ctx context.Context, tenantID prego.TenantID) (tenant.BackupPolicy, error)
-	ListBackupPolicies(ctx context.Context, q prego.ListQuery) (page []tenant.BackupPolicy, next string, err error)
-	PutBackupPolicy(ctx context.Context, p tenant.BackupPolicy, by string) error
-	DeleteBackupPolicy(ctx context.Context, of tenant.BackupPolicy, by string) error
-	BackupPolicyChanges(ctx context.Context, policyID string, most int) ([]tenant.BackupPolicyChange, error)
-	BackupHold(ctx context.Context, of tenant.BackupOwner) (*tenant.BackupHold, error)
-	HoldBackups(ctx context.Context, of tenant.BackupOwner, reason, by string) error
-	ReleaseBackups(ctx context.Context, of tenant.BackupOwner, by string) error
-
-	BackupSpace(ctx context.Context, orgID prego.OrgID, most int) (tenant.BackupSpace, error)
-	SetBackupLimit(ctx context.Context, orgID prego.OrgID, limit *int64, reason, by string) error
-}
 
 const (
 	shownTurns   = 5  // of a policy
@@ -77,7 +59,7 @@ func backupPolicyView(p tenant.BackupPolicy) BackupPolicy {
 
 // ListBackupPolicies shows a page of the policies of plans and of tenants with their own.
 func (a *API) ListBackupPolicies(c echo.Context, _ ListBackupPoliciesParams) error {
-	return list(c, "backup_policies", a.d.Resources.Store.ListBackupPolicies, backupPolicyView)
+	return list(c, "backup_policies", a.d.Store.ListBackupPolicies, backupPolicyView)
 }
 
 // GetBackupPolicy shows what applies to a plan or a tenant, and its next turns.
@@ -87,7 +69,7 @@ func (a *API) GetBackupPolicy(c echo.Context, owner BackupPolicyOwner) error {
 
 // showBackupPolicy shows a policy; instead of the one that applies, one that is tried.
 func (a *API) showBackupPolicy(c echo.Context, owner string, tried *tenant.BackupPolicy) error {
-	ctx, store := c.Request().Context(), a.d.Resources.Store
+	ctx, store := c.Request().Context(), a.d.Store
 	of := policyOwner(owner)
 	var p tenant.BackupPolicy
 	var err error
@@ -168,7 +150,7 @@ func (a *API) PutBackupPolicy(c echo.Context, owner BackupPolicyOwner, params Pu
 	if deref(params.DryRun) {
 		return a.showBackupPolicy(c, owner, &p)
 	}
-	if err := a.d.Resources.Store.PutBackupPolicy(c.Request().Context(), p, caller(c).Subject); err != nil {
+	if err := a.d.Store.PutBackupPolicy(c.Request().Context(), p, caller(c).Subject); err != nil {
 		return err
 	}
 	return a.showBackupPolicy(c, owner, nil)
@@ -190,7 +172,7 @@ func (a *API) DeleteBackupPolicy(c echo.Context, owner BackupPolicyOwner) error 
 	if of.Default() {
 		return prego.Invalid("owner", "must be a tenant, an org or a volume: plans, and all volumes, always have a policy. An empty schedule stops backups")
 	}
-	if err := a.d.Resources.Store.DeleteBackupPolicy(c.Request().Context(), of, caller(c).Subject); err != nil {
+	if err := a.d.Store.DeleteBackupPolicy(c.Request().Context(), of, caller(c).Subject); err != nil {
 		return err
 	}
 	return a.showBackupPolicy(c, owner, nil)
@@ -206,7 +188,7 @@ func (a *API) HoldBackups(c echo.Context, owner BackupPolicyOwner) error {
 	}
 	of, err := holdable(owner)
 	if err == nil {
-		err = a.d.Resources.Store.HoldBackups(c.Request().Context(), of, in.Reason, caller(c).Subject)
+		err = a.d.Store.HoldBackups(c.Request().Context(), of, in.Reason, caller(c).Subject)
 	}
 	if err != nil {
 		return err
@@ -218,7 +200,7 @@ func (a *API) HoldBackups(c echo.Context, owner BackupPolicyOwner) error {
 func (a *API) ReleaseBackups(c echo.Context, owner BackupPolicyOwner) error {
 	of, err := holdable(owner)
 	if err == nil {
-		err = a.d.Resources.Store.ReleaseBackups(c.Request().Context(), of, caller(c).Subject)
+		err = a.d.Store.ReleaseBackups(c.Request().Context(), of, caller(c).Subject)
 	}
 	if err != nil {
 		return err
@@ -228,7 +210,7 @@ func (a *API) ReleaseBackups(c echo.Context, owner BackupPolicyOwner) error {
 
 // GetBackupSpace shows what an org's backups occupy.
 func (a *API) GetBackupSpace(c echo.Context, id OrgID) error {
-	s, err := a.d.Resources.Store.BackupSpace(c.Request().Context(), id, shownTenants)
+	s, err := a.d.Store.BackupSpace(c.Request().Context(), id, shownTenants)
 	return answer(c, http.StatusOK, s, err, backupSpaceView)
 }
 
@@ -252,7 +234,7 @@ func (a *API) SetBackupLimit(c echo.Context, id OrgID) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if err := a.d.Resources.Store.SetBackupLimit(c.Request().Context(), id, &in.LimitBytes, in.Reason, caller(c).Subject); err != nil {
+	if err := a.d.Store.SetBackupLimit(c.Request().Context(), id, &in.LimitBytes, in.Reason, caller(c).Subject); err != nil {
 		return err
 	}
 	return a.GetBackupSpace(c, id)
@@ -260,7 +242,7 @@ func (a *API) SetBackupLimit(c echo.Context, id OrgID) error {
 
 // UnsetBackupLimit takes it away.
 func (a *API) UnsetBackupLimit(c echo.Context, id OrgID) error {
-	if err := a.d.Resources.Store.SetBackupLimit(c.Request().Context(), id, nil, "", caller(c).Subject); err != nil {
+	if err := a.d.Store.SetBackupLimit(c.Request().Context(), id, nil, "", caller(c).Subject); err != nil {
 		return err
 	}
 	return a.GetBackupSpace(c, id)

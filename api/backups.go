@@ -26,7 +26,7 @@ func backupView(b tenant.Backup) Backup {
 
 // CreateBackup requests a backup of a tenant's site. A worker begins it when its host has room.
 func (a *API) CreateBackup(c echo.Context, tenantID TenantID, _ CreateBackupParams) error {
-	return requestBackup(c, a.d.Resources.Store.RequestBackup, tenant.BackupAsked{TenantID: tenantID}, func(b tenant.Backup) Backup {
+	return requestBackup(c, a.d.Store.RequestBackup, tenant.BackupAsked{TenantID: tenantID}, func(b tenant.Backup) Backup {
 		out := backupView(b)
 		out.Operation = a.operation(c, out.WorkflowId)
 		return out
@@ -35,27 +35,27 @@ func (a *API) CreateBackup(c echo.Context, tenantID TenantID, _ CreateBackupPara
 
 // ListBackups shows a page of a tenant's backups.
 func (a *API) ListBackups(c echo.Context, tenant TenantID, _ ListBackupsParams) error {
-	return within(c, a.d.Tenants.GetTenant, "backups", a.d.Resources.Store.ListBackups, backupView, "tenant_id", string(tenant))
+	return within(c, a.d.Store.GetTenant, "backups", a.d.Store.ListBackups, backupView, "tenant_id", string(tenant))
 }
 
 // GetBackup shows a backup.
 func (a *API) GetBackup(c echo.Context, tenant TenantID, id BackupInPath) error {
-	return showBackup(c, a.d.Resources.Store.GetBackup, tenant, id, backupView)
+	return showBackup(c, a.d.Store.GetBackup, tenant, id, backupView)
 }
 
 // DeleteBackup gives a backup up. A worker deletes its objects.
 func (a *API) DeleteBackup(c echo.Context, tenantID TenantID, id BackupInPath) error {
-	return giveUpBackup(c, a.d.Resources.Store.DeleteBackup, tenantID, id)
+	return giveUpBackup(c, a.d.Store.DeleteBackup, tenantID, id)
 }
 
 // HoldBackup keeps a backup until it is released.
 func (a *API) HoldBackup(c echo.Context, tenantID TenantID, id BackupInPath) error {
-	return hold(c, a.d.Resources.Store.HoldBackup, tenantID, id, backupView)
+	return hold(c, a.d.Store.HoldBackup, tenantID, id, backupView)
 }
 
 // ReleaseBackup ends a hold.
 func (a *API) ReleaseBackup(c echo.Context, tenantID TenantID, id BackupInPath) error {
-	return release(c, a.d.Resources.Store.ReleaseBackup, tenantID, id, backupView)
+	return release(c, a.d.Store.ReleaseBackup, tenantID, id, backupView)
 }
 
 // What follows is the same for backups of tenants and of volumes: do is the store's part of it.

@@ -12,20 +12,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// CatalogStore holds the providers' catalogs. The API never calls a provider.
-type CatalogStore interface {
-	ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (server.CatalogState, error)
-}
-
-// CatalogRuns starts a refresh of the providers' catalogs.
-type CatalogRuns interface {
-	StartCatalogRefresh(ctx context.Context) (workflowID string, err error)
-}
-
 // CatalogDeps are what requests for machines are checked against.
 type CatalogDeps struct {
-	Store      CatalogStore
-	Runs       CatalogRuns
 	Configured server.Catalog
 	Stack      server.Stack // what runs on servers besides instances
 	// StaleAfter is the age at which a catalog is called stale.
@@ -39,7 +27,7 @@ func (a *API) checkSpec(ctx context.Context, provider prego.InfraProviderID, reg
 		return nil
 	}
 	if spec.Image != "" {
-		golden, err := a.d.Images.IsGoldenImage(ctx, provider, spec.Image)
+		golden, err := a.d.Store.IsGoldenImage(ctx, provider, spec.Image)
 		if err != nil {
 			return err
 		}
@@ -47,7 +35,7 @@ func (a *API) checkSpec(ctx context.Context, provider prego.InfraProviderID, reg
 			spec.Image = ""
 		}
 	}
-	state, err := a.d.Catalog.Store.ProviderCatalog(ctx, provider)
+	state, err := a.d.Store.ProviderCatalog(ctx, provider)
 	if err != nil {
 		return err
 	}
@@ -56,7 +44,7 @@ func (a *API) checkSpec(ctx context.Context, provider prego.InfraProviderID, reg
 
 // checkOffer rejects a fleet that promises more to instances than its machines have.
 func (a *API) checkOffer(ctx context.Context, f server.Fleet) error {
-	state, err := a.d.Catalog.Store.ProviderCatalog(ctx, f.InfraProvider)
+	state, err := a.d.Store.ProviderCatalog(ctx, f.InfraProvider)
 	if err != nil {
 		return err
 	}
@@ -70,7 +58,7 @@ func (a *API) GetCatalog(c echo.Context, p GetCatalogParams) error {
 	if p.Provider != nil {
 		provider = prego.InfraProviderID(*p.Provider)
 	}
-	state, err := a.d.Catalog.Store.ProviderCatalog(c.Request().Context(), provider)
+	state, err := a.d.Store.ProviderCatalog(c.Request().Context(), provider)
 	if err != nil {
 		return err
 	}
@@ -157,7 +145,7 @@ func (a *API) costView(ctx context.Context, s server.Server) *Cost {
 	if s.ServerType == "" || s.ProviderServerID == "" {
 		return nil
 	}
-	state, err := a.d.Catalog.Store.ProviderCatalog(ctx, s.InfraProvider)
+	state, err := a.d.Store.ProviderCatalog(ctx, s.InfraProvider)
 	if err != nil {
 		a.d.Log.Warn("a server is shown without its cost", zap.String("error", prego.Redact(err.Error())))
 		return nil
@@ -173,7 +161,7 @@ func (a *API) costView(ctx context.Context, s server.Server) *Cost {
 func (a *API) RefreshCatalog(c echo.Context, _ RefreshCatalogParams) error {
 	ctx, cancel := startContext(c)
 	defer cancel()
-	id, err := a.d.Catalog.Runs.StartCatalogRefresh(ctx)
+	id, err := a.d.Runs.StartCatalogRefresh(ctx)
 	if err != nil {
 		a.d.Log.Warn("the catalog is not read", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
 		return prego.Errorf(prego.CodeNotReady, "the workflow engine does not answer; try again")

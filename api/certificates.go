@@ -6,38 +6,22 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/tenant"
 )
 
-// CertificateStore is the part of Postgres that shows certificates for host names.
-type CertificateStore interface {
-	GetCertificate(ctx context.Context, id prego.CertificateID) (tenant.Certificate, error)
-	ListCertificates(ctx context.Context, q prego.ListQuery) (page []tenant.Certificate, next string, err error)
-	CertificateFor(ctx context.Context, hostName string) (*tenant.Certificate, error)
-	CertificateOrders(ctx context.Context, id prego.CertificateID) ([]tenant.CertificateOrder, error)
-	RenewCertificate(ctx context.Context, id prego.CertificateID) (tenant.Certificate, error)
-}
-
-// CertificateRuns starts the runs of certificates. If a start fails, a look repeats it: the
-// row is what counts.
-type CertificateRuns interface {
-	EnsureCertificate(ctx context.Context, id prego.CertificateID) (started bool, err error)
-}
-
 // ListCertificates shows a page of certificates.
 func (a *API) ListCertificates(c echo.Context, _ ListCertificatesParams) error {
-	return list(c, "certificates", a.d.Certificates.ListCertificates, certificateView)
+	return list(c, "certificates", a.d.Store.ListCertificates, certificateView)
 }
 
 // GetCertificate shows a certificate with its last orders.
 func (a *API) GetCertificate(c echo.Context, id CertificateIDInPath) error {
 	ctx := c.Request().Context()
-	v, err := a.d.Certificates.GetCertificate(ctx, id)
+	v, err := a.d.Store.GetCertificate(ctx, id)
 	if err != nil {
 		return err
 	}
-	orders, err := a.d.Certificates.CertificateOrders(ctx, id)
+	orders, err := a.d.Store.CertificateOrders(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -49,13 +33,13 @@ func (a *API) GetCertificate(c echo.Context, id CertificateIDInPath) error {
 
 // RenewCertificate orders a certificate anew.
 func (a *API) RenewCertificate(c echo.Context, id CertificateIDInPath, _ RenewCertificateParams) error {
-	v, err := a.d.Certificates.RenewCertificate(c.Request().Context(), id)
+	v, err := a.d.Store.RenewCertificate(c.Request().Context(), id)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := startContext(c)
 	defer cancel()
-	if _, err := a.d.CertificateRuns.EnsureCertificate(ctx, id); err != nil {
+	if _, err := a.d.Runs.EnsureCertificate(ctx, id); err != nil {
 		a.notStarted(c, tenant.CertificateWorkflowID(id), err)
 	}
 	out := certificateView(v)
@@ -65,10 +49,10 @@ func (a *API) RenewCertificate(c echo.Context, id CertificateIDInPath, _ RenewCe
 
 // siteCertificate is what edges serve a site with, or are to; nil if there is none.
 func (a *API) siteCertificate(ctx context.Context, site string) (*Certificate, error) {
-	if site == "" || a.d.Certificates == nil {
+	if site == "" {
 		return nil, nil
 	}
-	v, err := a.d.Certificates.CertificateFor(ctx, site)
+	v, err := a.d.Store.CertificateFor(ctx, site)
 	if err != nil || v == nil {
 		return nil, err
 	}

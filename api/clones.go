@@ -19,7 +19,7 @@ func (a *API) CloneTenant(c echo.Context, id TenantID, _ CloneTenantParams) erro
 	if err := in.Validate(); err != nil {
 		return err
 	}
-	t, err := a.d.Tenants.CloneTenant(c.Request().Context(), id, in, prego.TenantID(a.d.NewTenantID()), newID("rst-"), caller(c).Subject)
+	t, err := a.d.Store.CloneTenant(c.Request().Context(), id, in, prego.TenantID(a.d.NewTenantID()), newID("rst-"), caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (a *API) UnmuteTenant(c echo.Context, id TenantID, _ UnmuteTenantParams) er
 			return err
 		}
 	}
-	if err := a.d.Tenants.UnmuteTenant(context.WithoutCancel(c.Request().Context()), id, caller(c).Subject); err != nil {
+	if err := a.d.Store.UnmuteTenant(context.WithoutCancel(c.Request().Context()), id, caller(c).Subject); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, tenantSummary(t))

@@ -20,15 +20,6 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// HostStore is the part of Postgres that calls to hosts use.
-type HostStore interface {
-	ProvisionState(ctx context.Context, serverID prego.ServerID) (server.ProvisionState, error)
-	ListCommands(ctx context.Context, q prego.ListQuery) (page []server.AuditedCommand, next string, err error)
-	BeginCommand(ctx context.Context, c server.Command) error
-	FinishCommand(ctx context.Context, auditID string, o server.CommandOutcome) error
-	AddEvent(ctx context.Context, e server.Event, dedupKey string) error
-}
-
 // ServerShell runs commands through the agents on hosts. A failure is a
 // *server.CommandError, unless ctx ended.
 type ServerShell interface {
@@ -64,7 +55,7 @@ const (
 
 // ListCommands lists the commands run on a server's host.
 func (a *API) ListCommands(c echo.Context, id ServerID, _ ListCommandsParams) error {
-	return within(c, a.d.Hosts.ProvisionState, "commands", a.d.Hosts.ListCommands, commandView, "server_id", id)
+	return within(c, a.d.Store.ProvisionState, "commands", a.d.Store.ListCommands, commandView, "server_id", id)
 }
 
 func commandView(v server.AuditedCommand) Command {
@@ -78,7 +69,7 @@ func commandView(v server.AuditedCommand) Command {
 // host reads a server whose host can be inspected, including one that failed and was
 // kept for debugging (direct-provisioning §3).
 func (a *API) host(ctx context.Context, id prego.ServerID, byAgent bool) (server.ProvisionState, error) {
-	st, err := a.d.Hosts.ProvisionState(ctx, id)
+	st, err := a.d.Store.ProvisionState(ctx, id)
 	switch {
 	case err != nil:
 		return st, err
@@ -144,7 +135,7 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	cmd := server.Command{
 		AuditID: "operator-" + uuid.NewString(), ServerID: id, Kind: string(in.Kind), Args: in.Args, Actor: prego.ActorOperator, By: caller(c).Subject,
 	}
-	if err := a.d.Hosts.BeginCommand(ctx, cmd); err != nil {
+	if err := a.d.Store.BeginCommand(ctx, cmd); err != nil {
 		return err
 	}
 	c.Response().Header().Set(auditHeader, cmd.AuditID)
@@ -164,7 +155,7 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	outcome.Stdout, outcome.Stderr = cmd.RedactEnd(outcome.Stdout), cmd.RedactEnd(outcome.Stderr)
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
 	defer cancel()
-	if err := a.d.Hosts.FinishCommand(record, cmd.AuditID, outcome); err != nil {
+	if err := a.d.Store.FinishCommand(record, cmd.AuditID, outcome); err != nil {
 		a.d.Log.Error("a command's end is not in the audit", zap.String("audit_id", cmd.AuditID), zap.String("error", prego.Redact(err.Error())))
 	}
 	if failed != nil {
@@ -423,7 +414,7 @@ func (a *API) RepairContainers(c echo.Context, id ServerID, _ RepairContainersPa
 	}
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
 	defer cancel()
-	if err := a.d.Hosts.AddEvent(record, server.Event{
+	if err := a.d.Store.AddEvent(record, server.Event{
 		ServerID: id, Step: server.StepContainersRepaired, Attempt: st.Attempt, Actor: prego.ActorOperator, Message: prego.Redact(message),
 	}, ""); err != nil {
 		return err

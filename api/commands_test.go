@@ -226,8 +226,8 @@ func TestStreamsEndWithTheirCallerAndTheProcess(t *testing.T) {
 		}
 	}
 	a := api.New(api.Deps{
-		Store: b.store, Hosts: b.store, Shell: b.hosts, Containers: b.hosts, Orchestrator: b.runs, Auth: auth{}, Importer: imports{}, Log: zap.NewNop(),
-		Registry: prometheus.NewRegistry(), Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Periods: periods, RatePerSecond: 1000, RateBurst: 1000,
+		Store: b.store, Shell: b.hosts, Containers: b.hosts, Runs: b.runs, Auth: auth, Importer: imports{}, Log: zap.NewNop(),
+		Registry: prometheus.NewRegistry(), RatePerSecond: 1000, RateBurst: 1000,
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

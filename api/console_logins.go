@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
@@ -11,14 +10,8 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/ops"
 )
-
-// LoginStore keeps one-time codes for the console.
-type LoginStore interface {
-	CreateConsoleLogin(ctx context.Context, hash []byte, s ops.ConsoleSession, within time.Duration) (expires time.Time, err error)
-}
 
 const (
 	// loginWithin is how long a code is good for.
@@ -62,11 +55,8 @@ func SessionOf(p Principal, now time.Time) ops.ConsoleSession {
 
 // CreateConsoleLogin makes a link that logs its caller in to the console, once.
 func (a *API) CreateConsoleLogin(c echo.Context, _ CreateConsoleLoginParams) error {
-	if a.d.Logins == nil {
-		return prego.Errorf(prego.CodeNotFound, "this API serves no console")
-	}
 	code, hash := NewSecret(caller(c).Key)
-	until, err := a.d.Logins.CreateConsoleLogin(c.Request().Context(), hash, SessionOf(caller(c), time.Now()), loginWithin)
+	until, err := a.d.Store.CreateConsoleLogin(c.Request().Context(), hash, SessionOf(caller(c), time.Now()), loginWithin)
 	if err != nil {
 		return err
 	}

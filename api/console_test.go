@@ -24,8 +24,9 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/console"
-	"github.com/prego/prego/ops"
+	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
 
 // consoleBundle is a bundle with the console on top of its API.
@@ -37,8 +38,8 @@ type consoleBundle struct {
 
 func setupConsole(t *testing.T, change func(*consoleBundle)) *consoleBundle {
 	t.Helper()
-	b := &consoleBundle{bundle: setup(t, func(d *api.Deps) { d.Logins = d.Store.(api.LoginStore) })}
-	b.deps = console.Deps{API: b.api.Handler(), Allow: b.api.Allow, Refusal: b.api.Refusal, Auth: auth{}, Sessions: b.store, Feed: b.api.Subscribe, Now: time.Now, Log: zap.NewNop()}
+	b := &consoleBundle{bundle: setup(t, nil)}
+	b.deps = console.Deps{API: b.api.Handler(), Allow: b.api.Allow, Refusal: b.api.Refusal, Auth: auth, Sessions: b.store, Feed: b.api.Subscribe, Now: time.Now, Log: zap.NewNop()}
 	if change != nil {
 		change(b)
 	}
@@ -240,17 +241,12 @@ VALUES ('t-1', 'awaiting_capacity', 'insufficient_resources', 'best_fit', '{"sel
 	require.Equal(t, http.StatusForbidden, viewer.get("/console/do/putOrg").status)
 }
 
-// noSessions is a database that does not answer.
-type noSessions struct{ console.SessionStore }
-
-func (noSessions) ConsoleSession(context.Context, []byte) (ops.ConsoleSession, error) {
-	return ops.ConsoleSession{}, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
-}
-
 // TestConsoleSaysWhenToComeBack: while the database is away, pages are refused as the API refuses requests.
 func TestConsoleSaysWhenToComeBack(t *testing.T) {
 	t.Parallel()
-	b := setupConsole(t, func(b *consoleBundle) { b.deps.Sessions = noSessions{b.deps.Sessions} })
+	b := setupConsole(t, func(b *consoleBundle) {
+		b.deps.Sessions = store.New(pgtest.Tapped(t, b.pool, func(string, []any) error { return &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED} }))
+	})
 	v := b.browser()
 	u, err := url.Parse(b.srv.URL)
 	require.NoError(t, err)
@@ -302,10 +298,8 @@ SELECT 'hetzner', 'server', 'app-' || n, 1, 'created', n::text, now() - make_int
 }
 
 // keyed is an authenticator whose tokens a key has signed.
-type keyed struct{ auth }
-
-func (k keyed) Authenticate(ctx context.Context, raw string) (api.Principal, error) {
-	p, err := k.auth.Authenticate(ctx, raw)
+func keyed(ctx context.Context, raw string) (api.Principal, error) {
+	p, err := auth(ctx, raw)
 	p.Key = "key-1"
 	return p, err
 }
@@ -316,7 +310,7 @@ func TestConsoleSessionsEndWithTheirKey(t *testing.T) {
 	t.Parallel()
 	var gone atomic.Bool
 	b := setupConsole(t, func(b *consoleBundle) {
-		b.deps.Auth = keyed{}
+		b.deps.Auth = keyed
 		b.deps.KnowsKey = func(key string) bool { return key == "key-1" && !gone.Load() }
 	})
 	v := b.login("operator")

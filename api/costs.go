@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"net/http"
 	"slices"
 	"strconv"
@@ -13,12 +12,6 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/cost"
 )
-
-// CostStore knows what is billed and what it cost. The API never calls a provider.
-type CostStore interface {
-	ListLedger(ctx context.Context, q prego.ListQuery) (page []cost.Resource, next string, err error)
-	Costs(ctx context.Context, by cost.By, month time.Time) (cost.Month, error)
-}
 
 // costSlack is how late counting may be before a month is called incomplete.
 const costSlack = 3 * time.Hour

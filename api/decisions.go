@@ -18,7 +18,7 @@ import (
 
 // ListAllDecisions shows a page of the decisions on all tenants.
 func (a *API) ListAllDecisions(c echo.Context, _ ListAllDecisionsParams) error {
-	page, next, err := a.d.Tenants.ListAllDecisions(c.Request().Context(), listQuery(c))
+	page, next, err := a.d.Store.ListAllDecisions(c.Request().Context(), listQuery(c))
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func anyDecisionView(r tenant.Decision) (Decision, error) {
 // GetDecision shows a decision with its funnel, if its input is kept.
 func (a *API) GetDecision(c echo.Context, id DecisionInPath) error {
 	ctx := c.Request().Context()
-	d, err := a.d.Tenants.GetDecision(ctx, id)
+	d, err := a.d.Store.GetDecision(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func notNil[T any](list []T) []T {
 // ReplayDecision decides again on the input of a decision.
 func (a *API) ReplayDecision(c echo.Context, id DecisionInPath, _ ReplayDecisionParams) error {
 	ctx := c.Request().Context()
-	d, err := a.d.Tenants.GetDecision(ctx, id)
+	d, err := a.d.Store.GetDecision(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (a *API) priceAdded(ctx context.Context, serverType string, out *WhatIfResu
 	if serverType == "" {
 		return nil
 	}
-	catalog, err := a.d.Rebalances.Store.ProviderCatalog(ctx, prego.ProviderHetzner)
+	catalog, err := a.d.Store.ProviderCatalog(ctx, prego.ProviderHetzner)
 	if err != nil {
 		return err
 	}

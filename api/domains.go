@@ -29,7 +29,7 @@ func (a *API) claim(c echo.Context, d org.Domain) error {
 		return err
 	}
 	d.DomainID, d.Token = prego.DomainID(newID("dom-")), org.NewDomainToken()
-	d, err = a.d.Resources.Store.ClaimDomain(c.Request().Context(), d, caller(c).Subject)
+	d, err = a.d.Store.ClaimDomain(c.Request().Context(), d, caller(c).Subject)
 	return answer(c, http.StatusCreated, d, err, a.domainView)
 }
 
@@ -58,28 +58,28 @@ func (a *API) CreateTenantDomain(c echo.Context, tenant TenantID, _ CreateTenant
 
 // ListDomains shows a page of domains.
 func (a *API) ListDomains(c echo.Context, _ ListDomainsParams) error {
-	return list(c, "domains", a.d.Resources.Store.ListDomains, a.domainView)
+	return list(c, "domains", a.d.Store.ListDomains, a.domainView)
 }
 
 // ListTenantDomains shows a page of a tenant's domains.
 func (a *API) ListTenantDomains(c echo.Context, tenant TenantID, _ ListTenantDomainsParams) error {
-	return within(c, a.d.Tenants.GetTenant, "domains", a.d.Resources.Store.ListDomains, a.domainView, "tenant_id", string(tenant))
+	return within(c, a.d.Store.GetTenant, "domains", a.d.Store.ListDomains, a.domainView, "tenant_id", string(tenant))
 }
 
 // GetDomain shows a domain.
 func (a *API) GetDomain(c echo.Context, id DomainInPath) error {
-	return show(c, a.d.Resources.Store.GetDomain, string(id), a.domainView)
+	return show(c, a.d.Store.GetDomain, string(id), a.domainView)
 }
 
 // CheckDomain has a name looked up now.
 func (a *API) CheckDomain(c echo.Context, id DomainInPath, _ CheckDomainParams) error {
-	d, err := a.d.Resources.Store.CheckDomain(c.Request().Context(), id)
+	d, err := a.d.Store.CheckDomain(c.Request().Context(), id)
 	return answer(c, http.StatusOK, d, err, a.domainView)
 }
 
 // DeleteDomain gives a name up.
 func (a *API) DeleteDomain(c echo.Context, id DomainInPath) error {
-	return noContent(c, a.d.Resources.Store.DeleteDomain(c.Request().Context(), id, caller(c).Subject))
+	return noContent(c, a.d.Store.DeleteDomain(c.Request().Context(), id, caller(c).Subject))
 }
 
 // DeleteTenantDomain gives a tenant's name up.
@@ -88,12 +88,12 @@ func (a *API) DeleteTenantDomain(c echo.Context, tenant TenantID, id DomainInPat
 }
 
 func (a *API) deleteTenantDomain(ctx context.Context, tenant prego.TenantID, id prego.DomainID, by string) error {
-	d, err := a.d.Resources.Store.GetDomain(ctx, string(id))
+	d, err := a.d.Store.GetDomain(ctx, string(id))
 	if err != nil {
 		return err
 	}
 	if d.TenantID != tenant {
 		return prego.Errorf(prego.CodeDomainNotFound, "there is no domain %q of this tenant", id)
 	}
-	return a.d.Resources.Store.DeleteDomain(ctx, id, by)
+	return a.d.Store.DeleteDomain(ctx, id, by)
 }

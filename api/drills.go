@@ -24,13 +24,13 @@ func drillView(d tenant.Drill) Drill {
 
 // ListDrills shows a page of the drills of a tenant's backups.
 func (a *API) ListDrills(c echo.Context, tenant TenantID, _ ListDrillsParams) error {
-	return within(c, a.d.Tenants.GetTenant, "drills", a.d.Resources.Store.ListDrills, drillView, "tenant_id", string(tenant))
+	return within(c, a.d.Store.GetTenant, "drills", a.d.Store.ListDrills, drillView, "tenant_id", string(tenant))
 }
 
 // CreateDrill requests a drill of a tenant's backup. A worker begins it.
 func (a *API) CreateDrill(c echo.Context, tenantID TenantID, _ CreateDrillParams) error {
 	return requestDrill(c, drillView, func(ctx context.Context, id prego.BackupID, by string) (tenant.Drill, error) {
-		return a.d.Resources.Store.BeginDrill(ctx, tenantID, id, a.d.Resources.SiteDomain, by)
+		return a.d.Store.BeginDrill(ctx, tenantID, id, a.d.Resources.SiteDomain, by)
 	})
 }
 
@@ -60,12 +60,12 @@ func volumeDrillView(d tenant.Drill) VolumeDrill {
 
 // ListVolumeDrills shows a page of the drills of a volume's backups.
 func (a *API) ListVolumeDrills(c echo.Context, id VolumeInPath, _ ListVolumeDrillsParams) error {
-	return list(c, "drills", a.d.Resources.Store.ListDrills, volumeDrillView, "volume_id", string(id))
+	return list(c, "drills", a.d.Store.ListDrills, volumeDrillView, "volume_id", string(id))
 }
 
 // CreateVolumeDrill requests a drill of a volume's backup. A worker begins it.
 func (a *API) CreateVolumeDrill(c echo.Context, id VolumeInPath, _ CreateVolumeDrillParams) error {
 	return requestDrill(c, volumeDrillView, func(ctx context.Context, backup prego.BackupID, by string) (tenant.Drill, error) {
-		return a.d.Resources.Store.BeginVolumeDrill(ctx, id, backup, by)
+		return a.d.Store.BeginVolumeDrill(ctx, id, backup, by)
 	})
 }

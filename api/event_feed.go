@@ -18,13 +18,6 @@ import (
 	"github.com/prego/prego/ops"
 )
 
-// EventStore reads the feed of events.
-type EventStore interface {
-	// Events is a page of the feed. A cursor that is behind what was pruned is refused with
-	// CodeEventsGone.
-	Events(ctx context.Context, q ops.EventQuery) (ops.EventPage, error)
-}
-
 const (
 	// followEvery is how often a process that has subscribers asks what is new: for all of
 	// them at once.
@@ -43,7 +36,7 @@ var ErrSlowReader = prego.Errorf(prego.CodeBusy, "events were not taken fast eno
 
 // eventFeed reads the feed once for all of a process's subscribers, and only while there are any.
 type eventFeed struct {
-	store   EventStore
+	read    func(context.Context, ops.EventQuery) (ops.EventPage, error)
 	log     *zap.Logger
 	every   time.Duration
 	buffer  int
@@ -101,7 +94,7 @@ func (a *API) Subscribe(ctx context.Context, q ops.EventQuery) (*EventSubscripti
 
 func (f *eventFeed) subscribe(ctx context.Context, q ops.EventQuery) (*EventSubscription, error) {
 	q.Limit = feedPage
-	first, err := f.store.Events(ctx, q)
+	first, err := f.read(ctx, q)
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +162,7 @@ func (f *eventFeed) follow() {
 		since := f.at.String()
 		f.mu.Unlock()
 		ctx, cancel := context.WithTimeout(f.ending, patience)
-		page, err := f.store.Events(ctx, ops.EventQuery{Since: since, Limit: feedPage})
+		page, err := f.read(ctx, ops.EventQuery{Since: since, Limit: feedPage})
 		cancel()
 		crowded := false
 		if err == nil {
@@ -268,7 +261,7 @@ func (f *eventFeed) run(ctx context.Context, s *EventSubscription, q ops.EventQu
 			break
 		}
 		q.Since = page.Next
-		if page, err = f.store.Events(ctx, q); err != nil {
+		if page, err = f.read(ctx, q); err != nil {
 			return err
 		}
 		read, err = ops.ParseEventCursor(page.Next)
@@ -314,7 +307,7 @@ func (a *API) ListEvents(c echo.Context, p ListEventsParams) error {
 	if wantsStream(c.Request()) {
 		return a.streamEvents(c, q)
 	}
-	page, err := a.d.Events.Events(c.Request().Context(), q)
+	page, err := a.d.Store.Events(c.Request().Context(), q)
 	if err != nil {
 		return err
 	}

@@ -83,7 +83,9 @@ func (f *memoryFeed) Events(_ context.Context, q ops.EventQuery) (out ops.EventP
 
 func feedOf(t *testing.T, f *memoryFeed) *api.API {
 	t.Helper()
-	return api.New(api.Deps{Events: f, Log: zap.NewNop(), Registry: prometheus.NewRegistry(), RatePerSecond: 1, RateBurst: 1})
+	a := api.New(api.Deps{Log: zap.NewNop(), Registry: prometheus.NewRegistry(), RatePerSecond: 1, RateBurst: 1})
+	a.ReadFeed(f.Events)
+	return a
 }
 
 // take receives n events and returns their ids.
@@ -349,7 +351,8 @@ func TestEventsArePagedAndStreamed(t *testing.T) {
 func TestStreamsOfEventsEndWithTheProcess(t *testing.T) {
 	t.Parallel()
 	f := &memoryFeed{}
-	b := setup(t, func(d *api.Deps) { d.Events = f })
+	b := setup(t, nil)
+	b.api.ReadFeed(f.Events)
 	var streams []func() sse
 	for range api.MaxStreams {
 		resp, next := b.stream("/v1/events", "viewer", "")

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"maps"
 	"net/http"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
 
 // Status is the one that a code is answered with.
@@ -42,6 +44,11 @@ func (a *API) Following() bool {
 	a.feed.mu.Lock()
 	defer a.feed.mu.Unlock()
 	return a.feed.running
+}
+
+// ReadFeed replaces the database that the feed of events is read from.
+func (a *API) ReadFeed(read func(context.Context, ops.EventQuery) (ops.EventPage, error)) {
+	a.feed.read = read
 }
 
 // End ends what is long, as the end of the process does.

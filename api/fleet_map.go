@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"math"
 	"net/http"
 	"strings"
@@ -14,11 +13,6 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// FleetMapStore reads fleet maps.
-type FleetMapStore interface {
-	FleetMap(ctx context.Context, q server.FleetMapQuery) ([]server.FleetTile, error)
-}
-
 // GetFleetMap shows all servers by region and fleet.
 func (a *API) GetFleetMap(c echo.Context, p GetFleetMapParams) error {
 	q := server.FleetMapQuery{Region: deref(p.Region)}
@@ -26,7 +20,7 @@ func (a *API) GetFleetMap(c echo.Context, p GetFleetMapParams) error {
 		region, fleet, _ := strings.Cut(*p.Expand, "/")
 		q.Expand = &server.FleetInRegion{Region: prego.Region(region), FleetID: prego.FleetID(fleet)}
 	}
-	tiles, err := a.d.Fleets.FleetMap(c.Request().Context(), q)
+	tiles, err := a.d.Store.FleetMap(c.Request().Context(), q)
 	if err != nil {
 		return err
 	}
@@ -83,7 +77,7 @@ func (a *API) GetPackingMap(c echo.Context, p GetPackingMapParams) error {
 	if err != nil {
 		return err
 	}
-	plan, after, err := pack.PlanWithFill(f, catalogs, a.d.Rebalances.Usable, in, time.Now().UTC())
+	plan, after, err := pack.PlanWithFill(f, catalogs, a.d.Usable, in, time.Now().UTC())
 	if err != nil {
 		return err
 	}

@@ -14,37 +14,6 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// FleetStore is the part of Postgres that fleets and their policies use.
-type FleetStore interface {
-	FleetMapStore
-	CreateFleet(ctx context.Context, r server.CreateFleetRequest, by string) (f server.Fleet, created bool, err error)
-	GetFleet(ctx context.Context, id prego.FleetID) (server.Fleet, error)
-	ListFleets(ctx context.Context, q prego.ListQuery) (page []server.Fleet, next string, err error)
-	UpdateFleet(ctx context.Context, id prego.FleetID, r server.UpdateFleetRequest) (server.Fleet, error)
-	DeleteFleet(ctx context.Context, id prego.FleetID) error
-	AttachPolicy(ctx context.Context, fleetID prego.FleetID, policyID prego.PolicyID, position *int, enabled bool) (server.Fleet, error)
-	DetachPolicy(ctx context.Context, fleetID prego.FleetID, policyID prego.PolicyID) error
-
-	CreatePolicy(ctx context.Context, p server.FleetPolicy) (made server.FleetPolicy, created bool, err error)
-	GetPolicy(ctx context.Context, id prego.PolicyID) (server.FleetPolicy, error)
-	ListPolicies(ctx context.Context, q prego.ListQuery) (page []server.FleetPolicy, next string, err error)
-	UpdatePolicy(ctx context.Context, id prego.PolicyID, of server.PolicyType, spec json.RawMessage, match ...string) (server.FleetPolicy, error)
-	DeletePolicy(ctx context.Context, id prego.PolicyID) error
-
-	FleetState(ctx context.Context, id prego.FleetID) (server.FleetState, error)
-	RequestFleetAction(ctx context.Context, r server.FleetActionRequest) (server.FleetAction, error)
-	GetFleetAction(ctx context.Context, fleetID prego.FleetID, seq int) (server.FleetAction, error)
-	ListFleetActions(ctx context.Context, q prego.ListQuery) (page []server.FleetAction, next string, err error)
-	CancelFleetAction(ctx context.Context, fleetID prego.FleetID, seq int, by string) (server.FleetAction, error)
-}
-
-// FleetRuns starts the runs of fleet actions. If a start fails, the periodic sweep
-// repeats it: the row is what counts.
-type FleetRuns interface {
-	FleetRunID(fleetID prego.FleetID) string
-	EnsureScaleFleet(ctx context.Context, fleetID prego.FleetID) error
-}
-
 // CreateFleet creates an empty fleet.
 func (a *API) CreateFleet(c echo.Context, _ CreateFleetParams) error {
 	var in server.CreateFleetRequest
@@ -56,17 +25,17 @@ func (a *API) CreateFleet(c echo.Context, _ CreateFleetParams) error {
 	}
 	ctx := c.Request().Context()
 	if refused := a.checkSpec(ctx, in.InfraProvider, in.Region, in.Spec); refused != nil {
-		if _, err := a.d.Fleets.GetFleet(ctx, in.FleetID); err != nil {
+		if _, err := a.d.Store.GetFleet(ctx, in.FleetID); err != nil {
 			return refused
 		}
 	}
 	promised := server.Fleet{Role: in.Role, Region: in.Region, InfraProvider: in.InfraProvider, Spec: in.Spec, WorkloadMemory: in.WorkloadMemory, WorkloadDisk: in.WorkloadDisk}
 	if refused := a.checkOffer(ctx, promised); refused != nil {
-		if _, err := a.d.Fleets.GetFleet(ctx, in.FleetID); err != nil {
+		if _, err := a.d.Store.GetFleet(ctx, in.FleetID); err != nil {
 			return refused
 		}
 	}
-	f, created, err := a.d.Fleets.CreateFleet(ctx, in, caller(c).Subject)
+	f, created, err := a.d.Store.CreateFleet(ctx, in, caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -82,7 +51,7 @@ func madeOrMet(created bool) int {
 
 // ListFleets shows a page of fleets.
 func (a *API) ListFleets(c echo.Context, _ ListFleetsParams) error {
-	return list(c, "fleets", a.d.Fleets.ListFleets, func(f server.Fleet) Fleet {
+	return list(c, "fleets", a.d.Store.ListFleets, func(f server.Fleet) Fleet {
 		v := a.fleetView(f)
 		v.Policies = nil
 		return v
@@ -91,7 +60,7 @@ func (a *API) ListFleets(c echo.Context, _ ListFleetsParams) error {
 
 // GetFleet shows a fleet.
 func (a *API) GetFleet(c echo.Context, id FleetID) error {
-	return show(c, a.d.Fleets.GetFleet, id, a.fleetView)
+	return show(c, a.d.Store.GetFleet, id, a.fleetView)
 }
 
 // UpdateFleet changes a fleet.
@@ -106,7 +75,7 @@ func (a *API) UpdateFleet(c echo.Context, id FleetID) error {
 			return err
 		}
 	}
-	f, err := a.d.Fleets.UpdateFleet(ctx, id, in)
+	f, err := a.d.Store.UpdateFleet(ctx, id, in)
 	if err != nil {
 		return err
 	}
@@ -115,7 +84,7 @@ func (a *API) UpdateFleet(c echo.Context, id FleetID) error {
 
 // checkFleetUpdate checks a fleet's spec and offer against what the provider sells.
 func (a *API) checkFleetUpdate(ctx context.Context, id prego.FleetID, in server.UpdateFleetRequest) error {
-	f, err := a.d.Fleets.GetFleet(ctx, id)
+	f, err := a.d.Store.GetFleet(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -135,7 +104,7 @@ func (a *API) checkFleetUpdate(ctx context.Context, id prego.FleetID, in server.
 
 // DeleteFleet deletes an empty fleet.
 func (a *API) DeleteFleet(c echo.Context, id FleetID) error {
-	return noContent(c, a.d.Fleets.DeleteFleet(c.Request().Context(), id))
+	return noContent(c, a.d.Store.DeleteFleet(c.Request().Context(), id))
 }
 
 // AttachPolicy attaches a policy to a fleet.
@@ -144,7 +113,7 @@ func (a *API) AttachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	f, err := a.d.Fleets.AttachPolicy(c.Request().Context(), id, policy, in.Position, in.Enabled == nil || *in.Enabled)
+	f, err := a.d.Store.AttachPolicy(c.Request().Context(), id, policy, in.Position, in.Enabled == nil || *in.Enabled)
 	if err != nil {
 		return err
 	}
@@ -153,7 +122,7 @@ func (a *API) AttachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
 
 // DetachPolicy detaches a policy from a fleet.
 func (a *API) DetachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
-	return noContent(c, a.d.Fleets.DetachPolicy(c.Request().Context(), id, policy))
+	return noContent(c, a.d.Store.DetachPolicy(c.Request().Context(), id, policy))
 }
 
 // CreatePolicy creates a policy.
@@ -170,7 +139,7 @@ func (a *API) CreatePolicy(c echo.Context, _ CreatePolicyParams) error {
 	if err != nil {
 		return err
 	}
-	p, created, err := a.d.Fleets.CreatePolicy(c.Request().Context(), server.FleetPolicy{PolicyID: in.PolicyID, Type: in.Type, Spec: spec, CreatedBy: caller(c).Subject})
+	p, created, err := a.d.Store.CreatePolicy(c.Request().Context(), server.FleetPolicy{PolicyID: in.PolicyID, Type: in.Type, Spec: spec, CreatedBy: caller(c).Subject})
 	if err != nil {
 		return err
 	}
@@ -179,12 +148,12 @@ func (a *API) CreatePolicy(c echo.Context, _ CreatePolicyParams) error {
 
 // ListPolicies shows a page of policies.
 func (a *API) ListPolicies(c echo.Context, _ ListPoliciesParams) error {
-	return list(c, "policies", a.d.Fleets.ListPolicies, policyView)
+	return list(c, "policies", a.d.Store.ListPolicies, policyView)
 }
 
 // GetPolicy shows a policy.
 func (a *API) GetPolicy(c echo.Context, id PolicyID, _ GetPolicyParams) error {
-	return a.showTagged(c, prego.ReplaceablePolicy, []any{id}, func() error { return show(c, a.d.Fleets.GetPolicy, id, policyView) })
+	return a.showTagged(c, prego.ReplaceablePolicy, []any{id}, func() error { return show(c, a.d.Store.GetPolicy, id, policyView) })
 }
 
 // PutPolicy changes a policy's spec.
@@ -196,7 +165,7 @@ func (a *API) PutPolicy(c echo.Context, id PolicyID, _ PutPolicyParams) error {
 		return err
 	}
 	ctx := c.Request().Context()
-	p, err := a.d.Fleets.GetPolicy(ctx, id)
+	p, err := a.d.Store.GetPolicy(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -204,7 +173,7 @@ func (a *API) PutPolicy(c echo.Context, id PolicyID, _ PutPolicyParams) error {
 	if err != nil {
 		return err
 	}
-	if p, err = a.d.Fleets.UpdatePolicy(ctx, id, p.Type, spec, ifMatch(c)...); err != nil {
+	if p, err = a.d.Store.UpdatePolicy(ctx, id, p.Type, spec, ifMatch(c)...); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, policyView(p))
@@ -212,7 +181,7 @@ func (a *API) PutPolicy(c echo.Context, id PolicyID, _ PutPolicyParams) error {
 
 // DeletePolicy deletes a policy that is attached to no fleet.
 func (a *API) DeletePolicy(c echo.Context, id PolicyID) error {
-	return noContent(c, a.d.Fleets.DeletePolicy(c.Request().Context(), id))
+	return noContent(c, a.d.Store.DeletePolicy(c.Request().Context(), id))
 }
 
 // CreateFleetAction queues an action, or returns what it would do.
@@ -236,7 +205,7 @@ func (a *API) CreateFleetAction(c echo.Context, id FleetID, p CreateFleetActionP
 	if p.DryRun != nil && *p.DryRun {
 		return a.planFleetAction(c, id, server.FleetAction{FleetID: id, Action: in.Action, Inputs: raw})
 	}
-	act, err := a.d.Fleets.RequestFleetAction(ctx, server.FleetActionRequest{
+	act, err := a.d.Store.RequestFleetAction(ctx, server.FleetActionRequest{
 		FleetID: id, Action: in.Action, Inputs: raw, Cause: "operator", By: caller(c).Subject, IdempotencyKey: deref(p.IdempotencyKey),
 	})
 	if err != nil {
@@ -245,23 +214,23 @@ func (a *API) CreateFleetAction(c echo.Context, id FleetID, p CreateFleetActionP
 	if !act.Status.Ended() {
 		start, cancel := startContext(c)
 		defer cancel()
-		if err := a.d.FleetRuns.EnsureScaleFleet(start, id); err != nil {
-			a.notStarted(c, a.d.FleetRuns.FleetRunID(id), err)
+		if err := a.d.Runs.EnsureScaleFleet(start, id); err != nil {
+			a.notStarted(c, a.d.Runs.FleetRunID(id), err)
 		}
 	}
 	return c.JSON(http.StatusAccepted, FleetActionAccepted{
-		FleetId: string(id), Seq: act.Seq, Status: FleetActionAcceptedStatus(act.Status), WorkflowId: a.d.FleetRuns.FleetRunID(id),
+		FleetId: string(id), Seq: act.Seq, Status: FleetActionAcceptedStatus(act.Status), WorkflowId: a.d.Runs.FleetRunID(id),
 		StatusUrl: fmt.Sprintf("/v1/fleets/%s/actions/%d", id, act.Seq), Operation: a.actionOperation(c, act),
 	})
 }
 
 // actionOperation is the operation of one action of a fleet.
 func (a *API) actionOperation(c echo.Context, act server.FleetAction) *Operation {
-	return a.operation(c, a.d.FleetRuns.FleetRunID(act.FleetID)+"/"+strconv.Itoa(act.Seq))
+	return a.operation(c, a.d.Runs.FleetRunID(act.FleetID)+"/"+strconv.Itoa(act.Seq))
 }
 
 func (a *API) planFleetAction(c echo.Context, id prego.FleetID, act server.FleetAction) error {
-	st, err := a.d.Fleets.FleetState(c.Request().Context(), id)
+	st, err := a.d.Store.FleetState(c.Request().Context(), id)
 	if err != nil {
 		return err
 	}
@@ -280,12 +249,12 @@ func (a *API) planFleetAction(c echo.Context, id prego.FleetID, act server.Fleet
 
 // ListFleetActions shows a page of a fleet's actions.
 func (a *API) ListFleetActions(c echo.Context, id FleetID, _ ListFleetActionsParams) error {
-	return within(c, a.d.Fleets.GetFleet, "actions", a.d.Fleets.ListFleetActions, a.actionView, "fleet_id", id)
+	return within(c, a.d.Store.GetFleet, "actions", a.d.Store.ListFleetActions, a.actionView, "fleet_id", id)
 }
 
 // GetFleetAction shows an action with each of its steps.
 func (a *API) GetFleetAction(c echo.Context, id FleetID, seq ActionSeq) error {
-	act, err := a.d.Fleets.GetFleetAction(c.Request().Context(), id, seq)
+	act, err := a.d.Store.GetFleetAction(c.Request().Context(), id, seq)
 	if err != nil {
 		return err
 	}
@@ -303,7 +272,7 @@ func (a *API) GetFleetAction(c echo.Context, id FleetID, seq ActionSeq) error {
 
 // CancelFleetAction cancels a queued action, or the rest of a running one.
 func (a *API) CancelFleetAction(c echo.Context, id FleetID, seq ActionSeq, _ CancelFleetActionParams) error {
-	act, err := a.d.Fleets.CancelFleetAction(c.Request().Context(), id, seq, caller(c).Subject)
+	act, err := a.d.Store.CancelFleetAction(c.Request().Context(), id, seq, caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -316,7 +285,7 @@ func (a *API) fleetView(f server.Fleet) Fleet {
 	out := Fleet{
 		FleetId: string(f.FleetID), Role: f.Role, InfraProvider: string(f.InfraProvider), MinSize: f.MinSize, MaxSize: f.MaxSize,
 		DesiredCapacity: f.DesiredCapacity, Size: f.Size, Regions: map[string]int64{}, Spec: specView(f.Spec), Constraint: constraintView(f.Constraint),
-		ServesTenants: f.Serves, ServesWorkloads: f.ServesWorkloads, WorkloadMemoryBytes: f.WorkloadMemory, WorkloadCpus: f.WorkloadCPUs, WorkloadDiskBytes: f.WorkloadDisk, Profile: f.Profile, RunUrl: optional(a.d.Orchestrator.RunURL(a.d.FleetRuns.FleetRunID(f.FleetID))),
+		ServesTenants: f.Serves, ServesWorkloads: f.ServesWorkloads, WorkloadMemoryBytes: f.WorkloadMemory, WorkloadCpus: f.WorkloadCPUs, WorkloadDiskBytes: f.WorkloadDisk, Profile: f.Profile, RunUrl: optional(a.d.Runs.RunURL(a.d.Runs.FleetRunID(f.FleetID))),
 		CreatedBy: f.CreatedBy, CreatedAt: f.CreatedAt.UTC(), UpdatedAt: f.UpdatedAt.UTC(),
 	}
 	if f.Region != "" {
@@ -347,7 +316,7 @@ func (a *API) actionView(v server.FleetAction) FleetAction {
 	return FleetAction{
 		FleetId: string(v.FleetID), Seq: v.Seq, Action: v.Action, Inputs: v.Inputs, Data: v.Data, Status: FleetActionStatus(v.Status),
 		Reason: optional(v.Reason), Message: optional(v.Message), Cause: v.Cause, RequestedBy: v.RequestedBy, CancelRequested: v.CancelRequested,
-		RunUrl:    optional(a.d.Orchestrator.RunURL(a.d.FleetRuns.FleetRunID(v.FleetID))),
+		RunUrl:    optional(a.d.Runs.RunURL(a.d.Runs.FleetRunID(v.FleetID))),
 		CreatedAt: v.CreatedAt.UTC(), StartedAt: utc(v.StartedAt), FinishedAt: utc(v.FinishedAt),
 	}
 }

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"encoding/hex"
 	"net/http"
 
@@ -13,28 +12,6 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// GroupStore is the part of Postgres that process groups use.
-type GroupStore interface {
-	CreateGroup(ctx context.Context, id prego.GroupID, envID prego.EnvID, r workload.CreateGroupRequest, by string) (g workload.Group, created bool, err error)
-	GetGroup(ctx context.Context, id string) (workload.Group, error)
-	ListGroups(ctx context.Context, q prego.ListQuery) (page []workload.Group, next string, err error)
-	ScaleGroup(ctx context.Context, id prego.GroupID, replicas int, by string) (workload.Group, error)
-	DeployGroup(ctx context.Context, id prego.GroupID, spec workload.Spec, change *workload.RolloutChange, by string) (workload.Group, error)
-	RollBackGroup(ctx context.Context, id prego.GroupID, to int, by, key string) (workload.Group, error)
-	RestartGroup(ctx context.Context, id prego.GroupID, by, key string) (workload.Group, error)
-	PauseGroup(ctx context.Context, id prego.GroupID, pause bool, by string) (workload.Group, error)
-	ListRollouts(ctx context.Context, q prego.ListQuery) (page []workload.Rollout, next string, err error)
-	DeleteGroup(ctx context.Context, id prego.GroupID, by string) (workload.Group, error)
-	ListInstances(ctx context.Context, q prego.ListQuery) (page []workload.Instance, next string, err error)
-	ListAllInstances(ctx context.Context, q prego.ListQuery) (page []workload.Instance, next string, err error)
-	GetInstance(ctx context.Context, id string) (workload.Instance, error)
-}
-
-// GroupRuns starts the runs of groups. If a start fails, the periodic sweep repeats it.
-type GroupRuns interface {
-	WakeGroup(ctx context.Context, groupID prego.GroupID, orgID prego.OrgID) error
-}
-
 func newGroupID() string {
 	id := uuid.New()
 	return workload.NewGroupID(hex.EncodeToString(id[10:]))
@@ -44,7 +21,7 @@ func newGroupID() string {
 func (a *API) wake(c echo.Context, groupID prego.GroupID, orgID prego.OrgID) {
 	ctx, cancel := startContext(c)
 	defer cancel()
-	if err := a.d.GroupRuns.WakeGroup(ctx, groupID, orgID); err != nil {
+	if err := a.d.Runs.WakeGroup(ctx, groupID, orgID); err != nil {
 		a.notStarted(c, string(groupID), err)
 	}
 }
@@ -58,7 +35,7 @@ func (a *API) CreateGroup(c echo.Context, envID prego.EnvID, _ CreateGroupParams
 	if err := in.Validate(); err != nil {
 		return err
 	}
-	g, created, err := a.d.Groups.CreateGroup(c.Request().Context(), prego.GroupID(a.d.NewGroupID()), envID, in, caller(c).Subject)
+	g, created, err := a.d.Store.CreateGroup(c.Request().Context(), prego.GroupID(a.d.NewGroupID()), envID, in, caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -68,17 +45,17 @@ func (a *API) CreateGroup(c echo.Context, envID prego.EnvID, _ CreateGroupParams
 
 // ListGroups shows a page of an environment's groups.
 func (a *API) ListGroups(c echo.Context, env EnvInPath, _ ListGroupsParams) error {
-	return within(c, a.d.Quotas.GetEnv, "groups", a.d.Groups.ListGroups, a.groupView, "env_id", string(env))
+	return within(c, a.d.Store.GetEnv, "groups", a.d.Store.ListGroups, a.groupView, "env_id", string(env))
 }
 
 // ListAllGroups shows a page of the process groups of all envs.
 func (a *API) ListAllGroups(c echo.Context, _ ListAllGroupsParams) error {
-	return list(c, "groups", a.d.Groups.ListGroups, a.groupView)
+	return list(c, "groups", a.d.Store.ListGroups, a.groupView)
 }
 
 // GetGroup shows a process group.
 func (a *API) GetGroup(c echo.Context, id GroupID) error {
-	return show(c, a.d.Groups.GetGroup, string(id), a.groupView)
+	return show(c, a.d.Store.GetGroup, string(id), a.groupView)
 }
 
 // ScaleGroup sets a group's number of instances.
@@ -87,7 +64,7 @@ func (a *API) ScaleGroup(c echo.Context, id GroupID, _ ScaleGroupParams) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	g, err := a.d.Groups.ScaleGroup(c.Request().Context(), id, in.Replicas, caller(c).Subject)
+	g, err := a.d.Store.ScaleGroup(c.Request().Context(), id, in.Replicas, caller(c).Subject)
 	return a.groupChanged(c, g, err)
 }
 
@@ -111,7 +88,7 @@ func (a *API) DeployGroup(c echo.Context, id GroupID, _ DeployGroupParams) error
 	if err := in.Spec.Validate("spec"); err != nil {
 		return err
 	}
-	g, err := a.d.Groups.DeployGroup(c.Request().Context(), id, in.Spec, in.RolloutPolicy, caller(c).Subject)
+	g, err := a.d.Store.DeployGroup(c.Request().Context(), id, in.Spec, in.RolloutPolicy, caller(c).Subject)
 	return a.groupChanged(c, g, err)
 }
 
@@ -121,36 +98,36 @@ func (a *API) RollBackGroup(c echo.Context, id GroupID, p RollBackGroupParams) e
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	g, err := a.d.Groups.RollBackGroup(c.Request().Context(), id, deref(in.Release), caller(c).Subject, deref(p.IdempotencyKey))
+	g, err := a.d.Store.RollBackGroup(c.Request().Context(), id, deref(in.Release), caller(c).Subject, deref(p.IdempotencyKey))
 	return a.groupChanged(c, g, err)
 }
 
 // RestartGroup replaces all instances of a group.
 func (a *API) RestartGroup(c echo.Context, id GroupID, p RestartGroupParams) error {
-	g, err := a.d.Groups.RestartGroup(c.Request().Context(), id, caller(c).Subject, deref(p.IdempotencyKey))
+	g, err := a.d.Store.RestartGroup(c.Request().Context(), id, caller(c).Subject, deref(p.IdempotencyKey))
 	return a.groupChanged(c, g, err)
 }
 
 // PauseGroup holds up a group's rollouts.
 func (a *API) PauseGroup(c echo.Context, id GroupID, _ PauseGroupParams) error {
-	g, err := a.d.Groups.PauseGroup(c.Request().Context(), id, true, caller(c).Subject)
+	g, err := a.d.Store.PauseGroup(c.Request().Context(), id, true, caller(c).Subject)
 	return a.groupChanged(c, g, err)
 }
 
 // ResumeGroup lets a group's rollouts go on.
 func (a *API) ResumeGroup(c echo.Context, id GroupID, _ ResumeGroupParams) error {
-	g, err := a.d.Groups.PauseGroup(c.Request().Context(), id, false, caller(c).Subject)
+	g, err := a.d.Store.PauseGroup(c.Request().Context(), id, false, caller(c).Subject)
 	return a.groupChanged(c, g, err)
 }
 
 // ListRollouts shows a page of a group's rollouts.
 func (a *API) ListRollouts(c echo.Context, id GroupID, _ ListRolloutsParams) error {
-	return within(c, a.d.Groups.GetGroup, "rollouts", a.d.Groups.ListRollouts, rolloutView, "group_id", string(id))
+	return within(c, a.d.Store.GetGroup, "rollouts", a.d.Store.ListRollouts, rolloutView, "group_id", string(id))
 }
 
 // DeleteGroup deletes a group.
 func (a *API) DeleteGroup(c echo.Context, id GroupID) error {
-	g, err := a.d.Groups.DeleteGroup(c.Request().Context(), id, caller(c).Subject)
+	g, err := a.d.Store.DeleteGroup(c.Request().Context(), id, caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -160,22 +137,22 @@ func (a *API) DeleteGroup(c echo.Context, id GroupID) error {
 
 // ListInstances shows a page of a group's instances.
 func (a *API) ListInstances(c echo.Context, id GroupID, _ ListInstancesParams) error {
-	return within(c, a.d.Groups.GetGroup, "instances", a.d.Groups.ListInstances, instanceView, "group_id", string(id))
+	return within(c, a.d.Store.GetGroup, "instances", a.d.Store.ListInstances, instanceView, "group_id", string(id))
 }
 
 // ListAllInstances shows a page of the instances of all groups.
 func (a *API) ListAllInstances(c echo.Context, _ ListAllInstancesParams) error {
-	return list(c, "instances", a.d.Groups.ListAllInstances, instanceView)
+	return list(c, "instances", a.d.Store.ListAllInstances, instanceView)
 }
 
 // GetInstance shows an instance.
 func (a *API) GetInstance(c echo.Context, id InstanceID) error {
-	return show(c, a.d.Groups.GetInstance, string(id), instanceView)
+	return show(c, a.d.Store.GetInstance, string(id), instanceView)
 }
 
 // InstanceLogs streams an instance's log: its container has the instance's name.
 func (a *API) InstanceLogs(c echo.Context, id InstanceID, p InstanceLogsParams) error {
-	i, err := a.d.Groups.GetInstance(c.Request().Context(), string(id))
+	i, err := a.d.Store.GetInstance(c.Request().Context(), string(id))
 	if err != nil {
 		return err
 	}
@@ -192,7 +169,7 @@ func (a *API) groupView(g workload.Group) ProcessGroup {
 		Replicas: g.Replicas, Constraint: constraintView(g.Constraint), DeployStatus: string(g.DeployStatus), DeployReason: optional(g.DeployReason), DeployMessage: optional(g.DeployMessage),
 		RolloutPolicy: g.Policy, PausedAt: utc(g.PausedAt),
 		Status: string(g.Status), StatusReason: optional(g.StatusReason), StatusMessage: optional(g.StatusMessage), NextAttemptAt: utc(g.NextAttemptAt),
-		WaitingSince: utc(g.WaitingSince), Converged: g.Converged, Instances: map[string]int{}, WorkflowId: run, RunUrl: optional(a.d.Orchestrator.RunURL(run)),
+		WaitingSince: utc(g.WaitingSince), Converged: g.Converged, Instances: map[string]int{}, WorkflowId: run, RunUrl: optional(a.d.Runs.RunURL(run)),
 		CreatedBy: g.CreatedBy, CreatedAt: g.CreatedAt.UTC(), UpdatedAt: g.UpdatedAt.UTC(), DeletedAt: utc(g.DeletedAt),
 	}
 	if len(g.Decision) > 0 {

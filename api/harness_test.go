@@ -29,7 +29,9 @@ import (
 	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/ops/attention"
 	"github.com/prego/prego/org"
+	"github.com/prego/prego/placement"
 	"github.com/prego/prego/placement/pack"
+	"github.com/prego/prego/placer"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
@@ -114,9 +116,7 @@ func (r *runs) CancelImageBuild(ctx context.Context, id prego.ImageID) error {
 
 func (r *runs) RunURL(id string) string { return "http://ui/" + id }
 
-type auth struct{}
-
-func (auth) Authenticate(_ context.Context, raw string) (api.Principal, error) {
+func auth(_ context.Context, raw string) (api.Principal, error) {
 	switch raw {
 	case "operator", "viewer":
 		return api.Principal{Subject: raw, Operator: raw == "operator"}, nil
@@ -150,28 +150,32 @@ type bundle struct {
 	pool   *pgxpool.Pool
 	store  *store.Store
 	runs   *runs
-	placer *placer
 	hosts  *fakeHosts
 	router routers.Router
 	logs   *observer.ObservedLogs
 }
 
-func setup(t *testing.T, change func(*api.Deps)) *bundle {
+func setup(t *testing.T, change func(*api.Deps)) *bundle { return tapped(t, nil, change) }
+
+// tapped is setup with an API whose statements wait for tap, and fail with what it returns.
+func tapped(t *testing.T, tap func(sql string, args []any) error, change func(*api.Deps)) *bundle {
 	t.Helper()
 	core, logs := observer.New(zap.DebugLevel)
-	b := &bundle{t: t, pool: pgtest.Pool(t), runs: &runs{}, placer: &placer{}, hosts: &fakeHosts{}, logs: logs}
+	b := &bundle{t: t, pool: pgtest.Pool(t), runs: &runs{}, hosts: &fakeHosts{}, logs: logs}
 	b.store = store.New(b.pool)
+	policy := placement.DefaultPolicy()
+	policy.Mode = tenant.ModeShared
 	d := api.Deps{
-		Store: b.store, Orchestrator: b.runs, Auth: auth{}, Importer: imports{}, Log: zap.New(core), Registry: prometheus.NewRegistry(),
-		Events: b.store, Search: b.store, Quotas: b.store, Registries: store.NewRegistries(b.store, box(t)),
-		Images: b.store, ImageRuns: b.runs, Certificates: b.store, CertificateRuns: b.runs,
-		Catalog: api.CatalogDeps{Store: b.store, Runs: b.runs, Configured: server.DefaultCatalog(), StaleAfter: time.Hour},
-		Keys:    b.store, Hosts: b.store, Shell: b.hosts, Containers: b.hosts,
-		Resources: api.ResourceDeps{Store: b.store, Runs: b.runs, Environment: "test", SiteDomain: "sites.test", Locations: server.DefaultCatalog().Locations},
-		Releases:  b.store, ReleaseRuns: b.runs, AgentReleases: b.store,
-		Groups: b.store, GroupRuns: b.runs, Fleets: b.store, FleetRuns: b.runs, Rebalances: api.RebalanceDeps{Store: b.store, Usable: pack.Usable{MemoryPct: 70, DiskPct: 80}}, Tenants: b.store, TenantRuns: b.runs, Placer: b.placer, Mode: tenant.ModeShared, Periods: periods,
+		Store: b.store, Runs: b.runs, Auth: auth, Importer: imports{}, Log: zap.New(core), Registry: prometheus.NewRegistry(),
+		Registries: store.NewRegistries(b.store, box(t)), Shell: b.hosts, Containers: b.hosts,
+		Catalog:   api.CatalogDeps{Configured: server.DefaultCatalog(), StaleAfter: time.Hour},
+		Resources: api.ResourceDeps{Environment: "test", SiteDomain: "sites.test", Locations: server.DefaultCatalog().Locations},
+		Placer:    b.placer(b.store, policy), Usable: pack.Usable{MemoryPct: 70, DiskPct: 80}, Mode: tenant.ModeShared, Periods: periods,
 		Attention:     attention.Limits{DegradedAfter: time.Minute, FailedAfter: 5 * time.Minute, FreezePct: 20, FreezeMin: 10, CatalogStale: 3 * time.Hour, BackupLate: 2 * time.Hour, DrillOverdue: 24 * time.Hour},
 		RatePerSecond: 10_000, RateBurst: 10_000, Checks: []api.Check{{Name: "database", Run: b.store.Ping}},
+	}
+	if tap != nil {
+		d.Store = store.New(pgtest.Tapped(t, b.pool, tap))
 	}
 	if change != nil {
 		change(&d)
@@ -183,6 +187,14 @@ func setup(t *testing.T, change func(*api.Deps)) *bundle {
 	b.router, err = router()
 	require.NoError(t, err)
 	return b
+}
+
+// placer places on a store.
+func (b *bundle) placer(s *store.Store, p placement.Policy) *placer.Placer {
+	return &placer.Placer{
+		Store: s, Policy: p, SiteDomain: "sites.test", ReserveFor: time.Minute, Metrics: placer.NewMetrics(prometheus.NewRegistry()),
+		Wake: func(_ context.Context, id prego.TenantID) { _ = b.runs.note(context.Background(), string("wake "+id)) },
+	}
 }
 
 // document and router are read once: that takes longer than most tests do.

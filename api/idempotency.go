@@ -13,13 +13,6 @@ import (
 	"github.com/prego/prego"
 )
 
-// KeyStore stores requests that were sent with an Idempotency-Key.
-type KeyStore interface {
-	BeginRequest(ctx context.Context, subject, key string, hash []byte, lease time.Duration) (*prego.KeptAnswer, error)
-	AnswerRequest(ctx context.Context, subject, key string, a prego.KeptAnswer) error
-	EndRequest(ctx context.Context, subject, key string, refused bool) error
-}
-
 // How a repeated request is handled (x-idempotency).
 const (
 	replayed   = ""      // the stored answer is returned
@@ -82,7 +75,7 @@ func (a *API) once(next echo.HandlerFunc) echo.HandlerFunc {
 // beginRequest waits for the first request with a key.
 func (a *API) beginRequest(ctx context.Context, subject, key string, hash []byte, lease time.Duration) (*prego.KeptAnswer, error) {
 	for deadline, wait := time.Now().Add(keyPatience), 20*time.Millisecond; ; wait *= 2 {
-		kept, err := a.d.Keys.BeginRequest(ctx, subject, key, hash, lease)
+		kept, err := a.d.Store.BeginRequest(ctx, subject, key, hash, lease)
 		if prego.CodeOf(err) != prego.CodeRequestUnderWay || time.Now().Add(wait).After(deadline) {
 			return kept, err
 		}
@@ -98,18 +91,18 @@ func (a *API) beginRequest(ctx context.Context, subject, key string, hash []byte
 // cannot be used at the moment, that is done when it can, as long as the key is leased: the
 // same request would be told until then that it is under way.
 func (a *API) endRequest(c echo.Context, subject, key string, op *operation, answer *recorder, until time.Time) {
-	end := func(ctx context.Context) error { return a.d.Keys.EndRequest(ctx, subject, key, true) }
+	end := func(ctx context.Context) error { return a.d.Store.EndRequest(ctx, subject, key, true) }
 	switch {
 	case answer == nil:
 	case op.idempotency == runsAgain:
-		end = func(ctx context.Context) error { return a.d.Keys.EndRequest(ctx, subject, key, false) }
+		end = func(ctx context.Context) error { return a.d.Store.EndRequest(ctx, subject, key, false) }
 	case op.idempotency == answerOnce:
 		end = func(ctx context.Context) error {
-			return a.d.Keys.AnswerRequest(ctx, subject, key, prego.KeptAnswer{Status: http.StatusOK})
+			return a.d.Store.AnswerRequest(ctx, subject, key, prego.KeptAnswer{Status: http.StatusOK})
 		}
 	default:
 		told := prego.KeptAnswer{Status: c.Response().Status, Body: answer.body.Bytes()}
-		end = func(ctx context.Context) error { return a.d.Keys.AnswerRequest(ctx, subject, key, told) }
+		end = func(ctx context.Context) error { return a.d.Store.AnswerRequest(ctx, subject, key, told) }
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), recordWithin)
 	defer cancel()

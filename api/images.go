@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -10,23 +9,6 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
-
-// ImageStore is the part of Postgres that golden images use.
-type ImageStore interface {
-	CreateGoldenImage(ctx context.Context, g server.GoldenImage) (server.GoldenImage, error)
-	GetGoldenImage(ctx context.Context, id prego.ImageID) (server.GoldenImage, error)
-	ListGoldenImages(ctx context.Context, q prego.ListQuery) (page []server.GoldenImage, next string, err error)
-	IsGoldenImage(ctx context.Context, provider prego.InfraProviderID, providerImageID string) (bool, error)
-	RequestImageDelete(ctx context.Context, id prego.ImageID, by string) (server.GoldenImage, error)
-}
-
-// ImageRuns starts builds and deletions of images. If a start fails, the reconciler
-// repeats it: the row is what counts.
-type ImageRuns interface {
-	EnsureImageBuild(ctx context.Context, imageID prego.ImageID) (started bool, err error)
-	EnsureImageDelete(ctx context.Context, imageID prego.ImageID) (started bool, err error)
-	CancelImageBuild(ctx context.Context, imageID prego.ImageID) error
-}
 
 // BuildImage accepts a build of a golden image.
 func (a *API) BuildImage(c echo.Context, _ BuildImageParams) error {
@@ -41,7 +23,7 @@ func (a *API) BuildImage(c echo.Context, _ BuildImageParams) error {
 	if err := a.checkSpec(c.Request().Context(), prego.ProviderHetzner, in.Region, server.Spec{Image: base}); err != nil {
 		return err
 	}
-	g, err := a.d.Images.CreateGoldenImage(c.Request().Context(), server.GoldenImage{
+	g, err := a.d.Store.CreateGoldenImage(c.Request().Context(), server.GoldenImage{
 		ImageID: prego.ImageID(newID("img-")), Provider: prego.ProviderHetzner, Region: in.Region, BaseImage: base, Architecture: "x86", CreatedBy: caller(c).Subject,
 	})
 	if err != nil {
@@ -57,9 +39,9 @@ func (a *API) BuildImage(c echo.Context, _ BuildImageParams) error {
 func (a *API) startImage(c echo.Context, g server.GoldenImage) {
 	ctx, cancel := startContext(c)
 	defer cancel()
-	id, start := server.ImageBuildWorkflowID(g.ImageID), a.d.ImageRuns.EnsureImageBuild
+	id, start := server.ImageBuildWorkflowID(g.ImageID), a.d.Runs.EnsureImageBuild
 	if g.Status == server.ImageDeleting {
-		id, start = server.ImageDeleteWorkflowID(g.ImageID), a.d.ImageRuns.EnsureImageDelete
+		id, start = server.ImageDeleteWorkflowID(g.ImageID), a.d.Runs.EnsureImageDelete
 	}
 	if _, err := start(ctx, g.ImageID); err != nil {
 		a.notStarted(c, id, err)
@@ -68,17 +50,17 @@ func (a *API) startImage(c echo.Context, g server.GoldenImage) {
 
 // GetImage shows a golden image.
 func (a *API) GetImage(c echo.Context, id ImageID) error {
-	return show(c, a.d.Images.GetGoldenImage, id, imageView)
+	return show(c, a.d.Store.GetGoldenImage, id, imageView)
 }
 
 // ListImages shows a page of golden images, newest first.
 func (a *API) ListImages(c echo.Context, _ ListImagesParams) error {
-	return list(c, "images", a.d.Images.ListGoldenImages, imageView)
+	return list(c, "images", a.d.Store.ListGoldenImages, imageView)
 }
 
 // DeleteImage deletes a golden image, or cancels its build.
 func (a *API) DeleteImage(c echo.Context, id ImageID) error {
-	g, err := a.d.Images.RequestImageDelete(c.Request().Context(), id, caller(c).Subject)
+	g, err := a.d.Store.RequestImageDelete(c.Request().Context(), id, caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -86,7 +68,7 @@ func (a *API) DeleteImage(c echo.Context, id ImageID) error {
 	case server.ImageBuilding, server.ImageVerifying:
 		ctx, cancel := startContext(c)
 		defer cancel()
-		if err := a.d.ImageRuns.CancelImageBuild(ctx, id); err != nil {
+		if err := a.d.Runs.CancelImageBuild(ctx, id); err != nil {
 			a.d.Log.Warn("build not cancelled", zap.String("image_id", string(id)), zap.String("error", prego.Redact(err.Error())))
 			return prego.Errorf(prego.CodeNotReady, "the workflow engine does not answer; try again")
 		}

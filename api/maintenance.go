@@ -54,7 +54,7 @@ func (a *API) maintenanceAccepted(c echo.Context, d server.Maintenance) error {
 	if !d.Status.Ended() {
 		ctx, cancel := startContext(c)
 		defer cancel()
-		if err := a.d.Orchestrator.WakeMaintenance(ctx, d.ServerID); err != nil {
+		if err := a.d.Runs.WakeMaintenance(ctx, d.ServerID); err != nil {
 			a.notStarted(c, server.MaintenanceWorkflowID(d.ServerID), err)
 		}
 	}
@@ -85,7 +85,7 @@ func (a *API) showMaintenance(c echo.Context, d server.Maintenance, status int) 
 		ServerId: string(d.ServerID), Number: d.Number, Kind: MaintenanceKind(d.Kind), Status: MaintenanceStatus(d.Status), Reason: optional(d.Reason), Message: optional(d.Message), Why: optional(d.Why),
 		RequestedBy: d.RequestedBy, KeepTenants: d.KeepTenants, ServerType: optional(d.ServerType), Wave: optional(string(d.Wave)), Total: d.Total, Left: d.Left, TenantsTotal: d.TenantsTotal, TenantsLeft: d.TenantsLeft, DeadlineAt: utc(d.DeadlineAt), ReplacementId: optional(string(d.ReplacementID)),
 		CancelRequestedAt: utc(d.CancelRequestedAt), CreatedAt: d.CreatedAt.UTC(), StartedAt: utc(d.StartedAt), FinishedAt: utc(d.FinishedAt), Instances: []RemainingInstance{},
-		WorkflowId: run, RunUrl: optional(a.d.Orchestrator.RunURL(run)), Operation: *a.operation(c, run),
+		WorkflowId: run, RunUrl: optional(a.d.Runs.RunURL(run)), Operation: *a.operation(c, run),
 	}
 	if p := d.Patched; p != nil {
 		out.Patched = &PatchedServer{Installed: p.Installed, Packages: packageUpdates(p.Packages)}

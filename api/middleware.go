@@ -85,7 +85,7 @@ func (a *API) principal(r *http.Request) (Principal, error) {
 	if !ok || !strings.EqualFold(scheme, "bearer") || raw == "" {
 		return Principal{}, prego.Errorf(prego.CodeUnauthenticated, "a bearer token is required")
 	}
-	p, err := a.d.Auth.Authenticate(r.Context(), raw)
+	p, err := a.d.Auth(r.Context(), raw)
 	if err != nil {
 		return Principal{}, err
 	}

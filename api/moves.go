@@ -40,13 +40,13 @@ func (a *API) CreateMove(c echo.Context, tenantID TenantID, _ CreateMoveParams) 
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	m, err := a.d.Resources.Store.RequestMove(c.Request().Context(), tenant.MoveAsked{
+	m, err := a.d.Store.RequestMove(c.Request().Context(), tenant.MoveAsked{
 		ID: prego.MoveID(newID("mov-")), TenantID: tenantID, To: in.To, Shard: in.Shard, Pool: in.Pool, Region: in.Region, Why: in.Reason, By: caller(c).Subject,
 	})
 	if err != nil {
 		return err
 	}
-	a.startRun(c, a.d.Resources.Runs.StartMove, m.OrgID, string(m.MoveID), tenant.MoveWorkflowID(m.MoveID))
+	a.startRun(c, a.d.Runs.StartMove, m.OrgID, string(m.MoveID), tenant.MoveWorkflowID(m.MoveID))
 	out := moveView(m)
 	out.Operation = a.operation(c, out.WorkflowId)
 	return c.JSON(http.StatusAccepted, out)
@@ -54,24 +54,24 @@ func (a *API) CreateMove(c echo.Context, tenantID TenantID, _ CreateMoveParams) 
 
 // ListMoves shows a page of a tenant's moves.
 func (a *API) ListMoves(c echo.Context, tenant TenantID, _ ListMovesParams) error {
-	return within(c, a.d.Tenants.GetTenant, "moves", a.d.Resources.Store.ListMoves, moveView, "tenant_id", string(tenant))
+	return within(c, a.d.Store.GetTenant, "moves", a.d.Store.ListMoves, moveView, "tenant_id", string(tenant))
 }
 
 // GetMove shows a move.
 func (a *API) GetMove(c echo.Context, tenant TenantID, id MoveInPath) error {
-	m, err := a.d.Resources.Store.GetMove(c.Request().Context(), tenant, id)
+	m, err := a.d.Store.GetMove(c.Request().Context(), tenant, id)
 	return answer(c, http.StatusOK, m, err, moveView)
 }
 
 // CancelMove has a move undone that has not switched.
 func (a *API) CancelMove(c echo.Context, tenantID TenantID, id MoveInPath) error {
-	m, err := a.d.Resources.Store.CancelMove(c.Request().Context(), tenantID, id)
+	m, err := a.d.Store.CancelMove(c.Request().Context(), tenantID, id)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := startContext(c)
 	defer cancel()
-	if err := a.d.Resources.Runs.CancelMove(ctx, id); err != nil {
+	if err := a.d.Runs.CancelMove(ctx, id); err != nil {
 		a.notStarted(c, tenant.MoveWorkflowID(id), err) // a look starts a run that reads the row
 	}
 	out := moveView(m)

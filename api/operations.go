@@ -36,7 +36,7 @@ func (a *API) notStarted(c echo.Context, workflowID string, err error) {
 func (a *API) Reconcile(c echo.Context, _ ReconcileParams) error {
 	ctx, cancel := startContext(c)
 	defer cancel()
-	id, err := a.d.Orchestrator.StartReconcile(ctx)
+	id, err := a.d.Runs.StartReconcile(ctx)
 	if err != nil {
 		a.d.Log.Warn("reconciliation not started", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
 		return prego.Errorf(prego.CodeNotReady, "the workflow engine does not answer; try again")

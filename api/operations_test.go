@@ -167,13 +167,13 @@ func serve(t *testing.T, drain time.Duration) (stop func(), let chan struct{}, a
 	t.Helper()
 	let = make(chan struct{})
 	entered := make(chan struct{})
-	b := setup(t, func(d *api.Deps) {
-		d.Store = broken{d.Store, func(ctx context.Context) error {
+	b := tapped(t, func(sql string, _ []any) error {
+		if strings.Contains(sql, "FROM servers") {
 			close(entered)
 			<-let
-			return nil
-		}}
-	})
+		}
+		return nil
+	}, nil)
 	_, _, err := b.store.CreateServer(context.Background(), server.CreateRequest{ServerID: "app-1", Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner}, "test")
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

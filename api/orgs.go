@@ -20,7 +20,7 @@ func (a *API) PutOrg(c echo.Context, id OrgID, _ PutOrgParams) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	org, err := a.d.Tenants.PutOrg(c.Request().Context(), id, in, caller(c).Subject, ifMatch(c)...)
+	org, err := a.d.Store.PutOrg(c.Request().Context(), id, in, caller(c).Subject, ifMatch(c)...)
 	if err != nil {
 		return err
 	}
@@ -29,10 +29,10 @@ func (a *API) PutOrg(c echo.Context, id OrgID, _ PutOrgParams) error {
 
 // GetOrg shows an org.
 func (a *API) GetOrg(c echo.Context, id OrgID, _ GetOrgParams) error {
-	return a.showTagged(c, prego.ReplaceableOrg, []any{id}, func() error { return show(c, a.d.Tenants.GetOrg, id, orgView) })
+	return a.showTagged(c, prego.ReplaceableOrg, []any{id}, func() error { return show(c, a.d.Store.GetOrg, id, orgView) })
 }
 
 // ListOrgs shows a page of orgs, by id.
 func (a *API) ListOrgs(c echo.Context, _ ListOrgsParams) error {
-	return list(c, "orgs", a.d.Tenants.ListOrgs, orgView)
+	return list(c, "orgs", a.d.Store.ListOrgs, orgView)
 }

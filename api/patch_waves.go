@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -9,14 +8,6 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
-
-// PatchWaveStore reads waves of security updates.
-type PatchWaveStore interface {
-	GetPatchWave(ctx context.Context, id prego.PatchWaveID) (server.PatchWave, error)
-	ListPatchWaves(ctx context.Context, q prego.ListQuery) (page []server.PatchWave, next string, err error)
-	PatchWaveServers(ctx context.Context, id prego.PatchWaveID) ([]server.PatchWaveServer, error)
-	PatchWaveSteps(ctx context.Context, id prego.PatchWaveID) ([]server.PatchWaveStep, error)
-}
 
 // ListPatchWaves shows a page of waves.
 func (a *API) ListPatchWaves(c echo.Context, _ ListPatchWavesParams) error {

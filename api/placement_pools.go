@@ -32,7 +32,7 @@ func (a *API) CreatePlacementPool(c echo.Context, _ CreatePlacementPoolParams) e
 	if err := constraint.Validate(""); err != nil {
 		return err
 	}
-	p, created, err := a.d.Tenants.CreatePlacementPool(c.Request().Context(), in.Name, constraint, caller(c).Subject)
+	p, created, err := a.d.Store.CreatePlacementPool(c.Request().Context(), in.Name, constraint, caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func (a *API) CreatePlacementPool(c echo.Context, _ CreatePlacementPoolParams) e
 
 // ListPlacementPools shows a page of pools, by name.
 func (a *API) ListPlacementPools(c echo.Context, _ ListPlacementPoolsParams) error {
-	return list(c, "placement_pools", a.d.Tenants.ListPlacementPools, placementPool)
+	return list(c, "placement_pools", a.d.Store.ListPlacementPools, placementPool)
 }
 
 // GetPlacementPool shows a pool and its associated orgs.
@@ -50,11 +50,11 @@ func (a *API) GetPlacementPool(c echo.Context, pool PlacementPoolInPath) error {
 	if _, err := a.tag(c, prego.ReplaceablePlacementPool, pool); err != nil {
 		return err
 	}
-	p, err := a.d.Tenants.GetPlacementPool(ctx, pool)
+	p, err := a.d.Store.GetPlacementPool(ctx, pool)
 	if err != nil {
 		return err
 	}
-	orgs, err := a.d.Tenants.PlacementPoolOrgs(ctx, pool, shownOrgs)
+	orgs, err := a.d.Store.PlacementPoolOrgs(ctx, pool, shownOrgs)
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (a *API) PutPlacementPool(c echo.Context, pool PlacementPoolInPath, _ PutPl
 	if err := in.Validate(""); err != nil {
 		return err
 	}
-	p, err := a.d.Tenants.PutPlacementPool(c.Request().Context(), pool, in, caller(c).Subject, ifMatch(c)...)
+	p, err := a.d.Store.PutPlacementPool(c.Request().Context(), pool, in, caller(c).Subject, ifMatch(c)...)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (a *API) PutPlacementPool(c echo.Context, pool PlacementPoolInPath, _ PutPl
 
 // DeletePlacementPool deletes an unused pool.
 func (a *API) DeletePlacementPool(c echo.Context, pool PlacementPoolInPath) error {
-	return noContent(c, a.d.Tenants.DeletePlacementPool(c.Request().Context(), pool))
+	return noContent(c, a.d.Store.DeletePlacementPool(c.Request().Context(), pool))
 }
 
 // SetDefaultPlacementPool makes a pool the default of orgs without an associated one.
@@ -98,7 +98,7 @@ func (a *API) UnsetDefaultPlacementPool(c echo.Context, pool PlacementPoolInPath
 }
 
 func (a *API) defaultPool(c echo.Context, pool string, on bool) error {
-	p, err := a.d.Tenants.SetDefaultPool(c.Request().Context(), pool, on, caller(c).Subject)
+	p, err := a.d.Store.SetDefaultPool(c.Request().Context(), pool, on, caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (a *API) ListOrgPlacementPools(c echo.Context, org OrgID) error {
 }
 
 func (a *API) orgPools(c echo.Context, org prego.OrgID) error {
-	pools, err := a.d.Tenants.OrgPlacementPools(c.Request().Context(), org)
+	pools, err := a.d.Store.OrgPlacementPools(c.Request().Context(), org)
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (a *API) orgPools(c echo.Context, org prego.OrgID) error {
 
 // AssociatePlacementPool applies a pool to an org's tenants.
 func (a *API) AssociatePlacementPool(c echo.Context, org OrgID, pool PlacementPoolInPath) error {
-	if err := a.d.Tenants.AssociatePool(c.Request().Context(), org, pool, caller(c).Subject); err != nil {
+	if err := a.d.Store.AssociatePool(c.Request().Context(), org, pool, caller(c).Subject); err != nil {
 		return err
 	}
 	return a.orgPools(c, org)
@@ -135,7 +135,7 @@ func (a *API) AssociatePlacementPool(c echo.Context, org OrgID, pool PlacementPo
 
 // DissociatePlacementPool stops applying a pool to an org's tenants.
 func (a *API) DissociatePlacementPool(c echo.Context, org OrgID, pool PlacementPoolInPath) error {
-	if err := a.d.Tenants.DissociatePool(c.Request().Context(), org, pool); err != nil {
+	if err := a.d.Store.DissociatePool(c.Request().Context(), org, pool); err != nil {
 		return err
 	}
 	return a.orgPools(c, org)

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -35,29 +36,43 @@ func TestSimulate(t *testing.T) {
 	require.Equal(t, 1, lines[0].Decision.RejectedCounts["memory_pct"])
 	require.Equal(t, placement.AwaitingCapacity, lines[1].Outcome, "decided after the first one, whose pool is full now")
 	require.Equal(t, prego.CodeInsufficientResources, lines[1].Code)
-	require.Empty(t, b.placer.simulated, "the live fleet is not looked at")
 
 	for _, body := range []string{`{"requests":` + two + `}`, `{"requests":` + two + `,"fleet":null}`} {
 		resp, answer := b.do("POST", "/v1/placements/simulate", "operator", js, body)
 		require.Equal(t, 200, resp.StatusCode, "%s", answer)
-		require.Len(t, as[api.SimulationResult](t, answer).Results, 2)
+		live := as[api.SimulationResult](t, answer).Results
+		require.Len(t, live, 2)
+		require.Equal(t, placement.AwaitingCapacity, live[0].Outcome, "the live fleet is empty")
 	}
-	require.Len(t, b.placer.simulated, 4)
-	require.Equal(t, "DE", b.placer.simulated[0].DataResidency)
 	require.Zero(t, b.rows())
+}
+
+// fleet adds active servers: of apps, shards and pools, named so.
+func (b *bundle) fleet(ids ...prego.ServerID) {
+	b.t.Helper()
+	for _, id := range ids {
+		kind, _, _ := strings.Cut(string(id), "-")
+		role := map[string]prego.Role{"app": prego.RoleApp, "db": prego.RoleDBShard, "redis": prego.RoleRedisPool}[kind]
+		_, err := b.store.RequestFleetServer(b.t.Context(), server.Wanted{ServerID: id, Role: role, Region: "eu", Provider: "hetzner"}, "test")
+		require.NoError(b.t, err)
+		b.sql(`UPDATE servers SET status = 'active', agent_status = 'connected', memory_pct = 20, active_at = now() WHERE server_id = $1`, id)
+	}
 }
 
 func TestOverride(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	resp, body := b.do("POST", "/internal/placement-overrides", "operator", js, `{"tenant_id":"t-1","force_app_server_id":"app-1","reason":" colocate "}`)
+	b.org("acme", "")
+	b.fleet("app-1", "db-1", "redis-1")
+	id := b.tenant(`{"slug":"one","org_id":"acme","region":"eu","plan":"starter"}`)
+	resp, body := b.do("POST", "/internal/placement-overrides", "operator", js, `{"tenant_id":"`+id+`","force_app_server_id":"app-1","reason":" colocate "}`)
 	require.Equal(t, 200, resp.StatusCode, "%s", body)
 	line := as[placement.Line](t, body)
-	require.Equal(t, "t-1", string(line.TenantID))
+	require.Equal(t, id, string(line.TenantID))
 	require.Equal(t, "app-1", string(line.AppServerID))
 	require.Equal(t, placement.Manual, line.Decision.Algorithm)
 	require.Equal(t, "manual: colocate", line.Decision.SelectionReason)
-	require.Equal(t, []string{"operator t-1"}, b.placer.overrides)
+	require.Contains(t, b.runs.asked(), "wake "+id)
 }
 
 func TestPools(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 // ListSitePools shows the site pool of each app server.
 func (a *API) ListSitePools(c echo.Context, p ListSitePoolsParams) error {
 	return every(c, "site_pools", func(ctx context.Context) ([]tenant.SitePool, error) {
-		return a.d.Tenants.ListSitePools(ctx, deref(p.Region))
+		return a.d.Store.ListSitePools(ctx, deref(p.Region))
 	}, sitePoolView)
 }
 
@@ -33,7 +33,7 @@ func (a *API) RefillSitePool(c echo.Context, id ServerID, _ RefillSitePoolParams
 	}
 	ctx, cancel := startContext(c)
 	defer cancel()
-	run, err := a.d.TenantRuns.StartRefill(ctx, id)
+	run, err := a.d.Runs.StartRefill(ctx, id)
 	if err != nil {
 		a.d.Log.Warn("refill not started", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
 		return prego.Errorf(prego.CodeNotReady, "the workflow engine does not answer; try again")
@@ -43,7 +43,7 @@ func (a *API) RefillSitePool(c echo.Context, id ServerID, _ RefillSitePoolParams
 
 // ListSitePoolPolicies shows how many sites are kept.
 func (a *API) ListSitePoolPolicies(c echo.Context) error {
-	return every(c, "site_pool_policies", a.d.Tenants.SitePoolPolicies, sitePoolPolicy)
+	return every(c, "site_pool_policies", a.d.Store.SitePoolPolicies, sitePoolPolicy)
 }
 
 func sitePoolPolicy(p tenant.SitePoolPolicy) SitePoolPolicy {
@@ -53,7 +53,7 @@ func sitePoolPolicy(p tenant.SitePoolPolicy) SitePoolPolicy {
 // GetSitePoolPolicy shows how many sites are kept for a plan.
 func (a *API) GetSitePoolPolicy(c echo.Context, plan PlanInPath, _ GetSitePoolPolicyParams) error {
 	return a.showTagged(c, prego.ReplaceableSitePoolPolicy, []any{plan}, func() error {
-		all, err := a.d.Tenants.SitePoolPolicies(c.Request().Context())
+		all, err := a.d.Store.SitePoolPolicies(c.Request().Context())
 		p, err := among(all, err, func(p tenant.SitePoolPolicy) bool { return p.Plan == plan })
 		return answer(c, http.StatusOK, p, err, sitePoolPolicy)
 	})
@@ -69,7 +69,7 @@ func (a *API) PutSitePoolPolicy(c echo.Context, plan PlanInPath, _ PutSitePoolPo
 		return prego.Invalid("target", "must be at least low_watermark")
 	}
 	p := tenant.SitePoolPolicy{Plan: plan, LowWatermark: in.LowWatermark, Target: in.Target, SLOSeconds: in.SloSeconds}
-	if err := a.d.Tenants.PutSitePoolPolicy(c.Request().Context(), p, ifMatch(c)...); err != nil {
+	if err := a.d.Store.PutSitePoolPolicy(c.Request().Context(), p, ifMatch(c)...); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, sitePoolPolicy(p))
@@ -77,7 +77,7 @@ func (a *API) PutSitePoolPolicy(c echo.Context, plan PlanInPath, _ PutSitePoolPo
 
 // ListWarmPools shows the warm server pools.
 func (a *API) ListWarmPools(c echo.Context) error {
-	return every(c, "warm_pools", a.d.Tenants.ListWarmPools, warmPoolView)
+	return every(c, "warm_pools", a.d.Store.ListWarmPools, warmPoolView)
 }
 
 // GetWarmPool shows one warm pool.
@@ -85,7 +85,7 @@ func (a *API) GetWarmPool(c echo.Context, region RegionInPath, plan PlanInPath) 
 	if _, err := a.tag(c, prego.ReplaceableWarmPool, region, plan); err != nil {
 		return err
 	}
-	all, err := a.d.Tenants.ListWarmPools(c.Request().Context())
+	all, err := a.d.Store.ListWarmPools(c.Request().Context())
 	p, err := among(all, err, func(p tenant.WarmPool) bool { return p.Region == region && p.Plan == plan })
 	return answer(c, http.StatusOK, p, err, warmPoolView)
 }
@@ -97,12 +97,12 @@ func (a *API) PutWarmPool(c echo.Context, region RegionInPath, plan PlanInPath, 
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if err := a.d.Tenants.PutWarmPool(c.Request().Context(), region, plan, in.Target, caller(c).Subject, ifMatch(c)...); err != nil {
+	if err := a.d.Store.PutWarmPool(c.Request().Context(), region, plan, in.Target, caller(c).Subject, ifMatch(c)...); err != nil {
 		return err
 	}
 	ctx, cancel := startContext(c)
 	defer cancel()
-	run, err := a.d.TenantRuns.StartWarmPool(ctx, region, plan)
+	run, err := a.d.Runs.StartWarmPool(ctx, region, plan)
 	if err != nil {
 		run = ""
 		a.notStarted(c, "warm-pool", err)
@@ -114,7 +114,7 @@ func (a *API) PutWarmPool(c echo.Context, region RegionInPath, plan PlanInPath, 
 
 // ListScalingEvents shows what made the fleet grow.
 func (a *API) ListScalingEvents(c echo.Context, _ ListScalingEventsParams) error {
-	return list(c, "scaling_events", a.d.Tenants.ListScalingEvents, a.scalingEventView)
+	return list(c, "scaling_events", a.d.Store.ListScalingEvents, a.scalingEventView)
 }
 
 func sitePoolView(v tenant.SitePool) SitePool {
@@ -134,7 +134,7 @@ func warmPoolView(p tenant.WarmPool) WarmPool {
 func (a *API) scalingEventView(e tenant.ScalingEvent) ScalingEvent {
 	return ScalingEvent{
 		Id: e.EventID, Region: e.Region, Role: e.Role, Trigger: ScalingEventTrigger(e.Trigger), Waiting: e.Waiting,
-		Requested: e.Requested, Made: e.Made, ServerIds: prego.Strings(e.ServerIDs), WorkflowId: e.WorkflowID, RunUrl: optional(a.d.Orchestrator.RunURL(e.WorkflowID)),
+		Requested: e.Requested, Made: e.Made, ServerIds: prego.Strings(e.ServerIDs), WorkflowId: e.WorkflowID, RunUrl: optional(a.d.Runs.RunURL(e.WorkflowID)),
 		Message: optional(e.Message), CreatedAt: e.CreatedAt.UTC(), FinishedAt: utc(e.FinishedAt),
 	}
 }

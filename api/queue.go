@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"net/http"
 	"slices"
 	"strconv"
@@ -11,11 +10,6 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
 )
-
-// QueueStore reads who waits for capacity.
-type QueueStore interface {
-	Queue(ctx context.Context) (placement.Queue, error)
-}
 
 // ListQueue shows who waits for capacity, in the order in which they are served. A cursor is
 // how many were before the page: the queue moves on meanwhile.

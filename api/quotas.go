@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"net/http"
 	"strings"
 
@@ -10,34 +9,16 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
-	"github.com/prego/prego/workload"
 )
-
-// QuotaStore is the part of Postgres that quotas, events, apps and envs use.
-type QuotaStore interface {
-	OrgQuotas(ctx context.Context, org prego.OrgID) ([]org.Quota, error)
-	SetQuota(ctx context.Context, org prego.OrgID, d quota.Dimension, limit float64, by, reason string, match ...string) (org.Quota, error)
-	UnsetQuota(ctx context.Context, org prego.OrgID, d quota.Dimension, by, reason string) (org.Quota, error)
-	ListOrgEvents(ctx context.Context, q prego.ListQuery) (page []org.Event, next string, err error)
-
-	CreateApp(ctx context.Context, a workload.App, key string) (app workload.App, created bool, err error)
-	GetApp(ctx context.Context, id string) (workload.App, error)
-	ListApps(ctx context.Context, q prego.ListQuery) (page []workload.App, next string, err error)
-	DeleteApp(ctx context.Context, id, by string) error
-	CreateEnv(ctx context.Context, e workload.Env, key string) (env workload.Env, created bool, err error)
-	GetEnv(ctx context.Context, id string) (workload.Env, error)
-	ListEnvs(ctx context.Context, q prego.ListQuery) (page []workload.Env, next string, err error)
-	DeleteEnv(ctx context.Context, id, by string) error
-}
 
 // ListOrgQuotas shows what an org may use, and what it uses.
 func (a *API) ListOrgQuotas(c echo.Context, id OrgID) error {
 	ctx := c.Request().Context()
-	org, err := a.d.Tenants.GetOrg(ctx, id)
+	org, err := a.d.Store.GetOrg(ctx, id)
 	if err != nil {
 		return err
 	}
-	quotas, err := a.d.Quotas.OrgQuotas(ctx, id)
+	quotas, err := a.d.Store.OrgQuotas(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -62,7 +43,7 @@ func (a *API) GetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath) e
 	if _, err := a.tag(c, prego.ReplaceableQuota, id, dimension); err != nil {
 		return err
 	}
-	all, err := a.d.Quotas.OrgQuotas(c.Request().Context(), id)
+	all, err := a.d.Store.OrgQuotas(c.Request().Context(), id)
 	q, err := among(all, err, func(q org.Quota) bool { return q.Dimension == dimension })
 	return answer(c, http.StatusOK, q, err, quotaView)
 }
@@ -77,7 +58,7 @@ func (a *API) SetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath, _
 	if err := quota.ValidateLimit(d, in.Limit); err != nil {
 		return err
 	}
-	q, err := a.d.Quotas.SetQuota(c.Request().Context(), id, d, in.Limit+0, caller(c).Subject, strings.TrimSpace(in.Reason), ifMatch(c)...) // -0 is 0
+	q, err := a.d.Store.SetQuota(c.Request().Context(), id, d, in.Limit+0, caller(c).Subject, strings.TrimSpace(in.Reason), ifMatch(c)...) // -0 is 0
 	if err != nil {
 		return err
 	}
@@ -91,7 +72,7 @@ func (a *API) UnsetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath)
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	q, err := a.d.Quotas.UnsetQuota(c.Request().Context(), id, d, caller(c).Subject, strings.TrimSpace(deref(in.Reason)))
+	q, err := a.d.Store.UnsetQuota(c.Request().Context(), id, d, caller(c).Subject, strings.TrimSpace(deref(in.Reason)))
 	if err != nil {
 		return err
 	}
@@ -100,7 +81,7 @@ func (a *API) UnsetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath)
 
 // ListOrgEvents shows a page of an org's events, newest first.
 func (a *API) ListOrgEvents(c echo.Context, id OrgID, _ ListOrgEventsParams) error {
-	return within(c, a.d.Tenants.GetOrg, "events", a.d.Quotas.ListOrgEvents, eventView, "org_id", id)
+	return within(c, a.d.Store.GetOrg, "events", a.d.Store.ListOrgEvents, eventView, "org_id", id)
 }
 
 func eventView(e org.Event) OrgEvent {

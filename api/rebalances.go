@@ -12,24 +12,6 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// RebalanceStore holds packing plans that are carried out.
-type RebalanceStore interface {
-	CatalogStore
-	PackedFleet(ctx context.Context, region prego.Region) (server.PackedFleet, error)
-	StartRebalance(ctx context.Context, id prego.RebalanceID, in server.RebalanceRequest, by string) (server.Rebalance, error)
-	GetRebalance(ctx context.Context, id prego.RebalanceID) (server.Rebalance, error)
-	RebalanceMoves(ctx context.Context, id prego.RebalanceID, all bool, limit int) ([]server.RebalanceMove, error)
-	ListRebalances(ctx context.Context, q prego.ListQuery) (page []server.Rebalance, next string, err error)
-	CancelRebalance(ctx context.Context, id prego.RebalanceID) (server.Rebalance, error)
-}
-
-// RebalanceDeps are what packing plans are made from.
-type RebalanceDeps struct {
-	Store RebalanceStore
-	// Usable is how much of a server tenants may take.
-	Usable pack.Usable
-}
-
 // shownMoves bounds the moves that are shown with a rebalance.
 const shownMoves = 200
 
@@ -46,7 +28,7 @@ func (a *API) PlanPacking(c echo.Context, _ PlanPackingParams) error {
 	if err != nil {
 		return err
 	}
-	plan, err := pack.Plan(f, catalogs, a.d.Rebalances.Usable, in, time.Now().UTC())
+	plan, err := pack.Plan(f, catalogs, a.d.Usable, in, time.Now().UTC())
 	if err != nil {
 		return err
 	}
@@ -55,7 +37,7 @@ func (a *API) PlanPacking(c echo.Context, _ PlanPackingParams) error {
 
 // packedFleet reads what packing plans are made from.
 func (a *API) packedFleet(ctx context.Context, region prego.Region) (f server.PackedFleet, catalogs map[prego.InfraProviderID]server.CatalogState, err error) {
-	if f, err = a.d.Rebalances.Store.PackedFleet(ctx, region); err != nil {
+	if f, err = a.d.Store.PackedFleet(ctx, region); err != nil {
 		return f, nil, err
 	}
 	catalogs = map[prego.InfraProviderID]server.CatalogState{}
@@ -63,7 +45,7 @@ func (a *API) packedFleet(ctx context.Context, region prego.Region) (f server.Pa
 		if _, read := catalogs[s.InfraProvider]; read {
 			continue
 		}
-		if catalogs[s.InfraProvider], err = a.d.Rebalances.Store.ProviderCatalog(ctx, s.InfraProvider); err != nil {
+		if catalogs[s.InfraProvider], err = a.d.Store.ProviderCatalog(ctx, s.InfraProvider); err != nil {
 			return f, nil, err
 		}
 	}
@@ -79,7 +61,7 @@ func (a *API) CreateRebalance(c echo.Context, _ CreateRebalanceParams) error {
 	if err := in.Validate(); err != nil {
 		return err
 	}
-	r, err := a.d.Rebalances.Store.StartRebalance(c.Request().Context(), prego.RebalanceID(newID("reb-")), in, caller(c).Subject)
+	r, err := a.d.Store.StartRebalance(c.Request().Context(), prego.RebalanceID(newID("reb-")), in, caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -88,12 +70,12 @@ func (a *API) CreateRebalance(c echo.Context, _ CreateRebalanceParams) error {
 
 // ListRebalances shows a page of rebalances.
 func (a *API) ListRebalances(c echo.Context, _ ListRebalancesParams) error {
-	return list(c, "rebalances", a.d.Rebalances.Store.ListRebalances, rebalanceView)
+	return list(c, "rebalances", a.d.Store.ListRebalances, rebalanceView)
 }
 
 // GetRebalance shows a rebalance.
 func (a *API) GetRebalance(c echo.Context, id prego.RebalanceID) error {
-	r, err := a.d.Rebalances.Store.GetRebalance(c.Request().Context(), id)
+	r, err := a.d.Store.GetRebalance(c.Request().Context(), id)
 	if err != nil {
 		return err
 	}
@@ -102,7 +84,7 @@ func (a *API) GetRebalance(c echo.Context, id prego.RebalanceID) error {
 
 // CancelRebalance begins nothing more.
 func (a *API) CancelRebalance(c echo.Context, id prego.RebalanceID) error {
-	r, err := a.d.Rebalances.Store.CancelRebalance(c.Request().Context(), id)
+	r, err := a.d.Store.CancelRebalance(c.Request().Context(), id)
 	if err != nil {
 		return err
 	}
@@ -110,7 +92,7 @@ func (a *API) CancelRebalance(c echo.Context, id prego.RebalanceID) error {
 }
 
 func (a *API) showRebalance(c echo.Context, status int, r server.Rebalance) error {
-	moves, err := a.d.Rebalances.Store.RebalanceMoves(c.Request().Context(), r.RebalanceID, false, shownMoves)
+	moves, err := a.d.Store.RebalanceMoves(c.Request().Context(), r.RebalanceID, false, shownMoves)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"net/http"
 	"strings"
 
@@ -10,19 +9,6 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
-
-// RegistryStore holds encrypted registry credentials, and image digests. Passwords are
-// written here, and never read.
-type RegistryStore interface {
-	PutRegistry(ctx context.Context, host, username, password, by string, match ...string) (server.Registry, error)
-	GetRegistry(ctx context.Context, host string) (server.Registry, error)
-	ListRegistries(ctx context.Context) ([]server.Registry, error)
-	DeleteRegistry(ctx context.Context, host string) error
-	// RotateRegistries re-encrypts all passwords with the current master key.
-	RotateRegistries(ctx context.Context) error
-	ListImageDigests(ctx context.Context) ([]server.ImageDigest, error)
-	DeleteImageDigest(ctx context.Context, image string) error
-}
 
 func registryView(r server.Registry) Registry {
 	return Registry{

@@ -6,27 +6,8 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
-
-// ReleaseStore is the part of Postgres that holds releases of the stack.
-type ReleaseStore interface {
-	CreateStackRelease(ctx context.Context, r server.CreateStackReleaseRequest, by string) (server.StackRelease, error)
-	GetStackRelease(ctx context.Context, name server.StackReleaseName) (server.StackRelease, error)
-	ListStackReleases(ctx context.Context, q prego.ListQuery) (page []server.StackRelease, next string, err error)
-	StackReleaseServers(ctx context.Context, name server.StackReleaseName) ([]server.BenchUpdate, error)
-	StartStackRelease(ctx context.Context, name server.StackReleaseName, by string) (server.StackRelease, error)
-	PauseStackRelease(ctx context.Context, name server.StackReleaseName, by string) (server.StackRelease, error)
-	ResumeStackRelease(ctx context.Context, name server.StackReleaseName, by string) (server.StackRelease, error)
-	CancelStackRelease(ctx context.Context, name server.StackReleaseName, by string) (server.StackRelease, error)
-}
-
-// ReleaseRuns wakes the run of a release. If that fails, a look does it later: the row is what
-// counts.
-type ReleaseRuns interface {
-	WakeStackRelease(ctx context.Context, name server.StackReleaseName) error
-}
 
 // CreateRelease keeps what is to be rolled out.
 func (a *API) CreateRelease(c echo.Context, _ CreateReleaseParams) error {
@@ -37,18 +18,18 @@ func (a *API) CreateRelease(c echo.Context, _ CreateReleaseParams) error {
 	if err := in.Validate(); err != nil {
 		return err
 	}
-	r, err := a.d.Releases.CreateStackRelease(c.Request().Context(), in, caller(c).Subject)
+	r, err := a.d.Store.CreateStackRelease(c.Request().Context(), in, caller(c).Subject)
 	return answer(c, http.StatusCreated, r, err, a.releaseView)
 }
 
 // ListReleases shows a page of releases, newest first.
 func (a *API) ListReleases(c echo.Context, _ ListReleasesParams) error {
-	return list(c, "releases", a.d.Releases.ListStackReleases, a.releaseView)
+	return list(c, "releases", a.d.Store.ListStackReleases, a.releaseView)
 }
 
 // GetRelease shows a release with its servers.
 func (a *API) GetRelease(c echo.Context, name StackReleaseName) error {
-	r, err := a.d.Releases.GetStackRelease(c.Request().Context(), name)
+	r, err := a.d.Store.GetStackRelease(c.Request().Context(), name)
 	if err != nil {
 		return err
 	}
@@ -57,22 +38,22 @@ func (a *API) GetRelease(c echo.Context, name StackReleaseName) error {
 
 // StartRelease rolls a release out.
 func (a *API) StartRelease(c echo.Context, name StackReleaseName, _ StartReleaseParams) error {
-	return a.steerRelease(c, name, a.d.Releases.StartStackRelease)
+	return a.steerRelease(c, name, a.d.Store.StartStackRelease)
 }
 
 // PauseRelease lets no more servers begin.
 func (a *API) PauseRelease(c echo.Context, name StackReleaseName, _ PauseReleaseParams) error {
-	return a.steerRelease(c, name, a.d.Releases.PauseStackRelease)
+	return a.steerRelease(c, name, a.d.Store.PauseStackRelease)
 }
 
 // ResumeRelease goes on with a release.
 func (a *API) ResumeRelease(c echo.Context, name StackReleaseName, _ ResumeReleaseParams) error {
-	return a.steerRelease(c, name, a.d.Releases.ResumeStackRelease)
+	return a.steerRelease(c, name, a.d.Store.ResumeStackRelease)
 }
 
 // CancelRelease ends a release.
 func (a *API) CancelRelease(c echo.Context, name StackReleaseName, _ CancelReleaseParams) error {
-	return a.steerRelease(c, name, a.d.Releases.CancelStackRelease)
+	return a.steerRelease(c, name, a.d.Store.CancelStackRelease)
 }
 
 func (a *API) steerRelease(c echo.Context, name server.StackReleaseName, turn func(context.Context, server.StackReleaseName, string) (server.StackRelease, error)) error {
@@ -82,7 +63,7 @@ func (a *API) steerRelease(c echo.Context, name server.StackReleaseName, turn fu
 	}
 	ctx, cancel := startContext(c)
 	defer cancel()
-	if err := a.d.ReleaseRuns.WakeStackRelease(ctx, name); err != nil {
+	if err := a.d.Runs.WakeStackRelease(ctx, name); err != nil {
 		a.notStarted(c, server.StackReleaseWorkflowID(name), err)
 	}
 	return a.showRelease(c, r, http.StatusAccepted)
@@ -90,7 +71,7 @@ func (a *API) steerRelease(c echo.Context, name server.StackReleaseName, turn fu
 
 func (a *API) showRelease(c echo.Context, r server.StackRelease, status int) error {
 	out := a.releaseView(r)
-	servers, err := a.d.Releases.StackReleaseServers(c.Request().Context(), r.Name)
+	servers, err := a.d.Store.StackReleaseServers(c.Request().Context(), r.Name)
 	if err != nil {
 		return err
 	}
@@ -110,7 +91,7 @@ func (a *API) releaseView(r server.StackRelease) StackRelease {
 	run := server.StackReleaseWorkflowID(r.Name)
 	out := StackRelease{
 		Name: r.Name, Image: r.Image, Apps: r.Apps, Status: string(r.Status), Reason: optional(string(r.Reason)), Message: optional(r.Message), Current: r.Current,
-		Servers: []ReleaseServer{}, WorkflowId: run, RunUrl: optional(a.d.Orchestrator.RunURL(run)), CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(),
+		Servers: []ReleaseServer{}, WorkflowId: run, RunUrl: optional(a.d.Runs.RunURL(run)), CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(),
 		StartedAt: utc(r.StartedAt), FinishedAt: utc(r.FinishedAt),
 	}
 	out.Rings = ringViews(r.Rings)

@@ -14,86 +14,11 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
-	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
 )
 
-// ResourceStore is the part of Postgres that holds what orgs own besides tenants.
-type ResourceStore interface {
-	CreateRoute(ctx context.Context, r workload.Route, by string) (workload.Route, error)
-	GetRoute(ctx context.Context, envID prego.EnvID, id prego.RouteID) (workload.Route, error)
-	ListRoutes(ctx context.Context, q prego.ListQuery) (page []workload.Route, next string, err error)
-	DeleteRoute(ctx context.Context, envID prego.EnvID, id prego.RouteID, by string) error
-	PublishedRoutes(ctx context.Context) ([]workload.PublishedRoute, error)
-
-	ClaimDomain(ctx context.Context, d org.Domain, by string) (org.Domain, error)
-	GetDomain(ctx context.Context, id string) (org.Domain, error)
-	ListDomains(ctx context.Context, q prego.ListQuery) (page []org.Domain, next string, err error)
-	DeleteDomain(ctx context.Context, id prego.DomainID, by string) error
-	CheckDomain(ctx context.Context, id prego.DomainID) (org.Domain, error)
-
-	EnableIPv4(ctx context.Context, envID prego.EnvID, id, environment string, location func(prego.Region) string, by string) (workload.IPv4Allocation, error)
-	GetIPv4(ctx context.Context, envID prego.EnvID) (workload.IPv4Allocation, error)
-	ListIPv4s(ctx context.Context, q prego.ListQuery) (page []workload.IPv4Allocation, next string, err error)
-	DisableIPv4(ctx context.Context, envID prego.EnvID, by string) (workload.IPv4Allocation, error)
-
-	CreateVolume(ctx context.Context, v workload.Volume, environment, by string) (workload.Volume, error)
-	GetVolume(ctx context.Context, id string) (workload.Volume, error)
-	ListVolumes(ctx context.Context, q prego.ListQuery) (page []workload.Volume, next string, err error)
-	DeleteVolume(ctx context.Context, id prego.VolumeID, without, by string) (workload.Volume, error)
-	GrowVolume(ctx context.Context, id prego.VolumeID, size int64, by string) (workload.Volume, error)
-	AttachVolume(ctx context.Context, a workload.VolumeAttachment, by string) (workload.VolumeAttachment, error)
-	ListAttachments(ctx context.Context, q prego.ListQuery) (page []workload.VolumeAttachment, next string, err error)
-	DetachVolume(ctx context.Context, volumeID prego.VolumeID, attachmentID, by string) error
-
-	CreateSnapshot(ctx context.Context, tenantID prego.TenantID, id, by string) (tenant.Snapshot, error)
-	GetSnapshot(ctx context.Context, tenantID prego.TenantID, id prego.SnapshotID) (tenant.Snapshot, error)
-	ListSnapshots(ctx context.Context, q prego.ListQuery) (page []tenant.Snapshot, next string, err error)
-	DeleteSnapshot(ctx context.Context, tenantID prego.TenantID, id prego.SnapshotID, by string) (org prego.OrgID, err error)
-	CreateRestore(ctx context.Context, tenantID prego.TenantID, of tenant.RestoreOf, id, by string) (tenant.RestoreJob, error)
-	RestoreElsewhere(ctx context.Context, id prego.TenantID, backupID prego.BackupID, jobID, by string) (tenant.Tenant, tenant.RestoreJob, error)
-	GetRestore(ctx context.Context, tenantID prego.TenantID, id string) (tenant.RestoreJob, error)
-	ListRestores(ctx context.Context, q prego.ListQuery) (page []tenant.RestoreJob, next string, err error)
-
-	RequestBackup(ctx context.Context, a tenant.BackupAsked) (tenant.Backup, error)
-	GetBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID) (tenant.Backup, error)
-	BeginDrill(ctx context.Context, tenantID prego.TenantID, backupID prego.BackupID, domain, by string) (tenant.Drill, error)
-	ListDrills(ctx context.Context, q prego.ListQuery) (page []tenant.Drill, next string, err error)
-	ListBackups(ctx context.Context, q prego.ListQuery) (page []tenant.Backup, next string, err error)
-	DeleteBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) (tenant.Backup, error)
-	HoldBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, reason, by string) (tenant.Backup, error)
-	ReleaseBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) (tenant.Backup, error)
-
-	RequestMove(ctx context.Context, a tenant.MoveAsked) (tenant.Move, error)
-	GetMove(ctx context.Context, tenantID prego.TenantID, id prego.MoveID) (tenant.Move, error)
-	ListMoves(ctx context.Context, q prego.ListQuery) (page []tenant.Move, next string, err error)
-	CancelMove(ctx context.Context, tenantID prego.TenantID, id prego.MoveID) (tenant.Move, error)
-
-	BackupPolicyStore
-	VolumeBackupStore
-
-	OpenSession(ctx context.Context, id string, of org.SessionOf, kind org.SessionKind, subject, actor string, lease time.Duration) error
-	RenewSession(ctx context.Context, id string, lease time.Duration) error
-	CloseSession(ctx context.Context, id string) error
-}
-
-// ResourceRuns starts the runs of orgs' resources. If a start fails, the reconciler
-// repeats it: the row is what counts.
-type ResourceRuns interface {
-	StartAddress(ctx context.Context, org, id string) error
-	StartVolume(ctx context.Context, org, id string) error
-	StartSnapshot(ctx context.Context, org, id string) error
-	StartSnapshotErase(ctx context.Context, org, id string) error
-	StartRestore(ctx context.Context, org, id string) error
-	StartMove(ctx context.Context, org, id string) error
-	StartVolumeRestore(ctx context.Context, org, id string) error
-	CancelMove(ctx context.Context, id prego.MoveID) error
-}
-
 // ResourceDeps are what those requests need.
 type ResourceDeps struct {
-	Store       ResourceStore
-	Runs        ResourceRuns
 	Environment string
 	SiteDomain  string                    // whose names are this installation's own
 	Locations   map[prego.Region][]string // of the provider, best first
@@ -156,7 +81,7 @@ func (a *API) CreateRoute(c echo.Context, env EnvInPath, _ CreateRouteParams) er
 			return err
 		}
 	}
-	r, err := a.d.Resources.Store.CreateRoute(c.Request().Context(), r, caller(c).Subject)
+	r, err := a.d.Store.CreateRoute(c.Request().Context(), r, caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -165,38 +90,38 @@ func (a *API) CreateRoute(c echo.Context, env EnvInPath, _ CreateRouteParams) er
 
 // ListRoutes shows a page of an env's routes.
 func (a *API) ListRoutes(c echo.Context, env EnvInPath, _ ListRoutesParams) error {
-	return within(c, a.d.Quotas.GetEnv, "routes", a.d.Resources.Store.ListRoutes, routeView, "env_id", string(env))
+	return within(c, a.d.Store.GetEnv, "routes", a.d.Store.ListRoutes, routeView, "env_id", string(env))
 }
 
 // ListAllRoutes shows a page of the routes of all envs.
 func (a *API) ListAllRoutes(c echo.Context, _ ListAllRoutesParams) error {
-	return list(c, "routes", a.d.Resources.Store.ListRoutes, routeView)
+	return list(c, "routes", a.d.Store.ListRoutes, routeView)
 }
 
 // ListIPv4Addresses shows a page of the IPv4 addresses of all envs.
 func (a *API) ListIPv4Addresses(c echo.Context, _ ListIPv4AddressesParams) error {
-	return list(c, "ipv4_addresses", a.d.Resources.Store.ListIPv4s, ipv4View)
+	return list(c, "ipv4_addresses", a.d.Store.ListIPv4s, ipv4View)
 }
 
 // ListAttachments shows a page of what volumes are attached to.
 func (a *API) ListAttachments(c echo.Context, _ ListAttachmentsParams) error {
-	return list(c, "attachments", a.d.Resources.Store.ListAttachments, attachmentView)
+	return list(c, "attachments", a.d.Store.ListAttachments, attachmentView)
 }
 
 // GetRoute shows a route.
 func (a *API) GetRoute(c echo.Context, env EnvInPath, route RouteInPath) error {
-	r, err := a.d.Resources.Store.GetRoute(c.Request().Context(), env, route)
+	r, err := a.d.Store.GetRoute(c.Request().Context(), env, route)
 	return answer(c, http.StatusOK, r, err, routeView)
 }
 
 // DeleteRoute deletes a route.
 func (a *API) DeleteRoute(c echo.Context, env EnvInPath, route RouteInPath) error {
-	return noContent(c, a.d.Resources.Store.DeleteRoute(c.Request().Context(), env, route, caller(c).Subject))
+	return noContent(c, a.d.Store.DeleteRoute(c.Request().Context(), env, route, caller(c).Subject))
 }
 
 // TraefikRoutes shows all routes as Traefik's HTTP provider reads them.
 func (a *API) TraefikRoutes(c echo.Context, p TraefikRoutesParams) error {
-	routes, err := a.d.Resources.Store.PublishedRoutes(c.Request().Context())
+	routes, err := a.d.Store.PublishedRoutes(c.Request().Context())
 	if err != nil {
 		return err
 	}
@@ -233,19 +158,19 @@ func ipv4View(a workload.IPv4Allocation) IPv4 {
 
 // GetIPv4 shows the IPv4 add-on of an env.
 func (a *API) GetIPv4(c echo.Context, env EnvInPath) error {
-	return show(c, a.d.Resources.Store.GetIPv4, env, ipv4View)
+	return show(c, a.d.Store.GetIPv4, env, ipv4View)
 }
 
 // EnableIPv4 requests an IPv4 address for an env.
 func (a *API) EnableIPv4(c echo.Context, env EnvInPath, _ EnableIPv4Params) error {
 	d := a.d.Resources
-	v, err := d.Store.EnableIPv4(c.Request().Context(), env, newID("ip4-"), d.Environment, d.location, caller(c).Subject)
+	v, err := a.d.Store.EnableIPv4(c.Request().Context(), env, newID("ip4-"), d.Environment, d.location, caller(c).Subject)
 	return a.ipv4Accepted(c, v, err)
 }
 
 // DisableIPv4 releases the IPv4 address of an env.
 func (a *API) DisableIPv4(c echo.Context, env EnvInPath) error {
-	v, err := a.d.Resources.Store.DisableIPv4(c.Request().Context(), env, caller(c).Subject)
+	v, err := a.d.Store.DisableIPv4(c.Request().Context(), env, caller(c).Subject)
 	return a.ipv4Accepted(c, v, err)
 }
 
@@ -254,7 +179,7 @@ func (a *API) ipv4Accepted(c echo.Context, v workload.IPv4Allocation, err error)
 		return err
 	}
 	if v.Status != workload.ResourceReady {
-		a.startRun(c, a.d.Resources.Runs.StartAddress, v.OrgID, v.AllocationID, workload.AddressWorkflowID(v.AllocationID))
+		a.startRun(c, a.d.Runs.StartAddress, v.OrgID, v.AllocationID, workload.AddressWorkflowID(v.AllocationID))
 	}
 	out := ipv4View(v)
 	out.Operation = a.operation(c, out.WorkflowId)
@@ -304,7 +229,7 @@ func (a *API) CreateVolume(c echo.Context, _ CreateVolumeParams) error {
 	case !slices.Contains(d.Locations[v.Region], v.Location):
 		return prego.Invalid("location", "must be one of "+strings.Join(d.Locations[v.Region], ", ")+", the region's")
 	}
-	v, err := d.Store.CreateVolume(c.Request().Context(), v, d.Environment, caller(c).Subject)
+	v, err := a.d.Store.CreateVolume(c.Request().Context(), v, d.Environment, caller(c).Subject)
 	return a.volumeAccepted(c, v, err)
 }
 
@@ -312,7 +237,7 @@ func (a *API) volumeAccepted(c echo.Context, v workload.Volume, err error) error
 	if err != nil {
 		return err
 	}
-	a.startRun(c, a.d.Resources.Runs.StartVolume, v.OrgID, string(v.VolumeID), workload.VolumeWorkflowID(v.VolumeID))
+	a.startRun(c, a.d.Runs.StartVolume, v.OrgID, string(v.VolumeID), workload.VolumeWorkflowID(v.VolumeID))
 	out := volumeView(v)
 	out.Operation = a.operation(c, out.WorkflowId)
 	return c.JSON(http.StatusAccepted, out)
@@ -320,12 +245,12 @@ func (a *API) volumeAccepted(c echo.Context, v workload.Volume, err error) error
 
 // ListVolumes shows a page of volumes.
 func (a *API) ListVolumes(c echo.Context, _ ListVolumesParams) error {
-	return list(c, "volumes", a.d.Resources.Store.ListVolumes, volumeView)
+	return list(c, "volumes", a.d.Store.ListVolumes, volumeView)
 }
 
 // GetVolume shows a volume.
 func (a *API) GetVolume(c echo.Context, id VolumeInPath) error {
-	ctx, store := c.Request().Context(), a.d.Resources.Store
+	ctx, store := c.Request().Context(), a.d.Store
 	v, err := store.GetVolume(ctx, string(id))
 	if err != nil {
 		return err
@@ -346,13 +271,13 @@ func (a *API) GrowVolume(c echo.Context, id VolumeInPath) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	v, err := a.d.Resources.Store.GrowVolume(c.Request().Context(), id, in.SizeBytes, caller(c).Subject)
+	v, err := a.d.Store.GrowVolume(c.Request().Context(), id, in.SizeBytes, caller(c).Subject)
 	return a.volumeAccepted(c, v, err)
 }
 
 // DeleteVolume deletes an unattached volume, after its last backup.
 func (a *API) DeleteVolume(c echo.Context, id VolumeInPath, params DeleteVolumeParams) error {
-	v, err := a.d.Resources.Store.DeleteVolume(c.Request().Context(), id, deref(params.NoFinalBackupReason), caller(c).Subject)
+	v, err := a.d.Store.DeleteVolume(c.Request().Context(), id, deref(params.NoFinalBackupReason), caller(c).Subject)
 	return a.volumeAccepted(c, v, err)
 }
 
@@ -368,7 +293,7 @@ func (a *API) AttachVolume(c echo.Context, id VolumeInPath, _ AttachVolumeParams
 	if err := workload.ValidateMountPath("mount_path", in.MountPath); err != nil {
 		return err
 	}
-	t, err := a.d.Resources.Store.AttachVolume(c.Request().Context(),
+	t, err := a.d.Store.AttachVolume(c.Request().Context(),
 		workload.VolumeAttachment{AttachmentID: newID("vat-"), VolumeID: id, GroupID: in.GroupID, MountPath: in.MountPath}, caller(c).Subject)
 	if err != nil {
 		return err
@@ -379,10 +304,10 @@ func (a *API) AttachVolume(c echo.Context, id VolumeInPath, _ AttachVolumeParams
 
 // DetachVolume detaches a volume from its process group.
 func (a *API) DetachVolume(c echo.Context, id VolumeInPath, attachment AttachmentInPath) error {
-	if err := a.d.Resources.Store.DetachVolume(c.Request().Context(), id, attachment, caller(c).Subject); err != nil {
+	if err := a.d.Store.DetachVolume(c.Request().Context(), id, attachment, caller(c).Subject); err != nil {
 		return err
 	}
-	a.startRun(c, a.d.Resources.Runs.StartVolume, "", string(id), workload.VolumeWorkflowID(id))
+	a.startRun(c, a.d.Runs.StartVolume, "", string(id), workload.VolumeWorkflowID(id))
 	return c.NoContent(http.StatusNoContent)
 }
 
@@ -395,7 +320,7 @@ func (a *API) session(c echo.Context, of org.SessionOf, kind org.SessionKind, su
 	if of == (org.SessionOf{}) {
 		return func() {}, nil
 	}
-	s, id := a.d.Resources.Store, newID("ses-")
+	s, id := a.d.Store, newID("ses-")
 	if err := s.OpenSession(c.Request().Context(), id, of, kind, subject, caller(c).Subject, sessionLease); err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"net/http"
 	"net/url"
 	"strings"
@@ -12,12 +11,6 @@ import (
 	"github.com/prego/prego/ops"
 )
 
-// SearchStore finds things.
-type SearchStore interface {
-	// Search returns the best matches, and whether there are more.
-	Search(ctx context.Context, q ops.SearchQuery) (found []ops.Found, more bool, err error)
-}
-
 // Search finds things by ids, names and addresses.
 func (a *API) Search(c echo.Context, p SearchParams) error {
 	q := ops.SearchQuery{Text: strings.TrimSpace(p.Q), Kinds: deref(p.Kind), Limit: 50}
@@ -27,7 +20,7 @@ func (a *API) Search(c echo.Context, p SearchParams) error {
 	if len([]rune(q.Text)) < 2 {
 		return prego.Invalid("q", "must be 2 to 200 characters, not counting spaces around them")
 	}
-	found, more, err := a.d.Search.Search(c.Request().Context(), q)
+	found, more, err := a.d.Store.Search(c.Request().Context(), q)
 	if err != nil {
 		return err
 	}

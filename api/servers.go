@@ -43,7 +43,7 @@ func (a *API) startProvision(c echo.Context, s server.Server) {
 	}
 	ctx, cancel := startContext(c)
 	defer cancel()
-	if err := a.d.Orchestrator.StartProvision(ctx, s); err != nil {
+	if err := a.d.Runs.StartProvision(ctx, s); err != nil {
 		a.notStarted(c, s.WorkflowID, err)
 	}
 }
@@ -108,7 +108,7 @@ func (a *API) decommission(c echo.Context, srv server.Server) error {
 	if srv.Status == server.Decommissioning {
 		ctx, cancel := startContext(c)
 		defer cancel()
-		if err := a.d.Orchestrator.StartDecommission(ctx, srv.ServerID); err != nil {
+		if err := a.d.Runs.StartDecommission(ctx, srv.ServerID); err != nil {
 			a.notStarted(c, server.DecommissionWorkflowID(srv.ServerID), err)
 		}
 	}
@@ -183,7 +183,7 @@ func (a *API) GetServer(c echo.Context, id ServerID) error {
 // ListServerSamples shows what a server's host reported over the last day.
 func (a *API) ListServerSamples(c echo.Context, id ServerID, p ListServerSamplesParams) error {
 	ctx := c.Request().Context()
-	if _, err := a.d.Hosts.ProvisionState(ctx, id); err != nil {
+	if _, err := a.d.Store.ProvisionState(ctx, id); err != nil {
 		return err
 	}
 	samples, err := a.d.Store.ServerSamples(ctx, id, deref(p.Since))
@@ -268,7 +268,7 @@ func (a *API) view(s server.Server, events []server.Event) Server {
 		ServerId: string(s.ServerID), Role: s.Role, Region: s.Region, InfraProvider: string(s.InfraProvider),
 		Spec: specView(s.Spec), Tags: s.Tags, Status: s.Status, StatusReason: optional(string(s.StatusReason)),
 		StatusMessage: optional(s.StatusMessage), ManagedBy: ServerManagedBy(s.ManagedBy), WorkflowId: run,
-		RunUrl: optional(a.d.Orchestrator.RunURL(run)), Generation: s.Generation, Attempt: s.Attempt, CreatedBy: optional(s.CreatedBy),
+		RunUrl: optional(a.d.Runs.RunURL(run)), Generation: s.Generation, Attempt: s.Attempt, CreatedBy: optional(s.CreatedBy),
 		CreatedAt: s.CreatedAt.UTC(), ActiveAt: utc(s.ActiveAt), TerminatedAt: utc(s.TerminatedAt), DecommissionRequestedAt: utc(s.DecommissionRequestedAt),
 		ImportedFromPulumiAt: utc(s.ImportedFromPulumiAt), Timeline: []Event{},
 		FleetId: optional(string(s.FleetID)), CordonedAt: utc(s.CordonedAt), CordonedBy: optional(s.CordonedBy), CordonReason: optional(s.CordonReason),

@@ -33,11 +33,11 @@ func restoreView(j tenant.RestoreJob) RestoreJob {
 
 // CreateSnapshot requests a snapshot of a tenant's site.
 func (a *API) CreateSnapshot(c echo.Context, tenantID TenantID, _ CreateSnapshotParams) error {
-	s, err := a.d.Resources.Store.CreateSnapshot(c.Request().Context(), tenantID, newID("snp-"), caller(c).Subject)
+	s, err := a.d.Store.CreateSnapshot(c.Request().Context(), tenantID, newID("snp-"), caller(c).Subject)
 	if err != nil {
 		return err
 	}
-	a.startRun(c, a.d.Resources.Runs.StartSnapshot, s.OrgID, string(s.SnapshotID), tenant.SnapshotWorkflowID(s.SnapshotID))
+	a.startRun(c, a.d.Runs.StartSnapshot, s.OrgID, string(s.SnapshotID), tenant.SnapshotWorkflowID(s.SnapshotID))
 	out := snapshotView(s)
 	out.Operation = a.operation(c, out.WorkflowId)
 	return c.JSON(http.StatusAccepted, out)
@@ -45,22 +45,22 @@ func (a *API) CreateSnapshot(c echo.Context, tenantID TenantID, _ CreateSnapshot
 
 // ListSnapshots shows a page of a tenant's snapshots.
 func (a *API) ListSnapshots(c echo.Context, tenant TenantID, _ ListSnapshotsParams) error {
-	return within(c, a.d.Tenants.GetTenant, "snapshots", a.d.Resources.Store.ListSnapshots, snapshotView, "tenant_id", string(tenant))
+	return within(c, a.d.Store.GetTenant, "snapshots", a.d.Store.ListSnapshots, snapshotView, "tenant_id", string(tenant))
 }
 
 // GetSnapshot shows a snapshot.
 func (a *API) GetSnapshot(c echo.Context, tenant TenantID, id SnapshotInPath) error {
-	s, err := a.d.Resources.Store.GetSnapshot(c.Request().Context(), tenant, id)
+	s, err := a.d.Store.GetSnapshot(c.Request().Context(), tenant, id)
 	return answer(c, http.StatusOK, s, err, snapshotView)
 }
 
 // DeleteSnapshot deletes a snapshot and its files.
 func (a *API) DeleteSnapshot(c echo.Context, tenantID TenantID, id SnapshotInPath) error {
-	org, err := a.d.Resources.Store.DeleteSnapshot(c.Request().Context(), tenantID, id, caller(c).Subject)
+	org, err := a.d.Store.DeleteSnapshot(c.Request().Context(), tenantID, id, caller(c).Subject)
 	if err != nil {
 		return err
 	}
-	a.startRun(c, a.d.Resources.Runs.StartSnapshotErase, org, string(id), tenant.SnapshotEraseWorkflowID(id))
+	a.startRun(c, a.d.Runs.StartSnapshotErase, org, string(id), tenant.SnapshotEraseWorkflowID(id))
 	return c.NoContent(http.StatusNoContent)
 }
 
@@ -83,11 +83,11 @@ func (a *API) CreateRestore(c echo.Context, tenantID TenantID, _ CreateRestorePa
 	if (in.SnapshotID == "") == (in.BackupID == "") {
 		return prego.Invalid("snapshot_id", "or backup_id must be given, and not both")
 	}
-	j, err := a.d.Resources.Store.CreateRestore(c.Request().Context(), tenantID, tenant.RestoreOf{SnapshotID: in.SnapshotID, BackupID: in.BackupID}, newID("rst-"), caller(c).Subject)
+	j, err := a.d.Store.CreateRestore(c.Request().Context(), tenantID, tenant.RestoreOf{SnapshotID: in.SnapshotID, BackupID: in.BackupID}, newID("rst-"), caller(c).Subject)
 	if err != nil {
 		return err
 	}
-	a.startRun(c, a.d.Resources.Runs.StartRestore, j.OrgID, j.JobID, tenant.RestoreWorkflowID(j.JobID))
+	a.startRun(c, a.d.Runs.StartRestore, j.OrgID, j.JobID, tenant.RestoreWorkflowID(j.JobID))
 	out := restoreView(j)
 	out.Operation = a.operation(c, out.WorkflowId)
 	return c.JSON(http.StatusAccepted, out)
@@ -95,13 +95,13 @@ func (a *API) CreateRestore(c echo.Context, tenantID TenantID, _ CreateRestorePa
 
 // restoreElsewhere has a tenant provisioned again from a backup.
 func (a *API) restoreElsewhere(c echo.Context, tenantID prego.TenantID, backupID prego.BackupID) error {
-	t, j, err := a.d.Resources.Store.RestoreElsewhere(c.Request().Context(), tenantID, backupID, newID("rst-"), caller(c).Subject)
+	t, j, err := a.d.Store.RestoreElsewhere(c.Request().Context(), tenantID, backupID, newID("rst-"), caller(c).Subject)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := startContext(c)
 	defer cancel()
-	if err := a.d.TenantRuns.StartTenantProvision(ctx, t); err != nil {
+	if err := a.d.Runs.StartTenantProvision(ctx, t); err != nil {
 		a.notStarted(c, j.WorkflowID(), err)
 	}
 	out := restoreView(j)
@@ -111,11 +111,11 @@ func (a *API) restoreElsewhere(c echo.Context, tenantID prego.TenantID, backupID
 
 // ListRestores shows a page of a tenant's restores.
 func (a *API) ListRestores(c echo.Context, tenant TenantID, _ ListRestoresParams) error {
-	return within(c, a.d.Tenants.GetTenant, "restores", a.d.Resources.Store.ListRestores, restoreView, "tenant_id", string(tenant))
+	return within(c, a.d.Store.GetTenant, "restores", a.d.Store.ListRestores, restoreView, "tenant_id", string(tenant))
 }
 
 // GetRestore shows a restore.
 func (a *API) GetRestore(c echo.Context, tenant TenantID, id RestoreInPath) error {
-	j, err := a.d.Resources.Store.GetRestore(c.Request().Context(), tenant, id)
+	j, err := a.d.Store.GetRestore(c.Request().Context(), tenant, id)
 	return answer(c, http.StatusOK, j, err, restoreView)
 }

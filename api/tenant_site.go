@@ -24,14 +24,14 @@ const keptSaid = 512
 // liveSite reads a tenant that has a site, and its location.
 func (a *API) liveSite(ctx context.Context, id prego.TenantID) (tenant.Tenant, server.ProvisionState, error) {
 	var st server.ProvisionState
-	t, err := a.d.Tenants.GetTenant(ctx, string(id))
+	t, err := a.d.Store.GetTenant(ctx, string(id))
 	if err != nil {
 		return t, st, err
 	}
 	if !t.State.HasSite() {
 		return t, st, prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: its site must be active, suspended or in its grace period", id, t.State)
 	}
-	al, err := a.d.Tenants.LiveAllocation(ctx, id)
+	al, err := a.d.Store.LiveAllocation(ctx, id)
 	if err != nil {
 		return t, st, err
 	}
@@ -55,7 +55,7 @@ func (a *API) siteCommand(c echo.Context, t tenant.Tenant, st server.ProvisionSt
 		AuditID: "operator-" + uuid.NewString(), ServerID: st.ServerID, Kind: string(wire.KindBench), Args: args, Actor: prego.ActorOperator, By: caller(c).Subject,
 		TenantID: t.TenantID, Secrets: secrets,
 	}
-	if err := a.d.Hosts.BeginCommand(ctx, cmd); err != nil {
+	if err := a.d.Store.BeginCommand(ctx, cmd); err != nil {
 		return err
 	}
 	c.Response().Header().Set(auditHeader, cmd.AuditID)
@@ -67,7 +67,7 @@ func (a *API) siteCommand(c echo.Context, t tenant.Tenant, st server.ProvisionSt
 	outcome.Stdout, outcome.Stderr = cmd.RedactEnd(outcome.Stdout), cmd.RedactEnd(outcome.Stderr)
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
 	defer cancel()
-	if err := a.d.Hosts.FinishCommand(record, cmd.AuditID, outcome); err != nil {
+	if err := a.d.Store.FinishCommand(record, cmd.AuditID, outcome); err != nil {
 		a.d.Log.Error("a command's end is not in the audit", zap.String("audit_id", cmd.AuditID), zap.String("error", prego.Redact(err.Error())))
 	}
 	switch {
@@ -83,7 +83,7 @@ func (a *API) siteCommand(c echo.Context, t tenant.Tenant, st server.ProvisionSt
 func (a *API) note(c echo.Context, id prego.TenantID, step tenant.Step, message string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), recordWithin)
 	defer cancel()
-	return a.d.Tenants.AddTenantEvent(ctx, tenant.Event{TenantID: id, Step: step, Actor: caller(c).Subject, Message: message}, "")
+	return a.d.Store.AddTenantEvent(ctx, tenant.Event{TenantID: id, Step: step, Actor: caller(c).Subject, Message: message}, "")
 }
 
 // once marks an answer whose content is never shown again.
@@ -182,7 +182,7 @@ func (a *API) PutTenantMail(c echo.Context, id TenantID) error {
 	if err := a.siteCommand(c, t, st, secrets, m.Configure().Args(t.Site)...); err != nil {
 		return err
 	}
-	if err := a.d.Tenants.SetMail(context.WithoutCancel(c.Request().Context()), id, &m, caller(c).Subject); err != nil {
+	if err := a.d.Store.SetMail(context.WithoutCancel(c.Request().Context()), id, &m, caller(c).Subject); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, mailView(m))
@@ -197,7 +197,7 @@ func (a *API) DeleteTenantMail(c echo.Context, id TenantID) error {
 	if err := a.siteCommand(c, t, st, nil, tenant.NoMail().Args(t.Site)...); err != nil {
 		return err
 	}
-	if err := a.d.Tenants.SetMail(context.WithoutCancel(c.Request().Context()), id, nil, caller(c).Subject); err != nil {
+	if err := a.d.Store.SetMail(context.WithoutCancel(c.Request().Context()), id, nil, caller(c).Subject); err != nil {
 		return err
 	}
 	return c.NoContent(http.StatusNoContent)
@@ -211,7 +211,7 @@ func (a *API) PutStorageQuota(c echo.Context, id TenantID) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	t, err := a.d.Tenants.SetStorageQuota(c.Request().Context(), id, in.GB, caller(c).Subject)
+	t, err := a.d.Store.SetStorageQuota(c.Request().Context(), id, in.GB, caller(c).Subject)
 	if err != nil {
 		return err
 	}

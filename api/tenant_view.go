@@ -35,7 +35,7 @@ func (a *API) tenantView(t tenant.Tenant, events []tenant.Event, allocation *ten
 		State: t.State, ConvergedState: string(t.ConvergedState), StatusReason: optional(string(t.StatusReason)),
 		StatusMessage: optional(t.StatusMessage), Generation: t.Generation, Site: optional(t.Site), SiteUrl: siteURL(t),
 		DeadlineAt: utc(t.Deadline), WaitingSince: utc(t.WaitingSince), WaitingRoles: []Role{}, CancelRequestedAt: utc(t.CancelRequestedAt),
-		WorkflowId: run, RunUrl: optional(a.d.Orchestrator.RunURL(run)), CreatedBy: optional(t.CreatedBy),
+		WorkflowId: run, RunUrl: optional(a.d.Runs.RunURL(run)), CreatedBy: optional(t.CreatedBy),
 		CreatedAt: t.CreatedAt.UTC(), UpdatedAt: t.UpdatedAt.UTC(), ActiveAt: utc(t.ActiveAt), Timeline: []TenantEvent{},
 	}
 	out.RestoreFrom = optional(string(t.RestoreFrom))

@@ -19,7 +19,7 @@ func (a *API) CreateTenant(c echo.Context, p CreateTenantParams) error {
 	if err := in.Validate(); err != nil {
 		return err
 	}
-	t, _, err := a.d.Tenants.CreateTenant(c.Request().Context(), in, prego.TenantID(a.d.NewTenantID()), a.d.Mode, deref(p.IdempotencyKey), caller(c).Subject)
+	t, _, err := a.d.Store.CreateTenant(c.Request().Context(), in, prego.TenantID(a.d.NewTenantID()), a.d.Mode, deref(p.IdempotencyKey), caller(c).Subject)
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (a *API) CreateTenant(c echo.Context, p CreateTenantParams) error {
 func (a *API) startProvisioning(c echo.Context, t tenant.Tenant) {
 	ctx, cancel := startContext(c)
 	defer cancel()
-	if err := a.d.TenantRuns.StartTenantProvision(ctx, t); err != nil {
+	if err := a.d.Runs.StartTenantProvision(ctx, t); err != nil {
 		a.notStarted(c, tenant.ProvisionWorkflowID(t.TenantID), err)
 	}
 }
@@ -45,25 +45,25 @@ func (a *API) tenantAccepted(c echo.Context, t tenant.Tenant, workflowID string)
 
 // ListTenants shows a page of tenants.
 func (a *API) ListTenants(c echo.Context, _ ListTenantsParams) error {
-	return list(c, "tenants", a.d.Tenants.ListTenants, tenantSummary)
+	return list(c, "tenants", a.d.Store.ListTenants, tenantSummary)
 }
 
 // GetTenant shows a tenant.
 func (a *API) GetTenant(c echo.Context, id TenantID) error {
 	ctx := c.Request().Context()
-	t, err := a.d.Tenants.GetTenant(ctx, string(id))
+	t, err := a.d.Store.GetTenant(ctx, string(id))
 	if err != nil {
 		return err
 	}
-	events, err := a.d.Tenants.TenantEvents(ctx, id)
+	events, err := a.d.Store.TenantEvents(ctx, id)
 	if err != nil {
 		return err
 	}
-	allocation, err := a.d.Tenants.LiveAllocation(ctx, id)
+	allocation, err := a.d.Store.LiveAllocation(ctx, id)
 	if err != nil {
 		return err
 	}
-	decision, err := a.d.Tenants.LastDecision(ctx, id)
+	decision, err := a.d.Store.LastDecision(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (a *API) GetTenant(c echo.Context, id TenantID) error {
 	if err != nil {
 		return err
 	}
-	usage, err := a.d.Tenants.SiteUsage(ctx, id)
+	usage, err := a.d.Store.SiteUsage(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -79,15 +79,15 @@ func (a *API) GetTenant(c echo.Context, id TenantID) error {
 		s := storageView(t, *usage)
 		out.Storage = &s
 	}
-	restorable, err := a.d.Tenants.Restorable(ctx, id)
+	restorable, err := a.d.Store.Restorable(ctx, id)
 	if err != nil {
 		return err
 	}
 	out.LastRestorable = restorableView(restorable)
-	if out.BackupDueSince, err = a.d.Tenants.BackupDue(ctx, id); err != nil {
+	if out.BackupDueSince, err = a.d.Store.BackupDue(ctx, id); err != nil {
 		return err
 	}
-	loss, err := a.d.Tenants.TenantLoss(ctx, id)
+	loss, err := a.d.Store.TenantLoss(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (a *API) PatchTenant(c echo.Context, id TenantID) error {
 	if in.Constraint == nil {
 		field = "stack"
 	}
-	if _, err := a.d.Tenants.GetTenant(c.Request().Context(), string(id)); err != nil {
+	if _, err := a.d.Store.GetTenant(c.Request().Context(), string(id)); err != nil {
 		return err
 	}
 	return &prego.Error{Code: prego.CodeConstraintImmutable, Field: field, Message: "is fixed while the tenant lives; request another tenant with the one that is wanted"}
@@ -120,10 +120,10 @@ func (a *API) PatchTenant(c echo.Context, id TenantID) error {
 // ListDecisions lists the placement decisions of a tenant, with their reasons.
 func (a *API) ListDecisions(c echo.Context, id TenantID) error {
 	ctx := c.Request().Context()
-	if _, err := a.d.Tenants.GetTenant(ctx, string(id)); err != nil {
+	if _, err := a.d.Store.GetTenant(ctx, string(id)); err != nil {
 		return err
 	}
-	records, err := a.d.Tenants.ListDecisions(ctx, id)
+	records, err := a.d.Store.ListDecisions(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (a *API) changeTenant(c echo.Context, id prego.TenantID, action tenant.Acti
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	t, err := a.d.Tenants.ChangeTenant(c.Request().Context(), id, action, a.d.Periods, caller(c).Subject, strings.TrimSpace(deref(in.Reason)))
+	t, err := a.d.Store.ChangeTenant(c.Request().Context(), id, action, a.d.Periods, caller(c).Subject, strings.TrimSpace(deref(in.Reason)))
 	if err != nil {
 		return err
 	}
@@ -186,16 +186,19 @@ func (a *API) changeTenant(c echo.Context, id prego.TenantID, action tenant.Acti
 	case t.State == tenant.Provisioning: // cancelled: its run undoes its steps
 		ctx, cancel := startContext(c)
 		defer cancel()
-		if err := a.d.TenantRuns.CancelTenantProvision(ctx, id); err != nil {
+		if err := a.d.Runs.CancelTenantProvision(ctx, id); err != nil {
 			a.notStarted(c, run, err)
 		}
 	default:
 		run = tenant.ChangeWorkflowID(id)
 		ctx, cancel := startContext(c)
 		defer cancel()
-		if err := a.d.TenantRuns.StartTenantChange(ctx, id); err != nil {
+		if err := a.d.Runs.StartTenantChange(ctx, id); err != nil {
 			a.notStarted(c, run, err)
 		}
 	}
 	return c.JSON(http.StatusAccepted, a.tenantAccepted(c, t, run))
 }
+
+// newTenantID makes a tenant id.
+func newTenantID() string { return newID("t-") }

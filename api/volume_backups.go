@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -10,24 +9,6 @@ import (
 	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
 )
-
-// VolumeBackupStore is the part of Postgres that holds backups and restores of volumes.
-type VolumeBackupStore interface {
-	RequestVolumeBackup(ctx context.Context, a tenant.BackupAsked) (tenant.Backup, error)
-	GetVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID) (tenant.Backup, error)
-	DeleteVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, by string) (tenant.Backup, error)
-	HoldVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, reason, by string) (tenant.Backup, error)
-	ReleaseVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, by string) (tenant.Backup, error)
-	BeginVolumeDrill(ctx context.Context, volumeID prego.VolumeID, backupID prego.BackupID, by string) (tenant.Drill, error)
-	VolumeRestorable(ctx context.Context, volumeID prego.VolumeID) (*tenant.Restorable, error)
-	VolumeBackupPolicy(ctx context.Context, volumeID prego.VolumeID) (tenant.BackupPolicy, error)
-	OrgVolumesBackupPolicy(ctx context.Context, orgID prego.OrgID) (tenant.BackupPolicy, error)
-
-	CreateVolumeRestore(ctx context.Context, r workload.VolumeRestore) (workload.VolumeRestore, error)
-	GetVolumeRestore(ctx context.Context, volumeID prego.VolumeID, id string) (workload.VolumeRestore, error)
-	ListVolumeRestores(ctx context.Context, q prego.ListQuery) (page []workload.VolumeRestore, next string, err error)
-	CloneVolume(ctx context.Context, of prego.VolumeID, v workload.Volume, r workload.VolumeRestore, environment string) (workload.Volume, workload.VolumeRestore, error)
-}
 
 func volumeBackupView(b tenant.Backup) VolumeBackup {
 	out := VolumeBackup{
@@ -45,7 +26,7 @@ func volumeBackupView(b tenant.Backup) VolumeBackup {
 
 // CreateVolumeBackup requests a backup of a volume. A worker begins it when its host has room.
 func (a *API) CreateVolumeBackup(c echo.Context, id VolumeInPath, _ CreateVolumeBackupParams) error {
-	return requestBackup(c, a.d.Resources.Store.RequestVolumeBackup, tenant.BackupAsked{VolumeID: id}, func(b tenant.Backup) VolumeBackup {
+	return requestBackup(c, a.d.Store.RequestVolumeBackup, tenant.BackupAsked{VolumeID: id}, func(b tenant.Backup) VolumeBackup {
 		out := volumeBackupView(b)
 		out.Operation = a.operation(c, out.WorkflowId)
 		return out
@@ -54,27 +35,27 @@ func (a *API) CreateVolumeBackup(c echo.Context, id VolumeInPath, _ CreateVolume
 
 // ListVolumeBackups shows a page of a volume's backups.
 func (a *API) ListVolumeBackups(c echo.Context, id VolumeInPath, _ ListVolumeBackupsParams) error {
-	return list(c, "backups", a.d.Resources.Store.ListBackups, volumeBackupView, "volume_id", string(id))
+	return list(c, "backups", a.d.Store.ListBackups, volumeBackupView, "volume_id", string(id))
 }
 
 // GetVolumeBackup shows a backup.
 func (a *API) GetVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath) error {
-	return showBackup(c, a.d.Resources.Store.GetVolumeBackup, volume, id, volumeBackupView)
+	return showBackup(c, a.d.Store.GetVolumeBackup, volume, id, volumeBackupView)
 }
 
 // DeleteVolumeBackup gives a backup up. A worker deletes its objects.
 func (a *API) DeleteVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath) error {
-	return giveUpBackup(c, a.d.Resources.Store.DeleteVolumeBackup, volume, id)
+	return giveUpBackup(c, a.d.Store.DeleteVolumeBackup, volume, id)
 }
 
 // HoldVolumeBackup keeps a backup until it is released.
 func (a *API) HoldVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath) error {
-	return hold(c, a.d.Resources.Store.HoldVolumeBackup, volume, id, volumeBackupView)
+	return hold(c, a.d.Store.HoldVolumeBackup, volume, id, volumeBackupView)
 }
 
 // ReleaseVolumeBackup ends a hold.
 func (a *API) ReleaseVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath) error {
-	return release(c, a.d.Resources.Store.ReleaseVolumeBackup, volume, id, volumeBackupView)
+	return release(c, a.d.Store.ReleaseVolumeBackup, volume, id, volumeBackupView)
 }
 
 func volumeRestoreView(r workload.VolumeRestore) VolumeRestore {
@@ -92,24 +73,24 @@ func (a *API) CreateVolumeRestore(c echo.Context, id VolumeInPath, _ CreateVolum
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	r, err := a.d.Resources.Store.CreateVolumeRestore(c.Request().Context(), workload.VolumeRestore{RestoreID: newID("vrs-"), VolumeID: id, BackupID: in.BackupID, CreatedBy: caller(c).Subject})
+	r, err := a.d.Store.CreateVolumeRestore(c.Request().Context(), workload.VolumeRestore{RestoreID: newID("vrs-"), VolumeID: id, BackupID: in.BackupID, CreatedBy: caller(c).Subject})
 	if err != nil {
 		return err
 	}
 	out := volumeRestoreView(r)
-	a.startRun(c, a.d.Resources.Runs.StartVolumeRestore, r.OrgID, r.RestoreID, out.WorkflowId)
+	a.startRun(c, a.d.Runs.StartVolumeRestore, r.OrgID, r.RestoreID, out.WorkflowId)
 	out.Operation = a.operation(c, out.WorkflowId)
 	return c.JSON(http.StatusAccepted, out)
 }
 
 // ListVolumeRestores shows a page of a volume's restores.
 func (a *API) ListVolumeRestores(c echo.Context, id VolumeInPath, _ ListVolumeRestoresParams) error {
-	return list(c, "restores", a.d.Resources.Store.ListVolumeRestores, volumeRestoreView, "volume_id", string(id))
+	return list(c, "restores", a.d.Store.ListVolumeRestores, volumeRestoreView, "volume_id", string(id))
 }
 
 // GetVolumeRestore shows a restore.
 func (a *API) GetVolumeRestore(c echo.Context, volume VolumeInPath, id VolumeRestoreInPath) error {
-	r, err := a.d.Resources.Store.GetVolumeRestore(c.Request().Context(), volume, id)
+	r, err := a.d.Store.GetVolumeRestore(c.Request().Context(), volume, id)
 	return answer(c, http.StatusOK, r, err, volumeRestoreView)
 }
 
@@ -124,10 +105,10 @@ func (a *API) CloneVolume(c echo.Context, id VolumeInPath, _ CloneVolumeParams) 
 		return err
 	}
 	d, by := a.d.Resources, caller(c).Subject
-	v, r, err := d.Store.CloneVolume(c.Request().Context(), id, workload.Volume{VolumeID: prego.VolumeID(newID("vol-")), Name: in.Name, SizeBytes: in.SizeBytes},
+	v, r, err := a.d.Store.CloneVolume(c.Request().Context(), id, workload.Volume{VolumeID: prego.VolumeID(newID("vol-")), Name: in.Name, SizeBytes: in.SizeBytes},
 		workload.VolumeRestore{RestoreID: newID("vrs-"), BackupID: in.BackupID, CreatedBy: by}, d.Environment)
 	if err == nil {
-		a.startRun(c, d.Runs.StartVolumeRestore, r.OrgID, r.RestoreID, workload.VolumeRestoreWorkflowID(r.RestoreID))
+		a.startRun(c, a.d.Runs.StartVolumeRestore, r.OrgID, r.RestoreID, workload.VolumeRestoreWorkflowID(r.RestoreID))
 	}
 	return a.volumeAccepted(c, v, err)
 }

@@ -17,8 +17,8 @@ import (
 const staleReadings = 3
 
 // newCatalogDeps is what the API checks requests for machines against.
-func newCatalogDeps(p *Process, runs *workflows.Client, configured server.Catalog, stack server.Stack) api.CatalogDeps {
-	return api.CatalogDeps{Store: p.db, Runs: runs, Configured: configured, Stack: stack, StaleAfter: staleReadings * p.cfg.Worker.CatalogEvery}
+func newCatalogDeps(p *Process, configured server.Catalog, stack server.Stack) api.CatalogDeps {
+	return api.CatalogDeps{Configured: configured, Stack: stack, StaleAfter: staleReadings * p.cfg.Worker.CatalogEvery}
 }
 
 // newCatalogs creates the step that reads the providers' catalogs.

@@ -88,18 +88,15 @@ func (p *Process) API(runs *workflows.Client) (*api.API, error) {
 	if err != nil {
 		return nil, err
 	}
+	auth := authenticator(tokens)
 	a := api.New(api.Deps{
-		Logins: p.db,
-		Trace:  p.traces.Answer,
-		Images: p.db, ImageRuns: runs, Certificates: p.db, CertificateRuns: runs,
-		Catalog:    newCatalogDeps(p, runs, catalog, stack),
-		Rebalances: api.RebalanceDeps{Store: p.db, Usable: pack.Usable{MemoryPct: placer.Policy.MemoryPctMax, DiskPct: placer.Policy.DBDiskPctMax, Tenants: pack.TenantsBelow(placer.Policy.MaxTenantsPerNode, p.cfg.Tenants.ThresholdPct)}},
-		Events:     p.db, Search: p.db, Quotas: p.db, Registries: store.NewRegistries(p.db, keyholder),
-		Resources: api.ResourceDeps{Store: p.db, Runs: runs, Environment: p.cfg.Environment, SiteDomain: p.cfg.Tenants.SiteDomain, Locations: catalog.Locations},
-		Keys:      p.db, Hosts: p.db, Shell: keyholder, Containers: keyholder,
-		Groups: p.db, GroupRuns: runs, Releases: p.db, ReleaseRuns: runs, AgentReleases: p.db, Fleets: p.db, FleetRuns: runs, Tenants: p.db, TenantRuns: runs, Placer: placer, Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(),
-		Store: p.db, Orchestrator: runs, Auth: apiAuth{tokens}, Importer: keyholder, Log: p.log, Registry: p.reg,
-		RatePerSecond: p.cfg.API.RatePerSecond, RateBurst: int(2 * p.cfg.API.RatePerSecond), Unavailable: store.Unavailable, Attention: p.attentionLimits(),
+		Store: p.db, Runs: runs, Auth: auth, Importer: keyholder, Placer: placer, Shell: keyholder, Containers: keyholder,
+		Registries: store.NewRegistries(p.db, keyholder), Trace: p.traces.Answer, Log: p.log, Registry: p.reg,
+		Catalog:   newCatalogDeps(p, catalog, stack),
+		Usable:    pack.Usable{MemoryPct: placer.Policy.MemoryPctMax, DiskPct: placer.Policy.DBDiskPctMax, Tenants: pack.TenantsBelow(placer.Policy.MaxTenantsPerNode, p.cfg.Tenants.ThresholdPct)},
+		Resources: api.ResourceDeps{Environment: p.cfg.Environment, SiteDomain: p.cfg.Tenants.SiteDomain, Locations: catalog.Locations},
+		Mode:      placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(), Attention: p.attentionLimits(),
+		RatePerSecond: p.cfg.API.RatePerSecond, RateBurst: int(2 * p.cfg.API.RatePerSecond), Unavailable: store.Unavailable,
 		Checks: []api.Check{
 			{Name: "database", Run: p.db.Writable},
 			{Name: "migrations", Run: func(ctx context.Context) error { return migrated(ctx, p.cfg.DatabaseURL) }},
@@ -107,7 +104,7 @@ func (p *Process) API(runs *workflows.Client) (*api.API, error) {
 		},
 	})
 	a.Mount("/console", console.New(console.Deps{
-		API: a.Handler(), Allow: a.Allow, Refusal: a.Refusal, Auth: apiAuth{tokens}, KnowsKey: tokens.Knows, Sessions: p.db, Feed: a.Subscribe, Now: p.now, Log: p.log.Named("console"),
+		API: a.Handler(), Allow: a.Allow, Refusal: a.Refusal, Auth: auth, KnowsKey: tokens.Knows, Sessions: p.db, Feed: a.Subscribe, Now: p.now, Log: p.log.Named("console"),
 	}).Handler())
 	return a, nil
 }
@@ -245,7 +242,7 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 	if err != nil {
 		return nil, err
 	}
-	tenants.Peers = peers
+	tenants.AwaitPeers = peers.AwaitPeers
 	edges := newEdges(p)
 	groups.Drained, tenants.Drained = activities.DrainEdges(edges), activities.DrainEdges(edges)
 	certificates, err := newCertificates(p, runs, edges)

@@ -27,15 +27,9 @@ type containers struct {
 	stack   server.Stack
 	image   string
 	key     []byte // the stack's secrets are derived from it
-	digests digests
+	digests *store.Store
 	// place is a server's private address, "" for none, and its bench's image, "" for the configured one.
 	place func(ctx context.Context, id prego.ServerID) (private, bench string, err error)
-}
-
-// digests stores resolved images, so that later hosts run the same.
-type digests interface {
-	ImageDigest(ctx context.Context, image string) (digest string, ok bool, err error)
-	PutImageDigest(ctx context.Context, image, digest string) (holds string, err error)
 }
 
 func newContainers(p *Process, ca *pki.Authority) (*containers, error) {

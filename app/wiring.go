@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -82,47 +80,12 @@ func (r bootRenderer) RenderBoot(p activities.BootParams) (activities.Boot, erro
 	return activities.Boot{UserData: out.UserData, StageTwo: out.StageTwo, StageTwoSHA256: out.StageTwoSHA256}, err
 }
 
-// gatewayCA is the gateway's view of the authority.
-type gatewayCA struct {
-	*pki.Authority
-	execKeys, peersKeys map[string]string
-}
-
-func (g gatewayCA) Bundles() (wire.Bundles, error) {
-	return g.Authority.Bundles(g.execKeys, g.peersKeys)
-}
-
-func (g gatewayCA) SignService(serverID prego.ServerID, private net.IP, csr string, ttl time.Duration) (string, time.Time, error) {
-	purpose := pki.ServiceClient
-	if private != nil {
-		purpose = pki.ServiceServer
+// authenticator checks callers' tokens.
+func authenticator(tokens *token.API) api.Authenticator {
+	return func(ctx context.Context, raw string) (api.Principal, error) {
+		p, err := tokens.Authenticate(ctx, raw)
+		return api.Principal{Subject: p.Subject, Operator: p.Role == token.RoleOperator, Expires: p.Expires, Key: p.Key}, err
 	}
-	return g.Authority.SignService(serverID, purpose, private, csr, ttl)
-}
-
-func (gatewayCA) KeySHA256(cert *x509.Certificate) ([]byte, error) {
-	return pki.KeySHA256(cert.PublicKey)
-}
-
-func (gatewayCA) KeyOfCSR(field, csr string) ([]byte, error) {
-	parsed, err := pki.ParseCSR(field, csr)
-	if err != nil {
-		return nil, err
-	}
-	return pki.KeySHA256(parsed.PublicKey)
-}
-
-// gatewayTokens is the gateway's view of agents' tokens.
-type gatewayTokens struct{ *token.Agents }
-
-func (gatewayTokens) HashBootstrap(raw string) []byte { return token.Hash(raw) }
-
-// apiAuth is the API's authenticator.
-type apiAuth struct{ tokens *token.API }
-
-func (a apiAuth) Authenticate(ctx context.Context, raw string) (api.Principal, error) {
-	p, err := a.tokens.Authenticate(ctx, raw)
-	return api.Principal{Subject: p.Subject, Operator: p.Role == token.RoleOperator, Expires: p.Expires, Key: p.Key}, err
 }
 
 // importer issues the bootstrap credentials of an existing server.
@@ -237,7 +200,7 @@ func buildActivities(ctx context.Context, p *Process, runs *workflows.Client) (*
 		return nil, nil, err
 	}
 	servers := &activities.Servers{
-		Store: p.db, Infra: infra, Catalog: catalog, Tokens: deriver, Boot: bootRenderer{cfg: p.cfg, ca: ca, agentSHA256: digest},
+		Store: p.db, Infra: infra, Catalog: catalog, Tokens: deriver, Boot: bootRenderer{cfg: p.cfg, ca: ca, agentSHA256: digest}.RenderBoot,
 		Containers: hosts,
 		Runs:       runs, Settings: settings, Metrics: metrics, Log: p.log, Hooks: p.hooks,
 		Egress: p.db.Egress,
@@ -388,7 +351,6 @@ func buildGroups(p *Process, runs *workflows.Client, engine activities.InstanceE
 	w := p.cfg.Workloads
 	return &activities.Groups{
 		Store: p.db, Engine: engine, Runs: runs, Metrics: activities.NewGroupMetrics(p.reg), Log: p.log.Named("groups"), Hooks: p.hooks,
-		Fleets:   runs,
 		Settings: activities.GroupSettings{Retry: w.Retry, Quiet: w.Quiet, Hosts: 8}, /* whose instances a sweep checks: all of a large region within ten minutes */
 	}
 }
@@ -499,10 +461,10 @@ func (p *Process) Gateway(runs *workflows.Client) (*agentgw.Gateway, *tls.Config
 	}
 	g := p.cfg.Gateway
 	gw := agentgw.New(agentgw.Deps{
-		Store: p.db, Signals: runs, CA: gatewayCA{Authority: ca, execKeys: execKeys, peersKeys: peers.Keys()}, Tokens: gatewayTokens{token.NewAgents(agentKeys)}, Peers: peers,
+		Store: p.db, Signals: runs, CA: ca, Tokens: token.NewAgents(agentKeys), Peers: peers,
 		Settings: agentgw.Settings{
 			Environment: p.cfg.Environment, CheckSource: g.CheckSource, Heartbeat: g.Heartbeat, TokenTTL: max(leastTokenTTL, p.cfg.Pace.Of(time.Hour)), CertTTL: g.CertTTL,
-			Flush: g.Flush, FlushRows: 500, OTLPEndpoint: g.OTLPEndpoint, AgentBinary: binary, AgentSHA256: digest, AgentReleases: g.AgentReleases,
+			Flush: g.Flush, FlushRows: 500, OTLPEndpoint: g.OTLPEndpoint, AgentBinary: binary, AgentSHA256: digest, ExecKeys: execKeys, AgentReleases: g.AgentReleases,
 			ClockTolerance: 20 * time.Second, // below the 30 s that tokens tolerate
 			Edge:           edge.Settings{MaxBody: p.cfg.Edge.MaxBody, HSTS: int(p.cfg.Edge.HSTS.Seconds())}, Follow: p.follow,
 		},

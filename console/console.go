@@ -22,22 +22,11 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/ops"
+	"github.com/prego/prego/store"
 )
 
 //go:embed static
 var static embed.FS
-
-// SessionStore keeps who is logged in.
-type SessionStore interface {
-	CreateConsoleSession(ctx context.Context, hash []byte, s ops.ConsoleSession) error
-	// ConsoleSession returns CodeUnauthenticated for a session that has ended.
-	ConsoleSession(ctx context.Context, hash []byte) (ops.ConsoleSession, error)
-	EndConsoleSession(ctx context.Context, hash []byte) error
-	// UseConsoleLogin returns whose session a code begins, once.
-	UseConsoleLogin(ctx context.Context, hash []byte) (ops.ConsoleSession, error)
-	// NoteRequest adds an entry to the audit for the source in ctx.
-	NoteRequest(ctx context.Context, kind, id string, org prego.OrgID) error
-}
 
 // Feed follows what happens, as the API's own does.
 type Feed func(ctx context.Context, q ops.EventQuery) (*api.EventSubscription, error)
@@ -49,7 +38,7 @@ type Deps struct {
 	Refusal  func(error, echo.Context) (coded *prego.Error, status, again int) // the API's
 	Auth     api.Authenticator
 	KnowsKey func(key string) bool // whether tokens that a key signed are accepted; nil for always
-	Sessions SessionStore
+	Sessions *store.Store
 	Feed     Feed
 	Now      func() time.Time
 	Log      *zap.Logger
@@ -61,6 +50,7 @@ type Console struct {
 	echo    *echo.Echo
 	streams streams
 	again   time.Duration // how often a stream asks whether its session has ended
+	known   func(ctx context.Context, hash []byte) (ops.ConsoleSession, error)
 }
 
 // policy lets pages run and show only what this program serves, and nothing inline.
@@ -68,7 +58,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 
 // New makes a console.
 func New(d Deps) *Console {
-	c := &Console{d: d, streams: streams{of: map[string]int{}}, again: alive}
+	c := &Console{d: d, streams: streams{of: map[string]int{}}, again: alive, known: d.Sessions.ConsoleSession}
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = c.failed

@@ -20,7 +20,6 @@ import (
 
 // sessions has one, of whoever comes, until it has ended.
 type sessions struct {
-	SessionStore
 	mu    sync.Mutex
 	until time.Time
 	ended bool
@@ -51,11 +50,12 @@ type liveBundle struct {
 func setupLive(serve http.HandlerFunc) *liveBundle {
 	b := &liveBundle{sessions: &sessions{until: time.Now().Add(api.ConsoleSessionLife)}, feed: make(chan ops.Event)}
 	b.Console = New(Deps{
-		API: serve, Allow: func(string) error { return nil }, Sessions: b.sessions, Now: time.Now, Log: zap.NewNop(),
+		API: serve, Allow: func(string) error { return nil }, Now: time.Now, Log: zap.NewNop(),
 		Feed: func(context.Context, ops.EventQuery) (*api.EventSubscription, error) {
 			return &api.EventSubscription{C: b.feed}, nil
 		},
 	})
+	b.known = b.sessions.ConsoleSession
 	return b
 }
 

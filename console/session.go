@@ -96,7 +96,7 @@ func (c *Console) sessionOf(ctx context.Context, secret string) (ops.ConsoleSess
 	if err := c.knows(secret); err != nil {
 		return ops.ConsoleSession{}, err
 	}
-	return c.d.Sessions.ConsoleSession(ctx, api.SecretHash(secret))
+	return c.known(ctx, api.SecretHash(secret))
 }
 
 func (c *Console) knows(secret string) error {
@@ -224,7 +224,7 @@ func (c *Console) whose(r *http.Request) (s ops.ConsoleSession, key string, err 
 		}
 		return s, api.KeyOfSecret(code), err
 	}
-	p, err := c.d.Auth.Authenticate(r.Context(), strings.TrimSpace(r.PostForm.Get("token")))
+	p, err := c.d.Auth(r.Context(), strings.TrimSpace(r.PostForm.Get("token")))
 	if err == nil && !api.Nameable(p.Subject) {
 		err = prego.Errorf(prego.CodeUnauthenticated, "the token's subject must be 1 to 255 printable characters")
 	}

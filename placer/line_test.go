@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/placer"
 	"github.com/prego/prego/server"
@@ -18,41 +20,37 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// gate is a store whose first reservation waits, so that others come together meanwhile.
+// gate has a first reservation wait, so that others come together meanwhile.
 type gate struct {
-	*store.Store
 	first, open chan struct{}
-	fail        error // of ReserveAll
+	fail        error // of a reservation in line
 
 	mu      sync.Mutex
 	alone   int
-	batches [][]prego.TenantID
+	batches [][]string
 }
 
-func (g *gate) Reserve(ctx context.Context, r tenant.Reservation) (tenant.ReserveResult, error) {
+func (g *gate) tap(sql string, args []any) error {
+	if !strings.Contains(sql, "FROM reserve_placements(") {
+		return nil
+	}
 	g.mu.Lock()
-	g.alone++
-	first := g.alone == 1
+	inLine := args[23].(bool)
+	if inLine {
+		g.batches = append(g.batches, args[0].([]string))
+	} else {
+		g.alone++
+	}
+	first := !inLine && g.alone == 1
 	g.mu.Unlock()
+	if inLine {
+		return g.fail
+	}
 	if first && g.open != nil {
 		close(g.first)
 		<-g.open
 	}
-	return g.Store.Reserve(ctx, r)
-}
-
-func (g *gate) ReserveAll(ctx context.Context, rs []tenant.Reservation) ([]tenant.ReserveResult, error) {
-	var ids []prego.TenantID
-	for _, r := range rs {
-		ids = append(ids, r.TenantID)
-	}
-	g.mu.Lock()
-	g.batches = append(g.batches, ids)
-	g.mu.Unlock()
-	if g.fail != nil {
-		return nil, g.fail
-	}
-	return g.Store.ReserveAll(ctx, rs)
+	return nil
 }
 
 // crowd places one tenant and lets others come while it is being placed.
@@ -68,9 +66,9 @@ type crowd struct {
 
 func newCrowd(t *testing.T, change func(*placement.Policy)) *crowd {
 	c := &crowd{placing: newPlacing(t, 16), got: map[prego.TenantID]placement.Decision{}, errs: map[prego.TenantID]error{}}
-	c.gate = &gate{Store: c.Store, first: make(chan struct{}), open: make(chan struct{})}
+	c.gate = &gate{first: make(chan struct{}), open: make(chan struct{})}
 	c.placer = c.Placer(change)
-	c.placer.Store = c.gate
+	c.placer.Store = store.New(pgtest.Tapped(t, c.Pool, c.gate.tap))
 	for i := range 2 {
 		c.Server(prego.ServerID(fmt.Sprintf("app-%d", i)), prego.RoleApp, "")
 	}
@@ -144,7 +142,7 @@ func TestTheyArePlacedTogether(t *testing.T) {
 		require.NoError(t, c.errs[id])
 		require.Equal(t, want.Outcome, c.got[id].Outcome, "%s", id)
 		if want.PlacesTenant() {
-			require.Equal(t, id, c.gate.batches[0][placed])
+			require.Equal(t, string(id), c.gate.batches[0][placed])
 			placed++
 			require.Equal(t, 1, c.Number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1 AND app_server_id = $2 AND db_shard_id = $3 AND redis_pool_id = $4 AND COALESCE(pool_site_id, '') = $5`,
 				id, want.AppServerID, want.DBShardID, want.RedisPoolID, want.PoolSiteID), "%s", id)

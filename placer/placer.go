@@ -15,27 +15,15 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
-
-// Store is the part of Postgres that placement needs.
-type Store interface {
-	PlacementChanges(ctx context.Context, since string, ids []string) (placement.Change, error)
-	Reserve(ctx context.Context, r tenant.Reservation) (tenant.ReserveResult, error)
-	ReserveAll(ctx context.Context, rs []tenant.Reservation) ([]tenant.ReserveResult, error)
-	RecordDecision(ctx context.Context, d tenant.DecisionRecord) (recorded bool, err error)
-	KeepInputs(ctx context.Context, rows []tenant.KeptInput) error
-	DecisionInput(ctx context.Context, input string) (state json.RawMessage, events []json.RawMessage, err error)
-	TenantRecord(ctx context.Context, tenantID prego.TenantID) (tenant.Record, error)
-	PoolsOf(ctx context.Context, orgIDs []prego.OrgID) (map[string][]prego.AppliedPool, error)
-	RecordOverride(ctx context.Context, o tenant.PlacementOverride, by string, accepted bool, code prego.Code, refusal string) error
-}
 
 // Placer decides on a snapshot of the fleet and reserves the decision. The snapshot follows the rows through a change
 // feed. A stale snapshot can cost a lost race, after which it decides again on fresh rows, but never writes a wrong
 // row. Tenants of a region that ask while another is being placed are placed together.
 type Placer struct {
-	Store  Store
+	Store  *store.Store
 	Policy placement.Policy
 	// SiteDomain is the suffix of tenants' host names.
 	SiteDomain string

@@ -4,14 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/placer"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
 
@@ -105,19 +109,6 @@ func TestEveryDecisionCanBeReplayed(t *testing.T) {
 	require.Equal(t, prego.CodeInputNotKept, prego.CodeOf(err))
 }
 
-// lossy is a store that does not keep inputs while it is broken.
-type lossy struct {
-	placer.Store
-	broken bool
-}
-
-func (l *lossy) KeepInputs(ctx context.Context, rows []tenant.KeptInput) error {
-	if l.broken {
-		return errors.New("no")
-	}
-	return l.Store.KeepInputs(ctx, rows)
-}
-
 // TestPlacementGoesOnWithoutItsInput: a tenant is placed if its input can't be stored, and later
 // decisions are replayed from another journal.
 func TestPlacementGoesOnWithoutItsInput(t *testing.T) {
@@ -125,15 +116,21 @@ func TestPlacementGoesOnWithoutItsInput(t *testing.T) {
 	ctx := context.Background()
 	p := whyFleet(t)
 	pl := p.Placer(nil)
-	store := &lossy{Store: p.Store, broken: true}
-	pl.Store = store
+	var broken atomic.Bool // inputs are not kept
+	broken.Store(true)
+	pl.Store = store.New(pgtest.Tapped(t, p.Pool, func(sql string, _ []any) error {
+		if broken.Load() && strings.Contains(sql, "INTO decision_inputs") {
+			return errors.New("no")
+		}
+		return nil
+	}))
 	first, second := p.Tenant(prego.PlanStarter, nil), p.Tenant(prego.PlanStarter, nil)
 	d, err := pl.Place(ctx, tenant.Record{Tenant: first}, nil, "test")
 	require.NoError(t, err)
 	require.True(t, d.PlacesTenant())
 	_, _, err = pl.Replay(ctx, p.decisions(first.TenantID)[0])
 	require.Equal(t, prego.CodeInputNotKept, prego.CodeOf(err))
-	store.broken = false
+	broken.Store(false)
 	_, err = pl.Place(ctx, tenant.Record{Tenant: second}, nil, "test")
 	require.NoError(t, err)
 	_, r, err := pl.Replay(ctx, p.decisions(second.TenantID)[0])

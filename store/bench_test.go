@@ -18,7 +18,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
@@ -27,7 +26,6 @@ import (
 	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/migrations"
 	"github.com/prego/prego/placement"
-	"github.com/prego/prego/placer"
 	"github.com/prego/prego/tenant"
 )
 
@@ -292,6 +290,11 @@ func BenchmarkReserve(b *testing.B) {
 
 func median(v []float64) float64 { return slices.Sorted(slices.Values(v))[len(v)/2] }
 
+// PlaceFunc places a tenant, and NewPlacer makes one: a placer stands on the store, so that an external test provides it.
+type PlaceFunc = func(context.Context, tenant.Record, *placement.Override, string) (placement.Decision, error)
+
+var NewPlacer func(*Store, placement.Policy) PlaceFunc
+
 // BenchmarkContended places tenants on the only app server, shard and pool that there are,
 // their sites made on demand: 32 callers of one process, whose placer takes together what
 // waits, beside a single caller, in turns with it; then as many callers in four processes
@@ -304,14 +307,13 @@ func BenchmarkContended(b *testing.B) {
 	s := New(d.open("ours", 32))
 	policy := placement.DefaultPolicy()
 	policy.Mode, policy.MaxTenantsPerNode = tenant.ModeShared, 1_000_000
-	metrics := placer.NewMetrics(prometheus.NewRegistry())
-	placers := make([]*placer.Placer, 4)
+	placers := make([]PlaceFunc, 4)
 	for i := range placers {
-		placers[i] = &placer.Placer{Store: s, Policy: policy, SiteDomain: "sites.bench", ReserveFor: time.Minute, Metrics: metrics}
+		placers[i] = NewPlacer(s, policy)
 	}
 	var next atomic.Int64
 	// rate lets callers place tenants for a while and returns how many per second were.
-	rate := func(placers []*placer.Placer, callers int) float64 {
+	rate := func(placers []PlaceFunc, callers int) float64 {
 		var wg sync.WaitGroup
 		placed, errs := make([]int, callers), make([]error, callers)
 		began := time.Now()
@@ -319,7 +321,7 @@ func BenchmarkContended(b *testing.B) {
 			wg.Go(func() {
 				for time.Since(began) < during {
 					id := strconv.FormatInt(next.Add(1)-1, 10)
-					d, err := placers[c%len(placers)].Place(context.Background(), tenant.Record{Tenant: tenant.Tenant{
+					d, err := placers[c%len(placers)](context.Background(), tenant.Record{Tenant: tenant.Tenant{
 						TenantID: prego.TenantID("t-" + id), Slug: "s-" + id, OrgID: "o", Region: prego.RegionEU, Plan: prego.PlanStarter, Policy: tenant.ModeShared, Generation: 1,
 					}}, nil, "bench")
 					if err != nil || !d.PlacesTenant() {

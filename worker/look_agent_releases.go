@@ -5,16 +5,12 @@ import (
 
 	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
-
-// AgentReleaseStore is the part of Postgres that holds releases of the agent.
-type AgentReleaseStore interface {
-	StepAgentRelease(ctx context.Context, limits server.AgentReleaseLimits) (changed bool, err error)
-}
 
 // AgentReleases rolls releases of the agent out. Agents fetch them: the only decision is which server is offered one.
 type AgentReleases struct {
-	Store  AgentReleaseStore
+	Store  *store.Store
 	Limits server.AgentReleaseLimits
 }
 

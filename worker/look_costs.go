@@ -6,16 +6,12 @@ import (
 
 	"github.com/prego/prego/cost"
 	"github.com/prego/prego/ops"
+	"github.com/prego/prego/store"
 )
-
-// CostCounter counts billed resources.
-type CostCounter interface {
-	CountCosts(ctx context.Context, at time.Time, extra []cost.Price) (counted int, err error)
-}
 
 // CostCounting counts billed resources, hour by hour.
 type CostCounting struct {
-	Store CostCounter
+	Store *store.Store
 	// StoragePrice is the price of backups in object storage, per GB and month, "" if it is
 	// unknown; StorageCurrency is its currency.
 	StoragePrice, StorageCurrency string

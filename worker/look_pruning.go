@@ -9,16 +9,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/prego/prego/ops"
+	"github.com/prego/prego/store"
 )
-
-// PruneStore deletes old rows.
-type PruneStore interface {
-	Prune(ctx context.Context, table ops.PrunedTable, keep time.Duration, limit int) (int, error)
-}
 
 // Pruning deletes rows after their retention.
 type Pruning struct {
-	Store PruneStore
+	Store *store.Store
 	Keep  map[ops.PrunedTable]time.Duration // of 0: forever
 	Batch int                               // rows in one transaction
 	Rows  *prometheus.CounterVec            // by table

@@ -9,28 +9,15 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
+	"github.com/prego/prego/workflows"
 )
-
-// RebalanceStore is the part of Postgres that packing plans are carried out with.
-type RebalanceStore interface {
-	OpenRebalances(ctx context.Context) ([]prego.RebalanceID, error)
-	StepRebalance(ctx context.Context, id prego.RebalanceID) (server.RebalanceStep, error)
-	RebalanceMoveRefused(ctx context.Context, id prego.RebalanceID, seq int, code prego.Code, message string) error
-	RequestMove(ctx context.Context, in tenant.MoveAsked) (tenant.Move, error)
-	RemoveFreed(ctx context.Context, id prego.ServerID, by string) (server.Server, error)
-}
-
-// RebalanceRuns starts the runs of what a plan asks for.
-type RebalanceRuns interface {
-	EnsureMove(ctx context.Context, id prego.MoveID) (started bool, err error)
-	EnsureDecommission(ctx context.Context, serverID prego.ServerID) (started bool, err error)
-}
 
 // Rebalances carry out packing plans.
 type Rebalances struct {
-	Store RebalanceStore
-	Runs  RebalanceRuns
+	Store *store.Store
+	Runs  *workflows.Client
 	Log   *zap.Logger
 	Hook  func(point string) // see Servers
 }

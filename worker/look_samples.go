@@ -2,19 +2,14 @@ package worker
 
 import (
 	"context"
-	"time"
 
 	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
 
-// SampleStore keeps what hosts reported.
-type SampleStore interface {
-	TakeSamples(ctx context.Context, every time.Duration) (int, error)
-}
-
 // Samples keeps what agents reported of their hosts, a sample of each in every span of server.SampleEvery.
-type Samples struct{ Store SampleStore }
+type Samples struct{ Store *store.Store }
 
 // LookAtSamples takes the missing samples of the current span, with one statement. Looking several times in a span also
 // finds agents that were silent at first.

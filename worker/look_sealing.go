@@ -6,16 +6,12 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego/ops"
+	"github.com/prego/prego/store"
 )
-
-// AuditStore seals entries of the audit.
-type AuditStore interface {
-	SealAudit(ctx context.Context, most int) (sealed int, head ops.AuditHead, err error)
-}
 
 // Audit adds entries to the audit's chain.
 type Audit struct {
-	Store AuditStore
+	Store *store.Store
 	Log   *zap.Logger
 }
 

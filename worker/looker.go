@@ -11,14 +11,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/ops"
+	"github.com/prego/prego/store"
 )
-
-// LookStore agrees among workers who looks.
-type LookStore interface {
-	BeginLook(ctx context.Context, look, holder string, every, lease time.Duration) (began bool, wait time.Duration, err error)
-	ExtendLook(ctx context.Context, look, holder string, lease time.Duration) (bool, error)
-	EndLook(ctx context.Context, look, holder string, r ops.LookResult, why error) error
-}
 
 // A Look is repeated by one of all workers.
 type Look struct {
@@ -30,7 +24,7 @@ type Look struct {
 // Looker repeats looks. All workers have the same looks; each time, one worker takes it. A find starts a run, so that
 // looking without a find costs a statement and leaves no history.
 type Looker struct {
-	Store  LookStore
+	Store  *store.Store
 	Holder string // this worker, a name that no other one has
 	Looks  []Look
 	Log    *zap.Logger

@@ -19,41 +19,19 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// dying is a store whose worker is killed: nothing of it arrives any more.
-type dying struct {
-	*store.Store
-	dead atomic.Bool
-}
-
-var errDead = errors.New("dead")
-
-func (d *dying) BeginLook(ctx context.Context, look, holder string, every, lease time.Duration) (bool, time.Duration, error) {
-	if d.dead.Load() {
-		return false, 0, errDead
-	}
-	return d.Store.BeginLook(ctx, look, holder, every, lease)
-}
-
-func (d *dying) ExtendLook(ctx context.Context, look, holder string, lease time.Duration) (bool, error) {
-	if d.dead.Load() {
-		return false, errDead
-	}
-	return d.Store.ExtendLook(ctx, look, holder, lease)
-}
-
-func (d *dying) EndLook(ctx context.Context, look, holder string, r ops.LookResult, why error) error {
-	if d.dead.Load() {
-		return errDead
-	}
-	return d.Store.EndLook(ctx, look, holder, r, why)
-}
-
 func TestWhenTheWorkerThatLooksDiesAnotherOneLooks(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	db := store.New(pgtest.Pool(t))
-	killed := &dying{Store: db}
+	pool := pgtest.Pool(t)
+	db := store.New(pool)
+	var dead atomic.Bool // from then on nothing of the first worker arrives
+	killed := store.New(pgtest.Tapped(t, pool, func(string, []any) error {
+		if dead.Load() {
+			return errors.New("dead")
+		}
+		return nil
+	}))
 	const lease = time.Second
 	looking, looked := make(chan struct{}), make(chan time.Time, 100)
 	first := &worker.Looker{Store: killed, Holder: "first", Lease: lease, Log: zaptest.NewLogger(t), Looks: []worker.Look{
@@ -78,7 +56,7 @@ func TestWhenTheWorkerThatLooksDiesAnotherOneLooks(t *testing.T) {
 		t.Fatal("two look at once, while the first keeps its lease")
 	case <-time.After(2 * lease):
 	}
-	killed.dead.Store(true)
+	dead.Store(true)
 	died := time.Now()
 	select {
 	case at := <-looked:

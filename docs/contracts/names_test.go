@@ -62,9 +62,7 @@ var operators = words(`
 	GET./v1/orgs/{org_id}/quotas PUT./v1/orgs/{org_id}/quotas/{dimension} DELETE./v1/orgs/{org_id}/quotas/{dimension}
 	GET./v1/orgs/{org_id}/events`)
 
-type anybody struct{}
-
-func (anybody) Authenticate(context.Context, string) (api.Principal, error) {
+func anybody(context.Context, string) (api.Principal, error) {
 	return api.Principal{Subject: "caller", Operator: true}, nil
 }
 
@@ -74,7 +72,7 @@ func bearer(r *http.Request) { r.Header.Set("Authorization", "Bearer x") }
 func served(t *testing.T) (h http.Handler, doc map[string]any) {
 	t.Helper()
 	h = api.New(api.Deps{
-		Auth: anybody{}, Log: zap.NewNop(), Registry: prometheus.NewRegistry(), RatePerSecond: 1e6, RateBurst: 1e6,
+		Auth: anybody, Log: zap.NewNop(), Registry: prometheus.NewRegistry(), RatePerSecond: 1e6, RateBurst: 1e6,
 	}).Handler()
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/openapi.yaml", nil))
@@ -112,7 +110,6 @@ func TestOperatorsEndpointsAreServed(t *testing.T) {
 type gatewayDeps struct {
 	agentgw.Authority
 	agentgw.Tokens
-	agentgw.Store
 
 	scope *string
 }
@@ -129,7 +126,7 @@ func TestAgentsEndpointsAreServedWithTheirScopes(t *testing.T) {
 	var asked string
 	d := gatewayDeps{scope: &asked}
 	h := agentgw.New(agentgw.Deps{
-		Store: d, CA: d, Tokens: d, Log: zap.NewNop(), Settings: agentgw.Settings{Flush: time.Second, FlushRows: 1},
+		CA: d, Tokens: d, Log: zap.NewNop(), Settings: agentgw.Settings{Flush: time.Second, FlushRows: 1},
 	}).Handler()
 	agent := func(r *http.Request) {
 		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}}

@@ -35,21 +35,24 @@ import (
 	"github.com/prego/prego/internal/agentclient"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == supervise.Verb { // the agents of these tests start their own program
 		os.Exit(supervise.Main(os.Args[2:]))
 	}
-	os.Exit(m.Run())
+	pgtest.Main(m)
 }
 
 // plane is a control plane's keys.
 type plane struct {
-	ca   *pki.Authority
-	exec *token.Exec
-	keys map[string]string
+	audit *store.Store
+	ca    *pki.Authority
+	exec  *token.Exec
+	keys  map[string]string
 }
 
 func newPlane(t *testing.T) *plane {
@@ -57,13 +60,17 @@ func newPlane(t *testing.T) *plane {
 	dir := t.TempDir()
 	require.NoError(t, pki.Init(dir, "test"))
 	require.NoError(t, token.InitKeys(dir))
+	pool := pgtest.Pool(t)
+	_, err := pool.Exec(t.Context(), `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by)
+		SELECT 'app-' || i, '', 'app', 'eu', 'hetzner', '{}', 'active', 'w', 'x' FROM generate_series(1, 2) i`)
+	require.NoError(t, err)
 	ca, err := pki.Open(dir, "test")
 	require.NoError(t, err)
 	ring, err := token.OpenKeyring(dir, token.UseExec)
 	require.NoError(t, err)
 	keys, err := ring.PublicPEM()
 	require.NoError(t, err)
-	return &plane{ca: ca, exec: token.NewExec(ring), keys: keys}
+	return &plane{audit: store.New(pool), ca: ca, exec: token.NewExec(ring), keys: keys}
 }
 
 func (p *plane) client(t *testing.T, port int) *agentclient.Client {
@@ -155,19 +162,9 @@ func failure(t *testing.T, err error) *server.CommandError {
 	return ce
 }
 
-// noAudit stands for the rows that commands have.
-type noAudit struct{}
-
-func (noAudit) BeginCommands(context.Context, []server.Command) error { return nil }
-
-func (noAudit) FinishCommands(context.Context, []server.CommandOutcome) error { return nil }
-
-func (noAudit) BeginCommand(context.Context, server.Command) error                 { return nil }
-func (noAudit) FinishCommand(context.Context, string, server.CommandOutcome) error { return nil }
-
 // bench runs a command as workflows do.
-func bench(ctx context.Context, c *agentclient.Client, serverID prego.ServerID, addr, workflowID, auditID string, timeout time.Duration, args ...string) (string, error) {
-	commander := activities.Commander{Agents: c, Audit: noAudit{}}
+func (p *plane) bench(ctx context.Context, c *agentclient.Client, serverID prego.ServerID, addr, workflowID, auditID string, timeout time.Duration, args ...string) (string, error) {
+	commander := activities.Commander{Agents: c, Audit: p.audit}
 	return commander.Bench(ctx, server.BenchCommand{ServerID: serverID, Addr: addr, WorkflowID: workflowID, AuditID: auditID, Timeout: timeout, Args: args})
 }
 
@@ -181,17 +178,17 @@ erase-site) echo "$(head -c 2000 /dev/zero | tr '\0' x) --db-password hunter2 no
 new-site) sleep 300 ;;
 esac`)
 	c := p.client(t, port)
-	out, err := bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-1", time.Minute, "list-sites")
+	out, err := p.bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-1", time.Minute, "list-sites")
 	require.NoError(t, err)
 	require.Equal(t, "list-sites\n", out)
-	out, err = bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-1", 0, "list-sites")
+	out, err = p.bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-1", 0, "list-sites")
 	require.NoError(t, err)
 	require.Equal(t, "list-sites\n", out)
 	ran, err := os.ReadFile(filepath.Join(root, wire.BenchDir, "ran"))
 	require.NoError(t, err)
 	require.Equal(t, "list-sites\n", string(ran), "it ran once")
 
-	out, err = bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-2", time.Minute, "erase-site", "a.example.com", "--db-name", "pool_a")
+	out, err = p.bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-2", time.Minute, "erase-site", "a.example.com", "--db-name", "pool_a")
 	ce := failure(t, err)
 	require.Equal(t, "erase-site a.example.com --db-name pool_a\n", out)
 	require.Equal(t, []any{3, true, server.CommandFailed}, []any{ce.ExitCode, ce.Permanent, ce.Code})
@@ -199,25 +196,25 @@ esac`)
 	require.True(t, strings.HasSuffix(ce.Stderr, "no such site\n"))
 	require.NotContains(t, err.Error(), "hunter2")
 
-	_, err = bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-3", time.Second, "new-site", "a.example.com", "--db-name", "pool_a")
+	_, err = p.bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-3", time.Second, "new-site", "a.example.com", "--db-name", "pool_a")
 	ce = failure(t, err)
 	require.Equal(t, []any{124, true, server.CommandTimeout}, []any{ce.ExitCode, ce.Permanent, ce.Code})
 
-	_, err = bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-4", time.Minute, "console")
+	_, err = p.bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-4", time.Minute, "console")
 	ce = failure(t, err)
 	require.Equal(t, []any{true, "command_not_allowed"}, []any{ce.Permanent, ce.Code})
 	require.Contains(t, err.Error(), "args")
 
-	_, err = bench(t.Context(), c, "app-1", "10.0.0.1", "w", "a-5", time.Minute, "list-sites")
+	_, err = p.bench(t.Context(), c, "app-1", "10.0.0.1", "w", "a-5", time.Minute, "list-sites")
 	ce = failure(t, err)
 	require.Equal(t, []any{true, server.CommandNotSent}, []any{ce.Permanent, ce.Code})
 
-	_, err = bench(t.Context(), c, "app-2", "127.0.0.1", "w", "a-6", time.Minute, "list-sites")
+	_, err = p.bench(t.Context(), c, "app-2", "127.0.0.1", "w", "a-6", time.Minute, "list-sites")
 	ce = failure(t, err)
 	require.Equal(t, []any{true, server.CommandMistrusted}, []any{ce.Permanent, ce.Code}, "another host is at the address")
 
 	stranger := newPlane(t)
-	_, err = bench(t.Context(), agentclient.New(agentclient.Config{
+	_, err = p.bench(t.Context(), agentclient.New(agentclient.Config{
 		TLS: func(id prego.ServerID) *tls.Config { // it trusts the host, and the host not it
 			cfg := p.ca.ExecClientTLS()(id)
 			cfg.GetClientCertificate = stranger.ca.ExecClientTLS()(id).GetClientCertificate
@@ -226,16 +223,16 @@ esac`)
 	}), "app-1", "127.0.0.1", "w", "a-7", time.Minute, "list-sites")
 	require.Contains(t, []string{server.CommandMistrusted, server.CommandUnreachable}, failure(t, err).Code)
 
-	_, err = bench(t.Context(), agentclient.New(agentclient.Config{TLS: p.ca.ExecClientTLS(), Tokens: stranger.exec, Port: port, CheckAddr: func(string) error { return nil }}),
+	_, err = p.bench(t.Context(), agentclient.New(agentclient.Config{TLS: p.ca.ExecClientTLS(), Tokens: stranger.exec, Port: port, CheckAddr: func(string) error { return nil }}),
 		"app-1", "127.0.0.1", "w", "a-8", time.Minute, "list-sites")
 	ce = failure(t, err)
 	require.Equal(t, []any{true, "unauthenticated"}, []any{ce.Permanent, ce.Code})
 
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	_, err = bench(ctx, c, "app-1", "127.0.0.1", "w", "a-9", time.Minute, "list-sites")
+	_, err = p.bench(ctx, c, "app-1", "127.0.0.1", "w", "a-9", time.Minute, "list-sites")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	out, err = bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-9", time.Minute, "list-sites")
+	out, err = p.bench(t.Context(), c, "app-1", "127.0.0.1", "w", "a-9", time.Minute, "list-sites")
 	require.NoError(t, err, "a repeated request joins the running command")
 	require.Equal(t, "list-sites\n", out)
 }
@@ -290,7 +287,7 @@ func TestRefusalsAreSorted(t *testing.T) {
 			t.Parallel()
 			calls := atomic.Int32{}
 			port, _ := p.fake(t, func(w http.ResponseWriter, r *http.Request) { calls.Add(1); tc.answer(w, r) })
-			_, err := bench(t.Context(), p.client(t, port), "app-1", "127.0.0.1", "w", "a", time.Minute, "list-sites")
+			_, err := p.bench(t.Context(), p.client(t, port), "app-1", "127.0.0.1", "w", "a", time.Minute, "list-sites")
 			ce := failure(t, err)
 			require.Equal(t, []any{tc.permanent, tc.code}, []any{ce.Permanent, ce.Code})
 			require.Equal(t, int32(1), calls.Load(), "whether to ask again is the caller's business")
@@ -298,7 +295,7 @@ func TestRefusalsAreSorted(t *testing.T) {
 	}
 	t.Run("no host there", func(t *testing.T) {
 		t.Parallel()
-		_, err := bench(t.Context(), p.client(t, 1), "app-1", "127.0.0.1", "w", "a", time.Minute, "list-sites")
+		_, err := p.bench(t.Context(), p.client(t, 1), "app-1", "127.0.0.1", "w", "a", time.Minute, "list-sites")
 		ce := failure(t, err)
 		require.Equal(t, []any{false, server.CommandUnreachable}, []any{ce.Permanent, ce.Code})
 	})
@@ -323,7 +320,7 @@ func TestAConnectionIsUsedAgainWithAFreshToken(t *testing.T) {
 	c := p.client(t, port)
 	seen := map[string]bool{}
 	for range cap(tokens) {
-		_, err := bench(t.Context(), c, "app-1", "127.0.0.1", "w", "", time.Minute, "list-sites")
+		_, err := p.bench(t.Context(), c, "app-1", "127.0.0.1", "w", "", time.Minute, "list-sites")
 		require.NoError(t, err)
 		seen[<-tokens] = true
 	}

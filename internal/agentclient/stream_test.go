@@ -113,7 +113,7 @@ func TestATokenIsBoundToItsRequest(t *testing.T) {
 		fmt.Fprint(w, `{"exitCode":0}`)
 	})
 	c := p.client(t, port)
-	_, err := bench(t.Context(), c, "app-1", "127.0.0.1", "w", "", time.Minute, "list-sites")
+	_, err := p.bench(t.Context(), c, "app-1", "127.0.0.1", "w", "", time.Minute, "list-sites")
 	require.NoError(t, err)
 	require.Equal(t, "true exec.bench [app-1]", <-seen)
 	_, err = c.Exec(t.Context(), "app-1", "127.0.0.1", wire.ExecRequest{Kind: wire.KindRedisCLI, Args: []string{"ping"}})

@@ -285,14 +285,14 @@ func (a *Authority) SignCSRs(
 	return out, nil
 }
 
-// SignService issues a host's certificate for its databases and caches, PEM: a server certificate for the private
-// address, or a client certificate. Both name the server.
+// SignService issues a host's certificate for its databases and caches, PEM: a server's, for
+// the private address, or, if that is nil, a client's. Both name the server.
 func (a *Authority) SignService(
-	serverID prego.ServerID, p Purpose, private net.IP, request string, ttl time.Duration,
+	serverID prego.ServerID, private net.IP, request string, ttl time.Duration,
 ) (certificate string, notAfter time.Time, err error) {
-	var addrs []net.IP
-	if p == ServiceServer {
-		addrs = []net.IP{private}
+	p, addrs := ServiceClient, []net.IP(nil)
+	if private != nil {
+		p, addrs = ServiceServer, []net.IP{private}
 	}
 	return a.issueServer(serverID, p, "csrs.service", request, addrs, ttl)
 }
@@ -313,8 +313,20 @@ func (a *Authority) issueServer(
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})), cert.NotAfter, nil
 }
 
-// ParseCSR reads a PEM certificate request and checks that its sender has the key, and that the key is of an accepted
-// kind.
+// KeyOfCSR is the SHA-256 of the key of a PEM certificate request.
+func (*Authority) KeyOfCSR(field, text string) ([]byte, error) {
+	csr, err := ParseCSR(field, text)
+	if err != nil {
+		return nil, err
+	}
+	return KeySHA256(csr.PublicKey)
+}
+
+// KeySHA256 is the SHA-256 of a certificate's key.
+func (*Authority) KeySHA256(cert *x509.Certificate) ([]byte, error) { return KeySHA256(cert.PublicKey) }
+
+// ParseCSR reads a PEM certificate request and checks that its sender has the key, and
+// that the key is of an accepted kind.
 func ParseCSR(field, text string) (*x509.CertificateRequest, error) {
 	block, rest := pem.Decode([]byte(text))
 	if block == nil || block.Type != "CERTIFICATE REQUEST" || strings.TrimSpace(string(rest)) != "" {

@@ -44,6 +44,9 @@ type Agents struct {
 // NewAgents signs and verifies with a ring of UseAgent.
 func NewAgents(keys *Keyring) *Agents { return &Agents{keys: keys} }
 
+// HashBootstrap is the SHA-256 of a raw bootstrap token.
+func (*Agents) HashBootstrap(raw string) []byte { return Hash(raw) }
+
 // Thumbprint identifies a certificate: base64url of its SHA-256.
 func Thumbprint(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.Raw)

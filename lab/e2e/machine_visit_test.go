@@ -69,7 +69,7 @@ func (c *cell) clientOf(serverID prego.ServerID) tls.Certificate {
 	require.NoError(c.t, err)
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	require.NoError(c.t, err)
-	chain, _, err := ca.SignService(serverID, pki.ServiceClient, nil, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr})), time.Hour)
+	chain, _, err := ca.SignService(serverID, nil, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr})), time.Hour)
 	require.NoError(c.t, err)
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	require.NoError(c.t, err)

@@ -65,8 +65,8 @@ func run() error {
 	for _, h := range c.habits {
 		fmt.Printf("%8d    %s (%s)\n", c.hits[h.name], h.name, h.instead)
 	}
-	if len(os.Args) > 1 && os.Args[1] == "-v" {
-		fmt.Println(strings.Join(lonely, "\n"))
+	if len(lonely) > 0 {
+		return fmt.Errorf("take the type and not an interface that only it implements: %s", strings.Join(lonely, ", "))
 	}
 	return nil
 }
@@ -168,15 +168,19 @@ func (c *census) count(name, text string) {
 	}
 }
 
-// lonelyInterfaces are the product's interfaces with one implementation in the product that is no adapter of the
-// outside (internal/, agent/): it will never be replaced.
+// outside are types that reach what is outside although they stand in no adapter: Temporal, hosts, the DNS.
+var outside = []string{"workflows.Client", "activities.Commander", "activities.Names", "app.containers"}
+
+// lonelyInterfaces are the product's interfaces that only one type implements, and that type is no adapter of the
+// outside (internal/, agent/): nothing else will ever stand in its place. An adapter may say what it needs of the
+// product, which it doesn't import.
 func lonelyInterfaces() ([]string, error) {
 	pkgs, err := packages.Load(&packages.Config{Mode: packages.NeedName | packages.NeedTypes | packages.NeedImports | packages.NeedDeps | packages.NeedSyntax | packages.NeedTypesInfo}, "./...")
 	if err != nil {
 		return nil, err
 	}
 	var concrete []types.Type
-	declared := map[string]*types.Interface{}
+	declared := map[string]declaration{}
 	for _, p := range pkgs {
 		room := strings.TrimPrefix(p.PkgPath, module)
 		if kindOf(room+"/x.go") != "product" {
@@ -192,8 +196,9 @@ func lonelyInterfaces() ([]string, error) {
 				continue
 			}
 			if i, ok := t.Type().Underlying().(*types.Interface); ok {
-				if i.NumMethods() > 0 && !strings.HasPrefix(room, "api/openapi") {
-					declared[room+"."+name] = i
+				generated := strings.HasSuffix(p.Fset.Position(t.Pos()).Filename, ".gen.go")
+				if i.NumMethods() > 0 && !generated && !strings.HasPrefix(room, "internal/") {
+					declared[room+"."+name] = declaration{i, p.Types.Imports()}
 				}
 				continue
 			}
@@ -201,17 +206,62 @@ func lonelyInterfaces() ([]string, error) {
 		}
 	}
 	var lonely []string
-	for name, i := range declared {
+	for name, d := range declared {
+		i := d.Interface
+		if slices.ContainsFunc(d.imports, func(p *types.Package) bool { return foreign(p, i) }) {
+			continue
+		}
 		var by []string
 		for _, t := range concrete {
-			if types.Implements(t, i) || types.Implements(types.NewPointer(t), i) {
+			if implements(t, i) && !embedsOneThat(t, i) {
 				by = append(by, strings.TrimPrefix(t.String(), module))
 			}
 		}
-		if len(by) == 1 && !strings.HasPrefix(by[0], "internal/") && !strings.HasPrefix(by[0], "agent/") {
+		if len(by) == 1 && !strings.HasPrefix(by[0], "internal/") && !strings.HasPrefix(by[0], "agent/") && !slices.Contains(outside, by[0]) {
 			lonely = append(lonely, name+" by "+by[0])
 		}
 	}
 	slices.Sort(lonely)
 	return lonely, nil
+}
+
+// declaration is an interface, and what the package imports that declares it.
+type declaration struct {
+	*types.Interface
+	imports []*types.Package
+}
+
+// foreign reports whether a package that is not ours has a type for an interface.
+func foreign(p *types.Package, i *types.Interface) bool {
+	if strings.HasPrefix(p.Path(), module) {
+		return false
+	}
+	for _, name := range p.Scope().Names() {
+		t, ok := p.Scope().Lookup(name).(*types.TypeName)
+		if !ok {
+			continue
+		}
+		if named, ok := t.Type().(*types.Named); ok && named.TypeParams().Len() == 0 && implements(named, i) {
+			return true
+		}
+	}
+	return false
+}
+
+func implements(t types.Type, i *types.Interface) bool {
+	return types.Implements(t, i) || types.Implements(types.NewPointer(t), i)
+}
+
+// embedsOneThat reports whether a struct has what an interface wants from a type that it embeds.
+func embedsOneThat(t types.Type, i *types.Interface) bool {
+	s, ok := t.Underlying().(*types.Struct)
+	if !ok {
+		return false
+	}
+	for f := range s.Fields() {
+		if f.Embedded() && implements(f.Type(), i) {
+			return true
+		}
+	}
+	return false
 }
