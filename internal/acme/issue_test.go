@@ -46,12 +46,12 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 type testBundle struct {
 	*activities.Certificates
 	activities.Runs // the test starts none but a certificate's
-	t       *testing.T
-	db      *store.Store
-	pool    *pgxpool.Pool
-	pebble  *acmetest.Pebble
-	gateway *token.Sealing
-	keys    string
+	t               *testing.T
+	db              *store.Store
+	pool            *pgxpool.Pool
+	pebble          *acmetest.Pebble
+	gateway         *token.Sealing
+	keys            string
 
 	mu   sync.Mutex
 	now  time.Time
