@@ -149,10 +149,6 @@ func (a *API) AddTenantUser(c echo.Context, id TenantID, _ AddTenantUserParams) 
 	return c.JSON(http.StatusCreated, out)
 }
 
-func mailView(m tenant.MailSettings) TenantMail {
-	return TenantMail{Server: m.Server, Port: m.Port, Tls: m.TLS, Login: optional(m.Login), Sender: m.Sender, SenderName: optional(m.SenderName)}
-}
-
 // PutTenantMail sets a site's outgoing mail server.
 func (a *API) PutTenantMail(c echo.Context, id TenantID) error {
 	var in struct {
@@ -185,7 +181,7 @@ func (a *API) PutTenantMail(c echo.Context, id TenantID) error {
 	if err := a.d.Store.SetMail(context.WithoutCancel(c.Request().Context()), id, &m, caller(c).Subject); err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, mailView(m))
+	return c.JSON(http.StatusOK, m)
 }
 
 // DeleteTenantMail removes a site's mail settings.

@@ -10,11 +10,9 @@ import (
 )
 
 func tenantSummary(t tenant.Tenant) TenantSummary {
-	return TenantSummary{
-		TenantId: string(t.TenantID), Slug: t.Slug, OrgId: string(t.OrgID), ParentOrgId: optional(string(t.ParentOrgID)), Region: t.Region, Plan: t.Plan,
-		State: t.State, ConvergedState: string(t.ConvergedState), StatusReason: optional(string(t.StatusReason)),
-		StatusMessage: optional(t.StatusMessage), SiteUrl: siteURL(t), WaitingSince: utc(t.WaitingSince), CreatedAt: t.CreatedAt.UTC(),
-	}
+	out := viewOf[TenantSummary](t)
+	out.SiteUrl = siteURL(t)
+	return out
 }
 
 func siteURL(t tenant.Tenant) *string {
@@ -28,26 +26,8 @@ func siteURL(t tenant.Tenant) *string {
 // there are none.
 func (a *API) tenantView(t tenant.Tenant, events []tenant.Event, allocation *tenant.Allocation, decision *tenant.DecisionRecord) (Tenant, error) {
 	run := lastRun(t, events)
-	out := Tenant{
-		TenantId: string(t.TenantID), Slug: t.Slug, OrgId: string(t.OrgID), ParentOrgId: optional(string(t.ParentOrgID)), Region: t.Region, Plan: t.Plan,
-		ExpectedUsers: t.ExpectedUsers, StorageQuotaGb: t.StorageQuotaGB, DataResidency: optional(t.DataResidency),
-		Constraint: constraintView(t.Constraint), DedicatedRedis: t.DedicatedRedis, Apps: t.Apps, Policy: t.Policy,
-		State: t.State, ConvergedState: string(t.ConvergedState), StatusReason: optional(string(t.StatusReason)),
-		StatusMessage: optional(t.StatusMessage), Generation: t.Generation, Site: optional(t.Site), SiteUrl: siteURL(t),
-		DeadlineAt: utc(t.Deadline), WaitingSince: utc(t.WaitingSince), WaitingRoles: []Role{}, CancelRequestedAt: utc(t.CancelRequestedAt),
-		WorkflowId: run, RunUrl: optional(a.d.Runs.RunURL(run)), CreatedBy: optional(t.CreatedBy),
-		CreatedAt: t.CreatedAt.UTC(), UpdatedAt: t.UpdatedAt.UTC(), ActiveAt: utc(t.ActiveAt), Timeline: []TenantEvent{},
-	}
-	out.RestoreFrom = optional(string(t.RestoreFrom))
-	if t.Muted {
-		out.Muted = &t.Muted
-	}
-	out.AdminEmail, out.AdminName = optional(t.AdminEmail), optional(t.AdminName)
-	if t.Mail != nil {
-		m := mailView(*t.Mail)
-		out.Mail = &m
-	}
-	out.WaitingRoles = append(out.WaitingRoles, t.WaitingRoles...)
+	out := viewOf[Tenant](t)
+	out.SiteUrl, out.WorkflowId, out.RunUrl, out.Timeline = siteURL(t), run, optional(a.d.Runs.RunURL(run)), []TenantEvent{}
 	for _, e := range events {
 		out.Timeline = append(out.Timeline, TenantEvent{
 			Id: e.EventID, At: e.At.UTC(), FromState: string(e.FromState), ToState: string(e.ToState), Step: string(e.Step), Actor: e.Actor,

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/prego/prego"
@@ -56,6 +57,11 @@ func Open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTrace
 	}
 	cfg.MaxConnIdleTime = 5 * time.Minute
 	cfg.ConnConfig.Tracer = tracer
+	// Rows are answers as they are, whatever the time zone of the machine.
+	cfg.AfterConnect = func(_ context.Context, c *pgx.Conn) error {
+		c.TypeMap().RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC}})
+		return nil
+	}
 	var p primary
 	p.follow(cfg)
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)

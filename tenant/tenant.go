@@ -304,45 +304,45 @@ func (t Tenant) NewSite(domain string) (site, database string) {
 
 // Tenant is one row of tenants, shared by all packages.
 type Tenant struct {
-	TenantID       prego.TenantID
-	Slug           string
-	OrgID          prego.OrgID
-	ParentOrgID    prego.OrgID
-	Region         prego.Region
-	Plan           prego.Plan
-	ExpectedUsers  int
-	StorageQuotaGB int
-	DataResidency  string
-	Constraint     prego.Constraint
-	DedicatedRedis bool
-	Apps           []string
-	Policy         PlacementMode
-	AdminEmail     string // of the first user of its site, "" for none
-	AdminName      string
-	Mail           *MailSettings // nil for none
+	TenantID       prego.TenantID   `json:"tenant_id"`
+	Slug           string           `json:"slug"`
+	OrgID          prego.OrgID      `json:"org_id"`
+	ParentOrgID    prego.OrgID      `json:"parent_org_id,omitempty"`
+	Region         prego.Region     `json:"region"`
+	Plan           prego.Plan       `json:"plan"`
+	ExpectedUsers  int              `json:"expected_users"`
+	StorageQuotaGB int              `json:"storage_quota_gb"`
+	DataResidency  string           `json:"data_residency,omitempty"`
+	Constraint     prego.Constraint `json:"constraint"`
+	DedicatedRedis bool             `json:"dedicated_redis"`
+	Apps           []string         `json:"apps"`
+	Policy         PlacementMode    `json:"policy"`
+	AdminEmail     string           `json:"admin_email,omitempty"` // of the first user of its site, "" for none
+	AdminName      string           `json:"admin_name,omitempty"`
+	Mail           *MailSettings    `json:"mail,omitempty"` // nil for none
 
-	State         State
-	StatusReason  prego.Reason
-	StatusMessage string
-	Generation    int // 1, one more per retry
+	State         State        `json:"state"`
+	StatusReason  prego.Reason `json:"status_reason,omitempty"`
+	StatusMessage string       `json:"status_message,omitempty"`
+	Generation    int          `json:"generation"` // 1, one more per retry
 	// ConvergedState is the last state whose effects are all in place.
-	ConvergedState State
-	Site           string // its site's name, "" if there is none
-	Deadline       *time.Time
-	WaitingSince   *time.Time
-	WaitingRoles   []prego.Role // the role that it waits for, while WaitingSince is set
+	ConvergedState State        `json:"converged_state"`
+	Site           string       `json:"site,omitempty"` // its site's name, "" if there is none
+	Deadline       *time.Time   `json:"deadline_at,omitempty"`
+	WaitingSince   *time.Time   `json:"waiting_since,omitempty"`
+	WaitingRoles   []prego.Role `json:"waiting_roles"` // the role that it waits for, while WaitingSince is set
 	// LostAt is since when its site is gone with its server; nil while it has one.
-	LostAt *time.Time
+	LostAt *time.Time `json:"-"`
 	// RestoreFrom is the backup that its next site is made from, "" for none.
-	RestoreFrom prego.BackupID
+	RestoreFrom prego.BackupID `json:"restore_from,omitempty"`
 	// Muted: its site sends no mail and runs no scheduled jobs.
-	Muted bool
+	Muted bool `json:"muted,omitempty"`
 	// CancelRequestedAt is when its provisioning was cancelled; the run ends it.
-	CancelRequestedAt *time.Time
-	CreatedBy         string
-	CreatedAt         time.Time
-	UpdatedAt         time.Time
-	ActiveAt          *time.Time
+	CancelRequestedAt *time.Time `json:"cancel_requested_at,omitempty"`
+	CreatedBy         string     `json:"created_by,omitempty"`
+	CreatedAt         time.Time  `json:"created_at"`
+	UpdatedAt         time.Time  `json:"updated_at"`
+	ActiveAt          *time.Time `json:"active_at,omitempty"`
 }
 
 // Allocation is where a tenant is placed (placement-policy §1.2).
