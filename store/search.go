@@ -55,10 +55,7 @@ var searchable = []searched{
 			{name: "provider_id", column: "o.provider_server_id"},
 		},
 	},
-	{
-		kind: "tenant", table: "tenants", id: "o.tenant_id", name: "o.slug", status: "o.state", gone: `o.state IN ('terminated', 'data_purged')`, org: "o.org_id", newest: "o.created_at",
-		fields: []searchField{{name: "id", column: "o.tenant_id"}, {name: "name", column: "o.slug"}, {name: "hostname", column: "o.site"}},
-	},
+	searchedTenants,
 	{kind: "org", table: "orgs", id: "o.org_id", org: "o.org_id", newest: "o.created_at", fields: []searchField{{name: "id", column: "o.org_id"}}},
 	{
 		kind: "app", table: "apps", id: "o.app_id", name: "o.name", gone: deleted, org: "o.org_id", newest: "o.created_at",

@@ -2,7 +2,9 @@ package store
 
 import (
 	"context"
+	"fmt"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/prego/prego"
 	"github.com/prego/prego/tenant"
 )
@@ -43,6 +45,38 @@ var tenants = listing[tenant.Tenant]{
 // ListTenants is a page of tenants, without those that are terminated.
 func (s *Store) ListTenants(ctx context.Context, q prego.ListQuery) (page []tenant.Tenant, next string, err error) {
 	return tenants.page(ctx, s, q)
+}
+
+var searchedTenants = searched{
+	kind: "tenant", table: "tenants", id: "o.tenant_id", name: "o.slug", status: "o.state",
+	gone: `o.state IN ('terminated', 'data_purged')`, org: "o.org_id", newest: "o.created_at",
+	fields: []searchField{
+		{name: "id", column: "o.tenant_id"}, {name: "name", column: "o.slug"}, {name: "hostname", column: "o.site"},
+	},
+}
+
+const sqlCreateTenant = `
+WITH made AS (
+    INSERT INTO tenants (tenant_id, slug, org_id, parent_org_id, region, plan, expected_users, storage_quota_gb, data_residency,
+        require_tags, disallow_tags, dedicated_redis, apps, policy, request_hash, state, created_by, admin_email, admin_name)
+    VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, NULLIF($9, ''), $10, $11, $12, $13, $14, $15,
+        CASE $6 WHEN 'trial' THEN 'trial' ELSE 'provisioning' END, $16, $17, $18)
+    ON CONFLICT (slug) WHERE state <> 'data_purged' DO NOTHING
+    RETURNING *
+), noted AS (
+    INSERT INTO events (kind, id, org_id, status, step, actor, message)
+    SELECT 'tenant', tenant_id, org_id, state, $19, created_by, $20 FROM made
+), told AS (
+    INSERT INTO events (xid, kind, id, org_id, step, actor, payload) SELECT NULL, 'tenant', tenant_id, org_id, 'create', created_by, $21 FROM made
+)
+SELECT ` + tenantColumns + ` FROM made`
+
+func insertTenant(
+	ctx context.Context, tx pgx.Tx, id prego.TenantID, r tenant.CreateRequest, mode tenant.PlacementMode, hash []byte, by string, payload []byte,
+) (tenant.Tenant, error) {
+	return one[tenant.Tenant](ctx, tx, sqlCreateTenant, id, r.Slug, r.OrgID, r.ParentOrgID, r.Region, r.Plan, r.ExpectedUsers, r.StorageQuotaGB, r.DataResidency,
+		filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.DedicatedRedis, filled(r.Apps), mode, hash, by, r.AdminEmail, r.AdminName,
+		tenant.StepRequested, fmt.Sprintf("%s for org %s in %s", r.Plan, r.OrgID, r.Region), payload)
 }
 
 const sqlTenantEvents = `

@@ -85,22 +85,6 @@ func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *tenant.CreateRequest) (
 	return f.tenantSize, nil
 }
 
-const sqlCreateTenant = `
-WITH made AS (
-    INSERT INTO tenants (tenant_id, slug, org_id, parent_org_id, region, plan, expected_users, storage_quota_gb, data_residency,
-        require_tags, disallow_tags, dedicated_redis, apps, policy, request_hash, state, created_by, admin_email, admin_name)
-    VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, NULLIF($9, ''), $10, $11, $12, $13, $14, $15,
-        CASE $6 WHEN 'trial' THEN 'trial' ELSE 'provisioning' END, $16, $17, $18)
-    ON CONFLICT (slug) WHERE state <> 'data_purged' DO NOTHING
-    RETURNING *
-), noted AS (
-    INSERT INTO events (kind, id, org_id, status, step, actor, message)
-    SELECT 'tenant', tenant_id, org_id, state, $19, created_by, $20 FROM made
-), told AS (
-    INSERT INTO events (xid, kind, id, org_id, step, actor, payload) SELECT NULL, 'tenant', tenant_id, org_id, 'create', created_by, $21 FROM made
-)
-SELECT ` + tenantColumns + ` FROM made`
-
 // CreateTenant accepts a request that is validated: the row, its key and its first
 // event, in one transaction, in which the org's quota is taken. The same request again with the same key is met by
 // the tenant that is there, whatever became of it; another one with that key is
@@ -135,8 +119,6 @@ func (s *Store) createTenant(ctx context.Context, tx pgx.Tx, r tenant.CreateRequ
 	if err != nil {
 		return t, fmt.Errorf("event tenant.create: %w", err)
 	}
-	t, err = one[tenant.Tenant](ctx, tx, sqlCreateTenant, id, r.Slug, r.OrgID, r.ParentOrgID, r.Region, r.Plan, r.ExpectedUsers, r.StorageQuotaGB, r.DataResidency,
-		filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.DedicatedRedis, filled(r.Apps), mode, hash, by, r.AdminEmail, r.AdminName,
-		tenant.StepRequested, fmt.Sprintf("%s for org %s in %s", r.Plan, r.OrgID, r.Region), []byte(prego.Redact(string(payload))))
+	t, err = insertTenant(ctx, tx, id, r, mode, hash, by, []byte(prego.Redact(string(payload))))
 	return t, ifNoRows(err, &prego.Error{Code: prego.CodeSlugTaken, Field: "slug", Message: "belongs to another tenant"})
 }
