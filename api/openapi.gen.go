@@ -3885,6 +3885,11 @@ type CreateTenant struct {
 	// Example: 25
 	ExpectedUsers *int `json:"expected_users,omitempty"`
 
+	// ExternalRef Your own reference, such as a customer number; several tenants may have the same
+	//
+	// Example: C-10482
+	ExternalRef *string `json:"external_ref,omitempty"`
+
 	// OrgId A customer; a lower-case DNS label
 	//
 	// Example: acme
@@ -6420,7 +6425,7 @@ type ScoredCandidate = placement.ScoredCandidate
 
 // SearchResult defines model for SearchResult.
 type SearchResult struct {
-	// Field What matched: id, name, address, private_address, hostname, provider_id or workflow_id
+	// Field What matched: id, name, address, private_address, hostname, external_ref, provider_id or workflow_id
 	//
 	// Example: address
 	Field string `json:"field"`
@@ -7058,6 +7063,9 @@ type Tenant struct {
 	DedicatedRedis bool      `json:"dedicated_redis"`
 	ExpectedUsers  int       `json:"expected_users"`
 
+	// ExternalRef The caller's own reference
+	ExternalRef *string `json:"external_ref,omitempty"`
+
 	// Generation 1, plus 1 for each retry
 	Generation int `json:"generation"`
 
@@ -7266,8 +7274,11 @@ type TenantSummary struct {
 	// ConvergedState The last state that has fully taken effect
 	ConvergedState string    `json:"converged_state"`
 	CreatedAt      time.Time `json:"created_at"`
-	OrgId          string    `json:"org_id"`
-	ParentOrgId    *string   `json:"parent_org_id,omitempty"`
+
+	// ExternalRef The caller's own reference
+	ExternalRef *string `json:"external_ref,omitempty"`
+	OrgId       string  `json:"org_id"`
+	ParentOrgId *string `json:"parent_org_id,omitempty"`
 
 	// Plan What a tenant pays for
 	Plan Plan `json:"plan"`
@@ -9268,6 +9279,9 @@ type ListTenantsParams struct {
 
 	// ParentOrgId Only with these parent orgs
 	ParentOrgId *[]OrgID `form:"parent_org_id,omitempty" json:"parent_org_id,omitempty"`
+
+	// ExternalRef Only with these references of callers
+	ExternalRef *[]string `form:"external_ref,omitempty" json:"external_ref,omitempty"`
 
 	// All Include items that have ended. Without it they are listed only if a state filter names their state
 	All *All `form:"all,omitempty" json:"all,omitempty"`
@@ -16307,6 +16321,13 @@ func (w *ServerInterfaceWrapper) ListTenants(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter parent_org_id: %s", err))
 	}
 
+	// ------------- Optional query parameter "external_ref" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "external_ref", ctx.QueryParams(), &params.ExternalRef, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter external_ref: %s", err))
+	}
+
 	// ------------- Optional query parameter "all" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
@@ -18333,6 +18354,7 @@ func RegisterHandlersWithBaseURL(router EchoRouter, si ServerInterface, baseURL 
 // RegisterHandlersWithOptions registers handlers using the supplied options,
 // including any per-operation middleware.
 func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options RegisterHandlersOptions) {
+
 	wrapper := ServerInterfaceWrapper{
 		Handler: si,
 	}
@@ -18574,4 +18596,5 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.PUT(options.BaseURL+"/v1/registries/:host", wrapper.PutRegistry, options.OperationMiddlewares["putRegistry"]...)
 	router.DELETE(options.BaseURL+"/v1/image-digests", wrapper.DeleteImageDigest, options.OperationMiddlewares["deleteImageDigest"]...)
 	router.GET(options.BaseURL+"/v1/image-digests", wrapper.ListImageDigests, options.OperationMiddlewares["listImageDigests"]...)
+
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -98,6 +99,39 @@ func TestIdempotencyKeys(t *testing.T) {
 	require.Equal(t, 202, resp.StatusCode, "met by its row, whatever became of it")
 	resp, _ = b.sendWith("POST", "/v1/tenants", order, "Idempotency-Key", "k3")
 	require.Equal(t, 202, resp.StatusCode, "the slug is free again")
+}
+
+// TestTenantsAreFoundByTheCallersReference: exactly in the list, by its beginning or a part in the search.
+func TestTenantsAreFoundByTheCallersReference(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.org("acme", "")
+	const ref = "Kunde Ü-10482/b"
+	with := func(slug, ref string) string {
+		return `{"slug":"` + slug + `","org_id":"acme","region":"eu","plan":"starter","external_ref":"` + ref + `"}`
+	}
+	first, second := b.tenant(with("one", ref)), b.tenant(with("two", ref))
+	b.tenant(with("three", ""))
+	require.Equal(t, ref, deref(b.showTenant(first).ExternalRef))
+	_, body := b.do("GET", "/v1/tenants?sort=slug&external_ref="+url.QueryEscape(ref), "viewer", "", "")
+	page := as[api.TenantPage](t, body)
+	require.Len(t, page.Tenants, 2, "it is not unique")
+	require.Equal(t, []string{first, second, ref}, []string{page.Tenants[0].TenantId, page.Tenants[1].TenantId, deref(page.Tenants[0].ExternalRef)})
+	_, body = b.do("GET", "/v1/tenants?external_ref=Kunde", "viewer", "", "")
+	require.Empty(t, as[api.TenantPage](t, body).Tenants)
+	for _, text := range []string{ref, "kunde", "10482"} {
+		_, body = b.do("GET", "/v1/search?q="+url.QueryEscape(text), "viewer", "", "")
+		found := as[api.SearchResults](t, body).Results
+		require.Len(t, found, 2, "%s: %s", text, body)
+		require.Equal(t, "external_ref", found[0].Field)
+	}
+	for _, bad := range []string{strings.Repeat("x", 201), `a\nb`} {
+		resp, body := b.do("POST", "/v1/tenants", "operator", js, with("four", bad))
+		require.Equal(t, 422, resp.StatusCode, "%s", body)
+		require.Equal(t, "external_ref", deref(as[api.Problem](t, body).Field))
+	}
+	resp, body := b.do("POST", "/v1/tenants", "operator", js, with("five", strings.Repeat("Ü", 200)))
+	require.Equal(t, 202, resp.StatusCode, "%s: characters, not bytes", body)
 }
 
 func TestTenantActions(t *testing.T) {

@@ -1293,6 +1293,7 @@ var verbs = []Verb{
 		{Name: "residency", Help: "ISO 3166 code of the country whose data rules apply", In: "body", Field: "data_residency"},
 		{Name: "dedicated-redis", Help: "give the tenant its own Redis pool; business and enterprise only", In: "body", Field: "dedicated_redis", Type: "bool"},
 		{Name: "users", Help: "0 means the plan's default", In: "body", Field: "expected_users", Type: "int"},
+		{Name: "external-ref", Help: "your own reference, such as a customer number; several tenants may have the same", In: "body", Field: "external_ref"},
 		{Name: "org", Help: "a customer; a lower-case DNS label", In: "body", Field: "org_id", Required: true},
 		{Name: "parent", Help: "the org's parent; defaults to the stored one", In: "body", Field: "parent_org_id"},
 		{Name: "plan", Help: "what a tenant pays for", In: "body", Field: "plan", Values: []string{"trial", "starter", "business", "enterprise"}, Required: true},
@@ -1901,6 +1902,7 @@ var verbs = []Verb{
 		{Name: "state", Help: "only items in these states", In: "query", Field: "state", Values: []string{"trial", "provisioning", "active", "suspended", "grace_period", "terminated", "data_purged", "failed"}, Many: true},
 		{Name: "org", Help: "only of these orgs", In: "query", Field: "org_id", Many: true},
 		{Name: "parent", Help: "only with these parent orgs", In: "query", Field: "parent_org_id", Many: true},
+		{Name: "external-ref", Help: "only with these references of callers", In: "query", Field: "external_ref", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
 	}, Items: "tenants", Paged: true, Sorts: []string{"created_at", "slug"}, Table: &tables[66]},
 	{Operation: "listVolumeBackups", Method: "GET", Path: "/v1/volumes/{volume_id}/backups", Use: "volume backup list VOLUME", Short: "List the backups of a volume", Long: "List the backups of a volume.\n\nAlso backups of a deleted volume, as long as they are kept.", Args: []Flag{

@@ -1012,6 +1012,7 @@ CREATE TABLE tenants (
     -- account is on the host alone.
     admin_email         text NOT NULL DEFAULT '',
     admin_name          text NOT NULL DEFAULT '',
+    external_ref        text NOT NULL DEFAULT '', -- the caller's own reference
     mail                jsonb,
     waiting_network     text, -- the network of a waiting tenant's missing servers; NULL is any
     -- A tenant whose server is gone has no site until it is restored elsewhere. What its next site is made from is
@@ -1047,6 +1048,8 @@ CREATE INDEX tenants_with_parent ON tenants (tenant_id) INCLUDE (parent_org_id) 
 CREATE INDEX tenants_lost ON tenants (lost_at) WHERE lost_at IS NOT NULL;
 CREATE INDEX tenants_restored ON tenants (tenant_id) WHERE restore_from IS NOT NULL;
 CREATE INDEX tenants_begin ON tenants (tenant_id text_pattern_ops);
+CREATE INDEX tenants_by_external_ref ON tenants (external_ref) WHERE external_ref <> '';
+CREATE INDEX tenants_external_ref_begins ON tenants (lower(external_ref) text_pattern_ops);
 CREATE INDEX tenants_slug_begins ON tenants (slug text_pattern_ops);
 CREATE INDEX tenants_site_begins ON tenants (site text_pattern_ops);
 

@@ -10,7 +10,7 @@ import (
 )
 
 const tenantColumns = `tenant_id, slug, org_id, COALESCE(parent_org_id, '') AS parent_org_id, region, plan, expected_users, storage_quota_gb,
-    COALESCE(data_residency, '') AS data_residency, jsonb_build_object('require', require_tags, 'disallow', disallow_tags) AS "constraint", dedicated_redis, apps, policy, admin_email, admin_name, mail, state, status_reason, status_message,
+    COALESCE(data_residency, '') AS data_residency, jsonb_build_object('require', require_tags, 'disallow', disallow_tags) AS "constraint", dedicated_redis, apps, policy, admin_email, admin_name, external_ref, mail, state, status_reason, status_message,
     generation, converged_state, site, deadline_at AS deadline, waiting_since, waiting_roles, cancel_requested_at, created_by, created_at, updated_at, active_at,
     lost_at, COALESCE(restore_from, '') AS restore_from, muted`
 
@@ -28,11 +28,11 @@ func (s *Store) GetTenant(ctx context.Context, id string) (tenant.Tenant, error)
 var tenants = listing[tenant.Tenant]{
 	what: "tenants", from: `SELECT ` + tenantColumns + ` FROM tenants`,
 	live: `state NOT IN ('terminated', 'data_purged')`, state: "state", states: without(prego.Strings(tenant.States()), "terminated", "data_purged"),
-	filters: map[string]string{"tenant_id": "tenant_id", "slug": "slug", "org_id": "org_id", "parent_org_id": "parent_org_id", "region": "region", "plan": "plan", "state": "state"},
+	filters: map[string]string{"tenant_id": "tenant_id", "slug": "slug", "org_id": "org_id", "parent_org_id": "parent_org_id", "region": "region", "plan": "plan", "state": "state", "external_ref": "external_ref"},
 	sorts:   map[string]string{"created_at": "created_at", "slug": "slug"},
 	id:      "tenant_id",
 	table:   "tenants",
-	narrow:  []string{"tenant_id"},
+	narrow:  []string{"tenant_id", "external_ref"},
 	dimensions: []dimension{
 		{filter: "org_id"},
 		{filter: "parent_org_id"},
@@ -51,16 +51,19 @@ var searchedTenants = searched{
 	kind: "tenant", table: "tenants", id: "o.tenant_id", name: "o.slug", status: "o.state",
 	gone: `o.state IN ('terminated', 'data_purged')`, org: "o.org_id", newest: "o.created_at",
 	fields: []searchField{
-		{name: "id", column: "o.tenant_id"}, {name: "name", column: "o.slug"}, {name: "hostname", column: "o.site"},
+		{name: "id", column: "o.tenant_id"},
+		{name: "name", column: "o.slug"},
+		{name: "hostname", column: "o.site"},
+		{name: "external_ref", column: "lower(o.external_ref)"},
 	},
 }
 
 const sqlCreateTenant = `
 WITH made AS (
     INSERT INTO tenants (tenant_id, slug, org_id, parent_org_id, region, plan, expected_users, storage_quota_gb, data_residency,
-        require_tags, disallow_tags, dedicated_redis, apps, policy, request_hash, state, created_by, admin_email, admin_name)
+        require_tags, disallow_tags, dedicated_redis, apps, policy, request_hash, state, created_by, admin_email, admin_name, external_ref)
     VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, NULLIF($9, ''), $10, $11, $12, $13, $14, $15,
-        CASE $6 WHEN 'trial' THEN 'trial' ELSE 'provisioning' END, $16, $17, $18)
+        CASE $6 WHEN 'trial' THEN 'trial' ELSE 'provisioning' END, $16, $17, $18, $22)
     ON CONFLICT (slug) WHERE state <> 'data_purged' DO NOTHING
     RETURNING *
 ), noted AS (
@@ -76,7 +79,7 @@ func insertTenant(
 ) (tenant.Tenant, error) {
 	return one[tenant.Tenant](ctx, tx, sqlCreateTenant, id, r.Slug, r.OrgID, r.ParentOrgID, r.Region, r.Plan, r.ExpectedUsers, r.StorageQuotaGB, r.DataResidency,
 		filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.DedicatedRedis, filled(r.Apps), mode, hash, by, r.AdminEmail, r.AdminName,
-		tenant.StepRequested, fmt.Sprintf("%s for org %s in %s", r.Plan, r.OrgID, r.Region), payload)
+		tenant.StepRequested, fmt.Sprintf("%s for org %s in %s", r.Plan, r.OrgID, r.Region), payload, r.ExternalRef)
 }
 
 const sqlTenantEvents = `

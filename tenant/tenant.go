@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/prego/prego"
 )
@@ -141,12 +142,13 @@ const (
 // Limits of a tenant's request. The slug becomes part of a database's name
 // ("tenant_<slug>_db"), which MariaDB limits to 64 characters.
 const (
-	MaxSlugLen   = 54
-	MaxApps      = 32
-	MaxUsers     = 1_000_000
-	MaxStorageGB = 100_000
-	databasePre  = "tenant_"
-	databasePost = "_db"
+	MaxSlugLen     = 54
+	MaxApps        = 32
+	MaxExternalRef = 200 // characters
+	MaxUsers       = 1_000_000
+	MaxStorageGB   = 100_000
+	databasePre    = "tenant_"
+	databasePost   = "_db"
 )
 
 var (
@@ -175,6 +177,8 @@ type CreateRequest struct {
 	// AdminEmail is the first user of the site, a System Manager; "" for none.
 	AdminEmail string `json:"admin_email,omitempty"`
 	AdminName  string `json:"admin_name,omitempty"` // the email when empty
+	// ExternalRef is the caller's own reference, "" for none. Tenants may share one.
+	ExternalRef string `json:"external_ref,omitempty"`
 }
 
 func validateSlug(slug string) error {
@@ -232,6 +236,8 @@ func (r *CreateRequest) Validate() error {
 		return prego.Invalid("apps", fmt.Sprintf("must be at most %d apps", MaxApps))
 	case r.Policy != "" && !r.Policy.Valid():
 		return prego.Invalid("policy", "must be shared or one_tenant_one_server")
+	case utf8.RuneCountInString(r.ExternalRef) > MaxExternalRef || unprintable.MatchString(r.ExternalRef):
+		return prego.Invalid("external_ref", fmt.Sprintf("must be at most %d printable characters", MaxExternalRef))
 	}
 	seen := make(map[string]bool, len(r.Apps))
 	for i, a := range r.Apps {
@@ -319,7 +325,8 @@ type Tenant struct {
 	Policy         PlacementMode    `json:"policy"`
 	AdminEmail     string           `json:"admin_email,omitempty"` // of the first user of its site, "" for none
 	AdminName      string           `json:"admin_name,omitempty"`
-	Mail           *MailSettings    `json:"mail,omitempty"` // nil for none
+	ExternalRef    string           `json:"external_ref,omitempty"` // the caller's own reference
+	Mail           *MailSettings    `json:"mail,omitempty"`         // nil for none
 
 	State         State        `json:"state"`
 	StatusReason  prego.Reason `json:"status_reason,omitempty"`
