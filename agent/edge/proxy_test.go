@@ -585,7 +585,7 @@ func TestARollingDeployLosesNoRequest(t *testing.T) {
 		running = running[1:]
 		apply()
 		time.Sleep(50 * time.Millisecond)
-		old.Close()                       // which lets requests that are under way end
+		old.Close() // which lets requests that are under way end
 	}
 	stop()
 	load.Wait()
