@@ -18,9 +18,8 @@ RETURNING tokens, COALESCE(GREATEST(0, EXTRACT(EPOCH FROM blocked_until - clock_
 
 const sqlTakeIssue = `UPDATE acme_budgets SET tokens = GREATEST(0, tokens - $2) WHERE bucket = $1`
 
-// takeIssue takes what an order costs out of all its buckets, or out of none: then it
-// returns how long until it can, and the bucket that takes longest. Charges are in the order
-// of their buckets, in which all lock them.
+// takeIssue takes what an order costs out of all its buckets, or out of none. Then it returns how long until it can,
+// and the bucket that takes longest. All callers lock buckets in the order of charges.
 func takeIssue(ctx context.Context, tx pgx.Tx, charges []tenant.IssueCharge) (wait time.Duration, bucket string, err error) {
 	for _, c := range charges {
 		var tokens, blocked float64

@@ -50,7 +50,7 @@ func (s *Store) IssuerAccountRegistered(ctx context.Context, id, location, order
 
 const sqlResealAccount = `UPDATE acme_accounts SET sealed_key = $4, key_id = $5, updated_at = now() WHERE account_id = $1 AND key_id = $2 AND sealed_key = $3`
 
-// ResealIssuerAccount replaces an account's sealed key by the same one, sealed anew.
+// ResealIssuerAccount replaces an account's sealed key with the same key under another seal.
 func (s *Store) ResealIssuerAccount(ctx context.Context, was, now tenant.IssuerAccount) error {
 	return s.exec(ctx, "seal the key of "+was.AccountID, sqlResealAccount, was.AccountID, was.KeyID, was.SealedKey, now.SealedKey, now.KeyID)
 }
@@ -59,7 +59,7 @@ const orderColumns = `order_id, certificate_id, account_id, state, location, fin
 
 const sqlOpenOrder = `SELECT ` + orderColumns + ` FROM acme_orders WHERE certificate_id = $1 AND ended_at IS NULL`
 
-// OpenOrder is what was asked for a certificate and has not ended; nil if nothing was.
+// OpenOrder returns a certificate's order that has not ended; nil if there is none.
 func (s *Store) OpenOrder(ctx context.Context, id prego.CertificateID) (*tenant.CertificateOrder, error) {
 	return find[tenant.CertificateOrder](ctx, s.pool, sqlOpenOrder, id)
 }
@@ -117,8 +117,8 @@ INSERT INTO acme_challenges AS c (order_id, authz_url, url, kind, name, token, a
 ON CONFLICT (order_id, authz_url) DO UPDATE SET url = $3, kind = $4, token = $6, answer = $7, removed_at = NULL, changed = nextval('certificate_changes'),
     served_at = CASE WHEN c.removed_at IS NULL AND c.token = $6 THEN c.served_at END, accepted_at = CASE WHEN c.token = $6 THEN c.accepted_at END`
 
-// OrderPlaced records what the authority says of an order, and the challenges that are to be
-// shown: those that are no longer among them are left as they are.
+// OrderPlaced records the authority's view of an order and the challenges to show. Challenges that are no longer
+// among them stay as they are.
 func (s *Store) OrderPlaced(ctx context.Context, o tenant.CertificateOrder, challenges []tenant.CertificateChallenge) error {
 	return s.inTx(ctx, "order "+o.OrderID, func(tx pgx.Tx) error {
 		if err := change(ctx, tx, prego.Errorf(prego.CodeCertificateNotFound, "the order %s has ended", o.OrderID), sqlOrderPlaced, o.OrderID, o.Location, o.FinalizeURL, o.State, o.ExpiresAt); err != nil {
@@ -177,9 +177,9 @@ RETURNING ` + certificateColumns
 
 const sqlOrderIssued = `SELECT EXISTS (SELECT FROM acme_orders WHERE order_id = $1 AND state = 'valid')`
 
-// CertificateIssued stores what was issued for an order, with the order's key, and ends the
-// order: edges serve it instead of the one before. renewAt is when it is renewed, askAt when
-// the authority is asked whether that should be earlier. Repeating it changes nothing.
+// CertificateIssued stores the certificate issued for an order, with the order's key, and ends the order: edges serve
+// it instead of its predecessor. renewAt is when it is renewed, askAt when the authority is asked whether to renew
+// earlier. Repeating it changes nothing.
 func (s *Store) CertificateIssued(ctx context.Context, o tenant.CertificateOrder, directory string, c tenant.IssuedCertificate, renewAt, askAt time.Time) error {
 	return s.inTx(ctx, string("store "+o.CertificateID), func(tx pgx.Tx) error {
 		now, err := one[tenant.Certificate](ctx, tx, sqlCertificateIssued, o.OrderID, o.CertificateID, directory, c.Serial, c.Issuer, c.NotBefore, c.NotAfter, c.Chain, c.Digest, renewAt, askAt)
@@ -201,8 +201,8 @@ UPDATE certificates c SET status = CASE status WHEN 'pending' THEN 'failed' ELSE
     due_at = CASE WHEN renews THEN now() + make_interval(secs => $4) END, updated_at = now()
 WHERE c.certificate_id = $1 AND c.status <> 'retired' AND c.failures = $5 RETURNING ` + certificateColumns
 
-// IssueFailed records why an attempt failed and when the next one begins. It reports whether
-// it did: not twice, and not of a certificate that somebody has asked to be renewed since.
+// IssueFailed records why an attempt failed and when the next one starts. It reports whether it did: not twice, and
+// not for a certificate whose renewal was requested since.
 func (s *Store) IssueFailed(ctx context.Context, f tenant.IssueFailure) (recorded bool, err error) {
 	err = s.inTx(ctx, string("failure of "+f.CertificateID), func(tx pgx.Tx) error {
 		message := prego.Redact(f.Message)
@@ -256,7 +256,7 @@ func (s *Store) LeftChallenges(ctx context.Context, id prego.CertificateID) ([]t
 	return collect[tenant.CertificateChallenge](ctx, s, "challenges that are left", sqlLeftChallenges, id)
 }
 
-// certificateEvent tells an org what became of the certificate of its name.
+// certificateEvent reports a change of a certificate to the org that owns its name.
 func certificateEvent(ctx context.Context, tx pgx.Tx, c tenant.Certificate, typ string, payload map[string]any) error {
 	if c.OrgID == nil {
 		return nil

@@ -46,8 +46,8 @@ func TestActivationStats(t *testing.T) {
 	}, got)
 }
 
-// TestServerThatAwaitsTheProvider: its row has the last cause, its timeline each pause once, and one that is deleted
-// meanwhile waits no longer.
+// TestServerThatAwaitsTheProvider: the row has the last cause and the timeline has each pause once. A server deleted
+// in the meantime stops waiting.
 func TestServerThatAwaitsTheProvider(t *testing.T) {
 	t.Parallel()
 	s, ctx := New(pgtest.Pool(t)), context.Background()

@@ -10,9 +10,8 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// The edge that an address is to be on: the one that it is on as long as that is in use, and
-// otherwise one of its region that answers, at its own location if there is one, with the
-// fewest addresses.
+// The edge that should have an address: its current edge while that is in use, otherwise an edge of its region that
+// answers, preferably at the address's location, with the fewest addresses.
 const addressWanted = `
     (SELECT s.server_id FROM servers s JOIN envs e ON e.env_id = a.env_id
      WHERE s.role = 'edge' AND s.region = e.region AND s.infra_provider = a.provider AND s.status = 'active' AND s.cordoned_at IS NULL
@@ -24,7 +23,7 @@ const sqlAddressHome = `
 SELECT COALESCE(a.server_id, '') AS server_id, a.served_at IS NOT NULL AS served, COALESCE(` + addressWanted + `, '') AS wanted
 FROM ipv4_allocations a WHERE a.allocation_id = $1 AND a.deleted_at IS NULL`
 
-// AddressHome reads where an address is, and where it is to be; nothing for one that is gone.
+// AddressHome reads where an address is and where it should be; nothing if it is gone.
 func (s *Store) AddressHome(ctx context.Context, id string) (workload.AddressHome, error) {
 	h, err := find[workload.AddressHome](ctx, s.pool, sqlAddressHome, id)
 	if err != nil || h == nil {
@@ -38,14 +37,14 @@ SELECT a.allocation_id FROM ipv4_allocations a, LATERAL (SELECT ` + addressWante
 WHERE a.status = 'ready' AND a.deleted_at IS NULL AND w.server_id IS NOT NULL
   AND (a.served_at IS NULL OR a.server_id IS DISTINCT FROM w.server_id) LIMIT 100`
 
-// AddressesAstray are addresses that are not served by the edge that is to have them.
+// AddressesAstray returns the addresses that are not served by the edge that should have them.
 func (s *Store) AddressesAstray(ctx context.Context) ([]string, error) {
 	return collectValues[string](ctx, s, "addresses astray", sqlAddressesAstray)
 }
 
 const sqlNoteEdgeAddresses = `INSERT INTO changes (kind, id) VALUES ('edge_addresses', '')`
 
-// changeAddress changes a row and tells the edges.
+// changeAddress changes a row and notifies the edges.
 func (s *Store) changeAddress(ctx context.Context, what, sql string, args ...any) error {
 	return s.inTx(ctx, what, func(tx pgx.Tx) error {
 		ok, err := changed(ctx, tx, sql, args...)
@@ -59,7 +58,7 @@ func (s *Store) changeAddress(ctx context.Context, what, sql string, args ...any
 
 const sqlAddressLeaves = `UPDATE ipv4_allocations SET served_at = NULL WHERE allocation_id = $1 AND served_at IS NOT NULL`
 
-// AddressLeaves says that no edge is to serve an address any more.
+// AddressLeaves records that no edge may serve an address any more.
 func (s *Store) AddressLeaves(ctx context.Context, id string) error {
 	return s.changeAddress(ctx, "address "+id+" leaves", sqlAddressLeaves, id)
 }
@@ -74,7 +73,7 @@ func (s *Store) AddressBound(ctx context.Context, id string, serverID prego.Serv
 const sqlAddressServed = `
 UPDATE ipv4_allocations SET served_at = now() WHERE allocation_id = $1 AND server_id = $2 AND deleted_at IS NULL AND status = 'ready' RETURNING org_id, address`
 
-// AddressServed says that an edge has an address now, and may serve it.
+// AddressServed records that an edge has an address now and may serve it.
 func (s *Store) AddressServed(ctx context.Context, id string, serverID prego.ServerID) error {
 	return s.inTx(ctx, "address "+id+" is served", func(tx pgx.Tx) error {
 		a, err := find[struct {

@@ -21,8 +21,8 @@ ON CONFLICT DO NOTHING RETURNING ` + agentReleaseColumns
 
 const sqlSameAgentRelease = `SELECT ` + agentReleaseColumns + ` FROM agent_releases WHERE version = $1 AND document = $2 AND rings = $3`
 
-// CreateAgentRelease keeps a release of the agent; nothing happens yet. The same again is met
-// by what is there, another of that version or serial is CodeStackReleaseExists.
+// CreateAgentRelease stores a release of the agent without starting it. Repeating the request returns the existing
+// release. Another release with that version or serial is CodeStackReleaseExists.
 func (s *Store) CreateAgentRelease(ctx context.Context, r server.CreateAgentReleaseRequest, said server.AgentReleaseSaid, by string) (server.AgentRelease, error) {
 	made, err := find[server.AgentRelease](ctx, s.pool, sqlNewAgentRelease, said.Version, said.Serial, said.SHA256, said.Signed.Document, said.Signed.Signature, r.Rings, by)
 	if err == nil && made == nil {
@@ -83,9 +83,9 @@ UPDATE agent_release_servers SET status = 'skipped', message = $2, finished_at =
 UPDATE agent_release_servers SET status = 'skipped', message = status || ': ' || message WHERE version = $1 AND status IN ('back', 'refused', 'silent')`
 )
 
-// SteerAgentRelease starts, pauses, resumes or cancels a release of the agent: to is the status
-// after. What is not possible from where it is, is CodeInvalidTransition. A release that
-// is resumed leaves out the servers that stopped it: an agent that they are to try again is signed anew.
+// SteerAgentRelease starts, pauses, resumes or cancels a release of the agent; to is the resulting status. An
+// impossible change is CodeInvalidTransition. A resumed release leaves out the servers that stopped it: to retry
+// there, sign the agent again.
 func (s *Store) SteerAgentRelease(ctx context.Context, version string, to server.ReleaseStatus, by string) (out server.AgentRelease, err error) {
 	err = s.inTx(ctx, "the agent's release "+version, func(tx pgx.Tx) error {
 		r, err := get[server.AgentRelease](ctx, tx, noSuchAgentRelease(version), sqlHoldAgentRelease, version)
@@ -164,9 +164,9 @@ UPDATE agent_release_servers v SET status = 'offered', offered_at = now() WHERE 
 	sqlHaltAgentRelease    = `UPDATE agent_release_servers SET status = 'pending', offered_at = NULL WHERE version = $1 AND status = 'offered'`
 )
 
-// StepAgentRelease goes on with the release of the agent that is being rolled out, if any: it
-// offers it to servers of the present ring, as many at once as the limits allow, and stops it
-// when a host refused it, went back, or was not heard of in time. Then nobody else is offered it.
+// StepAgentRelease continues the active release of the agent, if any. It offers the release to servers of the present
+// ring, as many concurrently as the limits allow. It stops the release when a host refused it, rolled back or did not
+// report in time; then no other server is offered it.
 func (s *Store) StepAgentRelease(ctx context.Context, limits server.AgentReleaseLimits) (changed bool, err error) {
 	version, err := value[string](ctx, s.pool, sqlRollingAgentRelease)
 	if err != nil {
@@ -201,7 +201,7 @@ func (s *Store) StepAgentRelease(ctx context.Context, limits server.AgentRelease
 			}
 		}
 		if len(p.offer) > 0 {
-			// A maintenance locks the server, too, so one of the two sees the other.
+			// A maintenance also locks the server, so one of the two sees the other.
 			if _, err := values[string](ctx, tx, sqlHoldOffered, prego.Strings(p.offer)); err != nil {
 				return err
 			}
@@ -219,7 +219,7 @@ func (s *Store) StepAgentRelease(ctx context.Context, limits server.AgentRelease
 	return changed, err
 }
 
-// agentPlan is what comes next for a release of the agent.
+// agentPlan is the next step of a release of the agent.
 type agentPlan struct {
 	status  server.ReleaseStatus
 	reason  prego.Reason
@@ -284,8 +284,8 @@ SELECT r.document, r.signature FROM agent_release_servers v JOIN agent_releases 
 WHERE v.server_id = $1 AND v.status = 'offered' AND r.serial <> $2 ORDER BY r.serial DESC LIMIT 1`
 )
 
-// AckAgentUpdate records what a host tells of the release of the agent that it tried last, and
-// returns the one that it is to try, nil for none.
+// AckAgentUpdate records a host's report on the release of the agent that it tried last, and returns the release to
+// try; nil for none.
 func (s *Store) AckAgentUpdate(ctx context.Context, id prego.ServerID, report server.AgentReport) (wanted *server.SignedRelease, err error) {
 	err = s.inTx(ctx, "the agent of "+string(id), func(tx pgx.Tx) error {
 		version, err := find[struct{ Version string }](ctx, tx, sqlAckAgentUpdate, id, report.Serial, report.Status, report.Reason)

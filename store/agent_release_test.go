@@ -25,8 +25,8 @@ func signedAgent(t *testing.T, version string, serial int64, rings ...server.Rel
 	return r, said
 }
 
-// TestAReleaseOfTheAgentStops: it is offered ring by ring, as often at once as it may be; a host that goes
-// back stops it and what was not taken up is withdrawn; resumed, it goes on without that host.
+// TestAReleaseOfTheAgentStops: a release is offered ring by ring, to as many servers as allowed. A host that rolls
+// back stops it, and offers not yet taken are withdrawn. Resumed, it continues without that host.
 func TestAReleaseOfTheAgentStops(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -83,7 +83,7 @@ func TestAReleaseOfTheAgentStops(t *testing.T) {
 	turn(server.ReleaseRolling)
 	first := step()
 	require.Len(t, first, 2)
-	require.Equal(t, first, step(), "no more at once")
+	require.Equal(t, first, step(), "no more concurrently")
 	require.Equal(t, said.Signed.Document, tells(first[0], 0, "").Document)
 	require.Nil(t, tells(first[0], 7, "trying"), "it has it")
 	require.Nil(t, tells(first[0], 7, "good"))
@@ -91,7 +91,7 @@ func TestAReleaseOfTheAgentStops(t *testing.T) {
 	require.Len(t, second, 2)
 	require.NotContains(t, second, first[0])
 	require.Nil(t, tells(second[0], 7, "back"))
-	require.Empty(t, step(), "what was not taken up is withdrawn")
+	require.Empty(t, step(), "open offers are withdrawn")
 	require.Equal(t, server.ReleaseStopped, stands().Status)
 	require.Equal(t, server.ReasonAgentWentBack, stands().Reason)
 	require.Contains(t, stands().Message, string(second[0])+": because")

@@ -43,7 +43,7 @@ func (s *Store) CreateApp(ctx context.Context, a workload.App, key string) (app 
 	})
 }
 
-// nameIsFree rejects a name that is taken, and says by what.
+// nameIsFree rejects a name in use, and reports by what.
 func nameIsFree(ctx context.Context, q querier, code prego.Code, sql string, owner, name string) error {
 	var id string
 	if err := q.QueryRow(ctx, sql, owner, name).Scan(&id); err != nil {
@@ -86,7 +86,7 @@ const sqlDeleteApp = `UPDATE apps SET deleted_at = now() WHERE app_id = $1 AND d
 // nothing.
 func (s *Store) DeleteApp(ctx context.Context, id, by string) error {
 	return s.inTx(ctx, "delete app", func(tx pgx.Tx) error {
-		// Creating an env locks the org, too.
+		// Creating an env also locks the org.
 		orgID, err := lockOwner(ctx, tx, noSuchApp(id), sqlAppOwner, id)
 		if err != nil {
 			return err

@@ -28,10 +28,9 @@ WHERE count <= 5 OR nth = 1 ORDER BY since, id LIMIT 500`
 	attToServer = attEnd + `, EXISTS (SELECT FROM servers s, server_use(s.server_id) u WHERE s.server_id = x.id AND u.tenants + u.instances + u.volumes = 0
     AND s.purpose <> 'import_existing_server'
     AND (s.status = 'draining' OR s.provider_server_id IS NULL OR s.agent_first_heartbeat_at IS NULL OR s.agent_status = 'connected')) AS empty` + attSummed
-	// What failed once, and has no state that says so, is told for a week.
+	// A single failure that no state records is reported for a week.
 	attRecent = ` > now() - interval '7 days'`
-	// No step of what is made or deleted takes so long, and nothing that copies data takes so
-	// long as the second.
+	// No step of creating or deleting takes this long, and no step that copies data takes as long as the second.
 	attStuck     = ` < now() - interval '1 hour'`
 	attStuckLong = ` < now() - interval '6 hours'`
 )
@@ -88,7 +87,7 @@ FROM servers WHERE status = 'draining' AND decommission_requested_at` + attStuck
 SELECT 'server', server_id, server_id, '', '', status_reason, status_message, created_at, 'region', region
 FROM servers WHERE status = 'provisioning' AND status_reason = 'awaiting_capacity'` + attTo
 
-	// A server that failed for it is told as such, and one that is being deleted needs no agent.
+	// A server that failed because of it is reported as failed, and a server being deleted needs no agent.
 	sqlAttAgentSilent = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', 'agent_' || agent_status, '', COALESCE(agent_last_heartbeat_at, updated_at), 'region', region
 FROM servers WHERE status = 'active' AND agent_status IN ('degraded', 'disconnected')` + attTo
@@ -218,7 +217,7 @@ LEFT JOIN LATERAL (SELECT * FROM drills d WHERE d.volume_id = x.id AND d.state =
 SELECT 'tenant', t.tenant_id, t.slug, '', t.org_id, 'drill_late', '', COALESCE(u.drilled_at, t.active_at), 'region', t.region` + drillsOverdue + `
 UNION ALL SELECT 'volume', v.volume_id, v.name, '', v.org_id, 'drill_late', '', COALESCE(u.drilled_at, v.created_at), 'region', v.region` + volumeDrillsOverdue + attTo
 
-	// One that ends is not told as failing, too.
+	// An ending certificate is not also reported as failing.
 	sqlAttCertificateEnding = `WITH ` + attFrom + `
 SELECT 'certificate', certificate_id, names[1], '', COALESCE(org_id, ''), COALESCE(NULLIF(reason, ''), 'not_renewed'),
     'it ends on ' || to_char(not_after AT TIME ZONE 'UTC', 'YYYY-MM-DD') || CASE message WHEN '' THEN '' ELSE ': ' || message END, not_after - interval '14 days', 'installation', 'prego'
@@ -283,7 +282,7 @@ FROM ` + peersBehind + ` AND s.status IN ('active', 'draining') AND s.agent_stat
 SELECT 'server', s.server_id, s.server_id, '', '', 'document_refused', e.refused_reason, COALESCE(e.refused_since, e.applied_at, e.asked_at, now()), 'region', s.region
 FROM edges e JOIN servers s ON s.server_id = e.server_id WHERE e.refused_version > e.version AND s.status IN ('active', 'draining')` + attTo
 
-	// One finding for each name, whichever edges leave it out and for how many purposes.
+	// One finding for each name, however many edges leave it out and for however many purposes.
 	sqlAttEdgeRejectedName = `WITH x AS (
     SELECT o.name, max(o.kind) AS kind, max(o.tenant_id) AS tenant_id, max(o.route_id) AS route_id, min(o.since) AS since, min(o.reason) AS reason,
         min(s.server_id) AS server_id, min(s.region) AS region
@@ -312,8 +311,8 @@ SELECT 'provider_resource', provider || '/' || kind || '/' || provider_id, COALE
 FROM orphan_sightings WHERE destroyed_at IS NULL AND sightings >= 2` + attTo
 )
 
-// Attention is what rows say needs an operator at the moment, with when that is: at most
-// attention.Most findings of each kind. Everything is read by one batch, in one snapshot.
+// Attention returns the findings that need an operator now, at most attention.Most of each kind, and the time of the
+// check. One batch reads everything in one snapshot.
 func (s *Store) Attention(ctx context.Context, l attention.Limits) (found []attention.Finding, at time.Time, err error) {
 	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		found, at, err = s.attentionIn(ctx, tx, l)

@@ -18,7 +18,7 @@ var attentionLimits = attention.Limits{
 	DegradedAfter: time.Minute, FailedAfter: 5 * time.Minute, FreezePct: 20, FreezeMin: 10, CatalogStale: 3 * time.Hour, BackupLate: 2 * time.Hour, DrillOverdue: 24 * time.Hour,
 }
 
-// wellInstallation has one of most things, and nothing that needs attention.
+// wellInstallation has one of most objects, and none needs attention.
 const wellInstallation = `
 INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, agent_status, agent_last_heartbeat_at, docker_state, active_at)
 SELECT 'app-' || i, '', 'app', 'eu', 'hetzner', '{}', 'active', 'w', 'test', 'connected', now(), 'running', now() FROM generate_series(1, 12) i;
@@ -56,8 +56,8 @@ INSERT INTO org_counters (org_id, dimension, used) VALUES ('acme', 'max_apps', 1
 
 const maintenanceOf = `INSERT INTO server_maintenances (server_id, number, kind, requested_by, was_open, `
 
-// ailments are what rows say of each kind: statements, and the id and the reason of the one
-// finding that they make.
+// ailments are the rows behind each kind of finding: statements, and the id and the reason of the only finding that
+// they cause.
 var ailments = map[attention.Kind][]struct{ sql, is string }{
 	attention.ReconcileBreaker: {{`INSERT INTO reconcile_runs (started_at, finished_at, findings) VALUES (now(), now(), '{"breaker_hit": true, "orphans": 9, "owned": 20}')`, "prego breaker_hit"}},
 	attention.DNSBreaker:       {{`UPDATE dns_comparisons SET breaker_since = now(), orphans = 9`, "example.com breaker_hit"}},
@@ -263,7 +263,7 @@ func TestRowsSayWhatNeedsAttention(t *testing.T) {
 	}
 }
 
-// TestOnlyAnEmptyServerIsProposedForDestruction: rows tell whether data may be on a server that failed, or does not get on.
+// TestOnlyAnEmptyServerIsProposedForDestruction: rows show whether a failed or stuck server may hold data.
 func TestOnlyAnEmptyServerIsProposedForDestruction(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -314,6 +314,6 @@ func TestTheWholeListIsOfOneMoment(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 	require.Equal(t, attention.ReconcileBreaker, found[0].Kind)
-	require.Greater(t, at.Sub(found[0].Since), time.Minute, "since the first run of those that found it")
+	require.Greater(t, at.Sub(found[0].Since), time.Minute, "since the first of the runs that found it")
 	require.Equal(t, prego.OrgID(""), found[0].OrgID)
 }

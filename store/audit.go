@@ -45,7 +45,7 @@ const sqlWriteRequestAudit = `SELECT write_request_audit($1, $2, $3, $4)`
 // NoteRequest writes an entry for the request of the context, unless it has one: what it asked
 // for changed no row that is audited. Somebody must ask.
 func (s *Store) NoteRequest(ctx context.Context, kind, id string, org prego.OrgID) error {
-	_, err := s.pool.Pool.Exec(ctx, sqlWriteRequestAudit, requestSetting(ctx), kind, id, org) // which says who asks by itself
+	_, err := s.pool.Pool.Exec(ctx, sqlWriteRequestAudit, requestSetting(ctx), kind, id, org) // includes the caller
 	return failed("audit request", err)
 }
 
@@ -128,7 +128,7 @@ func (l auditLink) entry() ops.AuditEntry {
 	}
 }
 
-// VerifyAudit computes part of the chain anew, and compares. All of it is read as of one moment.
+// VerifyAudit computes part of the chain again and compares. It reads everything as of one moment.
 func (s *Store) VerifyAudit(ctx context.Context, c ops.AuditCheck) (ops.AuditVerification, error) {
 	v := auditVerifier{check: c}
 	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
@@ -180,7 +180,7 @@ func (v *auditVerifier) run(ctx context.Context, q querier) (err error) {
 	return v.unsealed(ctx, q)
 }
 
-// begin returns what the first link goes on from.
+// begin returns the head that the first link continues.
 func (v *auditVerifier) begin(ctx context.Context, q querier) (at ops.AuditHead, err error) {
 	f := &v.found
 	if v.check.From > f.FirstSeq && f.FirstSeq > 0 {
@@ -201,7 +201,7 @@ func (v *auditVerifier) begin(ctx context.Context, q querier) (at ops.AuditHead,
 	case err != nil:
 		return at, err
 	case !signed:
-		v.notef(at.Seq, 0, ops.AuditCheckpointUnsigned, "the audit is pruned through number %d, and no entry says so", at.Seq)
+		v.notef(at.Seq, 0, ops.AuditCheckpointUnsigned, "the audit is pruned through number %d, and no entry records it", at.Seq)
 	}
 	copy(at.Hash[:], hash)
 	f.CheckedFrom = at.Seq + 1
@@ -212,7 +212,7 @@ func (v *auditVerifier) begin(ctx context.Context, q querier) (at ops.AuditHead,
 	return at, nil
 }
 
-// link checks a link behind the one before, and moves on to it.
+// link checks a link against its predecessor and advances to it.
 func (v *auditVerifier) link(at *ops.AuditHead, l auditLink) {
 	e := l.entry()
 	whole := l.Number == at.Seq+1
@@ -223,18 +223,18 @@ func (v *auditVerifier) link(at *ops.AuditHead, l auditLink) {
 	copy(before[:], l.Before)
 	copy(sum[:], l.Sum)
 	if whole && before != at.Hash && (at.Hash != ops.AuditHash{} || l.Number == 1) {
-		v.notef(l.Number, l.Link, ops.AuditLinkBroken, "does not go on from number %d", at.Seq)
+		v.notef(l.Number, l.Link, ops.AuditLinkBroken, "does not follow number %d", at.Seq)
 	}
 	switch {
 	case l.Gone:
 		v.notef(l.Number, l.Link, ops.AuditRemoved, "the entry is gone")
 	case e.Sealed(before) != sum:
-		v.notef(l.Number, l.Link, ops.AuditChanged, "the entry is not what was sealed: its hash is %s", e.Sealed(before))
+		v.notef(l.Number, l.Link, ops.AuditChanged, "the entry differs from the sealed one: its hash is %s", e.Sealed(before))
 	}
 	*at = ops.AuditHead{Seq: l.Number, Hash: sum}
 }
 
-// compare finds what was noted elsewhere.
+// compare finds differences from a head that was kept elsewhere.
 func (v *auditVerifier) compare(ctx context.Context, q querier) error {
 	want, f := v.check.Head, &v.found
 	if want == nil || want.Seq == 0 {
@@ -253,7 +253,7 @@ func (v *auditVerifier) compare(ctx context.Context, q querier) error {
 	case hash == nil:
 		v.notef(want.Seq, 0, ops.AuditLinkMissing, "number %d of the chain is missing", want.Seq)
 	case !bytes.Equal(hash, want.Hash[:]):
-		v.notef(want.Seq, 0, ops.AuditHeadDiffers, "the chain has the hash %s where it had %s: it was written anew", hex.EncodeToString(hash), want.Hash)
+		v.notef(want.Seq, 0, ops.AuditHeadDiffers, "the chain has the hash %s where it had %s: it was rewritten", hex.EncodeToString(hash), want.Hash)
 	}
 	return nil
 }

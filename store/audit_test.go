@@ -23,7 +23,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// ada is a context in which somebody asks.
+// ada returns a context with a caller.
 func ada(ctx context.Context, request string) context.Context {
 	return ops.WithAuditSource(ctx, ops.AuditSource{Actor: "ada", Role: "operator", From: "10.0.0.7", RequestID: request, Operation: "putOrg"})
 }
@@ -89,7 +89,7 @@ func TestVerifyFindsDamage(t *testing.T) {
 		"a removed end": {
 			damage: []string{`DELETE FROM audit_entries WHERE id IN ('org-8', 'org-9')`, `DELETE FROM audit_chain WHERE seq > 8`}, want: []ops.AuditDamage{ops.AuditEndMissing}, at: 8, head: true,
 		},
-		"written anew": {
+		"rewritten": {
 			damage: []string{
 				`UPDATE audit_entries SET actor = 'eve' WHERE id = 'org-4'`, `DELETE FROM audit_chain`, `INSERT INTO audit_unsealed SELECT entry_id FROM audit_entries`, `SELECT seal_audit(1000)`,
 			},
@@ -152,14 +152,14 @@ func TestVerifyFindsDamage(t *testing.T) {
 				require.Equal(t, c.at, v.Problems[0].Seq, "%+v", v.Problems)
 			}
 			if c.head {
-				require.Empty(t, verify(t, s, ops.AuditCheck{}).Problems, "only the head that was kept tells")
+				require.Empty(t, verify(t, s, ops.AuditCheck{}).Problems, "only the kept head shows it")
 			}
 		})
 	}
 }
 
-// TestTheAuditIsOnlyAppendedTo: its owner is stopped by the triggers, a role of its own by its
-// rights; which it has no need of: its changes have entries, are sealed and pruned all the same.
+// TestTheAuditIsOnlyAppendedTo: triggers stop the owner and missing privileges stop a separate role. That role needs
+// none: its changes have entries, and these are sealed and pruned as usual.
 func TestTheAuditIsOnlyAppendedTo(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -221,7 +221,7 @@ func TestTheAuditIsOnlyAppendedTo(t *testing.T) {
 	require.Empty(t, verify(t, app, ops.AuditCheck{}).Problems)
 	_, err = app.Prune(ctx, ops.PrunedAudit, time.Hour, 100)
 	require.NoError(t, err)
-	require.Equal(t, 3, count(t, s, `audit_entries WHERE id LIKE 'org-%' AND verb = 'create'`), "whoever asks, thirty days are kept")
+	require.Equal(t, 3, count(t, s, `audit_entries WHERE id LIKE 'org-%' AND verb = 'create'`), "thirty days are kept for every caller")
 }
 
 // TestPruningLeavesACheckpoint from which the chain is verified, and which has an entry.
@@ -253,11 +253,11 @@ func TestPruningLeavesACheckpoint(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 12, head.Seq, "two checkpoints have entries")
 	v := verify(t, s, ops.AuditCheck{Head: &noted})
-	require.Empty(t, v.Problems, "what was noted is the checkpoint")
+	require.Empty(t, v.Problems, "the noted head is the checkpoint")
 	require.Equal(t, []int64{8, 8, 12}, []int64{v.FirstSeq, v.CheckedFrom, v.CheckedThrough})
 	require.Empty(t, verify(t, s, ops.AuditCheck{From: 10, Head: &head}).Problems)
 
-	// What is damaged is not pruned.
+	// Damaged entries are not pruned.
 	exec(t, s, `BEGIN; SET LOCAL session_replication_role = 'replica'; DELETE FROM audit_entries WHERE entry_id = (SELECT entry_id FROM audit_chain WHERE seq = 9); UPDATE audit_entries SET at = at - interval '100 days'; COMMIT`)
 	n, err = s.Prune(ctx, ops.PrunedAudit, 50*24*time.Hour, 100)
 	require.NoError(t, err)
@@ -310,8 +310,8 @@ func TestGoAndSQLHashTheSame(t *testing.T) {
 	require.Empty(t, verify(t, s, ops.AuditCheck{}).Problems)
 }
 
-// TestEntriesAreSealedOnceInOrder whoever seals, and an entry whose transaction commits late is
-// sealed later and not lost.
+// TestEntriesAreSealedOnceInOrder with concurrent sealers. An entry whose transaction commits late is sealed later
+// and not lost.
 func TestEntriesAreSealedOnceInOrder(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -410,7 +410,7 @@ var notAudited = map[string]string{
 		edge_documents edge_left_out edges egress fleet_action_steps instances networks orphan_sightings placement_group_members provider_budgets provider_catalogs rebalance_moves reconcile_runs resources
 		scaling_events server_bootstrap_tokens server_peers site_pool stack_release_servers stack_release_sites tenant_allocations tenant_losses backup_schedules volume_backup_schedules`,
 	"bookkeeping":                      `console_logins console_sessions cost_progress certificate_names_due changes changes_pruned goose_db_version looks org_counters org_sessions org_usage_changes org_usage_drifts org_usage_parts org_usage_sweep org_work peers_due pruned region_room request_keys boot_artifacts`,
-	"a record of its own, appended to": `events cost_entries cost_meters decision_inputs server_samples provider_prices backup_policy_changes`,
+	"a separate record, only appended": `events cost_entries cost_meters decision_inputs server_samples provider_prices backup_policy_changes`,
 	"the audit itself":                 `audit_entries audit_chain audit_unsealed audit_checkpoints`,
 }
 
@@ -434,7 +434,7 @@ FROM pg_class c WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespac
 	harmless := map[string]bool{"tenant_allocations.password_version": true}
 	n := 0
 	for _, c := range tables {
-		require.NotEqual(t, c.Args == "", !known[c.Name], "%s: audit it, or say in notAudited why not", c.Name)
+		require.NotEqual(t, c.Args == "", !known[c.Name], "%s: audit it, or give the reason in notAudited", c.Name)
 		if c.Args == "" {
 			continue
 		}

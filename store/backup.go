@@ -31,8 +31,8 @@ func noSuchBackup(id prego.BackupID) error {
 	return prego.Errorf(prego.CodeBackupNotFound, "there is no such backup %q", id)
 }
 
-// RequestBackup accepts a backup of a tenant's site. The same id again is the same backup.
-// While another one of the tenant is under way it is refused with CodeBackupUnderWay.
+// RequestBackup accepts a backup of a tenant's site. The same id again returns the same backup. While another backup
+// of the tenant is under way, it is refused with CodeBackupUnderWay.
 func (s *Store) RequestBackup(ctx context.Context, a tenant.BackupAsked) (out tenant.Backup, err error) {
 	if out, err = one[tenant.Backup](ctx, s.pool, sqlGetBackup, a.ID); !isNoRows(err) {
 		if err == nil && out.TenantID != a.TenantID {
@@ -80,7 +80,7 @@ var backups = listing[tenant.Backup]{
 	id:      "b.backup_id",
 }
 
-// ListBackups is a page of backups, without those that are deleted.
+// ListBackups returns a page of backups, without deleted ones.
 func (s *Store) ListBackups(ctx context.Context, q prego.ListQuery) (page []tenant.Backup, next string, err error) {
 	return backups.page(ctx, s, q)
 }
@@ -109,15 +109,13 @@ func (s *Store) BackupRecord(ctx context.Context, id prego.BackupID) (tenant.Bac
 const sqlBackupKey = `
 UPDATE backups SET recipient = $2, sealed_identity = $3, key_id = $4 WHERE backup_id = $1 AND recipient = '' AND state IN ('making', 'uploading')`
 
-// BackupKey keeps a backup's identity before anything is encrypted to it; the first one that
-// is kept stays.
+// BackupKey stores a backup's identity before anything is encrypted to it. The first identity stays.
 func (s *Store) BackupKey(ctx context.Context, id prego.BackupID, recipient string, sealed tenant.SealedIdentity) error {
 	return s.exec(ctx, "identity of backup "+string(id), sqlBackupKey, id, recipient, sealed.Sealed, sealed.KeyID)
 }
 
-// When a dump began is said by its host's clock, by which backups are put in order, kept and
-// restored. One that says a time before the backup was begun or after now is wrong, and the
-// time from which the backup was made stands for it.
+// The start of a dump comes from its host's clock; it orders backups and decides which are kept and restored. A time
+// before the backup started or after now is wrong, and is replaced by the start of the backup.
 const sqlBackupSealed = `
 UPDATE backups SET state = 'uploading', plain_bytes = $3, plain_sha256 = $4, bytes = $5, sha256 = $6, part_bytes = $7, parts = $8, object_key = $9, manifest_key = $10, entries = $11, frozen_ms = $12,
     taken_at = CASE WHEN $2 BETWEEN started_at - interval '1 minute' AND now() + interval '1 minute' THEN $2 ELSE COALESCE(started_at, created_at) END,
@@ -125,8 +123,8 @@ UPDATE backups SET state = 'uploading', plain_bytes = $3, plain_sha256 = $4, byt
         ELSE 'clock_skew: by its host''s clock it was taken at ' || to_char($2::timestamptz AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') || ', which cannot be' END
 WHERE backup_id = $1 AND state IN ('making', 'uploading') AND upload_id = ''`
 
-// BackupSealed records what the host sealed, and puts the objects that are to be made into the
-// ledger. A backup whose upload has begun stays as it is.
+// BackupSealed records what the host sealed, and adds the objects to upload to the ledger. A backup whose upload has
+// started stays as it is.
 func (s *Store) BackupSealed(ctx context.Context, id prego.BackupID, b tenant.SealedBackup, partBytes int64, object, manifest string) error {
 	note := func(tx pgx.Tx) error {
 		return intend(ctx, tx, storageProvider, "", 0, server.ResourceIntent{Kind: server.ResourceBackup, Name: object})
@@ -179,8 +177,8 @@ const sqlBackupFailed = `
 UPDATE backups SET state = 'failed', reason = $2, message = $3, finished_at = now() WHERE backup_id = $1 AND state IN ('queued', 'making', 'uploading')
 RETURNING COALESCE(tenant_id, ''), COALESCE(volume_id, ''), org_id`
 
-// BackupFailed records why a backup was not made; repeated, it changes nothing. What it left
-// in the storage is seen to by whoever deletes it.
+// BackupFailed records why a backup failed; repeated, it changes nothing. Deleting the backup removes what it left in
+// the storage.
 func (s *Store) BackupFailed(ctx context.Context, id prego.BackupID, reason prego.Reason, message string) error {
 	return s.inTx(ctx, "backup "+string(id), func(tx pgx.Tx) error { return backupFailed(ctx, tx, id, reason, message) })
 }
@@ -201,7 +199,7 @@ func backupFailed(ctx context.Context, tx pgx.Tx, id prego.BackupID, reason preg
 
 const sqlBackupMessage = `UPDATE backups SET message = $2 WHERE backup_id = $1 AND state IN ('making', 'uploading', 'deleting') AND message <> $2`
 
-// BackupMessage says why a backup goes on slowly.
+// BackupMessage records why a backup is slow.
 func (s *Store) BackupMessage(ctx context.Context, id prego.BackupID, message string) error {
 	return s.exec(ctx, "backup "+string(id), sqlBackupMessage, id, prego.Redact(message))
 }
@@ -224,7 +222,7 @@ func (s *Store) BackupMissing(ctx context.Context, id prego.BackupID) error {
 	return s.exec(ctx, "backup "+string(id), sqlBackupMissing, id)
 }
 
-// One that is there again has to be verified before it is trusted: its message stays.
+// A backup that is found again must be verified before it is trusted: its message stays.
 const sqlBackupsMissing = `
 UPDATE backups SET missing_at = CASE WHEN backup_id = ANY ($1) THEN COALESCE(missing_at, now()) END,
     verify_message = CASE WHEN backup_id = ANY ($1) THEN ` + missingMessage + ` ELSE verify_message END
@@ -246,12 +244,12 @@ func (s *Store) HoldBackup(ctx context.Context, tenantID prego.TenantID, id preg
 		prego.Errorf(prego.CodeBackupNotReady, "backup %s failed or is being deleted", id), sqlHoldBackup, id, tenantID, by, reason)
 }
 
-// ReleaseBackup ends a hold; one that is not held stays so.
+// ReleaseBackup ends a hold; a backup without one stays as it is.
 func (s *Store) ReleaseBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) (tenant.Backup, error) {
 	return s.changeBackup(ctx, tenantID, id, "backup.release", by, nil, noSuchBackup(id), sqlReleaseBackup, id, tenantID)
 }
 
-// allHeld tells whether all backups of whom backup b is of are held.
+// allHeld reports whether all backups of the owner of backup b are held.
 const allHeld = `EXISTS (SELECT FROM backup_holds h WHERE COALESCE(h.tenant_id, h.volume_id) = COALESCE(b.tenant_id, b.volume_id))`
 
 const sqlDeleteBackup = `
@@ -307,8 +305,8 @@ UPDATE resources SET state = 'released', released_at = now() WHERE provider = 's
 	sqlUploadGone = `UPDATE backups SET upload_id = '' WHERE backup_id = $1 AND state = 'failed'`
 )
 
-// BackupGone records that the storage has none of a backup's objects any more. Of one that is
-// deleted the identity goes, too: copies that somebody made can't be opened.
+// BackupGone records that the storage has none of a backup's objects any more. A deleted backup also loses its
+// identity: copies of it can't be opened.
 func (s *Store) BackupGone(ctx context.Context, id prego.BackupID, object string) error {
 	return s.inTx(ctx, "backup "+string(id), func(tx pgx.Tx) error {
 		for _, sql := range []string{sqlBackupGone, sqlUploadGone} {
@@ -342,7 +340,7 @@ func (s *Store) ExpireBackups(ctx context.Context, tenantID prego.TenantID, fina
 	return s.exec(ctx, "expire backups", sqlExpireBackups, tenantID, final.Seconds())
 }
 
-// What is deleted relies on its last backup: one that the storage has lost is none.
+// A deletion relies on the last backup; a backup lost by the storage does not count.
 const standsForData = `b.kind = 'final' AND b.state <> 'failed' AND (b.state <> 'stored' OR ` + usableBackup + `)`
 
 const sqlFinalBackup = `

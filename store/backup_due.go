@@ -118,13 +118,13 @@ func (s *Store) schedules(ctx context.Context, what, sql string, most int, of fu
 	return out, err
 }
 
-// tenantBackedUp is whether the tenant of schedule b has a backup since one was due. The clocks of hosts, which say when a
-// backup was taken, may be 5 minutes behind.
+// tenantBackedUp is whether the tenant of schedule b has a backup since one was due. The clocks of hosts, which date
+// backups, may be 5 minutes behind.
 const tenantBackedUp = `EXISTS (SELECT FROM backups k WHERE k.tenant_id = b.tenant_id AND k.state = 'stored' AND k.taken_at >= b.due_at - interval '5 minutes')`
 
-// A due backup is taken once. What has been due stays so until there is a backup: otherwise one that fails each time
-// would never be late. A tenant that has no site any more, or of which a backup is under
-// way, gets none for it; the latter is as good as the one that was due if it began since.
+// A due backup is taken once. It stays due until one exists: otherwise a tenant whose backups all fail would
+// never be late. A tenant without a site, or with a backup under way, gets none for it; the backup under way
+// counts if it started since.
 const sqlTakeDueBackup = `
 WITH due AS (UPDATE backup_schedules b SET next_at = $3, due_at = CASE WHEN b.due_at IS NULL OR ` + tenantBackedUp + ` THEN b.next_at ELSE b.due_at END
     WHERE b.tenant_id = $1 AND b.next_at = $2 RETURNING b.tenant_id)
@@ -151,12 +151,12 @@ func (s *Store) LateBackups(ctx context.Context, after time.Duration, most int) 
 	return collectValues[prego.TenantID](ctx, s, "late backups", sqlLateBackups, after.Seconds(), most)
 }
 
-// Also of one that nobody has taken, as while no worker runs.
+// Also for a backup that was not taken, such as while no worker runs.
 const sqlBackupDue = `
 SELECT min(b.due_at) FROM (SELECT tenant_id, unnest(ARRAY[due_at, next_at]) AS due_at FROM backup_schedules WHERE tenant_id = $1 AND next_at IS NOT NULL) b
 JOIN tenants t ON t.tenant_id = b.tenant_id WHERE t.state IN ('active', 'suspended') AND b.due_at <= now() AND NOT ` + tenantBackedUp
 
-// BackupDue is since when a backup of a tenant by schedule has been due, without one that was stored; nil if none is.
+// BackupDue returns since when a tenant's scheduled backup has been due without a stored one; nil if none is.
 func (s *Store) BackupDue(ctx context.Context, tenantID prego.TenantID) (*time.Time, error) {
 	at, err := value[*time.Time](ctx, s.pool, sqlBackupDue, tenantID)
 	return at, failed("read which backup is due", err)

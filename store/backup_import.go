@@ -28,7 +28,7 @@ ON CONFLICT (server_id) DO NOTHING`
 INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, apps, policy, request_hash, state, converged_state, status_reason, status_message, lost_at, created_by)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'shared', '', 'failed', 'failed', 'imported', 'known from its backups only: restore it elsewhere', now(), 'import')`
 
-	// A volume that is only known from its backups is one that is deleted: it may be copied.
+	// A volume known only from its backups is a deleted volume: it may be copied.
 	sqlImportVolume = `
 INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, status, created_by, deleted_at)
 SELECT $1, $2, $3, $4, $5, $6, (SELECT id FROM infra_providers ORDER BY enabled DESC, id LIMIT 1), 'imported-' || $1, 'releasing', 'import', now()
@@ -41,12 +41,12 @@ INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, state,
 VALUES ($1, $2, NULLIF($3, ''), $4, $5, $6, 'stored', 'import', $7, $7, $7, now(), $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, NULLIF($20, ''), $21)`
 )
 
-// errTold undoes what only was to be told.
+// errTold undoes a dry run.
 var errTold = errors.New("nothing is written")
 
-// ImportBackup writes the row of a backup whose manifest was found in the storage, and that of
-// its tenant if there is none: as one whose server was lost, that nobody restores without being
-// asked, because its site may still be somewhere. Without apply it only says what it would do.
+// ImportBackup writes the row of a backup whose manifest was found in the storage. It also writes its tenant if there
+// is none, as a tenant of a lost server that is restored only on request, because its site may still exist elsewhere.
+// Without apply it only reports what it would do.
 func (s *Store) ImportBackup(ctx context.Context, m tenant.Manifest, manifestKey, manifestSHA256, etag string, apply bool) (out tenant.ImportOutcome, err error) {
 	err = s.inTx(ctx, string("import backup "+m.BackupID), func(tx pgx.Tx) error {
 		state, err := find[struct{ State tenant.BackupState }](ctx, tx, sqlImportState, m.BackupID)

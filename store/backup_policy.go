@@ -67,8 +67,8 @@ func (s *Store) PutBackupPolicy(ctx context.Context, p tenant.BackupPolicy, by s
 
 const sqlDeleteBackupPolicy = `DELETE FROM backup_policies WHERE policy_id = $1`
 
-// DeleteBackupPolicy gives a tenant the policy of its plan again, a volume that of its org, and the
-// volumes of an org that of all volumes. Who has none of its own stays as it is.
+// DeleteBackupPolicy gives a tenant the policy of its plan again, a volume that of its org, and the volumes of an org
+// that of all volumes. An owner without a separate policy stays as it is.
 func (s *Store) DeleteBackupPolicy(ctx context.Context, of tenant.BackupPolicy, by string) error {
 	return s.changeBackupPolicy(ctx, of, by, nil, sqlDeleteBackupPolicy, of.ID())
 }
@@ -162,7 +162,7 @@ ON CONFLICT (volume_id) DO UPDATE SET reason = EXCLUDED.reason, held_by = EXCLUD
 	sqlBackupHold     = `SELECT reason, held_by, held_at FROM backup_holds WHERE COALESCE(tenant_id, volume_id) = $1`
 )
 
-// HoldBackups keeps all backups of a tenant or of a volume, those to come, too, until ReleaseBackups.
+// HoldBackups keeps all backups of a tenant or a volume, including future ones, until ReleaseBackups.
 func (s *Store) HoldBackups(ctx context.Context, of tenant.BackupOwner, reason, by string) error {
 	sql := sqlHoldTenantBackups
 	if of.VolumeID != "" {
@@ -171,7 +171,7 @@ func (s *Store) HoldBackups(ctx context.Context, of tenant.BackupOwner, reason, 
 	return s.changeHold(ctx, of, "backup.hold_all", by, map[string]any{"reason": reason}, sql, of.String(), reason, by)
 }
 
-// ReleaseBackups ends a hold; who is not held stays so.
+// ReleaseBackups ends a hold; an owner without one stays as it is.
 func (s *Store) ReleaseBackups(ctx context.Context, of tenant.BackupOwner, by string) error {
 	return s.changeHold(ctx, of, "backup.release_all", by, nil, sqlReleaseBackups, of.String())
 }
@@ -187,7 +187,7 @@ func (s *Store) changeHold(ctx context.Context, of tenant.BackupOwner, event, by
 	if of.VolumeID == "" {
 		return s.ofTenant(ctx, event, of.TenantID, change)
 	}
-	// Also one that is deleted: its last backup is kept for a while, and may be for longer.
+	// Also for a deleted owner: its last backup is kept for a while, and may be kept longer.
 	return s.inTx(ctx, event, func(tx pgx.Tx) error {
 		v, err := oneVolume(ctx, tx, string(of.VolumeID), sqlVolumeEver, of.VolumeID)
 		if err != nil {

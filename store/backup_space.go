@@ -12,8 +12,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// What an org's backups occupy: those that are being uploaded, those that are stored, and
-// those of which the storage has not said yet that they are gone.
+// The space of an org's backups: those being uploaded, those stored, and those whose deletion the storage has not
+// confirmed yet.
 const backupBytesOf = `(SELECT COALESCE(sum(b.bytes), 0)::bigint FROM backups b WHERE b.org_id = o.org_id AND b.state IN ('uploading', 'stored', 'deleting'))`
 
 const sqlBackupSpace = `
@@ -44,7 +44,7 @@ func (s *Store) BackupSpace(ctx context.Context, orgID prego.OrgID, most int) (t
 
 const sqlBackupLimit = `UPDATE orgs SET backup_limit_bytes = $2 WHERE org_id = $1 AND backup_limit_bytes IS DISTINCT FROM $2`
 
-// SetBackupLimit gives an org a limit of its own, in bytes; nil takes it away.
+// SetBackupLimit sets an org's limit in bytes; nil removes it.
 func (s *Store) SetBackupLimit(ctx context.Context, orgID prego.OrgID, limit *int64, reason, by string) error {
 	return s.inTx(ctx, "limit of backups", func(tx pgx.Tx) error {
 		if err := lockOrg(ctx, tx, orgID); err != nil {
@@ -70,13 +70,12 @@ func (s *Store) SetBackupLimit(ctx context.Context, orgID prego.OrgID, limit *in
 
 func gigabytes(n int64) string { return fmt.Sprintf("%.1f GB", float64(n)/1e9) }
 
-// refuseAboveLimit refuses a backup that somebody asks for while the org's backups are above
-// their limit. What nobody asks for, by schedule and before data is moved or deleted, is made
-// all the same: it is what a backup is for.
+// refuseAboveLimit refuses a requested backup while the org's backups exceed their limit. Backups by schedule and
+// before data is moved or deleted are exempt: protecting data then is their purpose.
 func (s *Store) refuseAboveLimit(ctx context.Context, tx pgx.Tx, orgID prego.OrgID) error {
 	space, err := s.backupSpace(ctx, tx, orgID)
 	if err == nil && space.Over() {
-		err = prego.Errorf(prego.CodeBackupLimit, "the backups of org %s have %s, and its limit is %s: delete some, keep fewer (prego backup policy set), or ask for a higher limit. Scheduled backups go on",
+		err = prego.Errorf(prego.CodeBackupLimit, "the backups of org %s have %s, and its limit is %s: delete some, keep fewer (prego backup policy set), or ask for a higher limit. Scheduled backups continue",
 			orgID, gigabytes(space.UsedBytes), gigabytes(space.LimitBytes))
 	}
 	return err

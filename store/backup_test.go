@@ -62,7 +62,7 @@ func TestBackupsBeginInTurn(t *testing.T) {
 	require.Equal(t, prego.IDs[prego.BackupID]([]string{"bak-4"}), began)
 }
 
-// TestABackupsLife: each step once, whatever is repeated.
+// TestABackupsLife takes each step once, however often it is repeated.
 func TestABackupsLife(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 2), context.Background()
@@ -104,11 +104,11 @@ func TestABackupsLife(t *testing.T) {
 	for range 2 {
 		require.NoError(t, s.BackupStored(ctx, "bak-0", "mm", "e"))
 	}
-	require.NoError(t, s.BackupFailed(ctx, "bak-0", tenant.ReasonDiskFull, "late"), "it is stored, whatever somebody thinks")
+	require.NoError(t, s.BackupFailed(ctx, "bak-0", tenant.ReasonDiskFull, "late"), "a stored backup can't fail")
 	run, err = s.BackupRecord(ctx, "bak-0")
 	require.NoError(t, err)
 	require.Equal(t, tenant.BackupStored, run.State)
-	require.EqualValues(t, 11, run.Bytes, "what is sealed does not change under an upload")
+	require.EqualValues(t, 11, run.Bytes, "the sealed backup does not change during an upload")
 	r, ok, err := s.FindResource(ctx, storageProvider, "backup", "o")
 	require.NoError(t, err)
 	require.True(t, ok)
@@ -147,13 +147,13 @@ func TestABackupsLife(t *testing.T) {
 	run, err = s.BackupRecord(ctx, "bak-0")
 	require.NoError(t, err)
 	require.Equal(t, tenant.BackupDeleted, run.State)
-	require.Nil(t, run.Sealed, "what could open a copy is gone, too")
+	require.Nil(t, run.Sealed, "the key to a copy is also gone")
 	_, ok, err = s.FindResource(ctx, storageProvider, "backup", "o")
 	require.NoError(t, err)
 	require.False(t, ok)
 }
 
-// TestBackupsAreDueOnce: of a plan, of a tenant with a policy of its own, and late ones.
+// TestBackupsAreDueOnce for a plan's policy, a tenant's separate policy, and late backups.
 func TestBackupsAreDueOnce(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 2), context.Background()
@@ -221,14 +221,14 @@ func TestBackupsAreDueOnce(t *testing.T) {
 	}
 	turn("1 hour")
 	take()
-	require.Equal(t, []prego.TenantID{"t-0"}, late(), "one that fails at each turn is late")
+	require.Equal(t, []prego.TenantID{"t-0"}, late(), "failing at each turn is late")
 	isDue(3 * time.Hour)
 	exec(t, s, `UPDATE backups SET state = 'stored', taken_at = now() - interval '4 hours', sealed_identity = 'x', bytes = 1, sha256 = 'x', plain_sha256 = 'x', manifest_sha256 = 'x'`)
-	require.Equal(t, []prego.TenantID{"t-0"}, late(), "one that was taken before is none")
+	require.Equal(t, []prego.TenantID{"t-0"}, late(), "a backup taken earlier does not count")
 	exec(t, s, `UPDATE backups SET taken_at = now() - interval '2 hours'`)
 	require.Empty(t, late())
 	isDue(0)
-	// The next turn, which nobody takes at first.
+	// The next turn, which stays untaken at first.
 	turn("90 minutes")
 	isDue(90 * time.Minute)
 	take()
@@ -239,7 +239,7 @@ func TestBackupsAreDueOnce(t *testing.T) {
 	isDue(0)
 	exec(t, s, `DELETE FROM backups WHERE backup_id = 'bak-1'`)
 
-	// A changed policy plans anew.
+	// A changed policy changes the plan.
 	p, err := s.BackupPolicy(ctx, "t-1")
 	require.NoError(t, err)
 	p.Schedule = "0 3 * * *"
@@ -249,7 +249,7 @@ func TestBackupsAreDueOnce(t *testing.T) {
 	require.Len(t, unscheduled, 1)
 	require.Equal(t, prego.TenantID("t-1"), unscheduled[0].TenantID)
 
-	// The end of a tenant ends retention, but for its last backup.
+	// The end of a tenant ends retention, except for its last backup.
 	exec(t, s, `UPDATE backups SET kind = 'final', expires_at = NULL`)
 	_, err = s.RequestBackup(ctx, tenant.BackupAsked{ID: "bak-2", TenantID: "t-0", Kind: tenant.BackupManual, By: "test", AtOnce: true})
 	require.NoError(t, err)
@@ -329,8 +329,8 @@ func TestAHeldTenantLosesNoBackup(t *testing.T) {
 
 const storedNow = `UPDATE backups SET state = 'stored', taken_at = now(), sealed_identity = 'x', bytes = 600, sha256 = 'x', plain_sha256 = 'x', manifest_sha256 = 'x'`
 
-// TestBytesOfBackupsAreLimited: what is asked for is refused above the limit; what comes by
-// schedule, and before data is deleted, is made.
+// TestBytesOfBackupsAreLimited: a request above the limit is refused; a backup by schedule, or before data is
+// deleted, is made.
 func TestBytesOfBackupsAreLimited(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 2), context.Background()
@@ -370,7 +370,7 @@ func TestBytesOfBackupsAreLimited(t *testing.T) {
 
 	_, err = s.RequestBackup(ctx, tenant.BackupAsked{ID: "bak-m", TenantID: "t-0", Kind: tenant.BackupManual, By: "ann"})
 	require.Equal(t, prego.CodeBackupLimit, prego.CodeOf(err))
-	require.Contains(t, err.Error(), "Scheduled backups go on")
+	require.Contains(t, err.Error(), "Scheduled backups continue")
 	for _, kind := range []tenant.BackupKind{tenant.BackupFinal, tenant.BackupPreMove, tenant.BackupPreUpdate} {
 		id := prego.BackupID("bak-" + strings.ReplaceAll(string(kind), "_", "-"))
 		_, err = s.RequestBackup(ctx, tenant.BackupAsked{ID: id, TenantID: "t-0", Kind: kind, By: "workflow"})
@@ -406,8 +406,8 @@ func TestAnOrgIsToldWhenItsLimitIsReached(t *testing.T) {
 	}
 }
 
-// TestAHostsClockIsWrong: a time that can't be is not believed, or an old backup would be the
-// newest, be kept in its place, and be restored. It is said which it was.
+// TestAHostsClockIsWrong: an impossible time is ignored and reported. Otherwise an old backup would count as the
+// newest, be kept instead of it, and be restored.
 func TestAHostsClockIsWrong(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 1), context.Background()
