@@ -49,7 +49,7 @@ func TestBackupsBeginInTurn(t *testing.T) {
 	}
 	began, err := s.AdmitBackups(ctx, 1, 1, 100)
 	require.NoError(t, err)
-	require.ElementsMatch(t, prego.IDs[prego.BackupID]([]string{"bak-0", "bak-2"}), began, "one of eu, one of us")
+	require.ElementsMatch(t, prego.IDs[prego.BackupID]([]string{"bak-0", "bak-2"}), began, "one in eu, one in us")
 	began, err = s.AdmitBackups(ctx, 2, 3, 100)
 	require.NoError(t, err)
 	require.ElementsMatch(t, prego.IDs[prego.BackupID]([]string{"bak-1", "bak-3", "bak-5"}), began, "eu has three now, and n-2 two")

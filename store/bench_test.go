@@ -29,7 +29,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// durable is a cluster that loses nothing: the ones of tests give that up.
+// durable is a cluster that loses nothing; the clusters of other tests trade that for speed.
 type durable struct {
 	b  *testing.B
 	pg *devstack.Postgres
@@ -64,7 +64,7 @@ func (d *durable) database(name string, fill ...string) *pgxpool.Pool {
 	return pool
 }
 
-// copyOf copies a database that nobody is connected to.
+// copyOf copies a database without connections.
 func (d *durable) copyOf(name, from string) {
 	conn, err := pgx.Connect(context.Background(), d.pg.URL("postgres"))
 	require.NoError(d.b, err)
@@ -82,7 +82,7 @@ func (d *durable) open(name string, conns int32) *pgxpool.Pool {
 	return pool
 }
 
-// fleetOf is so many app servers, shards and pools, with room for everybody.
+// fleetOf returns that many app servers, shards and pools, with room for all tenants.
 func fleetOf(apps, shards, pools int) []string {
 	servers := func(role, prefix string, n int) string {
 		return fmt.Sprintf(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, memory_pct, workflow_id, created_by, active_at)
@@ -106,9 +106,8 @@ func tenantsOf(n, apps, shards int) []string {
 	}
 }
 
-// placedBefore are n tenants that have their places already, on servers that take
-// nobody else. On empty tables every plan that a session keeps would be one that reads
-// them whole.
+// placedBefore returns n tenants that already have their places, on servers that accept no others. On empty tables,
+// every plan that a session keeps would scan whole tables.
 func placedBefore(n int) []string {
 	return []string{
 		`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by)
@@ -125,15 +124,14 @@ func placedBefore(n int) []string {
 	}
 }
 
-// What is reserved: as many bytes as a decision on 64 servers has.
+// The reserved rows: a decision of the size that 64 servers produce.
 var (
 	benchDecision = []byte(`{"tenant_id":"t-0","outcome":"placed","app_server_id":"app-17","db_shard_id":"db-17","redis_pool_id":"redis-17","pool_site_id":"p-17","infra_provider":"hetzner","decision":{"candidates":64,"eligible":64,"rejected":{},"selected":"app-17","reason":"most filled server with a ready site","runners_up":[{"server":"app-18","score":0.415},{"server":"app-19","score":0.414},{"server":"app-20","score":0.413}]}}`)
 	benchPolicy   = []byte(`{"algorithm":"best_fit","mode":"shared","memory_pct_max":70,"max_tenants_per_node":1000000,"weights":{"memory":0.5,"tenants":0.3,"affinity":0.2},"empty_pool":"on_demand"}`)
 )
 
-// bareReserve writes the rows that a reservation writes, under the guards of the
-// counts, in one statement: nothing is locked beforehand, nothing else is checked,
-// and nobody is told why it did nothing.
+// bareReserve writes the rows of a reservation, under the guards of the counts, in one statement. It locks nothing
+// beforehand, checks nothing else, and gives no reason when it does nothing.
 const bareReserve = bareBegin + bareClaim + bareRest
 
 const (
@@ -250,10 +248,9 @@ const lean = `DO $$ DECLARE c record; BEGIN
     DROP TABLE changes;
 END $$`
 
-// BenchmarkReserve reserves at 1, 8 and 32 writers with commits that wait for the
-// disk, each writer for tenants, sites and servers of its own. The bare limit is
-// what the same cluster does with the same rows in one bare statement that pgbench
-// sends to a database with neither triggers nor foreign keys, measured in turns with it.
+// BenchmarkReserve reserves with 1, 8 and 32 writers whose commits wait for the disk. Each writer has separate
+// tenants, sites and servers. The bare limit is the rate of the same cluster for the same rows in one bare statement,
+// sent by pgbench to a database with neither triggers nor foreign keys and measured alternately.
 func BenchmarkReserve(b *testing.B) {
 	const rounds, seconds, each = 5, 2, 320 * benchApps
 	d := startDurable(b)
@@ -357,9 +354,8 @@ func sum(v []int) (n int) {
 	return n
 }
 
-// BenchmarkFollow brings a snapshot up to date after one change, beside reading the
-// whole fleet anew; the bare limit of both is a batch of as many statements that
-// read nothing.
+// BenchmarkFollow brings a snapshot up to date after one change, compared with reading the whole fleet again. The
+// bare limit of both is a batch of as many statements that read nothing.
 func BenchmarkFollow(b *testing.B) {
 	for _, n := range []int{1_000, 10_000} {
 		b.Run(fmt.Sprintf("servers=%d", n), func(b *testing.B) {

@@ -10,7 +10,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// What has to end before a server's sites are taken offline: nobody else may be changing one.
+// Changes to sites that must end before a server's sites are taken offline.
 const sqlBenchWaits = `
 WITH here AS (SELECT t.tenant_id, t.state, t.converged_state FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id WHERE a.app_server_id = $1 AND a.released_at IS NULL)
 SELECT text FROM (
@@ -30,7 +30,7 @@ const sqlHoldBench = `SELECT FROM stack_release_servers WHERE release = $1 AND s
 const sqlBenchSites = `
 SELECT site, tenant_id, pool_site_id, status, offline_at IS NOT NULL AS closed FROM stack_release_sites WHERE release = $1 AND server_id = $2 ORDER BY site`
 
-// Of a try that ended nothing is left to do; sites that came and went since are found anew.
+// A failed try leaves nothing to finish; sites that came and went since are found again.
 const (
 	sqlForgetBenchSites = `DELETE FROM stack_release_sites WHERE release = $1 AND server_id = $2`
 	sqlFindBenchSites   = `
@@ -77,8 +77,8 @@ func (s *Store) BenchRecord(ctx context.Context, name server.StackReleaseName, i
 	return out, failed(fmt.Sprintf("release %s on %s", name, id), err)
 }
 
-// BeginBenchUpdate finds the sites of a server that is to be updated, once nobody else is
-// changing one; until then it says what it waits for. Repeated, it returns what it found.
+// BeginBenchUpdate finds the sites of a server to update, once no other process is changing a site; until then it
+// reports what it waits for. Repeated, it returns the same sites.
 func (s *Store) BeginBenchUpdate(ctx context.Context, name server.StackReleaseName, id prego.ServerID) (out server.BenchRecord, err error) {
 	err = s.inTx(ctx, fmt.Sprintf("release %s on %s", name, id), func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlHoldBench, name, id); err != nil {
@@ -116,7 +116,7 @@ func (s *Store) BeginBenchUpdate(ctx context.Context, name server.StackReleaseNa
 
 const sqlBenchIsAt = `SELECT phase FROM stack_release_servers WHERE release = $1 AND server_id = $2`
 
-// BenchPhase says what is being done with a server.
+// BenchPhase records the current phase of a server's update.
 func (s *Store) BenchPhase(ctx context.Context, name server.StackReleaseName, id prego.ServerID, phase string) error {
 	return s.exec(ctx, fmt.Sprintf("release %s on %s", name, id), sqlBenchPhase, name, id, phase)
 }
@@ -154,7 +154,7 @@ const sqlSetBenchImage = `
 UPDATE servers s SET bench_image = $3, updated_at = now() FROM stack_release_servers v
 WHERE v.release = $1 AND v.server_id = $2 AND v.status = 'updating' AND s.server_id = v.server_id AND s.bench_image <> $3`
 
-// SetBenchImage says which image a server's bench is to run; "" is the configured one.
+// SetBenchImage records the image that a server's bench must run; "" is the configured one.
 func (s *Store) SetBenchImage(ctx context.Context, name server.StackReleaseName, id prego.ServerID, image string) error {
 	return s.exec(ctx, string("bench of "+id), sqlSetBenchImage, name, id, image)
 }

@@ -155,7 +155,7 @@ func whyNotConsumed(ctx context.Context, tx pgx.Tx, p server.TokenClaim) (out se
 	return out, prego.Errorf(prego.CodeTokenSuperseded, "the server is %s: its bootstrap is over", t.Status), nil
 }
 
-// shortKey shows enough of a key's hash to tell two apart.
+// shortKey returns enough of a key's hash to distinguish two keys.
 func shortKey(key []byte) string { return hex.EncodeToString(key[:min(6, len(key))]) }
 
 const sqlBootIdentity = `

@@ -118,8 +118,7 @@ func TestConsumeTokenOutcomes(t *testing.T) {
 				return
 			}
 			require.Equal(t, tc.code, prego.CodeOf(err), "%v", err)
-			// A refusal burns nothing: the right key from the right place still gets in,
-			// where the state lets anybody in at all.
+			// A refusal burns nothing: the right key from the right place still gets in, if the state allows any key.
 			if tc.code == prego.CodeSourceMismatch && tc.key == "key-a" {
 				_, err := consume(s, id, "key-a", "192.0.2.1")
 				require.NoError(t, err)
@@ -149,7 +148,7 @@ func TestSecondKeyEndsTheBootstrapOnlyWhileProvisioning(t *testing.T) {
 	exec(t, s, `UPDATE servers SET status = 'active' WHERE server_id = 'app-2'`)
 	_, err = consume(s, "app-2", "key-b", "")
 	require.Equal(t, prego.CodeTokenConsumed, prego.CodeOf(err))
-	require.False(t, errors.As(err, new(*server.SecondKeyError)), "an active server can't be ended by whoever reads its user_data")
+	require.False(t, errors.As(err, new(*server.SecondKeyError)), "reading an active server's user_data does not suffice to end it")
 
 	var rows int
 	require.NoError(t, s.pool.QueryRow(ctx, `SELECT count(*) FROM agent_command_audit WHERE command_kind = 'bootstrap' AND server_id = 'app-1'`).Scan(&rows))
@@ -167,8 +166,7 @@ func consumeNaively(ctx context.Context, s *Store, tokenHash, key []byte) bool {
 	return err == nil
 }
 
-// race lets 16 keys go for each of n tokens at once, and counts the tokens that
-// more than one got.
+// race lets 16 keys compete for each of n tokens, and counts the tokens that more than one got.
 func race(n int, claim func(token, racer int) bool) (doubly int) {
 	const racers = 16
 	for token := range n {
@@ -259,8 +257,8 @@ FROM servers WHERE server_id = 'app-1'`).Scan(&untouched))
 	}
 }
 
-// TestAHostThatIsFasterThanItsRecordTriesAgain: the address of a server is recorded while its first handshake is refused
-// for the lack of it. A host gives up its token when it is told that its bootstrap is over.
+// TestAHostThatIsFasterThanItsRecordTriesAgain: the address of a server is recorded while its first handshake is
+// refused for lack of it. A host gives up its token when told that its bootstrap is over.
 func TestAHostThatIsFasterThanItsRecordTriesAgain(t *testing.T) {
 	t.Parallel()
 	s := New(pgtest.Pool(t))

@@ -54,13 +54,12 @@ const sqlCertificateFor = `
 SELECT ` + certificateColumns + ` FROM certificates c WHERE c.status <> 'retired' AND c.names && $1
 ORDER BY (c.names && $2) DESC, c.certificate_id LIMIT 1`
 
-// CertificateFor is the certificate that is served for a host name, or is to be; nil if
-// there is none.
+// CertificateFor returns the certificate that is or will be served for a host name; nil if there is none.
 func (s *Store) CertificateFor(ctx context.Context, hostName string) (*tenant.Certificate, error) {
 	return find[tenant.Certificate](ctx, s.pool, sqlCertificateFor, tenant.CoveredBy(hostName), []string{hostName})
 }
 
-// A certificate that was retired begins anew; one whose names were lost is renewed again.
+// A retired certificate starts over; a certificate whose names were lost is renewed again.
 const sqlWantCertificate = `
 INSERT INTO certificates AS c (certificate_id, names, challenge, org_id, tenant_id, created_by, due_at) VALUES ($1, $2, $3, $4, $5, $6, now())
 ON CONFLICT (certificate_id) DO UPDATE SET
@@ -69,8 +68,7 @@ ON CONFLICT (certificate_id) DO UPDATE SET
     failures = CASE c.status WHEN 'retired' THEN 0 ELSE c.failures END, challenge = $3, org_id = $4, tenant_id = $5, updated_at = now(), changed = nextval('certificate_changes')
 WHERE c.status = 'retired' OR NOT c.renews OR c.challenge <> $3 OR c.org_id IS DISTINCT FROM $4 OR c.tenant_id IS DISTINCT FROM $5`
 
-// WantCertificates makes the rows of certificates that somebody needs, unless they are
-// there, and returns how many it made or changed.
+// WantCertificates creates the missing rows of wanted certificates, and returns how many it created or changed.
 func (s *Store) WantCertificates(ctx context.Context, wants []tenant.CertificateWant, by string) (n int, err error) {
 	b := &pgx.Batch{}
 	for _, w := range wants {
@@ -97,7 +95,7 @@ WHERE certificate_id = ANY ($1) AND status <> 'retired'`
 const sqlRenewCertificate = `
 UPDATE certificates c SET due_at = now(), failures = 0, updated_at = now() WHERE c.certificate_id = $1 AND c.status <> 'retired' RETURNING ` + certificateColumns
 
-// RenewCertificate makes a certificate due now, whatever its end and its failures.
+// RenewCertificate makes a certificate due now, regardless of its end and its failures.
 func (s *Store) RenewCertificate(ctx context.Context, id prego.CertificateID) (tenant.Certificate, error) {
 	return get[tenant.Certificate](ctx, s.pool, noCertificate(id), sqlRenewCertificate, id)
 }
@@ -110,7 +108,7 @@ var certificates = listing[tenant.Certificate]{
 	id:      "certificate_id",
 }
 
-// ListCertificates is a page of certificates, without those that are retired.
+// ListCertificates returns a page of certificates, without retired ones.
 func (s *Store) ListCertificates(ctx context.Context, q prego.ListQuery) (page []tenant.Certificate, next string, err error) {
 	return certificates.page(ctx, s, q)
 }

@@ -68,7 +68,7 @@ func (s *Store) SyncCertificateNames(ctx context.Context, most int) (n int, err 
 			}
 		}
 		b.Queue(sqlLoseCertificates, lost)
-		b.Queue(sqlEndOrdersOf, slices.Concat(lost, retired)) // no run would take up what is not due
+		b.Queue(sqlEndOrdersOf, slices.Concat(lost, retired)) // no run picks up a certificate that is not due
 		b.Queue(sqlRetireCertificates, retired)
 		return tx.SendBatch(ctx, b).Close()
 	})
@@ -112,7 +112,7 @@ func (s *Store) CertificatesSealedUnder(ctx context.Context, known []string, now
 	return int(tag.RowsAffected()), failed("certificates whose keys are lost", err)
 }
 
-// Those whose answers are left are among what is due: their run takes them away.
+// Certificates whose challenges are still served are also due: their run removes the answers.
 const sqlCertificatesDue = `
 (SELECT certificate_id FROM certificates WHERE due_at <= $1 ORDER BY due_at LIMIT $2)
 UNION
@@ -131,13 +131,13 @@ func (s *Store) CertificatesToAsk(ctx context.Context, now time.Time, most int) 
 	return collect[tenant.CertificateToAsk](ctx, s, "certificates to ask about", sqlCertificatesToAsk, now, most)
 }
 
-// An attempt that failed keeps the time of the next one; an earlier one stays, too.
+// A failed attempt keeps the time of the next one, as does an earlier time.
 const sqlCertificateAsked = `
 UPDATE certificates SET ari_at = $4, ari_url = $5, due_at = CASE WHEN failures = 0 AND renews THEN COALESCE($3::timestamptz, due_at) ELSE due_at END
 WHERE certificate_id = $1 AND version = $2 AND ari_at IS NOT NULL`
 
-// CertificateAsked records when an authority wants a certificate renewed, nil if it did not
-// say, and when it is asked again.
+// CertificateAsked records when an authority wants a certificate renewed, nil if it gave no time, and when it is
+// asked again.
 func (s *Store) CertificateAsked(ctx context.Context, id prego.CertificateID, version int64, renewAt *time.Time, askAt time.Time, url string) error {
 	return s.exec(ctx, "renewal of "+string(id), sqlCertificateAsked, id, version, renewAt, askAt, url)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// certificateBundle is a database with an org, an account and a clock of its own.
+// certificateBundle is a database with an org, an account and a separate clock.
 type certificateBundle struct {
 	*Store
 	t *testing.T
@@ -83,7 +83,7 @@ func TestCertificatesFollowNames(t *testing.T) {
 	b.sync()
 	c, err = b.CertificateFor(ctx, "www.example.org")
 	require.NoError(t, err)
-	require.Nil(t, c, "nobody uses it")
+	require.Nil(t, c, "it is unused")
 	b.do(`INSERT INTO routes (route_id, org_id, env_id, group_id, hostname, listener_scope, listen_port, protocol, target_port, created_by)
 		VALUES ('rte-1', 'o1', 'env', 'grp', 'www.example.org', 'shared_v6', 80, 'http', 80, 'a')`)
 	require.Zero(t, b.sync(), "without TLS")
@@ -111,7 +111,7 @@ func TestCertificatesFollowNames(t *testing.T) {
 	b.sync()
 	renewal, err = b.GetCertificateOrder(ctx, renewal.OrderID)
 	require.NoError(t, err)
-	require.Equal(t, tenant.OrderFailed, renewal.State, "nobody would take it up")
+	require.Equal(t, tenant.OrderFailed, renewal.State, "no run would pick it up")
 	require.Empty(t, renewal.SealedKey)
 	got, err := b.GetCertificate(ctx, id)
 	require.NoError(t, err)
@@ -172,8 +172,8 @@ func TestServedCertificates(t *testing.T) {
 	require.Empty(t, names("x.sites.example.com"))
 }
 
-// TestABudgetIsTakenWhole: racers never take more than there is, and one that can't take from
-// all buckets takes from none.
+// TestABudgetIsTakenWhole: racers never take more than there is, and a racer that can't take from all buckets takes
+// from none.
 func TestABudgetIsTakenWhole(t *testing.T) {
 	t.Parallel()
 	b := certificatesIn(t)
@@ -210,8 +210,7 @@ func TestABudgetIsTakenWhole(t *testing.T) {
 	require.InDelta(t, 95, left, 0.5, "who was refused by the domain's took no order")
 }
 
-// TestAFailureCountsOnce: the step may run twice, and one that somebody has asked to be
-// renewed since is not put off.
+// TestAFailureCountsOnce: the step may run twice, and a certificate whose renewal was requested since is not delayed.
 func TestAFailureCountsOnce(t *testing.T) {
 	t.Parallel()
 	b := certificatesIn(t)
@@ -240,7 +239,7 @@ func TestAFailureCountsOnce(t *testing.T) {
 	require.Equal(t, prego.CodeCertificateNotFound, prego.CodeOf(err))
 }
 
-// TestANameIsNotForgotten: one that is noted already and changes again is looked at after the change, not right before.
+// TestANameIsNotForgotten: a noted name that changes again is checked after the change, not right before.
 func TestANameIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -13,14 +13,14 @@ import (
 	"github.com/prego/prego/ops"
 )
 
-// conns is a pool that tells Postgres who asks, where the context says so: every statement then
-// has the setting prego.request, which the audit's triggers read, in its transaction. With it
-// goes the setting, so that no connection keeps it, and a pooler in front may share connections.
+// conns is a pool that passes the caller in the context, if any, to Postgres: every statement then has the setting
+// prego.request in its transaction. The audit's triggers read it. The setting ends with the transaction, so that no
+// connection keeps it and a pooler in front may share connections.
 type conns struct{ *pgxpool.Pool }
 
 const sqlSetRequest = `SELECT set_config('prego.request', $1, true)`
 
-// requestSetting is the setting's value, "" if nobody asks. It is base64: it may stand between quotes.
+// requestSetting returns the setting's value, "" without a caller. It is base64: it may stand between quotes.
 func requestSetting(ctx context.Context) string {
 	s, ok := ops.AuditSourceOf(ctx)
 	if !ok {
@@ -33,7 +33,7 @@ func requestSetting(ctx context.Context) string {
 	return base64.StdEncoding.EncodeToString(b)
 }
 
-// Begin begins a transaction. Telling who asks is no message of its own.
+// Begin begins a transaction. Passing the caller needs no separate message.
 func (c conns) Begin(ctx context.Context) (pgx.Tx, error) { return c.BeginTx(ctx, pgx.TxOptions{}) }
 
 // BeginTx is Begin with options.
@@ -59,8 +59,8 @@ func (c conns) asked(ctx context.Context, by, sql string, args []any) pgx.BatchR
 	return c.Pool.SendBatch(ctx, b)
 }
 
-// plain reports whether nobody asks. Pages are read with an option, which a batch can't have;
-// they change nothing.
+// plain reports whether there is no caller to pass. Pages are read with an option, which a batch can't have; they
+// change nothing.
 func plain(by string, args []any) bool {
 	if by == "" {
 		return true

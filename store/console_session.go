@@ -11,7 +11,7 @@ import (
 const (
 	sqlCreateConsoleSession = `INSERT INTO console_sessions (session_hash, subject, operator, address, expires_at) VALUES ($1, $2, $3, $4, $5)`
 	sqlConsoleSession       = `SELECT subject, operator, address, expires_at FROM console_sessions WHERE session_hash = $1 AND expires_at > now()`
-	// Whoever logs out takes those along that nobody ended.
+	// A logout also removes expired sessions.
 	sqlEndConsoleSession = `DELETE FROM console_sessions WHERE session_hash = $1 OR expires_at < now()`
 
 	sqlCreateConsoleLogin = `
@@ -22,7 +22,7 @@ WITH used AS (DELETE FROM console_logins WHERE code_hash = $1 RETURNING *)
 SELECT subject, operator, '' AS address, session_expires_at AS expires_at FROM used WHERE expires_at > now()`
 )
 
-// CreateConsoleSession logs somebody in. The hash is that of the secret in the cookie.
+// CreateConsoleSession creates a session. The hash is that of the secret in the cookie.
 func (s *Store) CreateConsoleSession(ctx context.Context, hash []byte, c ops.ConsoleSession) error {
 	return s.exec(ctx, "console session", sqlCreateConsoleSession, hash, c.Subject, c.Operator, c.Address, c.ExpiresAt)
 }
@@ -32,13 +32,13 @@ func (s *Store) ConsoleSession(ctx context.Context, hash []byte) (ops.ConsoleSes
 	return get[ops.ConsoleSession](ctx, s.pool, prego.Errorf(prego.CodeUnauthenticated, "the session has ended"), sqlConsoleSession, hash)
 }
 
-// EndConsoleSession logs somebody out.
+// EndConsoleSession ends a session.
 func (s *Store) EndConsoleSession(ctx context.Context, hash []byte) error {
 	return s.exec(ctx, "end console session", sqlEndConsoleSession, hash)
 }
 
-// CreateConsoleLogin writes a code with which one session of a caller can begin, and returns
-// when the code ends. The session ends when c does.
+// CreateConsoleLogin writes a code that can start one session of a caller, and returns when the code ends. The
+// session ends when c does.
 func (s *Store) CreateConsoleLogin(ctx context.Context, hash []byte, c ops.ConsoleSession, within time.Duration) (time.Time, error) {
 	at, err := value[time.Time](ctx, s.pool, sqlCreateConsoleLogin, hash, c.Subject, c.Operator, c.ExpiresAt, within.Seconds())
 	return at, failed("console login", err)

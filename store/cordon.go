@@ -19,9 +19,8 @@ UPDATE servers SET cordoned_at = CASE WHEN closing THEN cordoned_at END, cordone
 WHERE server_id = $1 AND cordoned_by IS NOT NULL AND status NOT IN ('draining', 'terminated')
 RETURNING ` + serverColumns
 
-// CordonServer closes a server to new tenants and instances, as an operator asks; what is there stays.
-// Repeating it changes who closed it and why. One that is being removed is
-// CodeInvalidTransition.
+// CordonServer closes a server to new tenants and instances at an operator's request; existing ones stay. Repeating
+// it changes who closed it and why. For a server being removed it is CodeInvalidTransition.
 func (s *Store) CordonServer(ctx context.Context, id prego.ServerID, by, why string) (srv server.Server, err error) {
 	err = s.inTx(ctx, "cordon "+string(id), func(tx pgx.Tx) error {
 		srv, err = cordonIn(ctx, tx, id, by, why)
@@ -42,20 +41,20 @@ func cordonIn(ctx context.Context, tx pgx.Tx, id prego.ServerID, by, why string)
 	if closed == nil {
 		srv, err := serverIn(ctx, tx, id)
 		if err == nil && (srv.Status == server.Decommissioning || srv.Status == server.Terminated) {
-			err = prego.Errorf(prego.CodeInvalidTransition, "server %s is %s, and takes nobody anyway", id, srv.Status)
+			err = prego.Errorf(prego.CodeInvalidTransition, "server %s is %s, and accepts no tenants or instances anyway", id, srv.Status)
 		}
 		return srv, err
 	}
 	return *closed, addEvent(ctx, tx, server.Event{ServerID: id, Step: server.StepCordoned, Message: byWhom(by, why), Actor: prego.ActorOperator}, "")
 }
 
-// UncordonServer opens a server again that an operator has cordoned; one that is open is
-// returned as it is. One that the control plane itself keeps closed, because a fleet is about
-// to remove it or an image is verified there, stays so: it is CodeInvalidTransition if nobody
-// else closed it. So is one that is being emptied: what leaves it would come back.
+// UncordonServer reopens a server that an operator has cordoned; an open server is returned as it is. A server that
+// the control plane keeps closed, because its fleet is about to remove it or an image is verified there, stays
+// closed: without another cordon this is CodeInvalidTransition. A server being emptied is CodeInvalidTransition too,
+// because what leaves it would come back.
 func (s *Store) UncordonServer(ctx context.Context, id prego.ServerID, by string) (srv server.Server, err error) {
 	err = s.inTx(ctx, "uncordon "+string(id), func(tx pgx.Tx) error {
-		// Who begins to empty it holds it, too, and is seen.
+		// A maintenance that starts to empty the server also holds its row, and is seen.
 		if _, err := tx.Exec(ctx, sqlHoldServer, id); err != nil {
 			return err
 		}
@@ -93,7 +92,7 @@ func uncordonIn(ctx context.Context, tx pgx.Tx, id prego.ServerID, by string) (s
 	return *opened, addEvent(ctx, tx, server.Event{ServerID: id, Step: server.StepUncordoned, Message: byWhom(by, ""), Actor: prego.ActorOperator}, "")
 }
 
-// byWhom says for the timeline who asked for something, and why.
+// byWhom formats the actor and the reason of a request for the timeline.
 func byWhom(by, why string) string {
 	if why == "" {
 		return "by " + by

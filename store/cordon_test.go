@@ -68,7 +68,7 @@ func TestACordonClosesAServerToTenants(t *testing.T) {
 		}
 		out, err := reserve()
 		require.True(t, err != nil || out.Outcome == tenant.ReserveLost, "%v", out)
-		// Whatever the shard's and the pool's own rows say.
+		// Regardless of the shard's and the pool's own rows.
 		exec(t, s, `UPDATE db_shards SET status = 'active'`)
 		exec(t, s, `UPDATE redis_pools SET status = 'active'`)
 		out, err = reserve()
@@ -154,7 +154,7 @@ func TestOperatorsAndTheControlPlaneCloseAServerIndependently(t *testing.T) {
 	closed, by := shown()
 	require.True(t, closed, "alice has not opened it")
 	require.Equal(t, "alice", by)
-	require.Len(t, batch(t, s, "pool", in.Seq, 1), 1) // it is to be removed again
+	require.Len(t, batch(t, s, "pool", in.Seq, 1), 1) // it must be removed again
 	_, err = s.UncordonServer(ctx, id, "alice")
 	require.NoError(t, err)
 	closed, by = shown()

@@ -11,7 +11,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// What entries are grouped by. Keys are those of the time, names those of now.
+// Entries are grouped by these. Keys are as recorded; names are current.
 const (
 	costLines = `
 FROM cost_entries e JOIN cost_meters m ON m.meter_id = e.meter_id`
@@ -41,7 +41,7 @@ SELECT COALESCE((SELECT e.currency FROM cost_entries e` + costMonth + `LIMIT 1),
     (SELECT counted_to FROM cost_progress) AS as_of, (SELECT began_at FROM cost_progress) AS began_at`
 )
 
-// Backups are not counted while nobody said their price.
+// Backups are not counted while their price is unknown.
 const sqlUnpricedBackups = `
 SELECT count(*)::int FROM resources r WHERE r.kind = 'backup' AND r.provider_id IS NOT NULL AND r.created_at < $1::date + interval '1 month' AND (r.released_at IS NULL OR r.released_at >= $1::date)
   AND NOT EXISTS (SELECT FROM provider_prices p WHERE p.provider = r.provider AND p.kind = r.kind)`
@@ -81,7 +81,7 @@ type costState struct {
 	AsOf, BeganAt *time.Time
 }
 
-// Costs is what is recorded of a calendar month, which begins at month.
+// Costs returns the recorded costs of the calendar month that begins at month.
 func (s *Store) Costs(ctx context.Context, by cost.By, month time.Time) (out cost.Month, err error) {
 	sql := map[cost.By]string{
 		cost.ByTenant: sqlCostsByTenant, cost.ByOrg: sqlCostsByOrg, cost.ByServer: sqlCostsByServer, cost.ByPool: sqlCostsByPool,

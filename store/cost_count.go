@@ -17,8 +17,8 @@ const (
 	sqlCountEnds   = `UPDATE cost_progress SET counted_to = GREATEST(counted_to, $1)`
 )
 
-// What is counted: everything that is there, what went since the last count, and what is not
-// counted to its end. Of a thing with several rows the one that lives counts.
+// Resources to count: the current ones, those gone since the last count, and those not counted to their end. Of
+// several rows of a resource the live one counts.
 const billedRows = `
 SELECT DISTINCT ON (x.provider, x.kind, x.provider_id) x.* FROM (` + ledgerRows + ` UNION ALL ` + untrackedRows + `) x
 WHERE x.provider_id <> '' AND x.kind NOT IN ` + freeKinds + `
@@ -28,7 +28,7 @@ WHERE x.provider_id <> '' AND x.kind NOT IN ` + freeKinds + `
 ORDER BY x.provider, x.kind, x.provider_id, x.until DESC NULLS FIRST, x.since`
 
 const (
-	// A thing that was counted to its end and is there again begins anew.
+	// A resource that was counted to its end and exists again starts over.
 	sqlOpenMeters = `
 INSERT INTO cost_meters AS m (provider, kind, provider_id, name, region, server_id, fleet_id, started_at, ended_at)
 SELECT b.provider, b.kind, b.provider_id, b.name, b.region, b.server_id, s.fleet_id, b.since, b.until
@@ -37,7 +37,7 @@ ON CONFLICT (provider, kind, provider_id) DO UPDATE SET name = EXCLUDED.name, re
     started_at = CASE WHEN m.closed AND EXCLUDED.started_at >= m.ended_at THEN EXCLUDED.started_at ELSE m.started_at END,
     hours = CASE WHEN m.closed AND EXCLUDED.started_at >= m.ended_at THEN 0 ELSE m.hours END, closed = false`
 
-	// What is nowhere any more went unseen.
+	// A resource that is found nowhere went unseen.
 	sqlLoseMeters = `
 UPDATE cost_meters m SET ended_at = COALESCE(m.ended_at, $1), closed = true
 WHERE NOT m.closed AND NOT EXISTS (SELECT FROM resources r WHERE r.provider = m.provider AND r.kind = m.kind AND r.provider_id = m.provider_id)
@@ -129,9 +129,9 @@ type machineMemory struct {
 
 type countState struct{ CountedTo, BeganAt time.Time }
 
-// CountCosts counts what was billed by at and is not counted yet, all of it in one transaction: it
-// may be repeated at any time, and after any pause, and no hour is counted twice. Nothing from
-// before the month of the first count is. Extra prices are those that no provider tells.
+// CountCosts counts what was billed by at and is not counted yet, in one transaction. It may be repeated at any time
+// and after any pause; no hour is counted twice. Nothing from before the month of the first count is counted. Extra
+// prices are those that no provider reports.
 func (s *Store) CountCosts(ctx context.Context, at time.Time, extra []cost.Price) (counted int, err error) {
 	err = s.inTx(ctx, "count costs", func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlCountLock); err != nil {

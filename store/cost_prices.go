@@ -8,7 +8,7 @@ import (
 	"github.com/prego/prego/cost"
 )
 
-// A price that is not on the list any more stays: what was made before is still paid for.
+// A price that left the list stays: earlier resources still cost it.
 const (
 	listedPrices = `unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bool[], $6::bigint[], $7::bigint[], $8::text[]) l (provider, kind, type, location, per_gb, hourly, monthly, currency)`
 	samePrice    = `p.provider = l.provider AND p.kind = l.kind AND p.type = l.type AND p.location = l.location AND p.valid_to IS NULL`
@@ -21,7 +21,7 @@ INSERT INTO provider_prices (provider, kind, type, location, per_gb, hourly, mon
 SELECT l.* FROM ` + listedPrices + ` WHERE NOT EXISTS (SELECT FROM provider_prices p WHERE ` + samePrice + `)`
 )
 
-// savePrices keeps prices that are in force now, where they differ from those that are known.
+// savePrices stores the current prices where they differ from the known ones.
 func savePrices(ctx context.Context, tx pgx.Tx, prices []cost.Price) error {
 	var providers, kinds, types, locations, currencies []string
 	var perGB []bool

@@ -23,7 +23,7 @@ const (
 	costGone = `UPDATE resources SET state = 'released', released_at = $2 WHERE name = $1`
 )
 
-// costWorld is an org with a shared app server, on which a tenant is, and prices that change.
+// costWorld is an org with a tenant on a shared app server, and prices that change.
 func costWorld(t *testing.T) *Store {
 	t.Helper()
 	s := tenantStore(t)
@@ -58,7 +58,7 @@ func TestAMonthIsCountedExactly(t *testing.T) {
 	}
 	var events []event
 	for _, e := range [][]event{
-		birth(september(1, 0, 0).AddDate(0, 0, -12), "app-1", "app", nil, nil, nil), // billed before, too; that month is not counted
+		birth(september(1, 0, 0).AddDate(0, 0, -12), "app-1", "app", nil, nil, nil), // also billed earlier; not counted
 		birth(september(1, 0, 0), "edge-1", "edge", nil, nil, nil),
 		birth(september(10, 12, 30), "node-1", "node", nil, "t-2", nil),
 		{{september(10, 12, 30), costMade, []any{"primary_ip", "node-1-ip0", "node-1", september(10, 12, 30)}}},
@@ -123,7 +123,7 @@ func TestAMonthIsCountedExactly(t *testing.T) {
 			require.Equal(t, cost.Row{Kind: "server", ID: "app-1", Name: "app-1", Cost: 12_000_000, Idle: 11_250_000, Basis: cost.ByWeight}, row)
 		}
 	}
-	// The past stays what it was, whatever goes and whatever things cost now.
+	// The past stays as it was, whichever resources go and however prices change.
 	exec(t, s, `SET session_replication_role = replica; DELETE FROM tenant_allocations; DELETE FROM orphan_sightings; DELETE FROM resources; UPDATE provider_prices SET monthly = monthly * 2, hourly = hourly * 2`)
 	_, err = s.CountCosts(ctx, time.Date(2026, 10, 2, 0, 0, 0, 0, time.UTC), nil)
 	require.NoError(t, err)
@@ -149,7 +149,7 @@ func TestThePriceListIsKeptOverTime(t *testing.T) {
 		require.NoError(t, err)
 		return n
 	}
-	require.Equal(t, 2, count("true"), "what is no amount is not known")
+	require.Equal(t, 2, count("true"), "an invalid amount is unknown")
 	c.ServerTypes[0].At[0].Monthly.Net = "16.49"
 	require.NoError(t, s.SaveProviderCatalog(ctx, prego.ProviderHetzner, c))
 	require.Equal(t, 3, count("true"))
@@ -157,7 +157,7 @@ func TestThePriceListIsKeptOverTime(t *testing.T) {
 	require.Equal(t, 1, count("kind = 'server' AND monthly = 16490000 AND hourly = 25600 AND valid_to IS NULL"))
 	c.ServerTypes = nil
 	require.NoError(t, s.SaveProviderCatalog(ctx, prego.ProviderHetzner, c))
-	require.Equal(t, 1, count("kind = 'server' AND valid_to IS NULL"), "what was made before is still paid for")
+	require.Equal(t, 1, count("kind = 'server' AND valid_to IS NULL"), "earlier resources still cost")
 }
 
 // TestTheLedgerSaysWhoseThingsAre: each kind of thing with its owner and price, and what no row
@@ -174,7 +174,7 @@ func TestTheLedgerSaysWhoseThingsAre(t *testing.T) {
 	exec(t, s, costMade, "firewall", "fw", nil, september(3, 0, 0))
 	exec(t, s, costMade, "server", "gone", nil, september(1, 0, 0))
 	exec(t, s, costGone, "gone", september(2, 0, 0))
-	exec(t, s, `INSERT INTO orphan_sightings (provider, kind, provider_id, name) VALUES ('hetzner', 'server', '99', 'lost'), ('hetzner', 'server', 'app-1', 'has a row by now')`)
+	exec(t, s, `INSERT INTO orphan_sightings (provider, kind, provider_id, name) VALUES ('hetzner', 'server', '99', 'lost'), ('hetzner', 'server', 'app-1', 'has a row')`)
 	list := func(q prego.ListQuery) (out []string) {
 		t.Helper()
 		q.Limit = 2
@@ -206,5 +206,5 @@ func TestTheLedgerSaysWhoseThingsAre(t *testing.T) {
 	require.Len(t, list(filter("owner", "server", "none")), 3)
 	require.Len(t, list(filter("kind", "server")), 3)
 	require.Len(t, list(filter("location", "fsn1")), 4)
-	require.Equal(t, "lost untracked none: ?", list(prego.ListQuery{Sort: "price_month"})[0], "what is not known comes first")
+	require.Equal(t, "lost untracked none: ?", list(prego.ListQuery{Sort: "price_month"})[0], "unknown prices come first")
 }

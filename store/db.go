@@ -116,13 +116,13 @@ func rowsBy[T any](ctx context.Context, q querier, by pgx.RowToFunc[T], sql stri
 	return pgx.CollectRows(rows, by)
 }
 
-// collect is many on the pool; errors say what was being read.
+// collect is many on the pool; errors name what was being read.
 func collect[T any](ctx context.Context, s *Store, what, sql string, args ...any) ([]T, error) {
 	out, err := many[T](ctx, s.pool, sql, args...)
 	return out, failed(what, err)
 }
 
-// collectValues is values on the pool; errors say what was being read.
+// collectValues is values on the pool; errors name what was being read.
 func collectValues[T any](ctx context.Context, s *Store, what, sql string, args ...any) ([]T, error) {
 	out, err := values[T](ctx, s.pool, sql, args...)
 	return out, failed(what, err)

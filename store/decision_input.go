@@ -21,8 +21,8 @@ INSERT INTO decision_inputs (journal, first, events, body)
 SELECT i.journal, i.first, i.events, i.body FROM unnest($1::text[], $2::bigint[], $3::integer[], $4::bytea[]) AS i (journal, first, events, body) CROSS JOIN lazy
 WHERE lazy.off = 'off' ON CONFLICT DO NOTHING`
 
-// What compresses and expands bodies; both may be used at once. They are made with the program, since
-// what they hold must not belong to a test's bubble.
+// Compressors for bodies; both may be used concurrently. They are created with the program, because their state must
+// not belong to a test's bubble.
 var (
 	bodyEncoder = newEncoder()
 	bodyDecoder = newDecoder()

@@ -27,8 +27,7 @@ const sqlIsTerminated = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1
 // repeated call is the same success.
 func (s *Store) Terminate(ctx context.Context, serverID prego.ServerID) error {
 	return s.inTx(ctx, fmt.Sprintf("terminate %s", serverID), func(tx pgx.Tx) error {
-		// Before the server's row is held, as by whoever frees a place. Only one whose deletion
-		// was forced has any.
+		// Before the server's row is held, as when a place is freed. Only a server whose deletion was forced has any.
 		if err := s.loseTenants(ctx, tx, serverID, prego.ActorSystem); err != nil {
 			return err
 		}

@@ -69,8 +69,8 @@ const sqlSharedAlone = `(
 		i.server_id = s.server_id AND s.dedicated_for_tenant_id = a.tenant_id OR i.server_id = d.server_id AND d.dedicated_for_tenant_id = a.tenant_id
 		OR i.server_id = r.server_id AND r.dedicated_for_tenant_id = a.tenant_id))) x`
 
-// TestATenantAloneAndInstancesRace lets a tenant that is to be alone and an instance
-// take the same servers at the same moment: one of them gets them, or neither, never both.
+// TestATenantAloneAndInstancesRace lets a tenant that needs dedicated servers and an instance take the same servers
+// at the same moment: at most one of them gets them.
 func TestATenantAloneAndInstancesRace(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -199,8 +199,8 @@ func TestWhatIsATenantsAloneIsTakenByNobody(t *testing.T) {
 	}
 }
 
-// TestAloneMeansEmpty gives a tenant that is to be alone servers on which an instance
-// runs, drains or failed, and others live.
+// TestAloneMeansEmpty gives a tenant that needs dedicated servers servers on which an instance runs, drains or
+// failed, and others live.
 func TestAloneMeansEmpty(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -275,8 +275,8 @@ func TestInstancesLeaveWhatBecameATenantsAlone(t *testing.T) {
 	require.Equal(t, 1, count(t, s, `process_groups WHERE wanted = 1`), "another comes in its place")
 }
 
-// TestTheSnapshotSeesInstancesComeAndGo: the first and the last of a server change what
-// it is to a tenant that must be alone; those of a shard's server, too.
+// TestTheSnapshotSeesInstancesComeAndGo: the first and the last instance of a server change what the server is to a
+// tenant that needs a dedicated one, as do those of a shard's server.
 func TestTheSnapshotSeesInstancesComeAndGo(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -313,8 +313,7 @@ func TestTheSnapshotSeesInstancesComeAndGo(t *testing.T) {
 	}
 }
 
-// TestAFleetThatServesNoTenantsGetsNone: in the snapshot, in the reservation, and in
-// what counts as room for those who wait.
+// TestAFleetThatServesNoTenantsGetsNone in the snapshot, in the reservation and in the room for waiting tenants.
 func TestAFleetThatServesNoTenantsGetsNone(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -358,7 +357,7 @@ func TestAFleetThatServesNoTenantsGetsNone(t *testing.T) {
 		_, err = s.UpdateFleet(ctx, prego.FleetID(tc.fleet), server.UpdateFleetRequest{Serves: &serves})
 		require.NoError(t, err)
 	}
-	// What is set aside for the tenant is its own, whatever the fleet says since.
+	// Servers set aside for the tenant stay dedicated to it, regardless of later changes to the fleet.
 	_, err = s.UpdateFleet(ctx, "app", server.UpdateFleetRequest{Serves: &off})
 	require.NoError(t, err)
 	exec(t, s, `UPDATE servers SET dedicated_for_tenant_id = 't-1' WHERE server_id = 'app-0'`)
@@ -367,8 +366,8 @@ func TestAFleetThatServesNoTenantsGetsNone(t *testing.T) {
 	require.Equal(t, tenant.ReservePlaced, out.Outcome)
 }
 
-// TestMeasuresAreLookedAtAgain: a reservation meets what agents said since it was
-// decided on; what nobody said refuses nobody, and neither does a limit that is 0.
+// TestMeasuresAreLookedAtAgain: a reservation checks what agents reported since its decision. Missing values refuse
+// no tenant, and neither does a limit of 0.
 func TestMeasuresAreLookedAtAgain(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

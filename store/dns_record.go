@@ -19,7 +19,7 @@ const sqlEdgesNow = `
 SELECT server_id, COALESCE(network_id, '') AS network_id, region, host AS ipv4, ipv6, agent_status <> 'connected' OR cordoned_at IS NOT NULL AS silent
 FROM servers WHERE role = 'edge' AND status = 'active' AND host <> '' ORDER BY server_id`
 
-// The wildcard says where home is.
+// The wildcard's target shows where home is.
 const sqlSitesHome = `SELECT content[1] FROM dns_records WHERE zone = $1 AND owner = 'sites' AND state IN ('intended', 'created')`
 
 const sqlSitesByNetwork = `
@@ -41,7 +41,7 @@ func (s *Store) RecordFacts(ctx context.Context, zone, siteDomain string) (f ten
 		}
 	}
 	if f.Home != "" || len(f.Edges) == 0 {
-		return f, nil // nobody asks where most sites are
+		return f, nil // no caller needs the network with most sites
 	}
 	rows, err := s.pool.Query(ctx, sqlSitesByNetwork)
 	if err != nil {
@@ -56,9 +56,9 @@ func (s *Store) RecordFacts(ctx context.Context, zone, siteDomain string) (f ten
 	return f, failed("sites by network", err)
 }
 
-// Only the sites of networks other than home are read, and the one whose name the wildcard
-// does not answer for. An allocation has the name that its site had in the pool. Who asks for a site
-// that moves is led to the edges before until those where it is know it.
+// Only the sites of networks other than home are read, and the one site whose name the wildcard does not answer for.
+// An allocation has the name that its site had in the pool. During a move, resolvers get the old edges until the new
+// ones know the site.
 const (
 	sqlSiteAnswers = `COALESCE(NULLIF(t.site, ''), t.slug || '.' || $3)`
 	sqlSitesAway   = `
@@ -80,9 +80,8 @@ func (s *Store) SitesAway(ctx context.Context, home prego.NetworkID, siteDomain 
 	return collect[tenant.SiteAt](ctx, s, "sites away from home", sqlSitesAway, home, tenant.EdgesLabel, siteDomain)
 }
 
-// What is wanted is compared with the rows in one statement each: what is new or says
-// something else, and what is wanted no longer. Rows that stay as they are are not locked.
-// Whoever plans holds the zone.
+// The wanted records are compared with the rows in one statement each: new or changed ones, and those no longer
+// wanted. Unchanged rows are not locked. The planner holds the zone.
 const (
 	sqlHoldZone    = `SELECT pg_advisory_xact_lock(hashtextextended('prego/zone/' || $1, 0))`
 	sqlWantRecords = `
@@ -101,8 +100,8 @@ WHERE r.zone = $1 AND r.owner IN ('edges', 'sites', 'site') AND r.state IN ('int
 	sqlForgetDepartures = `DELETE FROM dns_departures WHERE until < now() - interval '1 day'`
 )
 
-// WantRecords writes down what a zone shall have of edges and sites; changed is how many
-// record sets are to be made, changed or deleted for it. Challenges are not touched.
+// WantRecords stores the records that a zone should have for edges and sites; changed is how many record sets must be
+// created, changed or deleted for it. Challenges are not touched.
 func (s *Store) WantRecords(ctx context.Context, zone string, wanted []server.DNSRecord) (changed int, err error) {
 	names, types, ttls, contents, owners := make([]string, len(wanted)), make([]string, len(wanted)), make([]int, len(wanted)), make([]string, len(wanted)), make([]string, len(wanted))
 	for i, w := range wanted {
@@ -142,14 +141,14 @@ func joined(values []string) string {
 const sqlRecordsDue = `
 SELECT EXISTS (SELECT FROM dns_records WHERE zone = $1 AND state IN ('intended', 'releasing') AND next_try <= now() AND (taken_until IS NULL OR taken_until <= now()))`
 
-// RecordsDue reports whether some record set is to be written or deleted.
+// RecordsDue reports whether some record set must be written or deleted.
 func (s *Store) RecordsDue(ctx context.Context, zone string) (bool, error) {
 	due, err := value[bool](ctx, s.pool, sqlRecordsDue, zone)
 	return due, failed("records due", err)
 }
 
-// Addresses go before aliases. What is sent is noted before it is. A try is RecordNew when
-// nothing was ever sent, and RecordUnsure when an earlier one may have happened.
+// Addresses go before aliases. A record set is noted before it is sent. A try is RecordNew when nothing was ever
+// sent, and RecordUnsure when an earlier try may have succeeded.
 const takeRecord = `
     SET taken_until = now() + make_interval(secs => $2), tries = r.tries + 1,
     sent = CASE r.state WHEN 'intended' THEN ARRAY(SELECT unnest(r.sent || r.content) ORDER BY 1) ELSE r.sent END`
@@ -167,8 +166,7 @@ WHERE r.zone = $1 AND r.name = $3 AND r.type = $4 AND r.state IN ('intended', 'r
 RETURNING ` + recordColumns
 )
 
-// TakeRecords takes record sets that are due, those of addresses first. Nobody else has
-// them for as long as the lease.
+// TakeRecords takes due record sets, addresses first. No other caller has them for as long as the lease.
 func (s *Store) TakeRecords(ctx context.Context, zone string, limit int, lease time.Duration) ([]server.DNSRecord, error) {
 	out, err := collect[server.DNSRecord](ctx, s, "records to apply", sqlTakeRecords, zone, lease.Seconds(), limit)
 	// An UPDATE returns rows as it comes by them.
@@ -184,7 +182,7 @@ func (s *Store) TakeRecords(ctx context.Context, zone string, limit int, lease t
 	return out, err
 }
 
-// TakeRecord takes one record set, if it is to be applied and nobody has it.
+// TakeRecord takes one record set, if it must be applied and no other caller has it.
 func (s *Store) TakeRecord(ctx context.Context, r server.RecordSet, lease time.Duration) (*server.DNSRecord, error) {
 	return find[server.DNSRecord](ctx, s.pool, sqlTakeRecord, r.Zone, lease.Seconds(), r.Name, r.Type)
 }
@@ -205,7 +203,7 @@ UPDATE dns_records r SET taken_until = NULL, error = $4, next_try = CASE WHEN r.
 WHERE r.zone = $1 AND r.name = $2 AND r.type = $3`
 )
 
-// RecordApplied notes that the provider has what a record set was to be when it was taken.
+// RecordApplied notes that the provider has a record set as it was when taken.
 func (s *Store) RecordApplied(ctx context.Context, r server.DNSRecord) error {
 	has := r.Values
 	if r.State == server.ResourceReleasing {
@@ -278,7 +276,7 @@ func (s *Store) RecordDrifted(ctx context.Context, r server.DNSRecord, there []s
 	return s.exec(ctx, "record "+r.Key(), sqlRecordDrifted, r.Zone, r.Name, r.Type, there, r.Version)
 }
 
-// RecordOrphaned has a record set of ours deleted that nobody wants.
+// RecordOrphaned deletes an unwanted record set of ours.
 func (s *Store) RecordOrphaned(ctx context.Context, r server.RecordSet) error {
 	owner := server.RecordOfEdges
 	switch r.Type {
@@ -312,8 +310,7 @@ func (s *Store) RecordsNaming(ctx context.Context, addresses []string) ([]server
 	return collect[server.DNSRecord](ctx, s, "records of an address", sqlRecordsNaming, addresses)
 }
 
-// AddressDeparts is how long resolvers may still have one of the addresses; 0 or less when
-// they may not.
+// AddressDeparts returns how long resolvers may still have one of the addresses; 0 or less when they may not.
 func (s *Store) AddressDeparts(ctx context.Context, addresses []string) (time.Duration, error) {
 	seconds, err := value[float64](ctx, s.pool, sqlAddressDeparts, addresses)
 	return time.Duration(seconds * float64(time.Second)), failed("departure of an address", err)

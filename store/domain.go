@@ -49,9 +49,8 @@ func noSuchDomain(id prego.DomainID) error {
 	return prego.Errorf(prego.CodeDomainNotFound, "there is no domain %q", id)
 }
 
-// ClaimDomain notes that an org wants a name served, by a tenant or by its routes. Repeating
-// it returns the claim that is there. Another org's claim is no obstacle: whoever shows the
-// TXT record first has the name.
+// ClaimDomain notes that an org wants a name served, by a tenant or by its routes. Repeating it returns the existing
+// claim. Another org's claim is no obstacle: the first org to show the TXT record has the name.
 func (s *Store) ClaimDomain(ctx context.Context, d org.Domain, by string) (out org.Domain, err error) {
 	err = s.inTx(ctx, "claim domain", func(tx pgx.Tx) error {
 		if d.TenantID != "" {
@@ -103,9 +102,9 @@ func (s *Store) claimDomain(ctx context.Context, tx pgx.Tx, d org.Domain, by str
 		return d, err
 	}
 	if n >= maxUnverified {
-		return d, prego.Errorf(prego.CodeTooManyDomains, "the org has %d names that it did not verify, the most at once: verify or delete some", n)
+		return d, prego.Errorf(prego.CodeTooManyDomains, "the org has %d unverified names, which is the limit: verify or delete some", n)
 	}
-	// It counts when it is verified; one that could not be then is refused now.
+	// It counts when it is verified; a name that could not be verified then is refused now.
 	if err := s.takeQuota(ctx, tx, d.OrgID, quota.Delta{Dimension: quota.MaxHostnames, By: 1}); err != nil {
 		return d, err
 	}
@@ -152,7 +151,7 @@ const (
     WHERE d.domain_id = $1 AND d.tenant_id IS NULL AND d.deleted_at IS NULL)`
 )
 
-// DeleteDomain gives a name up. One that routes have is refused.
+// DeleteDomain gives up a name. A name with routes is refused.
 func (s *Store) DeleteDomain(ctx context.Context, id prego.DomainID, by string) error {
 	return s.inTx(ctx, "delete domain", func(tx pgx.Tx) error {
 		d, err := one[org.Domain](ctx, tx, sqlGetDomain, id)
@@ -182,7 +181,7 @@ UPDATE domains d SET next_check = now(), failures = 0, updated_at = now(),
     sought_until = CASE WHEN d.status <> 'verified' THEN GREATEST(d.sought_until, now() + make_interval(secs => $2)) ELSE d.sought_until END
 WHERE d.domain_id = $1 AND d.deleted_at IS NULL RETURNING ` + domainColumns
 
-// CheckDomain has a name looked up now, also one that is no longer looked for.
+// CheckDomain schedules an immediate lookup of a name, even if lookups have stopped.
 func (s *Store) CheckDomain(ctx context.Context, id prego.DomainID) (org.Domain, error) {
 	return get[org.Domain](ctx, s.pool, noSuchDomain(id), sqlCheckDomain, id, org.SoughtFor.Seconds())
 }
@@ -279,7 +278,7 @@ func (s *Store) mayVerify(ctx context.Context, tx pgx.Tx, was, found org.Domain,
 	return found, nil
 }
 
-// setDomain writes a domain, and an event of what is new for its org.
+// setDomain writes a domain, and an event for its org about what changed.
 func setDomain(ctx context.Context, tx pgx.Tx, was, d org.Domain) error {
 	if _, err := tx.Exec(ctx, sqlSetDomain, d.DomainID, d.Status, d.Reason, d.Message, d.Points, d.Failures, d.CheckedAt, d.NextCheck, d.VerifiedAt, d.MissingSince, d.SoughtUntil); err != nil {
 		return err

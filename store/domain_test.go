@@ -109,13 +109,13 @@ func TestNameIsVerifiedLostAndFoundAgain(t *testing.T) {
 	require.NoError(t, c.DeleteDomain(t.Context(), d.DomainID, "a"))
 	require.Zero(t, c.hostnames("acme"))
 	require.Equal(t, []string{"domain.create", "domain.verified", "domain.missing", "domain.found", "domain.missing", "domain.lost", "domain.verified", "domain.delete"}, c.events("acme"))
-	require.Empty(t, c.see(d, d).DomainID, "what was given up is not verified by a look that was under way")
+	require.Empty(t, c.see(d, d).DomainID, "a lookup under way does not verify a deleted name")
 	again, err := c.ClaimDomain(t.Context(), org.Domain{DomainID: "dom-2", OrgID: "acme", Name: "www.example.com", Token: org.NewDomainToken()}, "a")
 	require.NoError(t, err)
 	require.Equal(t, d.Token, again.Token, "its TXT record may still be there")
 }
 
-// TestFirstToVerifyHasTheName: many orgs show their records at once, and one has the name.
+// TestFirstToVerifyHasTheName: many orgs show their records concurrently, and one has the name.
 func TestFirstToVerifyHasTheName(t *testing.T) {
 	t.Parallel()
 	const racers = 12
@@ -154,8 +154,8 @@ func TestFirstToVerifyHasTheName(t *testing.T) {
 	require.InDelta(t, 1, used, 0)
 }
 
-// TestNameChangesItsOwner: whoever controls the name shows another org's record. The one
-// that had it has it while its own record is there, and no longer.
+// TestNameChangesItsOwner: the controller of the name shows another org's record. The previous org keeps it only
+// while its own record is there.
 func TestNameChangesItsOwner(t *testing.T) {
 	t.Parallel()
 	c := newClaims(t, "old", "new")
@@ -195,7 +195,7 @@ func TestNamesBeyondTheQuota(t *testing.T) {
 	require.Equal(t, org.ReasonDomainQuota, refused.Reason)
 	require.Contains(t, refused.Message, "max_hostnames")
 	_, err := c.ClaimDomain(t.Context(), org.Domain{DomainID: "dom-d", OrgID: "acme", Name: "d.example.com", Token: "t"}, "a")
-	require.Equal(t, prego.CodeQuotaExceeded, prego.CodeOf(err), "one that could not be verified is refused at once")
+	require.Equal(t, prego.CodeQuotaExceeded, prego.CodeOf(err), "a name that could not be verified is refused immediately")
 	require.InDelta(t, 2, c.hostnames("acme"), 0)
 	require.NoError(t, c.DeleteDomain(t.Context(), a.DomainID, "a"))
 	require.Equal(t, org.DomainVerified, c.see(third, third).Status)
@@ -216,7 +216,7 @@ func TestClaimsHaveAnEnd(t *testing.T) {
 	require.Len(t, taken, maxUnverified+1)
 	taken, err = c.TakeDomains(t.Context(), 1000, time.Minute)
 	require.NoError(t, err)
-	require.Empty(t, taken, "nobody else takes them meanwhile")
+	require.Empty(t, taken, "no other caller takes them meanwhile")
 	c.now = c.now.Add(org.SoughtFor + time.Minute)
 	require.Equal(t, org.DomainExpired, c.see(d).Status)
 	d, err = c.CheckDomain(t.Context(), d.DomainID)
@@ -229,7 +229,7 @@ func TestClaimsHaveAnEnd(t *testing.T) {
 	require.Equal(t, prego.CodeDomainNotFound, prego.CodeOf(err))
 }
 
-// TestAQuestionThatFailedIsNoRefusal: the caller is told to try again, and not that something is in the way.
+// TestAQuestionThatFailedIsNoRefusal: after a failed query the caller must try again, and no conflict is reported.
 func TestAQuestionThatFailedIsNoRefusal(t *testing.T) {
 	t.Parallel()
 	c := newClaims(t, "o1")

@@ -14,8 +14,8 @@ import (
 
 const drillColumns = `d.drill_id, d.org_id, COALESCE(d.tenant_id, '') AS tenant_id, COALESCE(d.volume_id, '') AS volume_id, d.backup_id, d.server_id, d.state, d.reason, d.message, d.tables, d.rows, d.files, d.bytes, d.created_by, d.created_at, d.finished_at`
 
-// drillable holds for the backups b that a drill may try: also those that were found bad, for a drill is what finds
-// them good again. One that the storage has lost can't be tried.
+// drillable selects the backups b that a drill may try, including those found bad, because a later drill can find
+// them good again. A backup lost by the storage can't be tried.
 const drillable = `b.state = 'stored' AND b.missing_at IS NULL`
 
 // Those whose newest backup was never restored, and whose last drill was long ago. A volume on no
@@ -34,8 +34,7 @@ ORDER BY drilled_at NULLS FIRST, tenant_id, volume_id LIMIT $2`
 	sqlDrillsUnderWay = `SELECT count(*) FROM drills WHERE cleared_at IS NULL`
 )
 
-// DueDrills lists at most so many tenants and volumes whose backups are to be drilled, those that
-// have waited longest first.
+// DueDrills lists at most so many tenants and volumes with a backup to drill, longest waiting first.
 func (s *Store) DueDrills(ctx context.Context, every time.Duration, most int) ([]tenant.BackupOwner, error) {
 	type row struct {
 		tenant.BackupOwner
@@ -49,7 +48,7 @@ func (s *Store) DueDrills(ctx context.Context, every time.Duration, most int) ([
 	return out, err
 }
 
-// DrillsUnderWay counts the drills of which something may be on a server.
+// DrillsUnderWay counts the drills that may have left something on a server.
 func (s *Store) DrillsUnderWay(ctx context.Context) (int, error) {
 	n, err := value[int](ctx, s.pool, sqlDrillsUnderWay)
 	return n, failed("drills under way", err)
@@ -58,9 +57,8 @@ func (s *Store) DrillsUnderWay(ctx context.Context) (int, error) {
 const sqlDrillBackup = `
 SELECT b.backup_id FROM backups b WHERE b.tenant_id = $1 AND ` + drillable + ` AND ($2 = '' OR b.backup_id = $2) ORDER BY b.taken_at DESC LIMIT 1 FOR SHARE`
 
-// Where a backup is restored for a look: where the tenant could be, on a server that is tagged
-// for it if there is one, rather not beside the tenant, and on the one that has most memory.
-// Data that must stay somewhere stays there. On a host there is one drill at a time.
+// The server for a drill: where the tenant could be, preferably a server tagged for it, away from the tenant, and
+// with most memory. Data that must stay in a place stays there. A host has one drill at a time.
 const sqlDrillPlace = `
 SELECT s.server_id, d.shard_id
 FROM tenants t JOIN servers s ON s.region = t.region LEFT JOIN fleets f ON f.fleet_id = s.fleet_id
@@ -160,8 +158,8 @@ WITH ended AS (
 )
 UPDATE backup_schedules u SET drill_failed = CASE WHEN $10 THEN u.drill_failed ELSE $2 = 'failed' END, drilled_at = CASE $2 WHEN 'failed' THEN now() - make_interval(secs => $8) ELSE now() END FROM ended e WHERE u.tenant_id = e.tenant_id`
 
-// FinishDrill records how a drill ended. What failed is tried again before what passed: as if
-// its turn had come so long ago. One that decides nothing leaves what the last one said.
+// FinishDrill records how a drill ended. A failed drill is retried before passed ones: its turn counts as having come
+// that much sooner. An undecided drill leaves the previous result.
 func (s *Store) FinishDrill(ctx context.Context, e tenant.DrillEnd, sooner time.Duration) error {
 	return s.exec(ctx, "drill "+e.DrillID, sqlFinishDrill, e.DrillID, e.State, e.Reason, prego.Redact(e.Message), e.Tables, e.Rows, e.Files, sooner.Seconds(), e.Bytes, e.Undecided)
 }
@@ -194,7 +192,7 @@ const (
 	sqlDrillsOverdue = `SELECT (SELECT count(*)` + drillsOverdue + `) + (SELECT count(*)` + volumeDrillsOverdue + `)`
 )
 
-// CountDrills counts the tenants and volumes whose last drill failed, and those that had none for too long.
+// CountDrills counts the tenants and volumes whose last drill failed, and those without one for too long.
 func (s *Store) CountDrills(ctx context.Context, overdue time.Duration) (failedDrills, late int, err error) {
 	if failedDrills, err = value[int](ctx, s.pool, sqlDrillsFailed); err == nil {
 		late, err = value[int](ctx, s.pool, sqlDrillsOverdue, overdue.Seconds())

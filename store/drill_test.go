@@ -70,9 +70,9 @@ func TestDrillsHavePlaces(t *testing.T) {
 	failedNow, late, err := s.CountDrills(ctx, 90*time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 0}, []int{failedNow, late})
-	require.NotContains(t, due(5), prego.TenantID("t-0"), "not at once again")
+	require.NotContains(t, due(5), prego.TenantID("t-0"), "not immediately again")
 	exec(t, s, `UPDATE backup_schedules SET drilled_at = drilled_at - interval '2 minutes'`)
-	require.Contains(t, due(5), prego.TenantID("t-0"), "sooner than one that passed")
+	require.Contains(t, due(5), prego.TenantID("t-0"), "sooner than after a passed drill")
 	require.NotContains(t, due(5), prego.TenantID("t-1"))
 
 	left, err := s.DrillsLeft(ctx, 0)
@@ -91,7 +91,7 @@ func TestDrillsHavePlaces(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, prego.ServerID("n-9"), again.ServerID, "tagged for it")
 
-	// What a drill on a server that went leaves: the answer of the one before, and a turn that has come.
+	// A drill on a server that went leaves the previous answer, and a turn that has come.
 	for _, before := range []bool{false, true} {
 		exec(t, s, `UPDATE backup_schedules SET drill_failed = $1 WHERE tenant_id = 't-1'`, before)
 		exec(t, s, `UPDATE drills SET state = 'running', finished_at = NULL WHERE drill_id = $1`, again.DrillID)
@@ -104,8 +104,8 @@ func TestDrillsHavePlaces(t *testing.T) {
 	require.Zero(t, late, "which is no delay")
 }
 
-// TestDrillsOfVolumesHavePlaces: on the own disk of a server of the region that has room for it, one at
-// a time with those of tenants, and whoever has waited longest first.
+// TestDrillsOfVolumesHavePlaces: on the own disk of a server of the region that has room for it, one at a time with
+// those of tenants, longest waiting first.
 func TestDrillsOfVolumesHavePlaces(t *testing.T) {
 	t.Parallel()
 	s, ctx := volumesOf(t), context.Background()
@@ -132,7 +132,7 @@ func TestDrillsOfVolumesHavePlaces(t *testing.T) {
 		_, err := s.RequestVolumeBackup(ctx, askedOf(prego.BackupID("bak-"+id), id, tenant.BackupManual))
 		require.NoError(t, err)
 	}
-	require.Empty(t, volumeDue(), "nor with one that is being made")
+	require.Empty(t, volumeDue(), "nor with a backup under way")
 	exec(t, s, storedVolumes)
 	storedBackup(t, s, "bak-t", "t-0", time.Hour)
 	require.Equal(t, []prego.VolumeID{"vol-0", "vol-1", ""}, volumeDue(), "with the tenant; vol-1 is on no server, but has a backup")
@@ -173,9 +173,9 @@ func TestDrillsOfVolumesHavePlaces(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, page, 1)
 	require.Equal(t, []any{tenant.DrillFailed, int64(3), int64(5)}, []any{page[0].State, page[0].Files, page[0].Bytes})
-	require.NotContains(t, volumeDue(), prego.VolumeID("vol-0"), "not at once again")
+	require.NotContains(t, volumeDue(), prego.VolumeID("vol-0"), "not immediately again")
 	exec(t, s, `UPDATE volume_backup_schedules SET drilled_at = drilled_at - interval '2 minutes'`)
-	require.Contains(t, volumeDue(), prego.VolumeID("vol-0"), "sooner than one that passed")
+	require.Contains(t, volumeDue(), prego.VolumeID("vol-0"), "sooner than after a passed drill")
 	require.NotContains(t, volumeDue(), prego.VolumeID("vol-1"))
 	exec(t, s, `UPDATE volume_backup_schedules SET drilled_at = NULL; UPDATE volumes SET created_at = now() - interval '1 day'`)
 	_, late, err = s.CountDrills(ctx, 90*time.Minute)
@@ -184,7 +184,7 @@ func TestDrillsOfVolumesHavePlaces(t *testing.T) {
 
 	// Room: what the disk has left besides a tenth, by the catalog; who knows no size is asked itself.
 	_, err = begin("vol-0", "")
-	require.Equal(t, prego.CodeInsufficientResources, prego.CodeOf(err), "what was restored is not thrown away yet")
+	require.Equal(t, prego.CodeInsufficientResources, prego.CodeOf(err), "the restored copy is not removed yet")
 	require.NoError(t, s.DrillCleared(ctx, d.DrillID))
 	require.NoError(t, s.DrillCleared(ctx, other.DrillID))
 	needs := func(bytes int64) (prego.ServerID, error) {
@@ -222,7 +222,7 @@ func TestDrillsOfVolumesHavePlaces(t *testing.T) {
 	require.Equal(t, prego.CodeVolumeNotFound, prego.CodeOf(err))
 }
 
-// TestOneDrillOnAHost: of two that look for a place at once, one sees the other.
+// TestOneDrillOnAHost: of two drills that look for a place concurrently, one sees the other.
 func TestOneDrillOnAHost(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 2), context.Background()
