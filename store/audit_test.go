@@ -224,7 +224,7 @@ func TestTheAuditIsOnlyAppendedTo(t *testing.T) {
 	require.Equal(t, 3, count(t, s, `audit_entries WHERE id LIKE 'org-%' AND verb = 'create'`), "thirty days are kept for every caller")
 }
 
-// TestPruningLeavesACheckpoint from which the chain is verified, and which has an entry.
+// TestPruningLeavesACheckpoint that has an entry and starts the verification of the chain.
 func TestPruningLeavesACheckpoint(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

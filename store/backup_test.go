@@ -427,6 +427,6 @@ func TestAHostsClockIsWrong(t *testing.T) {
 		require.Equal(t, off != 0, strings.HasPrefix(run.Message, "clock_skew: by its host's clock it was taken at "), run.Message)
 		last, err := s.Restorable(ctx, "t-0")
 		require.NoError(t, err)
-		require.Equal(t, id, last.BackupID, "the one that was made last is the newest")
+		require.Equal(t, id, last.BackupID, "the last backup is the newest")
 	}
 }

@@ -123,7 +123,7 @@ func TestAMonthIsCountedExactly(t *testing.T) {
 			require.Equal(t, cost.Row{Kind: "server", ID: "app-1", Name: "app-1", Cost: 12_000_000, Idle: 11_250_000, Basis: cost.ByWeight}, row)
 		}
 	}
-	// The past stays as it was, whichever resources go and however prices change.
+	// The past stays as it was, even if resources go and prices change.
 	exec(t, s, `SET session_replication_role = replica; DELETE FROM tenant_allocations; DELETE FROM orphan_sightings; DELETE FROM resources; UPDATE provider_prices SET monthly = monthly * 2, hourly = hourly * 2`)
 	_, err = s.CountCosts(ctx, time.Date(2026, 10, 2, 0, 0, 0, 0, time.UTC), nil)
 	require.NoError(t, err)

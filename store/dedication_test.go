@@ -199,8 +199,7 @@ func TestWhatIsATenantsAloneIsTakenByNobody(t *testing.T) {
 	}
 }
 
-// TestAloneMeansEmpty gives a tenant that needs dedicated servers servers on which an instance runs, drains or
-// failed, and others live.
+// TestAloneMeansEmpty offers a dedicated tenant servers where an instance runs, drains or failed, or others live.
 func TestAloneMeansEmpty(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

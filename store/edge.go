@@ -26,8 +26,7 @@ SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS since, pg_current_snapsh
           UNION SELECT r.group_id FROM c JOIN domains d ON d.domain_id = c.id JOIN routes r ON r.hostname = d.name AND r.deleted_at IS NULL WHERE c.kind = 'domains') AS groups,
     GREATEST((SELECT changed FROM certificates ORDER BY changed DESC LIMIT 1), (SELECT changed FROM acme_challenges ORDER BY changed DESC LIMIT 1), 0) AS certificates`
 
-// A server that is in no network of its own is reached at its host, by edges that are in
-// none either.
+// Edges in no network reach a server that is in none at its host.
 const sqlEdgeServers = `
 SELECT server_id, region, COALESCE(network_id, region) AS network,
     COALESCE(host(private_address), CASE WHEN network_id IS NULL THEN host END, '') AS address,
@@ -115,12 +114,11 @@ func (s *Store) EdgeChanges(ctx context.Context, since string) (edge.Change, err
 	return c, failed("changes of edges", err)
 }
 
-// Whoever publishes what another has seen more of is told so by no row. Of two snapshots the
-// later one has the higher end, or fewer of the transactions before it under way.
+// Publishing from an outdated snapshot returns no row. Of two snapshots the later one has the higher end, or fewer of
+// the earlier transactions under way.
 //
-// Versions are no smaller than the milliseconds since 1970, like those of peers documents: an
-// edge that has the version of another document, of before the database was restored, would be
-// told that nothing is new.
+// Versions are no smaller than the milliseconds since 1970, like those of peers documents. Otherwise, after the
+// database was restored, an edge could already have the version of a new document and would not fetch it.
 const sqlPublishEdges = `
 INSERT INTO edge_documents AS d (network, version, digest, seen) VALUES ($1, (EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint, $2, $3::text::pg_snapshot)
 ON CONFLICT (network) DO UPDATE SET version = CASE WHEN d.digest <> excluded.digest THEN GREATEST(d.version + 1, excluded.version) ELSE d.version END, seen = excluded.seen,
@@ -129,8 +127,8 @@ WHERE (pg_snapshot_xmax(excluded.seen), -(SELECT count(*) FROM pg_snapshot_xip(e
    >= (pg_snapshot_xmax(d.seen), -(SELECT count(*) FROM pg_snapshot_xip(d.seen)))
 RETURNING version`
 
-// PublishEdges gives a network's document, by its digest, a version: the one that it has, or
-// the next. ok is false when it is out of date already.
+// PublishEdges returns the version of a network's document, by its digest: the current version, or the next. ok is
+// false when the document is already out of date.
 func (s *Store) PublishEdges(ctx context.Context, network string, digest []byte, snapshot string) (version int64, ok bool, err error) {
 	version, err = value[int64](ctx, s.pool, sqlPublishEdges, network, digest, snapshot)
 	if isNoRows(err) {
@@ -149,7 +147,7 @@ func (s *Store) EdgeAsks(ctx context.Context, serverID prego.ServerID) (network 
 	return network, failed("edge asks", ifNoRows(err, prego.Errorf(prego.CodeScopeMissing, "server %s is no edge", serverID)))
 }
 
-// What is left out since an earlier report stays as old as it is.
+// A name left out since an earlier report keeps that report's time.
 const sqlEdgeApplied = `
 WITH e AS (UPDATE edges SET version = $2, refused_version = $3::bigint, refused_reason = $4, applied_at = now(), asked_at = now(),
         refused_since = CASE WHEN $3::bigint <> 0 THEN COALESCE(refused_since, now()) END
@@ -170,8 +168,7 @@ func (s *Store) EdgeApplied(ctx context.Context, a edge.Applied) error {
 	return s.exec(ctx, "edge applied", sqlEdgeApplied, a.ServerID, a.Version, a.RefusedVersion, a.RefusedReason, kinds, names, tenants, routes, reasons)
 }
 
-// Edges that have not asked for so long are away: nobody waits for them. A poll lasts 25
-// seconds.
+// An edge silent for this long is away, and no caller waits for it. A poll lasts 25 seconds.
 const edgeAway = 40 * time.Second
 
 const sqlLiveEdges = `
@@ -181,8 +178,8 @@ WHERE e.network IN (SELECT COALESCE(network_id, region) FROM servers WHERE serve
 
 const sqlEdgeBarrier = `INSERT INTO changes (kind, id) VALUES ('edges', gen_random_uuid()::text) RETURNING xid::text`
 
-// EdgeBarrier marks what is committed now for the live edges of the networks that servers are
-// in. Without any, there is nothing to wait for.
+// EdgeBarrier marks the current commits for the live edges of the servers' networks. Without live edges there is
+// nothing to wait for.
 func (s *Store) EdgeBarrier(ctx context.Context, servers []prego.ServerID) (networks []string, barrier string, err error) {
 	networks, err = values[string](ctx, s.pool, sqlLiveEdges, prego.Strings(servers), edgeAway.Seconds())
 	if err == nil && len(networks) > 0 {
@@ -191,8 +188,7 @@ func (s *Store) EdgeBarrier(ctx context.Context, servers []prego.ServerID) (netw
 	return networks, barrier, failed("mark for edges", err)
 }
 
-// An edge that refused the newest document keeps nobody waiting: it says so, and an operator
-// is needed.
+// An edge that refused the newest document delays no caller: it reports the refusal, and an operator is needed.
 const sqlEdgesBehind = `
 SELECT n.network || '/' || COALESCE(e.server_id, '') FROM unnest($1::text[]) n (network)
 LEFT JOIN edge_documents d ON d.network = n.network
@@ -200,8 +196,7 @@ LEFT JOIN edges e ON e.network = n.network AND e.asked_at > now() - make_interva
     AND EXISTS (SELECT FROM servers s WHERE s.server_id = e.server_id AND s.status IN ('active', 'draining'))
 WHERE d.network IS NULL OR NOT pg_visible_in_snapshot($2::text::xid8, d.seen) OR e.server_id IS NOT NULL ORDER BY 1`
 
-// EdgesBehind are the edges, or their networks, that don't serve yet what was committed when
-// the barrier was made.
+// EdgesBehind returns the edges, or their networks, that don't serve yet what was committed at the barrier.
 func (s *Store) EdgesBehind(ctx context.Context, networks []string, barrier string) ([]string, error) {
 	return collectValues[string](ctx, s, "edges that are behind", sqlEdgesBehind, networks, barrier, edgeAway.Seconds())
 }

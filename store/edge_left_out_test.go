@@ -11,8 +11,8 @@ import (
 	"github.com/prego/prego/internal/edge"
 )
 
-// TestLeftOutSinceFirstReport: a name that an edge leaves out has been left out since the first report of it, whatever comes
-// with later ones; it ends with the first report without it. Whole documents that are refused are as old as the first.
+// TestLeftOutSinceFirstReport: a name has been left out since the first report of it, whatever later reports add,
+// until the first report without it. Refused documents also keep the time of the first refusal.
 func TestLeftOutSinceFirstReport(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -11,9 +11,8 @@ import (
 	"github.com/prego/prego/lab/pgtest"
 )
 
-// TestAnEdgesVersionIsNeverGivenTwice restores the rows of documents to an earlier moment: an
-// edge that has a later document asks for what is newer than that one's version, and would keep
-// it if another document had the same.
+// TestAnEdgesVersionIsNeverGivenTwice restores the rows of documents to an earlier moment. An edge with a later
+// document requests newer versions only, and would keep it if another document had the same version.
 func TestAnEdgesVersionIsNeverGivenTwice(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)

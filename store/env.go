@@ -30,7 +30,7 @@ func (s *Store) CreateEnv(ctx context.Context, e workload.Env, key string) (env 
 		if err != nil {
 			return "", err
 		}
-		// Deleting the app locks the org, too, so it still exists.
+		// Deleting the app also locks the org, so the app still exists.
 		if _, err := get[workload.App](ctx, tx, noSuchApp(string(e.AppID)), sqlGetApp, e.AppID); err != nil {
 			return "", err
 		}

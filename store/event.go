@@ -13,8 +13,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// An event with a dedup key is written once, however often its step repeats.
-// The status is the row's own, read by the statement, unless one is given.
+// An event with a dedup key is written once, however often its step repeats. The statement reads the status from the
+// row, unless one is given.
 const (
 	sqlAddEvent = `
 INSERT INTO events (kind, id, step, attempt, status, reason, message, actor, dedup_key)
@@ -24,8 +24,7 @@ FROM servers s WHERE s.server_id = $1 ` + onceByKey
 	onceByKey = `ON CONFLICT (kind, id, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING`
 )
 
-// AddEvent puts one line on a server's timeline. dedupKey "" makes each call a
-// line of its own.
+// AddEvent appends a line to a server's timeline. With dedupKey "" each call adds another line.
 func (s *Store) AddEvent(ctx context.Context, e server.Event, dedupKey string) error {
 	return addEvent(ctx, s.pool, e, dedupKey)
 }
@@ -68,7 +67,7 @@ func tenantEvent(ctx context.Context, q querier, e tenant.Event, dedupKey string
 	return failed(fmt.Sprintf("add event %s of tenant %s", e.Step, e.TenantID), err)
 }
 
-// The feed leaves out what it tells with the lifecycle or the state of the object.
+// The feed omits what it reports with the lifecycle or the state of the object.
 const sqlOrgEvent = `
 INSERT INTO events (xid, kind, id, org_id, about, step, actor, reason, payload)
 SELECT CASE WHEN $2::text <> ALL ('{backup.create,backup.stored,backup.failed,move.create,restore.create,snapshot.create,snapshot.delete}')

@@ -27,10 +27,9 @@ p AS (SELECT COALESCE(g.through_xid, '0') AS xid, COALESCE(g.through, 0) AS seq
 	eventMatches = `(cardinality($3::text[]) = 0 OR e.kind = ANY ($3)) AND (cardinality($4::text[]) = 0 OR e.id = ANY ($4) OR e.about && $4) AND (cardinality($5::text[]) = 0 OR e.org_id = ANY ($5))`
 )
 
-// One row for each event of the page, and one that says how far was looked: the last event, how
-// many there were, and whether the cursor still is one. A cursor names an event that is there, or the last that was
-// pruned. Any other one is older, or of another database: of one that was restored, or of a primary that was lost along with
-// its last transactions.
+// One row for each event of the page, and a last row about the search: the last event, how many there were, and
+// whether the cursor is valid. A valid cursor names an existing event or the last pruned one. Any other cursor is
+// older or of another database: one that was restored, or a primary that was lost along with its last transactions.
 const sqlEventsSince = `
 WITH` + eventsPruned + `, w AS MATERIALIZED (
     SELECT e.* FROM events e WHERE (e.xid, e.seq) > ($1::text::xid8, $2::bigint) AND ` + settledEvents + ` ORDER BY e.xid, e.seq LIMIT $6
@@ -86,8 +85,8 @@ func (r eventRow) event() ops.Event {
 	}
 }
 
-// Events is a page of the feed of events. Nothing is missed and nothing comes twice, in whatever order
-// transactions commit. A cursor behind which some may be missing is refused with CodeEventsGone.
+// Events returns a page of the feed of events. Nothing is missed or repeated, regardless of the order of commits.
+// A cursor that may have gaps behind it is refused with CodeEventsGone.
 func (s *Store) Events(ctx context.Context, q ops.EventQuery) (out ops.EventPage, err error) {
 	kinds, ids, orgs := given(q.Kinds), given(q.IDs), given(q.Orgs)
 	if q.Since == "" {
@@ -128,7 +127,7 @@ func (s *Store) Events(ctx context.Context, q ops.EventQuery) (out ops.EventPage
 	return out, nil
 }
 
-// eventRows reads the events of a page, the oldest first, and the row that says how far was looked.
+// eventRows reads the events of a page, oldest first, and the row about the search.
 func (s *Store) eventRows(ctx context.Context, sql string, args ...any) (hits []eventRow, end eventRow, err error) {
 	rows, err := collect[eventRow](ctx, s, "events", sql, args...)
 	for _, r := range rows {
@@ -142,5 +141,5 @@ func (s *Store) eventRows(ctx context.Context, sql string, args ...any) (hits []
 	return hits, end, err
 }
 
-// given is a filter's values, of which none is an empty array and not NULL.
+// given returns a filter's values; no values are an empty array instead of NULL.
 func given(values []string) []string { return append([]string{}, values...) }

@@ -56,7 +56,7 @@ func eventually(t *testing.T, s *Store, q ops.EventQuery, n int) (ids []string, 
 	return ids, next
 }
 
-// startOfTest is a cursor behind what the test's setup has told.
+// startOfTest returns a cursor behind the events of the test's setup.
 func startOfTest(t *testing.T, s *Store) string {
 	t.Helper()
 	exec(t, s, `INSERT INTO events (kind, id, step) VALUES ('test', 'start', 'x')`)
@@ -96,7 +96,7 @@ func TestNoCommitIsMissed(t *testing.T) {
 	older, newer := begin("older"), begin("newer")
 	require.NoError(t, newer.Commit(ctx))
 	ids, _ := readOn(t, s, ops.EventQuery{Since: start})
-	require.Empty(t, ids, "one that is older may come yet")
+	require.Empty(t, ids, "an older event may still come")
 	require.NoError(t, older.Commit(ctx))
 	ids, next := eventually(t, s, ops.EventQuery{Since: start}, 2)
 	require.Equal(t, []string{"older", "newer"}, ids)
@@ -175,7 +175,7 @@ func TestReadersOfTheFeedReadEachEventOnce(t *testing.T) {
 		require.Equal(t, read[0], read[r], "all read the same order")
 		once := slices.Compact(slices.Sorted(slices.Values(read[r])))
 		require.Len(t, once, want, "each once")
-		require.False(t, slices.ContainsFunc(once, func(id string) bool { return strings.Contains(id, "/6/") }), "what was rolled back is not told")
+		require.False(t, slices.ContainsFunc(once, func(id string) bool { return strings.Contains(id, "/6/") }), "rolled-back events are not reported")
 	}
 }
 
@@ -196,7 +196,7 @@ func TestTheFeedIsFiltered(t *testing.T) {
 	} {
 		ids, next := readOn(t, s, ops.EventQuery{Since: start, EventFilter: tc.f})
 		require.Len(t, ids, tc.want, name)
-		require.Equal(t, end, next, "%s: it goes on behind what was looked at", name)
+		require.Equal(t, end, next, "%s: it continues behind the events it searched", name)
 		page, err := s.Events(t.Context(), ops.EventQuery{Since: start, Limit: 200})
 		require.NoError(t, err)
 		matched := slices.DeleteFunc(page.Events, func(e ops.Event) bool { return !tc.f.Matches(e) })
@@ -211,8 +211,7 @@ func TestTheFeedIsFiltered(t *testing.T) {
 	}
 }
 
-// TestACursorIsOfThisFeed refuses what can't say what was read: it is pruned, or the database is
-// another one.
+// TestACursorIsOfThisFeed refuses cursors without a known position: pruned ones, and those of another database.
 func TestACursorIsOfThisFeed(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -251,10 +250,10 @@ func TestACursorIsOfThisFeed(t *testing.T) {
 	gone(start)
 	gone(places[0])
 	ids, _ := readOn(t, s, ops.EventQuery{Since: places[1]})
-	require.Equal(t, []string{"s-2", "s-3", "s-4", "s-5"}, ids, "who has read what was pruned has missed nothing")
+	require.Equal(t, []string{"s-2", "s-3", "s-4", "s-5"}, ids, "a reader of the pruned events has missed nothing")
 	_, err = s.Prune(ctx, ops.PrunedFeed, time.Hour, 100)
 	require.NoError(t, err)
-	require.Equal(t, places[5], endOfFeed(t, s), "an empty feed goes on where it ended")
+	require.Equal(t, places[5], endOfFeed(t, s), "an empty feed continues where it ended")
 	ids, _ = readOn(t, s, ops.EventQuery{Since: places[5]})
 	require.Empty(t, ids)
 	gone(places[4])
@@ -269,13 +268,13 @@ func TestACursorIsOfThisFeed(t *testing.T) {
 	require.Equal(t, []string{"own"}, ids)
 	_, err = s.Prune(ctx, ops.PrunedFeed, time.Hour, 100)
 	require.NoError(t, err)
-	require.Equal(t, 1, count(t, s, `events WHERE id = 'foreign'`), "what would be told when its number comes is deleted")
+	require.Equal(t, 1, count(t, s, `events WHERE id = 'foreign'`), "an event whose number is still to come is deleted")
 	require.Equal(t, 1, count(t, s, `server_events e JOIN events f ON f.seq = e.event_id WHERE server_id = 'foreign' AND f.xid IS NULL`), "a line stays on its timeline")
 	ids, _ = readOn(t, s, ops.EventQuery{Since: next})
 	require.Empty(t, ids)
 }
 
-// toldRows are rows of every table that the feed tells of, and changes of each state.
+// toldRows are rows of every table that the feed reports, and changes of each state.
 const toldRows = `
 INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, policy, request_hash, state, created_by) VALUES ('t-1', 'one', 'acme', 'eu', 'trial', 1, 1, 'shared', '', 'active', 'ann');
 INSERT INTO scaling_events (region, role, trigger, requested, server_ids, workflow_id, round) VALUES ('eu', 'app', 'threshold', 1, '{app-1}', 'w', '1');
@@ -332,7 +331,7 @@ UPDATE agent_releases SET status = 'paused';
 INSERT INTO golden_images (image_id, provider, region, base_image, architecture, created_by) VALUES ('img-1', 'hetzner', 'eu', 'debian-13', 'x86', 'ann');
 UPDATE golden_images SET status = 'ready', provider_image_id = '1', verified_at = now();`
 
-// What the feed says of each: step, status, org, what it is about, reason, actor.
+// The expected report of each row: step, status, org, subject, reason, actor.
 var wantTold = map[string]string{
 	"agent_release 1.2.3": "created created ann; paused paused",
 	"app app-1":           "create acme ann",
@@ -359,7 +358,7 @@ var wantTold = map[string]string{
 	"volume vol-1":        "ready ready acme; gone ready acme",
 }
 
-// TestWhatHappensIsTold makes things and changes them, and reads what the feed says of them.
+// TestWhatHappensIsTold creates and changes objects, and compares the feed.
 func TestWhatHappensIsTold(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -405,8 +404,7 @@ func TestWhatHappensIsTold(t *testing.T) {
 	}
 }
 
-// TestEventsAreReadByIndex: those of one object or org are found without a scan or a sort of the table that has all of
-// them.
+// TestEventsAreReadByIndex: the events of an object or org are found without scanning or sorting the whole table.
 func TestEventsAreReadByIndex(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)

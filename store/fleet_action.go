@@ -346,7 +346,7 @@ func (s *Store) RecordFleetSteps(ctx context.Context, fleetID prego.FleetID, seq
 		if err != nil || a.CancelRequested {
 			return err
 		}
-		f, err := getFleet(ctx, tx, string(fleetID)) // without what has failed by now
+		f, err := getFleet(ctx, tx, string(fleetID)) // without members that have failed
 		if err != nil {
 			return err
 		}

@@ -75,9 +75,9 @@ func makesTagged(f server.Fleet, tags []string) bool {
 	return f.Constraint.SatisfiedBy(tags)
 }
 
-// BeginFleetScaling records a scaling round as actions of fleets and requests the servers,
-// as many as fleets have room for, in one transaction. Without any room nothing is begun,
-// and the round's message says so. Repeating it returns the existing round.
+// BeginFleetScaling records a scaling round as actions of fleets and requests the servers, as many as fleets have
+// room for, in one transaction. Without any room nothing starts, and the round's message states it. Repeating it
+// returns the existing round.
 func (s *Store) BeginFleetScaling(ctx context.Context, e tenant.ScalingRound, plan planner) (begun tenant.ScalingRound, err error) {
 	err = s.inTx(ctx, "begin scaling", func(tx pgx.Tx) error {
 		begun = e
@@ -112,7 +112,7 @@ func (s *Store) BeginFleetScaling(ctx context.Context, e tenant.ScalingRound, pl
 // errRoundBegun undoes actions whose round another step began first.
 var errRoundBegun = errors.New("the round is begun already")
 
-// networkOf is the network that a server of a round is to be in, "" for any.
+// networkOf returns the network for a server of a round, "" for any.
 func networkOf(e tenant.ScalingRound, i int) prego.NetworkID {
 	if i < len(e.Networks) {
 		return e.Networks[i]
@@ -120,8 +120,7 @@ func networkOf(e tenant.ScalingRound, i int) prego.NetworkID {
 	return ""
 }
 
-// inZone reports whether a fleet's servers can be in a network zone. A location that nobody
-// knows may be in any.
+// inZone reports whether a fleet's servers can be in a network zone. An unknown location may be in any.
 func inZone(f server.Fleet, zone string) bool {
 	of := server.ProviderCatalog{}.ZoneOf(f.Spec.Location)
 	return zone == "" || of == "" || of == zone
@@ -243,18 +242,18 @@ func (s *Store) RequestFleetMember(ctx context.Context, n server.Wanted, c prego
 // errMemberMet undoes an action whose server was asked for already.
 var errMemberMet = errors.New("the server is there already")
 
-// The server has a name and a run of its own: with its row the action is done.
+// The server has a name and a separate run: with its row the action is done.
 const sqlHandOver = `
 WITH step AS (UPDATE fleet_action_steps SET server_id = $3, state = 'done', at = now() WHERE fleet_id = $1 AND seq = $2)
 UPDATE fleet_actions SET status = 'succeeded', finished_at = now(), message = 'asked for; what becomes of it is in its own row' WHERE fleet_id = $1 AND seq = $2`
 
-// Each fleet's once, in the order in which they are asked.
+// Each fleet's tags once, in the order of requests to fleets.
 const sqlServingTags = `
 SELECT f.spec FROM fleets f JOIN infra_providers i ON i.id = f.infra_provider
 WHERE f.serves_tenants AND f.role = $1 AND i.enabled AND $2 = ANY (i.regions) ORDER BY f.created_at DESC, f.fleet_id`
 
-// FleetTags are the tags of the servers that fleets would make for tenants of a
-// region, in the order in which the fleets are asked.
+// FleetTags returns the tags of the servers that fleets would create for tenants of a region, in the order of
+// requests to fleets.
 func (s *Store) FleetTags(ctx context.Context, region prego.Region, role prego.Role) ([][]string, error) {
 	specs, err := collectValues[server.Spec](ctx, s, "tags of fleets", sqlServingTags, role, region)
 	out := make([][]string, 0, len(specs))

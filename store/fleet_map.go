@@ -6,8 +6,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Every server is looked at once, and what is alike is one row where more of them would be shown
-// than can be taken in. A machine's memory is what the catalog says of its type.
+// The query reads each server once, and groups similar servers into one row where a map of all would be too large. A
+// machine's memory comes from the catalog entry of its type.
 const sqlFleetMap = `
 WITH types AS MATERIALIZED (
     SELECT c.provider, t.name, max(t.memory_gb * 1024)::bigint AS memory_mb

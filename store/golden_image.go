@@ -62,7 +62,7 @@ var images = listing[server.GoldenImage]{
 	id:      "image_id",
 }
 
-// ListGoldenImages is a page of golden images, without those that are deleted.
+// ListGoldenImages returns a page of golden images, without deleted ones.
 func (s *Store) ListGoldenImages(ctx context.Context, q prego.ListQuery) (page []server.GoldenImage, next string, err error) {
 	return images.page(ctx, s, q)
 }
@@ -108,7 +108,7 @@ func (s *Store) BeginBuilder(ctx context.Context, imageID prego.ImageID, attempt
 
 const sqlImageNote = `UPDATE golden_images SET message = $2, updated_at = now() WHERE image_id = $1 AND status IN ('building', 'verifying', 'deleting')`
 
-// NoteImage says what an image that is in motion does now.
+// NoteImage records the current step of an image in motion.
 func (s *Store) NoteImage(ctx context.Context, imageID prego.ImageID, message string) error {
 	return s.exec(ctx, string("note on image "+imageID), sqlImageNote, imageID, message)
 }
@@ -178,8 +178,7 @@ UPDATE golden_images SET status = 'ready', current = true, message = '', verifie
 	sqlIsReady = `SELECT EXISTS (SELECT FROM golden_images WHERE image_id = $1 AND status = 'ready')`
 )
 
-// PublishImage makes a verified image the one that servers are made from. A repeated
-// call is the same success.
+// PublishImage makes a verified image the current one for new servers. Repeating it succeeds without effect.
 func (s *Store) PublishImage(ctx context.Context, imageID prego.ImageID) error {
 	return s.inTx(ctx, fmt.Sprintf("publish image %s", imageID), func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlRetireCurrent, imageID); err != nil {
@@ -211,9 +210,8 @@ FROM (SELECT r.image_id FROM golden_images r JOIN golden_images n ON n.image_id 
 WHERE g.image_id = old.image_id AND g.status = 'ready' AND NOT g.current AND NOT ` + imageInUse + `
 RETURNING g.image_id`
 
-// RotateImages gives up the oldest images of one's kind, so that keep are left: never the
-// current one, nor one that a server is being made from. It returns all of them that
-// are being deleted by rotation.
+// RotateImages deletes the oldest images of the same kind, so that keep remain, except the current image and images
+// in use for new servers. It returns all images being deleted by rotation.
 func (s *Store) RotateImages(ctx context.Context, imageID prego.ImageID, keep int) ([]string, error) {
 	return collectValues[string](ctx, s, "rotate images", sqlRotateImages, imageID, keep)
 }
@@ -224,9 +222,8 @@ const sqlDeleteImage = `
 UPDATE golden_images g SET status = 'deleting', message = 'deleted by ' || $2, updated_at = now()
 WHERE image_id = $1 AND status IN ('ready', 'failed') AND NOT current AND NOT ` + imageInUse + ` RETURNING status`
 
-// RequestImageDelete accepts that an image is deleted. One that is being built is
-// returned as it is: its run is to be cancelled. The current one, and one that a server
-// is being made from, are refused.
+// RequestImageDelete accepts the deletion of an image. An image being built is returned as it is: the caller must
+// cancel its run. The current image, and an image in use for a new server, are refused.
 func (s *Store) RequestImageDelete(ctx context.Context, imageID prego.ImageID, by string) (g server.GoldenImage, err error) {
 	err = s.inTx(ctx, fmt.Sprintf("delete image %s", imageID), func(tx pgx.Tx) error {
 		// Held first: a build that ends meanwhile is seen by both statements.
@@ -245,7 +242,7 @@ func (s *Store) RequestImageDelete(ctx context.Context, imageID prego.ImageID, b
 	case err != nil:
 		return g, err
 	case g.Current:
-		return g, prego.Errorf(prego.CodeGoldenImageCurrent, "image %s is the one that servers are made from; build another one first", imageID)
+		return g, prego.Errorf(prego.CodeGoldenImageCurrent, "image %s is the current one for new servers; build another image first", imageID)
 	case g.Status == server.ImageReady || g.Status == server.ImageFailed:
 		return g, prego.Errorf(prego.CodeGoldenImageInUse, "a server is being made from image %s; try again when it is active", imageID)
 	}
@@ -291,7 +288,7 @@ func (s *Store) ImageLost(ctx context.Context, provider prego.InfraProviderID, p
 
 const sqlForgetImage = `UPDATE servers SET image = '' WHERE server_id = $1 AND attempt = $2 AND status = 'provisioning'`
 
-// ForgetAttemptImage lets an attempt choose its image anew.
+// ForgetAttemptImage lets an attempt choose its image again.
 func (s *Store) ForgetAttemptImage(ctx context.Context, serverID prego.ServerID, attempt int) error {
 	return s.exec(ctx, string("image of "+serverID), sqlForgetImage, serverID, attempt)
 }

@@ -91,7 +91,7 @@ func (s *Store) CreateGroup(ctx context.Context, id prego.GroupID, envID prego.E
 	return g, created, nil
 }
 
-// sameGroup tells whether a request asks for what the group of its name is.
+// sameGroup reports, as an error, whether a request differs from the existing group of its name.
 func sameGroup(g workload.Group, r workload.CreateGroupRequest, policy workload.RolloutPolicy) error {
 	if g.Spec.Equal(r.Spec) && g.Replicas == *r.Replicas && g.Constraint.Equal(*r.Spec.Constraint) && g.Policy == policy {
 		return nil
@@ -99,8 +99,8 @@ func sameGroup(g workload.Group, r workload.CreateGroupRequest, policy workload.
 	return &prego.Error{Code: prego.CodeGroupExists, Field: "name", Message: "belongs to another process group of this environment"}
 }
 
-// promise is what a group requires compared with what it has: replicas of a size, of which
-// have are allocated and use haveMemory and haveCPU.
+// promise compares a group's requirement, replicas of a size, with its allocations: have replicas that use haveMemory
+// and haveCPU.
 type promise struct {
 	replicas   int
 	memory     int64 // of one, with the overhead
@@ -130,8 +130,7 @@ type lockedGroup struct {
 
 const sqlLockGroup = `SELECT ` + groupColumns + ` FROM process_groups g WHERE g.group_id = $1 AND g.deleted_at IS NULL FOR NO KEY UPDATE OF g`
 
-// A second statement: the first one's subqueries don't see what was committed while it
-// waited for the lock.
+// A second statement, because the subqueries of the first don't see commits made while it waited for the lock.
 const sqlGroupHas = `
 SELECT (SELECT overhead_bytes_per_instance FROM workload_settings), count(*),
     COALESCE(sum(memory_limit_bytes + (SELECT overhead_bytes_per_instance FROM workload_settings)), 0)::bigint, COALESCE(sum(cpu_request), 0),
@@ -154,7 +153,7 @@ func (g *lockedGroup) count(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// promise is the group's own with other replicas or another spec.
+// promise returns the group's promise with other replicas or another spec.
 func (g lockedGroup) promise(replicas int, spec workload.Spec) promise {
 	p := g.have
 	p.replicas, p.memory, p.cpu = replicas, spec.MemoryLimitBytes+g.overhead, spec.CPURequest
@@ -170,7 +169,7 @@ func (g lockedGroup) grow(replicas int, spec workload.Spec) []quota.Delta {
 	return then
 }
 
-// What was wanted before a change is wanted no more: the run of the group decides anew.
+// A change cancels earlier wants: the group's run decides again.
 const sqlScaleGroup = `
 UPDATE process_groups SET replicas = $2, wanted = 0, converged = false, next_attempt_at = NULL, refused_usage = NULL, progress_at = now(), updated_at = now() WHERE group_id = $1`
 
@@ -218,7 +217,7 @@ func (s *Store) DeleteGroup(ctx context.Context, id prego.GroupID, by string) (g
 		if err != nil {
 			return err
 		}
-		// Creating a route locks the org, too: one that was being created is counted.
+		// Creating a route also locks the org, so a concurrent route is counted.
 		if err := lockOrg(ctx, tx, locked.OrgID); err != nil {
 			return err
 		}
@@ -247,8 +246,7 @@ var instances = listing[workload.Instance]{
 	id:      "i.number",
 }
 
-// ListInstances is a page of one group's instances, without those that are stopped. Their
-// numbers grow with time.
+// ListInstances returns a page of one group's instances, without stopped ones. Their numbers grow with time.
 func (s *Store) ListInstances(ctx context.Context, q prego.ListQuery) (page []workload.Instance, next string, err error) {
 	return instances.page(ctx, s, q)
 }
@@ -264,7 +262,7 @@ var allInstances = listing[workload.Instance]{
 	id:    "i.instance_id",
 }
 
-// ListAllInstances is a page of the instances of all groups, without those that are stopped.
+// ListAllInstances returns a page of the instances of all groups, without stopped ones.
 func (s *Store) ListAllInstances(ctx context.Context, q prego.ListQuery) (page []workload.Instance, next string, err error) {
 	return allInstances.page(ctx, s, q)
 }

@@ -28,8 +28,7 @@ FROM f JOIN infra_providers i ON i.id = f.infra_provider
 WHERE f.workload_memory > 0 AND f.region IN ('', $1) AND i.enabled AND $1 = ANY (i.regions)
 ORDER BY f.created_at DESC, f.fleet_id`
 
-// InstanceOffers are the fleets that may run instances in a region, in the order in which
-// they are asked to grow.
+// InstanceOffers returns the fleets that may run instances in a region, in the order of requests to grow.
 func (s *Store) InstanceOffers(ctx context.Context, region prego.Region) ([]instance.Offer, error) {
 	return collect[instance.Offer](ctx, s, "fleets for instances", sqlInstanceOffers, region, server.MaxFleetSize)
 }

@@ -36,7 +36,7 @@ const sqlPlanExclusive = `SELECT EXISTS (SELECT FROM volume_attachments WHERE gr
 
 const sqlLoseInstances = `UPDATE instances SET state = 'failed', healthy = false, message = 'its server failed or is gone' WHERE instance_id = ANY ($1) AND state IN ('booting', 'running')`
 
-// Those who were served by a healthy one have its drain time to leave.
+// Clients of a healthy instance have its drain time to leave.
 const sqlDrainInstances = `
 UPDATE instances SET state = 'draining', healthy = false,
     drain_until = CASE state WHEN 'running' THEN now() + make_interval(secs => (spec ->> 'drain_seconds')::float8) END
@@ -59,7 +59,7 @@ UPDATE process_groups SET stable_spec = spec, stable_release = release, no_surge
     deploy_status = CASE WHEN deploy_status IN ('rolling', 'draining_first', 'stopping_first', 'failed') THEN 'succeeded' ELSE deploy_status END, updated_at = now()
 WHERE group_id = $1`
 
-// A group that wants nothing is short of nothing; one that still does keeps the reason.
+// A group without wants is short of nothing; a group that still has some keeps the reason.
 const sqlPlannedGroup = `
 UPDATE process_groups SET wanted = $2, surge = $3, converged = $4, updated_at = now(),
     waiting_since = CASE WHEN $2 = 0 THEN NULL ELSE COALESCE(waiting_since, now()) END,
@@ -80,7 +80,7 @@ type groupRow struct {
 	Reason     string
 	Message    string
 	Now        time.Time
-	late       []string // instances that were not healthy in time, and why they say that they fail
+	late       []string // instances that were not healthy in time, and the reasons that they report
 	lateText   []string
 	watch      time.Duration // until something is late, or to be tried again; 0 for never
 }
@@ -98,7 +98,7 @@ type plannedInstance struct {
 	HealthyBy *time.Time
 }
 
-// take adds the group's instances. One that had to be healthy by now has failed.
+// take adds the group's instances. An instance past its deadline to be healthy has failed.
 func (g *groupRow) take(rows []plannedInstance) {
 	for _, i := range rows {
 		if i.State == workload.InstanceBooting && i.Started && i.HealthyBy != nil {
@@ -118,8 +118,8 @@ func (g *groupRow) take(rows []plannedInstance) {
 	}
 }
 
-// PlanGroup decides what to do for a group, and applies what only concerns rows. Wait is at
-// most retry. Repeating it returns what is left to do.
+// PlanGroup decides the next steps for a group, and applies those that only concern rows. Wait is at most retry.
+// Repeating it returns the remaining steps.
 func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Duration) (p workload.GroupPlan, err error) {
 	err = s.inTx(ctx, "plan process group", func(tx pgx.Tx) error {
 		g, err := readGroup(ctx, tx, id)
@@ -188,8 +188,8 @@ func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Dura
 
 const sqlInstancesWait = `UPDATE instances SET message = $2 WHERE instance_id = ANY ($1) AND state = 'booting' AND started_at IS NULL AND message <> $2`
 
-// turnsToBoot leaves those instances in a plan that may be started now. The others say that
-// they wait, and their group is woken when their turn comes.
+// turnsToBoot keeps those instances in a plan that may be started now. The others record that they wait, and their
+// group is woken when their turn comes.
 func (s *Store) turnsToBoot(ctx context.Context, tx pgx.Tx, id prego.GroupID, p *workload.GroupPlan) (waiting int, err error) {
 	if len(p.Boot) == 0 {
 		return 0, nil
@@ -268,14 +268,13 @@ func (g groupRow) fail(b *pgx.Batch, id prego.GroupID, f instance.FailedRollout)
 	b.Queue(sqlOrgEvent, g.OrgID, event, id, string(prego.ActorSystem), "", data)
 }
 
-// ServeInstances runs f as the only one who allocates instances in a region; done is
-// false when somebody else does already.
+// ServeInstances runs f as the only allocator of instances in a region; done is false when another allocator is
+// running.
 func (s *Store) ServeInstances(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error) {
 	return s.exclusively(ctx, "prego/instances/"+string(region), f)
 }
 
-// What servers have is summed up in one pass over an index. Which groups they run counts
-// only for the groups that are to be placed.
+// One pass over an index sums up servers. The groups that they run are counted only for the groups to place.
 const sqlInstanceServers = `
 SELECT s.server_id, s.location, s.tags, s.status = 'active' AND s.agent_status = 'connected' AS active, s.cordoned_at IS NOT NULL AS cordoned, s.status = 'provisioning' AS coming,
     f.workload_memory_bytes AS memory_bytes, f.workload_cpus AS cpus, f.workload_disk_bytes AS disk_bytes, COALESCE(i.disk, 0)::bigint AS disk_used,
@@ -311,8 +310,8 @@ WHERE s.server_id = $1 AND s.region = $2 AND s.status = 'active' AND s.agent_sta
       SELECT FROM volume_attachments a WHERE a.group_id = $3 AND a.deleted_at IS NULL AND a.mount_path = p.path))
 FOR NO KEY UPDATE OF s SKIP LOCKED`
 
-// A statement of its own: who makes a shard or pool a tenant's alone, or lends the server a volume,
-// holds the row of the server that it is on, and was before or sees the instance.
+// A separate statement: dedicating a shard or pool, or attaching a volume for a backup, locks the row of its server,
+// and so either precedes this or sees the instance.
 const sqlServerTaken = `
 SELECT kept_for_tenants($1) OR COALESCE($3 < (SELECT CASE WHEN count(*) FILTER (WHERE of = $2) > 0 THEN count(DISTINCT volume_id) END FROM (
         SELECT group_id AS of, volume_id FROM volumes_on($1) UNION SELECT group_id, volume_id FROM volume_attachments WHERE group_id = $2 AND deleted_at IS NULL) x), false),
@@ -337,9 +336,8 @@ UPDATE process_groups SET wanted = wanted - 1, last_instance = $4, decision = $6
     waiting_since = CASE WHEN wanted = 1 THEN NULL ELSE waiting_since END, updated_at = now()
 WHERE group_id = $1`
 
-// What was refused by quota waits anew from when it is allowed. Only what is used is
-// kept, not what was promised on top: it is compared with what is used later. A group
-// that was changed since wants nothing before it is planned anew.
+// A group refused by quota waits again from the time when it is allowed. Only the usage is kept, without promises on
+// top, to compare it with later usage. A group that was changed since wants nothing until it is planned again.
 const sqlRefuseQuota = `
 UPDATE process_groups g SET status = 'unschedulable', status_reason = $2 || ':' || $5, status_message = $3, next_attempt_at = now() + make_interval(secs => $4),
     refused_usage = (SELECT u.used FROM org_used(g.org_id, ARRAY[$5]) u), waiting_since = now() + make_interval(secs => $4), tried_at = now(), updated_at = now()
@@ -469,8 +467,8 @@ UPDATE process_groups SET status = 'unschedulable', status_reason = $2, status_m
     tried_at = $6, tried_release = release, tries = tries + 1, retry_at = now() + make_interval(secs => LEAST($5, 2 ^ LEAST(tries, 20)))
 WHERE group_id = $1 AND wanted > 0`
 
-// NoPlace records why there was no place for a group's instance at a time. It is tried again
-// the later the more often it was in vain, but no later than after retry.
+// NoPlace records why there was no place for a group's instance at a time. Repeated failures delay the next try, up
+// to retry.
 func (s *Store) NoPlace(ctx context.Context, groupID prego.GroupID, reason, message string, decision json.RawMessage, at time.Time, retry time.Duration) error {
 	return s.exec(ctx, string("no place for an instance of "+groupID), sqlNoPlace, groupID, reason, message, decided(decision), retry.Seconds(), at)
 }
@@ -478,7 +476,7 @@ func (s *Store) NoPlace(ctx context.Context, groupID prego.GroupID, reason, mess
 const sqlExplainNoPlace = `
 UPDATE process_groups SET status = 'unschedulable', status_reason = $2, status_message = $3, updated_at = now() WHERE group_id = $1 AND wanted > 0`
 
-// ExplainNoPlace says more about why there was no place for a group's instance.
+// ExplainNoPlace adds to the reason why there was no place for a group's instance.
 func (s *Store) ExplainNoPlace(ctx context.Context, groupID prego.GroupID, reason, message string) error {
 	return s.exec(ctx, string("no place for an instance of "+groupID), sqlExplainNoPlace, groupID, reason, prego.Redact(message))
 }
@@ -506,8 +504,7 @@ UPDATE process_groups SET progress_at = CASE release WHEN (SELECT i.release FROM
     status_reason = CASE status_reason WHEN 'instance_failed' THEN '' ELSE status_reason END,
     status_message = CASE status_reason WHEN 'instance_failed' THEN '' ELSE status_message END WHERE group_id = $1`
 
-// InstanceRunning says that an instance is healthy; false when it is not to run any
-// more.
+// InstanceRunning records that an instance is healthy; false when it must not run any more.
 func (s *Store) InstanceRunning(ctx context.Context, id string) (ok bool, err error) {
 	return s.changeInstance(ctx, id, sqlInstanceRunning, []any{id}, func(tx pgx.Tx, group prego.GroupID) error {
 		_, err := tx.Exec(ctx, sqlGroupRan, group, id)
@@ -515,14 +512,14 @@ func (s *Store) InstanceRunning(ctx context.Context, id string) (ok bool, err er
 	})
 }
 
-// What became healthy before it could be said that it was started is not booting any more,
-// and what its agent has said of its health by then stays.
+// An instance that became healthy before its start was recorded is not booting any more, and keeps the health that
+// its agent reported.
 const sqlInstanceStarted = `
 UPDATE instances SET started_at = now(), healthy_by = now() + make_interval(secs => $2), message = CASE WHEN message LIKE 'waits for its turn%' THEN '' ELSE message END
 WHERE instance_id = $1 AND state = 'booting' AND started_at IS NULL`
 
-// InstanceStarted says that an instance's container runs, and how soon it has to be
-// healthy; false when it is not to be started any more, or was already.
+// InstanceStarted records that an instance's container runs, and how soon it must be healthy; false when it must not
+// be started any more, or already was.
 func (s *Store) InstanceStarted(ctx context.Context, id string, within time.Duration) (ok bool, err error) {
 	return s.changeInstance(ctx, id, sqlInstanceStarted, []any{id, within.Seconds()}, func(pgx.Tx, prego.GroupID) error { return nil })
 }
@@ -569,8 +566,8 @@ func failInstances(ctx context.Context, tx pgx.Tx, group prego.GroupID, release 
 	return ofRelease, len(failed), err
 }
 
-// InstanceFailed says that an instance failed, and why; false when it is not to run any
-// more. The more replacements have failed in a row, the later the next one starts.
+// InstanceFailed records that an instance failed, and why; false when it must not run any more. Repeated failures
+// delay its replacement.
 func (s *Store) InstanceFailed(ctx context.Context, id, message string) (ok bool, err error) {
 	err = s.inTx(ctx, "instance "+id, func(tx pgx.Tx) error {
 		group, release, err := holdGroup(ctx, tx, id)
@@ -593,7 +590,7 @@ func holdGroup(ctx context.Context, tx pgx.Tx, id string) (group prego.GroupID, 
 const sqlInstanceStopped = `
 UPDATE instances SET state = 'stopped', healthy = false, stopped_at = now() WHERE instance_id = $1 AND state IN ('draining', 'failed')`
 
-// InstanceStopped says that an instance's container is gone: it no longer counts.
+// InstanceStopped records that an instance's container is gone: it no longer counts.
 func (s *Store) InstanceStopped(ctx context.Context, id string) (ok bool, err error) {
 	return s.changeInstance(ctx, id, sqlInstanceStopped, []any{id}, func(pgx.Tx, prego.GroupID) error { return nil })
 }
@@ -614,7 +611,7 @@ func (s *Store) changeInstance(ctx context.Context, id, sql string, args []any, 
 	return ok, err
 }
 
-// Groups that wait for capacity in a region, in the order in which they are served.
+// Groups that wait for capacity in a region, in the order of service.
 const sqlWaitingGroups = `
 SELECT group_id, org_id FROM (
     SELECT group_id, org_id, waiting_since, row_number() OVER (PARTITION BY org_id ORDER BY waiting_since, group_id) AS turn

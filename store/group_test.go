@@ -130,7 +130,7 @@ func TestGroupsAgreeWithAModel(t *testing.T) {
 			replicas int
 		}
 		var groups []group
-		// What the model holds each group to have: promised or running, whichever is more.
+		// The model's count for each group: promised or running, whichever is more.
 		total := func() (n float64) {
 			usage, promised := s.usage(t, orgID)
 			return usage[quota.MaxInstances] + promised[quota.MaxInstances]
@@ -172,7 +172,7 @@ func TestGroupsAgreeWithAModel(t *testing.T) {
 					outcomes, err := s.turn(ctx, prego.GroupID(g.id))
 					require.NoError(t, err)
 					for _, o := range outcomes {
-						require.Equal(t, workload.Allocated, o, "what was promised is there, and there is room")
+						require.Equal(t, workload.Allocated, o, "the promise is kept, and there is room")
 					}
 				}
 			case "delete":
@@ -214,8 +214,8 @@ func TestGroupsAgreeWithAModel(t *testing.T) {
 	})
 }
 
-// TestManyWritersStayWithinQuotaAndMemory lets 64 writers scale and allocate at once,
-// past both limits, and counts at the end.
+// TestManyWritersStayWithinQuotaAndMemory lets 64 writers scale and allocate concurrently, past both limits, and
+// counts at the end.
 func TestManyWritersStayWithinQuotaAndMemory(t *testing.T) {
 	t.Parallel()
 	s := groupBundle(t)
@@ -252,7 +252,7 @@ func TestManyWritersStayWithinQuotaAndMemory(t *testing.T) {
 	var n, ports int
 	require.NoError(t, s.pool.QueryRow(ctx, `SELECT count(*), count(DISTINCT ports -> 0 ->> 'host_port') FROM instances WHERE state <> 'stopped'`).Scan(&n, &ports))
 	require.LessOrEqual(t, n, 50, "the server's memory")
-	require.Equal(t, n, ports, "each has a port of its own")
+	require.Equal(t, n, ports, "each has a separate port")
 	require.Positive(t, n)
 }
 

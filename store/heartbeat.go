@@ -109,9 +109,8 @@ func (s *Store) FlushHeartbeats(ctx context.Context, batch []server.Heartbeat) (
 		cpu, workers, dbDisk, redisMemory, ahead, skewed, private)
 }
 
-// One statement marks all that fell silent. silent counts those beyond the first
-// threshold that are not given up yet, whether or not this sweep is the one that
-// notices: heartbeats are spread over their interval, so a gateway's outage
+// One statement marks all servers that fell silent. silent counts those beyond the first threshold that are not given
+// up yet, also if an earlier sweep marked them: heartbeats are spread over their interval, so a gateway's outage
 // shows over several sweeps.
 const (
 	fleetHeard = `

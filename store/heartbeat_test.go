@@ -200,9 +200,8 @@ func TestSweepFreezesWhenManyFallSilentAtOnce(t *testing.T) {
 	}
 }
 
-// TestFlushesOfOneFleetNeverDeadlock lets gateways write the same servers in
-// different orders while the sweep runs. Postgres ends one of two that wait for
-// each other with an error; none may be seen.
+// TestFlushesOfOneFleetNeverDeadlock lets gateways write the same servers in different orders while the sweep runs.
+// Postgres ends one of two deadlocked transactions with an error; none may occur.
 func TestFlushesOfOneFleetNeverDeadlock(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -263,7 +262,7 @@ func TestRevokedServersAndBindings(t *testing.T) {
 	}
 }
 
-// TestHeartbeatsTellMeasures: what one of them leaves out is not known any more.
+// TestHeartbeatsTellMeasures: a value that a heartbeat leaves out becomes unknown.
 func TestHeartbeatsTellMeasures(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -290,8 +289,8 @@ func TestHeartbeatsTellMeasures(t *testing.T) {
 	require.Nil(t, srv.DBDiskPct)
 }
 
-// TestTheSnapshotFollowsMeasures: a placement's snapshot has them, those of the servers
-// that shards and pools are on, and follows them by steps of five points.
+// TestTheSnapshotFollowsMeasures: a placement's snapshot has the measures of servers, including those of shards and
+// pools, and follows them in steps of five points.
 func TestTheSnapshotFollowsMeasures(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -327,7 +326,7 @@ func TestTheSnapshotFollowsMeasures(t *testing.T) {
 	changed := func() int { return count(t, s, `changes WHERE kind = 'servers' AND id = 'app-0'`) }
 	before := changed()
 	set(`UPDATE servers SET cpu_pct = 22, worker_slots_pct = 22, db_disk_pct = 22, redis_memory_pct = 22`)
-	require.Equal(t, before, changed(), "a point makes no change that everybody reads")
+	require.Equal(t, before, changed(), "a single point changes no snapshot")
 	for _, column := range []string{"cpu_pct", "worker_slots_pct", "db_disk_pct", "redis_memory_pct"} {
 		before = changed()
 		set(`UPDATE servers SET ` + column + ` = 26`)
@@ -422,13 +421,13 @@ func TestAnAddressThatDiffersIsNoted(t *testing.T) {
 		require.NoError(t, err)
 		return srv.AgentPrivateAddress
 	}
-	require.Equal(t, "10.64.0.9", beat("10.64.0.9"), "the provider has not said it yet")
+	require.Equal(t, "10.64.0.9", beat("10.64.0.9"), "the provider has not reported it yet")
 	require.Empty(t, stepsOf(t, s, "a"))
 	exec(t, s, `UPDATE servers SET private_address = '10.64.0.2'`)
 	require.Equal(t, "10.64.0.2", beat("10.64.0.1", "10.64.0.2"))
 	require.Equal(t, []string{"private_address_agrees"}, stepsOf(t, s, "a"))
 	require.Equal(t, "10.64.0.2", beat("10.64.0.2"))
-	require.Equal(t, "10.64.0.2", beat(), "it does not say")
+	require.Equal(t, "10.64.0.2", beat(), "it does not report one")
 	for range 2 {
 		require.Equal(t, "10.64.0.3", beat("10.64.0.3"))
 	}

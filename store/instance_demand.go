@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// groupsOfAnOrg bounds how many waiting groups of an org one pass looks at; the next
-	// one continues with those that were tried longest ago.
+	// groupsOfAnOrg bounds how many waiting groups of an org one pass considers; the next pass continues with the
+	// groups tried longest ago.
 	groupsOfAnOrg = 25
 	// waitingGroups bounds how many groups one pass looks at altogether.
 	waitingGroups = 2000
@@ -19,10 +19,9 @@ const (
 	unitsOfAGroup = 50
 )
 
-// Groups that want instances and may be tried now, of each org those first that were tried
-// longest ago. A group that was rejected by its org's quota waits for its retry time, or
-// until less of that dimension is used; one that fits nowhere for its own, or until there is
-// more room.
+// Groups that want instances and may be tried now, for each org those tried longest ago first. A group rejected by
+// its org's quota waits for its retry time, or until less of that dimension is used. A group that fits nowhere waits
+// for its retry time, or until there is more room.
 const (
 	groupTried = `COALESCE(g.tried_at, 'epoch')`
 	groupSince = `COALESCE(g.waiting_since, g.created_at)`
@@ -48,9 +47,8 @@ SELECT now() AS at, g.wanted, g.group_id, g.org_id, g.memory_limit_bytes + (SELE
         WHERE NOT EXISTS (SELECT FROM volume_attachments a WHERE a.group_id = g.group_id AND a.deleted_at IS NULL AND a.mount_path = p.value) ORDER BY 1) AS missing
 FROM process_groups g WHERE g.group_id = ANY ($1)`
 
-// InstanceDemand are the instances that wait for a place in a region, in the order in
-// which they are served, at most limit, without those of the groups in except. Orgs take
-// turns; see instance.Turns.
+// InstanceDemand returns the instances that wait for a place in a region, in the order of service, at most limit,
+// without those of the groups in except. Orgs take turns; see instance.Turns.
 func (s *Store) InstanceDemand(ctx context.Context, region prego.Region, limit int, except []prego.GroupID) ([]workload.InstanceDemand, error) {
 	type row struct {
 		GroupID      prego.GroupID
@@ -96,8 +94,8 @@ const sqlInstancesBackingOff = `
 SELECT group_id FROM process_groups
 WHERE region = $1 AND wanted > 0 AND deleted_at IS NULL AND retry_at > now() AND tries > 0 AND group_id <> ALL (COALESCE($2::text[], '{}')) ORDER BY waiting_since, group_id LIMIT $3`
 
-// InstancesBackingOff are the instances of a region that fitted nowhere and are not tried
-// now, one of each group, without those of the groups in except.
+// InstancesBackingOff returns the instances of a region that fitted nowhere and are not tried now, one for each
+// group, without those of the groups in except.
 func (s *Store) InstancesBackingOff(ctx context.Context, region prego.Region, except []prego.GroupID) ([]workload.InstanceDemand, error) {
 	ids, err := collectValues[string](ctx, s, "groups that back off", sqlInstancesBackingOff, region, prego.Strings(except), waitingGroups)
 	if err != nil || len(ids) == 0 {
@@ -109,7 +107,7 @@ func (s *Store) InstancesBackingOff(ctx context.Context, region prego.Region, ex
 const sqlRoomFreed = `
 INSERT INTO region_room (region, freed_at) VALUES ($1, clock_timestamp()) ON CONFLICT (region) DO UPDATE SET freed_at = clock_timestamp()`
 
-// RoomFreed says that there may be room for instances that fitted nowhere in a region.
+// RoomFreed records that there may be room for instances that fitted nowhere in a region.
 func (s *Store) RoomFreed(ctx context.Context, region prego.Region) error {
 	return s.exec(ctx, string("room in "+region), sqlRoomFreed, region)
 }

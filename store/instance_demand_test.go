@@ -47,11 +47,10 @@ func TestThe501stOrgIsTriedAtOnce(t *testing.T) {
 	waitingOrgs(t, s, 700, 1)
 	next := demand(500)
 	require.Equal(t, prego.GroupID("g00500"), next[0], "who was refused waits")
-	require.Contains(t, next[:201], prego.GroupID("g00700"), "who came last is tried once everybody was, before anybody's second")
+	require.Contains(t, next[:201], prego.GroupID("g00700"), "the last org has its first try after all others, before any second try")
 	require.NotContains(t, next, prego.GroupID("g00000"))
 
-	// What was refused comes back when there may be room, after who was never tried, and whoever
-	// was refused first before the others.
+	// A refused group returns when there may be room, after groups never tried, and in the order of refusals.
 	require.NoError(t, s.RoomFreed(ctx, "us"))
 	require.NotContains(t, demand(5000), prego.GroupID("g00000"))
 	require.NoError(t, s.RoomFreed(ctx, "eu"))

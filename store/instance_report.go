@@ -7,14 +7,12 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// One statement for a whole batch, with one report of a server at most. Only the key that
-// the server is bound to counts. A report that was written before is passed over, and so is
-// one of a stream that did not begin here: its server tells everything again. Groups are
-// locked in the order of their ids, before their instances, as plans do.
+// One statement for a whole batch, with at most one report per server. Only the key bound to the server counts.
+// Reports already written are skipped, as are reports of a stream that did not begin here: their server sends a full
+// report again. Groups are locked in the order of their ids, before their instances, as plans do.
 //
-// A booting instance is not failed by a check that fails: it has until healthy_by. What a
-// full report leaves out has ended, unless it was started so lately that the report may be
-// older.
+// A failing check does not fail a booting instance: it has until healthy_by. An instance missing from a full report
+// has ended, unless it started so recently that the report may be older.
 const sqlReportInstances = `
 WITH incoming AS (
     SELECT i.* FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bigint[], $5::bool[]) AS i(server_id, key, stream, seq, "full")
@@ -67,8 +65,7 @@ WITH incoming AS (
 SELECT '' AS server_id, group_id, org_id, failed, ran FROM groups
 UNION ALL SELECT server_id, '', '', 0, 0 FROM known WHERE NOT follows`
 
-// ReportInstances writes what agents told of the containers of instances, at most one
-// report of each server.
+// ReportInstances writes what agents reported on the containers of instances, at most one report per server.
 func (s *Store) ReportInstances(ctx context.Context, batch []workload.InstanceReport) (out workload.ReportOutcome, err error) {
 	n := len(batch)
 	servers, keys, streams, seqs, full := make([]string, 0, n), make([][]byte, 0, n), make([]string, 0, n), make([]int64, 0, n), make([]bool, 0, n)

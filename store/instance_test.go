@@ -23,8 +23,8 @@ func (s *Store) placedInstance(t *testing.T, n int) (prego.GroupID, string) {
 	return prego.GroupID(id), string(got.InstanceID)
 }
 
-// TestAStartedInstanceIsWatched: it is started once, and one that is not healthy in time
-// has failed, whoever looks.
+// TestAStartedInstanceIsWatched: it is started once, and an instance that is not healthy in time has failed,
+// regardless of which process checks.
 func TestAStartedInstanceIsWatched(t *testing.T) {
 	t.Parallel()
 	s := groupBundle(t)
@@ -96,8 +96,7 @@ func TestReportsEndWithTheirServer(t *testing.T) {
 	require.Zero(t, count(t, s, "container_reports"))
 }
 
-// TestReportsOfContainers: what an agent tells becomes its instances' state, once and in
-// order, and nobody else's.
+// TestReportsOfContainers: an agent's reports become the state of its own instances, once and in order.
 func TestReportsOfContainers(t *testing.T) {
 	t.Parallel()
 	s := groupBundle(t)
@@ -121,14 +120,14 @@ func TestReportsOfContainers(t *testing.T) {
 	require.Equal(t, "booting|", s.instanceState(t, id))
 
 	// While it boots, a check that fails is only noted.
-	require.Empty(t, tell("a", 2, false, failing), "it is told of before its start is written")
+	require.Empty(t, tell("a", 2, false, failing), "the report precedes the record of the start")
 	_, err = s.InstanceStarted(ctx, id, time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, "booting|it ended with 1", s.instanceState(t, id))
 	require.Equal(t, workload.ReportOutcome{Groups: wakes, Ran: 1}, tell("a", 3, false, healthy))
 	require.Equal(t, "running|", s.instanceState(t, id))
 	require.Empty(t, tell("a", 3, false, ended), "the same report again")
-	require.Empty(t, tell("a", 2, false, ended), "one that is late")
+	require.Empty(t, tell("a", 2, false, ended), "a late report")
 	require.Equal(t, []prego.ServerID{"node-1"}, tell("b", 2, false, ended).Resync)
 	require.Equal(t, "running|", s.instanceState(t, id))
 	require.Empty(t, tell("b", 1, true), "it has become healthy so lately that this may be older")
@@ -141,7 +140,7 @@ func TestReportsOfContainers(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, workload.ReasonInstanceFailed, g.StatusReason)
 	require.NotNil(t, g.NextAttemptAt)
-	require.Empty(t, tell("d", 2, false, healthy), "what has failed stays so")
+	require.Empty(t, tell("d", 2, false, healthy), "a failed instance stays failed")
 	require.Equal(t, "failed|its container is gone", s.instanceState(t, id))
 
 	for i, tc := range []struct {

@@ -33,20 +33,20 @@ var ipv4s = listing[workload.IPv4Allocation]{
 	id:      "a.allocation_id",
 }
 
-// ListIPv4s is a page of the IPv4 addresses of envs, without those that were given back.
+// ListIPv4s returns a page of the IPv4 addresses of envs, without released ones.
 func (s *Store) ListIPv4s(ctx context.Context, q prego.ListQuery) (page []workload.IPv4Allocation, next string, err error) {
 	return ipv4s.page(ctx, s, q)
 }
 
 func noIPv4(envID prego.EnvID) error {
-	return prego.Errorf(prego.CodeIPv4NotFound, "env %q has no IPv4 address of its own", envID)
+	return prego.Errorf(prego.CodeIPv4NotFound, "env %q has no dedicated IPv4 address", envID)
 }
 
 const sqlHoldEnvIPv4 = sqlEnvIPv4 + ` FOR UPDATE`
 
 const sqlProviderOf = `SELECT id FROM infra_providers WHERE enabled AND $1 = ANY (regions) ORDER BY id LIMIT 1`
 
-// providerOf is the cloud in which an org's resource of a region is made.
+// providerOf returns the cloud provider for an org's resource in a region.
 func providerOf(ctx context.Context, tx pgx.Tx, region prego.Region) (id prego.InfraProviderID, err error) {
 	err = tx.QueryRow(ctx, sqlProviderOf, region).Scan(&id)
 	return id, ifNoRows(err, &prego.Error{Code: prego.CodeRegionNotServed, Field: "region", Message: "is not served by any provider that is enabled"})
@@ -63,9 +63,9 @@ func oneIPv4(ctx context.Context, tx pgx.Tx, sql string, args ...any) (workload.
 	return one[workload.IPv4Allocation](ctx, tx, sql, args...)
 }
 
-// EnableIPv4 requests an address for an env: the row is the intent, and the address is
-// created later. Repeating the request returns the existing row, and retries one that
-// failed. location says where in a region addresses are created.
+// EnableIPv4 requests an address for an env: the row is the intent, and the address is created later. Repeating the
+// request returns the existing row, and retries a failed one. location chooses where in a region addresses are
+// created.
 func (s *Store) EnableIPv4(ctx context.Context, envID prego.EnvID, id, environment string, location func(prego.Region) string, by string) (out workload.IPv4Allocation, err error) {
 	err = s.inEnv(ctx, "enable ipv4", envID, func(tx pgx.Tx, orgID prego.OrgID, region prego.Region) error {
 		out, err = oneIPv4(ctx, tx, sqlHoldEnvIPv4, envID)
@@ -126,7 +126,7 @@ func (s *Store) DisableIPv4(ctx context.Context, envID prego.EnvID, by string) (
 
 const sqlIPv4Run = `SELECT ` + ipv4Columns + ` FROM ipv4_allocations a WHERE a.allocation_id = $1 AND a.deleted_at IS NULL`
 
-// IPv4Record reads an address that is there or is to be; ok is false once it is gone.
+// IPv4Run reads an existing or requested address; ok is false once it is gone.
 func (s *Store) IPv4Record(ctx context.Context, id string) (a workload.IPv4Allocation, ok bool, err error) {
 	p, err := find[workload.IPv4Allocation](ctx, s.pool, sqlIPv4Run, id)
 	if err != nil || p == nil {
