@@ -9,7 +9,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// A bucket is made full, and follows its limit when that is changed.
+// A new bucket is full, and follows changes of its limit.
 const sqlTouchIssueBucket = `
 INSERT INTO acme_budgets AS b (bucket, capacity, refill_per_s, tokens) VALUES ($1, $2, $3, $2)
 ON CONFLICT (bucket) DO UPDATE SET capacity = $2, refill_per_s = $3, refilled_at = clock_timestamp(),

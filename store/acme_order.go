@@ -24,8 +24,8 @@ func (s *Store) IssuerAccount(ctx context.Context, id string) (*tenant.IssuerAcc
 	return find[tenant.IssuerAccount](ctx, s.pool, sqlGetAccount, id)
 }
 
-// PutIssuerAccount keeps an account's key before the authority knows it, and returns the
-// account that is kept: the first key stays.
+// PutIssuerAccount stores an account's key before the authority knows it, and returns the stored account: the first
+// key stays.
 func (s *Store) PutIssuerAccount(ctx context.Context, a tenant.IssuerAccount) (tenant.IssuerAccount, error) {
 	if err := s.exec(ctx, "keep the account "+a.AccountID, sqlPutAccount, a.AccountID, a.Directory, a.Name, a.Contact, a.SealedKey, a.KeyID); err != nil {
 		return a, err
@@ -42,8 +42,7 @@ func (s *Store) PutIssuerAccount(ctx context.Context, a tenant.IssuerAccount) (t
 
 const sqlAccountRegistered = `UPDATE acme_accounts SET location = $2, orders_url = $3, contact = $4, updated_at = now() WHERE account_id = $1`
 
-// IssuerAccountRegistered records where the authority has an account; "" when it has it no
-// longer.
+// IssuerAccountRegistered records the authority's URL of an account; "" when the authority lost the account.
 func (s *Store) IssuerAccountRegistered(ctx context.Context, id, location, ordersURL, contact string) error {
 	return s.exec(ctx, "registration of "+id, sqlAccountRegistered, id, location, ordersURL, contact)
 }
@@ -73,7 +72,7 @@ func (s *Store) GetCertificateOrder(ctx context.Context, orderID string) (tenant
 
 const sqlListOrders = `SELECT ` + orderColumns + ` FROM acme_orders WHERE certificate_id = $1 ORDER BY created_at DESC LIMIT 20`
 
-// CertificateOrders are the last orders of a certificate, the newest first.
+// CertificateOrders returns the last orders of a certificate, newest first.
 func (s *Store) CertificateOrders(ctx context.Context, id prego.CertificateID) ([]tenant.CertificateOrder, error) {
 	return collect[tenant.CertificateOrder](ctx, s, "orders", sqlListOrders, id)
 }
@@ -83,9 +82,9 @@ const sqlHoldCertificate = `SELECT ` + certificateColumns + ` FROM certificates 
 const sqlIntendOrder = `
 INSERT INTO acme_orders (order_id, certificate_id, account_id, replaces, csr, sealed_key, key_id) VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING ` + orderColumns
 
-// BeginOrder writes the intent to order, and takes what it costs out of the authority's
-// budget. If an order is open already, that one is returned, and nothing is taken. An order
-// that can't be afforded is a *tenant.IssueError of class IssueBudget.
+// BeginOrder writes the intent to order, and takes the cost out of the authority's budget. If an order is open
+// already, it is returned and nothing is taken. An order beyond the budget is a *tenant.IssueError of class
+// IssueBudget.
 func (s *Store) BeginOrder(ctx context.Context, o tenant.CertificateOrder, charges []tenant.IssueCharge) (out tenant.CertificateOrder, err error) {
 	err = s.inTx(ctx, string("order for "+o.CertificateID), func(tx pgx.Tx) error {
 		if _, err := get[tenant.Certificate](ctx, tx, noCertificate(o.CertificateID), sqlHoldCertificate, o.CertificateID); err != nil {
@@ -111,7 +110,7 @@ func (s *Store) BeginOrder(ctx context.Context, o tenant.CertificateOrder, charg
 const sqlOrderPlaced = `
 UPDATE acme_orders SET location = $2, finalize_url = $3, state = $4, expires_at = $5 WHERE order_id = $1 AND ended_at IS NULL`
 
-// A challenge of an order that is taken up again is shown again.
+// A resumed order shows its challenges again.
 const sqlPutChallenge = `
 INSERT INTO acme_challenges AS c (order_id, authz_url, url, kind, name, token, answer) VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (order_id, authz_url) DO UPDATE SET url = $3, kind = $4, token = $6, answer = $7, removed_at = NULL, changed = nextval('certificate_changes'),
@@ -139,7 +138,7 @@ const challengeColumnsOf = `h.order_id, h.authz_url, h.url, h.kind, h.name, h.to
 
 const sqlLiveChallenges = `SELECT ` + challengeColumns + ` FROM acme_challenges WHERE order_id = $1 AND removed_at IS NULL ORDER BY authz_url`
 
-// LiveChallenges are the challenges of an order that are shown, or are about to be.
+// LiveChallenges returns the challenges of an order that are shown, or are about to be.
 func (s *Store) LiveChallenges(ctx context.Context, orderID string) ([]tenant.CertificateChallenge, error) {
 	return collect[tenant.CertificateChallenge](ctx, s, "challenges", sqlLiveChallenges, orderID)
 }
@@ -150,17 +149,17 @@ const (
 	sqlChallengeRemoved  = `UPDATE acme_challenges SET removed_at = now(), changed = nextval('certificate_changes') WHERE order_id = $1 AND authz_url = $2 AND removed_at IS NULL`
 )
 
-// ChallengeServed records that we saw an answer where the authority will look for it.
+// ChallengeServed records that an answer was seen where the authority will look for it.
 func (s *Store) ChallengeServed(ctx context.Context, c tenant.CertificateChallenge) error {
 	return s.exec(ctx, "a challenge is served", sqlChallengeServed, c.OrderID, c.AuthzURL)
 }
 
-// ChallengeAccepted records that the authority was asked to look.
+// ChallengeAccepted records that the authority was asked to check.
 func (s *Store) ChallengeAccepted(ctx context.Context, c tenant.CertificateChallenge) error {
 	return s.exec(ctx, "a challenge is accepted", sqlChallengeAccepted, c.OrderID, c.AuthzURL)
 }
 
-// ChallengeRemoved records that an answer is gone. Edges stop giving it.
+// ChallengeRemoved records that an answer is gone. Edges stop serving it.
 func (s *Store) ChallengeRemoved(ctx context.Context, c tenant.CertificateChallenge) error {
 	return s.exec(ctx, "a challenge is removed", sqlChallengeRemoved, c.OrderID, c.AuthzURL)
 }
@@ -234,7 +233,7 @@ func (s *Store) IssueFailed(ctx context.Context, f tenant.IssueFailure) (recorde
 	return recorded && err == nil, err
 }
 
-// AbandonOrder ends an order that can't be taken up again.
+// AbandonOrder ends an order that can't be resumed.
 func (s *Store) AbandonOrder(ctx context.Context, orderID string, reason prego.Reason, message string) error {
 	return s.exec(ctx, "give up "+orderID, sqlEndOrder, orderID, tenant.OrderFailed, reason, message)
 }
@@ -242,7 +241,7 @@ func (s *Store) AbandonOrder(ctx context.Context, orderID string, reason prego.R
 const sqlOrderLocations = `
 SELECT o.location FROM acme_orders o JOIN certificates c USING (certificate_id) WHERE o.account_id = $1 AND o.location <> '' AND c.certificate_id = $2 ORDER BY o.created_at DESC LIMIT 200`
 
-// OrderLocations are the URLs of the orders for these names that are accounted for.
+// OrderLocations returns the known URLs of orders for these names.
 func (s *Store) OrderLocations(ctx context.Context, accountID string, names []string) ([]string, error) {
 	return collectValues[string](ctx, s, "orders of an account", sqlOrderLocations, accountID, tenant.CertificateID(names))
 }
@@ -251,7 +250,7 @@ const sqlLeftChallenges = `
 SELECT ` + challengeColumnsOf + ` FROM acme_challenges h JOIN acme_orders o USING (order_id)
 WHERE o.certificate_id = $1 AND o.ended_at IS NOT NULL AND h.removed_at IS NULL ORDER BY h.order_id, h.authz_url`
 
-// LeftChallenges are challenges of a certificate's ended orders that may still be shown.
+// LeftChallenges returns challenges of a certificate's ended orders that may still be shown.
 func (s *Store) LeftChallenges(ctx context.Context, id prego.CertificateID) ([]tenant.CertificateChallenge, error) {
 	return collect[tenant.CertificateChallenge](ctx, s, "challenges that are left", sqlLeftChallenges, id)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// TestActivationStats: of 100 servers that took 1 to 100 s, and others that don't count.
+// TestActivationStats uses 100 servers that took 1 to 100 s, and others that don't count.
 func TestActivationStats(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -9,8 +9,8 @@ import (
 	"github.com/prego/prego"
 )
 
-// A bootstrap command is over when it is written, so it starts and finishes at
-// once; exit code 0 is success.
+// A bootstrap command is complete when it is written, so it starts and finishes at the same time; exit code 0 is
+// success.
 const sqlAuditBootstrap = `
 INSERT INTO agent_command_audit (audit_id, server_id, workflow_id, command_kind, args_redacted, actor, started_at, finished_at, exit_code, duration_ms)
 SELECT $1, server_id, workflow_id, 'bootstrap', $3, $4, now(), now(), $5, 0 FROM servers WHERE server_id = $2`

@@ -43,7 +43,7 @@ func noSuchAgentRelease(version string) error {
 	return prego.Errorf(prego.CodeStackReleaseNotFound, "there is no release %q of the agent", version)
 }
 
-// GetAgentRelease reads one, or CodeStackReleaseNotFound.
+// GetAgentRelease reads a release, or CodeStackReleaseNotFound.
 func (s *Store) GetAgentRelease(ctx context.Context, version string) (server.AgentRelease, error) {
 	return get[server.AgentRelease](ctx, s.pool, noSuchAgentRelease(version), sqlGetAgentRelease, version)
 }
@@ -55,7 +55,7 @@ var agentReleases = listing[server.AgentRelease]{
 	id:      "version",
 }
 
-// ListAgentReleases is a page of releases of the agent.
+// ListAgentReleases returns a page of releases of the agent.
 func (s *Store) ListAgentReleases(ctx context.Context, q prego.ListQuery) (page []server.AgentRelease, next string, err error) {
 	return agentReleases.page(ctx, s, q)
 }
@@ -64,7 +64,7 @@ const sqlAgentReleaseServers = `
 SELECT v.server_id, v.ring, v.status, v.message, s.agent_version, v.offered_at, v.finished_at
 FROM agent_release_servers v JOIN servers s ON s.server_id = v.server_id WHERE v.version = $1 ORDER BY v.ring, v.server_id`
 
-// AgentReleaseServers are the servers of a release, by rings.
+// AgentReleaseServers returns the servers of a release, by rings.
 func (s *Store) AgentReleaseServers(ctx context.Context, version string) ([]server.AgentReleaseServer, error) {
 	return collect[server.AgentReleaseServer](ctx, s, "servers of the agent's release "+version, sqlAgentReleaseServers, version)
 }
@@ -156,7 +156,7 @@ FROM servers s WHERE s.server_id = v.server_id AND v.version = $1 AND v.status =
 	sqlAgentsOf = `SELECT v.server_id, v.ring, v.status, v.message, s.agent_status AS agent_version, v.offered_at, v.finished_at
 FROM agent_release_servers v JOIN servers s ON s.server_id = v.server_id WHERE v.version = $1 ORDER BY v.ring, v.server_id`
 	sqlHoldOffered = `SELECT server_id FROM servers WHERE server_id = ANY ($1) ORDER BY server_id FOR NO KEY UPDATE`
-	// A server that is being emptied, or rebooted, has its turn afterwards.
+	// A server being emptied or rebooted has its turn afterwards.
 	sqlOfferAgent = `
 UPDATE agent_release_servers v SET status = 'offered', offered_at = now() WHERE version = $1 AND server_id = ANY ($2) AND status = 'pending'
   AND NOT EXISTS (SELECT FROM server_maintenances d WHERE d.server_id = v.server_id AND d.finished_at IS NULL)`
@@ -307,7 +307,7 @@ func (s *Store) AckAgentUpdate(ctx context.Context, id prego.ServerID, report se
 const sqlAgentOffers = `
 SELECT v.server_id, r.serial FROM agent_release_servers v JOIN agent_releases r ON r.version = v.version WHERE v.status = 'offered' ORDER BY 1`
 
-// AgentOffers are the servers that are to try a release of the agent now.
+// AgentOffers returns the servers that must try a release of the agent now.
 func (s *Store) AgentOffers(ctx context.Context) ([]server.AgentOffer, error) {
 	return collect[server.AgentOffer](ctx, s, "offers of agents", sqlAgentOffers)
 }

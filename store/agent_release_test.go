@@ -98,7 +98,7 @@ func TestAReleaseOfTheAgentStops(t *testing.T) {
 
 	turn(server.ReleaseRolling)
 	third := step()
-	require.Equal(t, second[1:], third, "the last of its ring; who went back is left out")
+	require.Equal(t, second[1:], third, "the last of its ring; the host that rolled back is left out")
 	exec(t, s, `UPDATE agent_release_servers SET offered_at = now() - interval '2 minutes' WHERE status = 'offered'`)
 	require.Empty(t, step())
 	require.Equal(t, server.ReasonHeartbeatsEnded, stands().Reason)

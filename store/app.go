@@ -19,9 +19,8 @@ const sqlAppOfName = `SELECT app_id FROM apps WHERE org_id = $1 AND name = $2 AN
 
 const sqlMadeApp = `SELECT ` + appColumns + ` FROM apps WHERE app_id = $1`
 
-// CreateApp creates an app of an org. Repeating the request with the same key returns the
-// existing app, also after it was deleted. If the name is taken, CodeAppExists names the app
-// that has it.
+// CreateApp creates an app of an org. Repeating the request with the same key returns the existing app, even after
+// its deletion. If the name is taken, CodeAppExists names the app that has it.
 func (s *Store) CreateApp(ctx context.Context, a workload.App, key string) (app workload.App, created bool, err error) {
 	made := func(ctx context.Context, id string) (workload.App, error) {
 		return get[workload.App](ctx, s.pool, noSuchApp(id), sqlMadeApp, id)
@@ -71,7 +70,7 @@ var apps = listing[workload.App]{
 	id:      "app_id",
 }
 
-// ListApps is a page of apps.
+// ListApps returns a page of apps.
 func (s *Store) ListApps(ctx context.Context, q prego.ListQuery) (page []workload.App, next string, err error) {
 	return apps.page(ctx, s, q)
 }

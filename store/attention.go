@@ -12,9 +12,9 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// What needs attention is read by one statement for each kind. A statement names what it is
-// about (subject, id, name, owner, org), why and since when, and what it is summed by: of those
-// with the same reason there, more than attention.Many are one row, the oldest, with their count.
+// One statement reads each kind of attention. A statement names its subject (subject, id, name, owner, org), reason
+// and start, and a group to sum by: more than attention.Many findings of a group with the same reason become one row,
+// the oldest, with their count.
 const (
 	attFrom = `f (subject, id, name, owner, org_id, reason, message, since, "by", by_id) AS (`
 	attEnd  = `)
@@ -23,8 +23,9 @@ SELECT subject, id, name, owner, org_id, reason, message, since, "by", by_id, co
     SELECT f.*, (count(*) OVER w)::int AS count, row_number() OVER (w ORDER BY since, id) AS nth FROM f WINDOW w AS (PARTITION BY "by", by_id, reason)) x
 WHERE count <= 5 OR nth = 1 ORDER BY since, id LIMIT 500`
 	attTo = attEnd + attSummed
-	// Of servers, with whether no data is on them. A machine that prego did not create may have data that has no row, and
-	// so may one whose agent was heard of and is silent: what a failed or unfinished deletion left is for the provider.
+	// For servers, also whether they hold no data. A machine that prego did not create may have data without rows,
+	// and so may a server whose agent has fallen silent: leftovers of a failed or unfinished deletion are for the
+	// provider.
 	attToServer = attEnd + `, EXISTS (SELECT FROM servers s, server_use(s.server_id) u WHERE s.server_id = x.id AND u.tenants + u.instances + u.volumes = 0
     AND s.purpose <> 'import_existing_server'
     AND (s.status = 'draining' OR s.provider_server_id IS NULL OR s.agent_first_heartbeat_at IS NULL OR s.agent_status = 'connected')) AS empty` + attSummed
@@ -245,7 +246,7 @@ FROM site_usage u JOIN tenants t ON t.tenant_id = u.tenant_id WHERE u.level <> '
 	sqlAttSiteReadOnly  = `WITH ` + attFrom + `SELECT ` + attSites + `'read_only'` + attTo
 	sqlAttSiteOverQuota = `WITH ` + attFrom + `SELECT ` + attSites + `'over'` + attTo
 
-	// The part of a limit that an org uses, above $4 and up to $5. Nobody writes down since when.
+	// The part of a limit that an org uses, above $4 and up to $5. Its start is not recorded.
 	sqlAttOrgQuota = `
 WITH used AS MATERIALIZED (` + usedByOrgs + `
 ), ` + limitsOfTiers + `, ` + attFrom + `

@@ -179,8 +179,8 @@ func runEach(t *testing.T, db interface {
 	}
 }
 
-// TestAGroupIsUnschedulableSinceItFirstWas although its quota is asked for again and again, and
-// although what it is short of changes.
+// TestAGroupIsUnschedulableSinceItFirstWas although its quota is requested repeatedly, and although the missing
+// resource changes.
 func TestAGroupIsUnschedulableSinceItFirstWas(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -201,8 +201,8 @@ func TestAGroupIsUnschedulableSinceItFirstWas(t *testing.T) {
 	require.True(t, since(`status = 'pending'`).After(first))
 }
 
-// TestRowsSayWhatNeedsAttention makes each state of rows, and finds exactly that; and nothing
-// where all is well.
+// TestRowsSayWhatNeedsAttention creates each state of rows, and finds exactly that; and nothing in a healthy
+// installation.
 func TestRowsSayWhatNeedsAttention(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -231,7 +231,7 @@ func TestRowsSayWhatNeedsAttention(t *testing.T) {
 		}
 		return found
 	}
-	require.Empty(t, with("", attentionLimits), "where all is well")
+	require.Empty(t, with("", attentionLimits), "in a healthy installation")
 	for _, kind := range attention.Kinds() {
 		require.NotEmpty(t, ailments[kind], kind)
 		for _, a := range ailments[kind] {

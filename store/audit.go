@@ -35,15 +35,15 @@ var auditEntries = listing[ops.AuditEntry]{
 	narrow:     []string{"id", "request_id"},
 }
 
-// ListAudit is a page of the audit.
+// ListAudit returns a page of the audit.
 func (s *Store) ListAudit(ctx context.Context, q prego.ListQuery) (page []ops.AuditEntry, next string, err error) {
 	return auditEntries.page(ctx, s, q)
 }
 
 const sqlWriteRequestAudit = `SELECT write_request_audit($1, $2, $3, $4)`
 
-// NoteRequest writes an entry for the request of the context, unless it has one: what it asked
-// for changed no row that is audited. Somebody must ask.
+// NoteRequest writes an entry for the request of the context, unless it has one: the request changed no audited row.
+// The context must have a caller.
 func (s *Store) NoteRequest(ctx context.Context, kind, id string, org prego.OrgID) error {
 	_, err := s.pool.Pool.Exec(ctx, sqlWriteRequestAudit, requestSetting(ctx), kind, id, org) // includes the caller
 	return failed("audit request", err)
@@ -51,7 +51,7 @@ func (s *Store) NoteRequest(ctx context.Context, kind, id string, org prego.OrgI
 
 const sqlSealAudit = `SELECT sealed, seq, hash FROM seal_audit($1)`
 
-// SealAudit adds at most so many entries to the chain, and returns how many, and its end.
+// SealAudit adds at most so many entries to the chain, and returns their number and the chain's end.
 func (s *Store) SealAudit(ctx context.Context, most int) (sealed int, head ops.AuditHead, err error) {
 	var hash []byte
 	err = s.pool.QueryRow(ctx, sqlSealAudit, most).Scan(&sealed, &head.Seq, &hash)
@@ -63,7 +63,7 @@ const sqlPruneAudit = `SELECT prune_audit($1, $2)`
 
 const sqlAuditHead = `SELECT seq, hash FROM audit_end()`
 
-// AuditHead is the end of the chain.
+// AuditHead returns the end of the chain.
 func (s *Store) AuditHead(ctx context.Context) (ops.AuditHead, error) {
 	head, err := auditHead(ctx, s.pool)
 	return head, failed("audit head", err)
@@ -76,7 +76,7 @@ func auditHead(ctx context.Context, q querier) (head ops.AuditHead, err error) {
 	return head, err
 }
 
-// unsealedFor is how long an entry may wait for being sealed.
+// unsealedFor is how long an entry may stay unsealed.
 const unsealedFor = 5 * time.Minute
 
 // maxAuditProblems bounds what one verification returns.
@@ -137,7 +137,7 @@ func (s *Store) VerifyAudit(ctx context.Context, c ops.AuditCheck) (ops.AuditVer
 	return v.found, failed("verify audit", err)
 }
 
-// auditVerifier goes along the chain.
+// auditVerifier walks along the chain.
 type auditVerifier struct {
 	check ops.AuditCheck
 	found ops.AuditVerification
@@ -258,7 +258,7 @@ func (v *auditVerifier) compare(ctx context.Context, q querier) error {
 	return nil
 }
 
-// unsealed finds entries that wait for too long.
+// unsealed finds entries that have waited too long.
 func (v *auditVerifier) unsealed(ctx context.Context, q querier) error {
 	v.found.Unsealed = max(v.found.Entries-v.found.Sealed, 0)
 	ids, err := values[int64](ctx, q, sqlAuditUnsealed, unsealedFor.Seconds(), maxAuditProblems)

@@ -52,8 +52,7 @@ func verify(t *testing.T, s *Store, c ops.AuditCheck) ops.AuditVerification {
 	return v
 }
 
-// TestVerifyFindsDamage of each kind, also when the owner of the tables does it with the
-// triggers turned off.
+// TestVerifyFindsDamage of each kind, even if the owner of the tables causes it with the triggers turned off.
 func TestVerifyFindsDamage(t *testing.T) {
 	t.Parallel()
 	const rehash = `UPDATE audit_chain SET hash = sha256(prev_hash || convert_to(audit_encoding((SELECT e FROM audit_entries e WHERE e.entry_id = audit_chain.entry_id)), 'UTF8')) WHERE seq = `
@@ -196,7 +195,7 @@ func TestTheAuditIsOnlyAppendedTo(t *testing.T) {
 		var pg *pgconn.PgError
 		require.ErrorAs(t, err, &pg, sql)
 		require.Equal(t, "42501", pg.Code, sql)
-		require.NotContains(t, pg.Message, "only appended to", "it has not even the right")
+		require.NotContains(t, pg.Message, "only appended to", "it lacks even the privilege")
 	}
 	// Shadowing the audit's tables does not help.
 	conn, err := app.pool.Acquire(ctx)
@@ -264,7 +263,7 @@ func TestPruningLeavesACheckpoint(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
-// TestGoAndSQLHashTheSame entry, and no two entries have one encoding.
+// TestGoAndSQLHashTheSame entry, and no two entries have the same encoding.
 func TestGoAndSQLHashTheSame(t *testing.T) {
 	t.Parallel()
 	s := New(pgtest.Pool(t))
@@ -295,7 +294,7 @@ func TestGoAndSQLHashTheSame(t *testing.T) {
 		copy(before[:], e.PrevHash)
 		sum := e.Sealed(before)
 		require.Equal(t, e.Hash, sum[:])
-		// Whatever moves from a field to the next changes the encoding.
+		// Moving a byte from a field to the next changes the encoding.
 		e.EntryID, e.At = 0, time.Time{}
 		other, met := seen[e.Encoding()]
 		if met {
@@ -349,7 +348,7 @@ func TestEntriesAreSealedOnceInOrder(t *testing.T) {
 	require.EqualValues(t, 81, *last[0].Seq)
 }
 
-// TestWhoAsksReachesEveryStatement on its way through the pool, and no other.
+// TestWhoAsksReachesEveryStatement on its way through the pool, and no other statement.
 func TestWhoAsksReachesEveryStatement(t *testing.T) {
 	t.Parallel()
 	s := New(pgtest.Pool(t))
@@ -455,7 +454,7 @@ FROM pg_class c WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespac
 	require.Greater(t, n, 40)
 }
 
-// TestSecretsInDocumentsAreRedacted also where no column is named for them.
+// TestSecretsInDocumentsAreRedacted even if no column is named for them.
 func TestSecretsInDocumentsAreRedacted(t *testing.T) {
 	t.Parallel()
 	s := New(pgtest.Pool(t))

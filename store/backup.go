@@ -17,7 +17,7 @@ const backupColumns = `b.backup_id, b.org_id, COALESCE(b.tenant_id, '') AS tenan
     b.object_key AS object, b.manifest_key AS manifest, b.plain_bytes, b.plain_sha256, b.bytes, b.sha256, b.parts, b.verified_at, b.verify_message, b.expires_at,
     b.held_at, b.held_by, b.hold_reason, b.created_by, b.created_at, b.deleted_at`
 
-// storageProvider is where objects are, in the ledger.
+// storageProvider is the ledger's provider of objects.
 const storageProvider prego.InfraProviderID = "s3"
 
 const sqlInsertBackup = `
@@ -85,7 +85,7 @@ func (s *Store) ListBackups(ctx context.Context, q prego.ListQuery) (page []tena
 	return backups.page(ctx, s, q)
 }
 
-// usableBackup holds for the backups b among which a restore may choose.
+// usableBackup selects the backups b that a restore may choose.
 const usableBackup = `backup_is_usable(b.state, b.missing_at, b.verify_message)`
 
 // newestTaken is when the newest usable backup of a tenant t was taken.
@@ -94,16 +94,16 @@ const newestTaken = `(SELECT max(b.taken_at) FROM backups b WHERE b.tenant_id = 
 const sqlRestorable = `
 SELECT b.backup_id, b.taken_at, b.verified_at FROM backups b WHERE b.tenant_id = $1 AND ` + usableBackup + ` ORDER BY b.taken_at DESC LIMIT 1`
 
-// Restorable is a tenant's newest backup that can be restored; nil if there is none.
+// Restorable returns a tenant's newest backup that can be restored; nil if there is none.
 func (s *Store) Restorable(ctx context.Context, tenantID prego.TenantID) (*tenant.Restorable, error) {
 	return find[tenant.Restorable](ctx, s.pool, sqlRestorable, tenantID)
 }
 
 const sqlBackupRun = `SELECT ` + backupColumns + `, b.recipient, b.sealed_identity AS sealed, b.key_id, b.upload_id, b.part_bytes FROM backups b WHERE b.backup_id = $1`
 
-// BackupRecord reads a backup with what its run needs, or CodeBackupNotFound.
-func (s *Store) BackupRecord(ctx context.Context, id prego.BackupID) (tenant.BackupRecord, error) {
-	return get[tenant.BackupRecord](ctx, s.pool, noSuchBackup(id), sqlBackupRun, id)
+// BackupRun reads a backup with the data for its run, or CodeBackupNotFound.
+func (s *Store) BackupRun(ctx context.Context, id prego.BackupID) (tenant.BackupRun, error) {
+	return get[tenant.BackupRun](ctx, s.pool, noSuchBackup(id), sqlBackupRun, id)
 }
 
 const sqlBackupKey = `
@@ -138,8 +138,8 @@ func (s *Store) BackupSealed(ctx context.Context, id prego.BackupID, b tenant.Se
 
 const sqlBackupUpload = `UPDATE backups SET upload_id = $2 WHERE backup_id = $1 AND state = 'uploading' AND upload_id = $3`
 
-// BackupUpload records the upload that was begun in place of another ("" for none); false if
-// another one was recorded meanwhile.
+// BackupUpload records a new upload in place of another ("" for none); false if another upload was recorded in the
+// meantime.
 func (s *Store) BackupUpload(ctx context.Context, id prego.BackupID, uploadID, instead string) (bool, error) {
 	ok, err := changed(ctx, s.pool, sqlBackupUpload, id, uploadID, instead)
 	return ok, failed("upload of backup "+string(id), err)
@@ -238,7 +238,7 @@ const (
 	sqlReleaseBackup = `UPDATE backups SET held_at = NULL, held_by = '', hold_reason = '' WHERE backup_id = $1 AND COALESCE(tenant_id, volume_id) = $2`
 )
 
-// HoldBackup keeps a backup from being deleted, by whomever, until it is released.
+// HoldBackup keeps a backup from any deletion until it is released.
 func (s *Store) HoldBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, reason, by string) (tenant.Backup, error) {
 	return s.changeBackup(ctx, tenantID, id, "backup.hold", by, map[string]any{"reason": reason},
 		prego.Errorf(prego.CodeBackupNotReady, "backup %s failed or is being deleted", id), sqlHoldBackup, id, tenantID, by, reason)
@@ -259,8 +259,8 @@ UPDATE backups b SET state = 'deleting', message = '' WHERE backup_id = $1 AND C
   AND NOT EXISTS (SELECT FROM drills d WHERE d.backup_id = b.backup_id AND d.state = 'running')
   AND NOT EXISTS (SELECT FROM volume_restores r WHERE r.backup_id = b.backup_id AND r.finished_at IS NULL)`
 
-// DeleteBackup gives a backup up that is neither under way, nor held, nor being restored. Its
-// objects are deleted after.
+// DeleteBackup gives up a backup that is neither under way, nor held, nor being restored. Its objects are deleted
+// later.
 func (s *Store) DeleteBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) (tenant.Backup, error) {
 	return s.changeBackup(ctx, tenantID, id, "backup.delete", by, nil,
 		prego.Errorf(prego.CodeBackupNotReady, "backup %s is being made or restored, or it or its tenant is held", id), sqlDeleteBackup, id, tenantID)
@@ -275,15 +275,15 @@ func (s *Store) changeBackup(ctx context.Context, tenantID prego.TenantID, id pr
 	return s.changeBackupOf(ctx, read, event, by, details, none, sql, args...)
 }
 
-// changeBackupOf changes a backup of whom it is read for.
+// changeBackupOf changes a backup of the given owner.
 func (s *Store) changeBackupOf(ctx context.Context, read func() (tenant.Backup, error), event, by string, details map[string]any, none error, sql string, args ...any) (tenant.Backup, error) {
 	v, err := read()
 	if err != nil {
 		return v, err
 	}
 	if err := s.inTx(ctx, event, func(tx pgx.Tx) error {
-		// A restore and a drill begin while they hold the org. Their backup's row is all that an UPDATE would wait
-		// for, and having waited it does not look again whether there is one.
+		// A restore and a drill begin while they hold the org. An UPDATE would only wait for their backup's row, and
+		// after that wait it does not check for them again.
 		if err := lockOrg(ctx, tx, v.OrgID); err != nil {
 			return err
 		}
@@ -325,7 +325,7 @@ SELECT ` + retainedColumns + ` FROM backups b WHERE b.tenant_id = $1 AND b.state
 const retainedColumns = `b.backup_id, b.kind, b.taken_at, NOT ` + usableBackup + ` AS unusable, ` + usableBackup + ` AND b.verified_at IS NOT NULL AS verified,
     b.held_at IS NOT NULL OR ` + allHeld + ` AS held, b.expires_at`
 
-// Retained are a tenant's backups that retention looks at.
+// Retained returns a tenant's backups for retention.
 func (s *Store) Retained(ctx context.Context, tenantID prego.TenantID) ([]tenant.Retained, error) {
 	return collect[tenant.Retained](ctx, s, "stored backups", sqlRetained, tenantID)
 }
@@ -334,8 +334,8 @@ const sqlExpireBackups = `
 UPDATE backups SET expires_at = CASE kind WHEN 'final' THEN COALESCE(expires_at, now() + make_interval(secs => $2)) ELSE now() END
 WHERE tenant_id = $1 AND state IN ('stored', 'failed')`
 
-// ExpireBackups ends retention for a tenant whose data is purged: its last backup stays for a
-// while, the others go.
+// ExpireBackups ends retention for a tenant whose data is purged: its last backup stays for a while, the others are
+// deleted.
 func (s *Store) ExpireBackups(ctx context.Context, tenantID prego.TenantID, final time.Duration) error {
 	return s.exec(ctx, "expire backups", sqlExpireBackups, tenantID, final.Seconds())
 }
@@ -346,7 +346,7 @@ const standsForData = `b.kind = 'final' AND b.state <> 'failed' AND (b.state <> 
 const sqlFinalBackup = `
 SELECT ` + backupColumns + ` FROM backups b WHERE b.tenant_id = $1 AND ` + standsForData + ` ORDER BY b.created_at DESC LIMIT 1`
 
-// FinalBackup is a tenant's last backup, unless it failed, is missing or unreadable; nil if there is none.
+// FinalBackup returns a tenant's last backup, unless it failed, is missing or unreadable; nil if there is none.
 func (s *Store) FinalBackup(ctx context.Context, tenantID prego.TenantID) (*tenant.Backup, error) {
 	return find[tenant.Backup](ctx, s.pool, sqlFinalBackup, tenantID)
 }
@@ -367,8 +367,8 @@ WITH running AS MATERIALIZED (
 UPDATE backups SET state = 'making', started_at = now() WHERE state = 'queued' AND backup_id IN (SELECT backup_id FROM fits WHERE of_region <= $2)
 RETURNING backup_id`
 
-// AdmitBackups begins backups that wait, the oldest first, so that at most so many are under
-// way on one host and in one region. Only one caller at a time may do it.
+// AdmitBackups starts waiting backups, oldest first, up to a limit for each host and each region. Only one caller at
+// a time may run it.
 func (s *Store) AdmitBackups(ctx context.Context, perHost, perRegion, most int) ([]prego.BackupID, error) {
 	return collectValues[prego.BackupID](ctx, s, "admit backups", sqlAdmitBackups, perHost, perRegion, most)
 }
@@ -383,15 +383,15 @@ UNION ALL
    AND NOT EXISTS (SELECT FROM restore_jobs j WHERE j.backup_id = b.backup_id AND j.status IN ('queued', 'running'))
    AND NOT EXISTS (SELECT FROM volume_restores r WHERE r.backup_id = b.backup_id AND r.finished_at IS NULL) ORDER BY b.expires_at LIMIT $2)`
 
-// BackupsLeft are backups that were begun so long ago that their run may be lost, that are to
-// be deleted, or whose time is over.
+// BackupsLeft returns backups that started so long ago that their run may be lost, whose deletion is pending, or
+// whose retention has ended.
 func (s *Store) BackupsLeft(ctx context.Context, quiet time.Duration, most int) ([]tenant.BackupLeft, error) {
 	return collect[tenant.BackupLeft](ctx, s, "backups that are left", sqlBackupsLeft, quiet.Seconds(), most)
 }
 
 const sqlBackupObjects = `SELECT backup_id, state, object_key AS object, manifest_key AS manifest, bytes FROM backups WHERE object_key <> '' AND state <> 'deleted'`
 
-// BackupObjects are the objects of all backups that have any.
+// BackupObjects returns the objects of all backups that have any.
 func (s *Store) BackupObjects(ctx context.Context) ([]tenant.BackupObject, error) {
 	return collect[tenant.BackupObject](ctx, s, "objects of backups", sqlBackupObjects)
 }

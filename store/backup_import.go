@@ -18,7 +18,7 @@ const (
 	sqlSlugOfOther  = `SELECT EXISTS (SELECT FROM tenants WHERE slug = $1 AND tenant_id <> $2 AND state <> 'data_purged')`
 	sqlImportOrg    = `INSERT INTO orgs (org_id, created_by) VALUES ($1, 'import') ON CONFLICT (org_id) DO NOTHING`
 
-	// A server that is only known from a backup that was made there.
+	// A server known only from a backup that was made there.
 	sqlImportServer = `
 INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, status_reason, status_message, workflow_id, created_by, terminated_at)
 SELECT $1, '', 'app', $2, (SELECT id FROM infra_providers ORDER BY enabled DESC, id LIMIT 1), '{}', 'terminated', 'server_lost', 'known from backups only', '', 'import', now()

@@ -16,7 +16,7 @@ import (
 
 const sqlPlanBackupPolicy = `SELECT ` + backupPolicyColumns + ` FROM backup_policies p WHERE p.policy_id = 'plan/' || $1::text`
 
-// PlanBackupPolicy is the policy of a plan's tenants, or CodePolicyNotFound.
+// PlanBackupPolicy returns the policy of a plan's tenants, or CodePolicyNotFound.
 func (s *Store) PlanBackupPolicy(ctx context.Context, plan prego.Plan) (tenant.BackupPolicy, error) {
 	r, err := get[backupPolicyRow](ctx, s.pool, prego.Errorf(prego.CodePolicyNotFound, "there is no plan %q", plan), sqlPlanBackupPolicy, plan)
 	return r.policy(), err
@@ -30,7 +30,7 @@ var backupPolicies = listing[backupPolicyRow]{
 	id:      "p.policy_id",
 }
 
-// ListBackupPolicies is a page of the policies of plans and of tenants that have their own.
+// ListBackupPolicies returns a page of the policies of plans and of tenants with their own.
 func (s *Store) ListBackupPolicies(ctx context.Context, q prego.ListQuery) (page []tenant.BackupPolicy, next string, err error) {
 	rows, next, err := backupPolicies.page(ctx, s, q)
 	for _, r := range rows {
@@ -49,7 +49,7 @@ ON CONFLICT (policy_id) DO UPDATE SET schedule = EXCLUDED.schedule, spread_secon
 	sqlBackupPolicyChange = `INSERT INTO backup_policy_changes (policy_id, changed_by, policy) VALUES ($1, $2, $3)`
 )
 
-// keptPolicy is a policy as its change is kept.
+// keptPolicy is the form of a policy in the record of its changes.
 type keptPolicy struct {
 	Schedule      string `json:"schedule"`
 	SpreadSeconds int    `json:"spread_seconds"`
@@ -58,7 +58,7 @@ type keptPolicy struct {
 	Monthly       int    `json:"keep_monthly"`
 }
 
-// PutBackupPolicy keeps the policy, which is valid, of whom it is for.
+// PutBackupPolicy stores a valid policy for its owner.
 func (s *Store) PutBackupPolicy(ctx context.Context, p tenant.BackupPolicy, by string) error {
 	kept := keptPolicy{p.Schedule, int(p.Spread.Seconds()), p.Retention.Daily, p.Retention.Weekly, p.Retention.Monthly}
 	return s.changeBackupPolicy(ctx, p, by, &kept,
@@ -133,7 +133,7 @@ func (s *Store) ofTenant(ctx context.Context, what string, tenantID prego.Tenant
 const sqlBackupPolicyChanges = `
 SELECT changed_at, changed_by, policy FROM backup_policy_changes WHERE policy_id = $1 ORDER BY change_id DESC LIMIT $2`
 
-// BackupPolicyChanges are the last changes of a plan's or a tenant's own policy, newest first.
+// BackupPolicyChanges returns the last changes of a plan's or a tenant's own policy, newest first.
 func (s *Store) BackupPolicyChanges(ctx context.Context, policyID string, most int) (out []tenant.BackupPolicyChange, err error) {
 	type row struct {
 		ChangedAt time.Time
@@ -200,7 +200,7 @@ func (s *Store) changeHold(ctx context.Context, of tenant.BackupOwner, event, by
 	})
 }
 
-// BackupHold is what holds all backups of a tenant or of a volume; nil for nothing.
+// BackupHold returns the hold on all backups of a tenant or of a volume; nil for none.
 func (s *Store) BackupHold(ctx context.Context, of tenant.BackupOwner) (*tenant.BackupHold, error) {
 	return find[tenant.BackupHold](ctx, s.pool, sqlBackupHold, of.String())
 }

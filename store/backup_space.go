@@ -31,8 +31,7 @@ const sqlBackupSpaceOf = `
 SELECT COALESCE(tenant_id, '') AS tenant_id, COALESCE(volume_id, '') AS volume_id, count(*)::int AS backups, sum(bytes)::bigint AS bytes FROM backups
 WHERE org_id = $1 AND state IN ('uploading', 'stored', 'deleting') GROUP BY tenant_id, volume_id ORDER BY bytes DESC, tenant_id, volume_id LIMIT $2`
 
-// BackupSpace is what an org's backups occupy, and how much they may; with the tenants whose
-// backups occupy most.
+// BackupSpace returns the size of an org's backups and its limit, with the tenants whose backups are largest.
 func (s *Store) BackupSpace(ctx context.Context, orgID prego.OrgID, most int) (tenant.BackupSpace, error) {
 	out, err := s.backupSpace(ctx, s.pool, orgID)
 	if err != nil {
@@ -92,7 +91,7 @@ func (s *Store) noteAboveLimit(ctx context.Context, tx pgx.Tx, orgID prego.OrgID
 	})
 }
 
-// Orgs without backups have none to be above a limit with.
+// Orgs without backups can't be above a limit.
 const (
 	backupsOfOrgs = `SELECT org_id, sum(bytes)::bigint AS bytes FROM backups WHERE state IN ('uploading', 'stored', 'deleting') GROUP BY org_id`
 	withLimits    = `used u JOIN orgs o ON o.org_id = u.org_id CROSS JOIN LATERAL org_limits(o.org_id, $2, $3) l`

@@ -13,7 +13,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// backupTenants are n active tenants with sites, of whom every third is on the same server.
+// backupTenants creates n active tenants with sites, every third on the same server.
 func backupTenants(t *testing.T, n int) *Store {
 	t.Helper()
 	s := tenantStore(t)
@@ -38,7 +38,7 @@ func asked(i int, kind tenant.BackupKind) tenant.BackupAsked {
 	return tenant.BackupAsked{ID: prego.BackupID(fmt.Sprintf("bak-%d", i)), TenantID: prego.TenantID(fmt.Sprintf("t-%d", i)), Kind: kind, By: "test"}
 }
 
-// TestBackupsBeginInTurn: so many on a host, so many in a region, the oldest first.
+// TestBackupsBeginInTurn: so many on a host, so many in a region, oldest first.
 func TestBackupsBeginInTurn(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 9), context.Background()
@@ -126,11 +126,11 @@ func TestABackupsLife(t *testing.T) {
 	exec(t, s, `UPDATE backups SET expires_at = now() - interval '1 day'`)
 	left, err := s.BackupsLeft(ctx, time.Hour, 10)
 	require.NoError(t, err)
-	require.Empty(t, left, "its time is over, and it is held")
+	require.Empty(t, left, "its retention has ended, and it is held")
 	_, err = s.ReleaseBackup(ctx, "t-0", "bak-0", "ann")
 	require.NoError(t, err)
 	_, err = s.CreateRestore(ctx, "t-1", tenant.RestoreOf{BackupID: "bak-0"}, "rst-x", "ann")
-	require.Equal(t, prego.CodeBackupUnknown, prego.CodeOf(err), "another tenant's backup is none")
+	require.Equal(t, prego.CodeBackupUnknown, prego.CodeOf(err), "another tenant's backup does not count")
 	_, err = s.CreateRestore(ctx, "t-0", tenant.RestoreOf{BackupID: "bak-0"}, "rst-1", "ann")
 	require.NoError(t, err)
 	_, err = s.DeleteBackup(ctx, "t-0", "bak-0", "ann")
@@ -194,7 +194,7 @@ func TestBackupsAreDueOnce(t *testing.T) {
 		return ids
 	}
 	require.Equal(t, []prego.TenantID{"t-0"}, late())
-	// Another turn comes before there is one: it has been due since the first.
+	// Another turn comes before a backup exists: it has been due since the first.
 	isDue := func(want time.Duration) {
 		t.Helper()
 		at, err := s.BackupDue(ctx, "t-0")
@@ -260,7 +260,7 @@ func TestBackupsAreDueOnce(t *testing.T) {
 	require.Equal(t, []tenant.BackupLeft{{BackupID: "bak-2", TenantID: "t-0", State: tenant.BackupFailed}}, left)
 }
 
-// TestAPolicysChangesAreKept: who changed it, and what it was.
+// TestAPolicysChangesAreKept with their authors and the previous policies.
 func TestAPolicysChangesAreKept(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 1), context.Background()
@@ -295,7 +295,7 @@ func TestAPolicysChangesAreKept(t *testing.T) {
 	require.Equal(t, prego.CodeTenantNotFound, prego.CodeOf(s.PutBackupPolicy(ctx, tenant.BackupPolicy{TenantID: "t-9", Retention: tenant.Retention{Daily: 1}}, "ann")))
 }
 
-// TestAHeldTenantLosesNoBackup: not to retention, not to a request, not to its end.
+// TestAHeldTenantLosesNoBackup to retention, to a request or to its end.
 func TestAHeldTenantLosesNoBackup(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 1), context.Background()
@@ -314,7 +314,7 @@ func TestAHeldTenantLosesNoBackup(t *testing.T) {
 	require.True(t, all[0].Held)
 	require.NoError(t, s.ExpireBackups(ctx, "t-0", time.Hour))
 	exec(t, s, `UPDATE backups SET expires_at = now() - interval '1 hour'`)
-	exec(t, s, `UPDATE tenants SET state = 'terminated', site = ''`) // it is over
+	exec(t, s, `UPDATE tenants SET state = 'terminated', site = ''`) // its end
 	left, err := s.BackupsLeft(ctx, time.Hour, 10)
 	require.NoError(t, err)
 	require.Empty(t, left)
@@ -383,7 +383,7 @@ func TestBytesOfBackupsAreLimited(t *testing.T) {
 	require.Equal(t, prego.CodeNotFound, prego.CodeOf(s.SetBackupLimit(ctx, "nobody", nil, "", "ann")))
 }
 
-// TestAnOrgIsToldWhenItsLimitIsReached: once, by the backup that reached it.
+// TestAnOrgIsToldWhenItsLimitIsReached once, by the backup that reached it.
 func TestAnOrgIsToldWhenItsLimitIsReached(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 2), context.Background()

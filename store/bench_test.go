@@ -96,7 +96,7 @@ func fleetOf(apps, shards, pools int) []string {
 	}
 }
 
-// tenantsOf are n tenants that ask for a place, and as many sites, spread evenly.
+// tenantsOf returns n tenants that request a place, and as many sites, spread evenly.
 func tenantsOf(n, apps, shards int) []string {
 	return []string{
 		fmt.Sprintf(`INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, policy, request_hash, state, created_by)
@@ -168,8 +168,7 @@ WHERE tenant_id = 't-' || :i::bigint;
 `
 )
 
-// pgbench runs the bare statement for some seconds and returns its rate and how many
-// there were.
+// pgbench runs the bare statement for some seconds and returns its rate and count.
 func (d *durable) pgbench(script, database string, clients, servers, start, seconds int) (rate float64, n int) {
 	bin, err := osexec.LookPath("pgbench")
 	if err != nil {
@@ -200,7 +199,7 @@ func (d *durable) pgbench(script, database string, clients, servers, start, seco
 	return rate, n
 }
 
-// benchReservation is of tenant i, on server, shard and pool j, with the site made for it.
+// benchReservation is the reservation of tenant i, on server, shard and pool j, with the site made for it.
 func benchReservation(i, j int) tenant.Reservation {
 	return tenant.Reservation{
 		TenantID: prego.TenantID(fmt.Sprintf("t-%d", i)), Generation: 1, PoolSiteID: fmt.Sprintf("p-%d", i),
@@ -210,8 +209,7 @@ func benchReservation(i, j int) tenant.Reservation {
 	}
 }
 
-// reservations lets writers reserve for some time and returns how many per second
-// came about; every one must.
+// reservations lets writers reserve for some time and returns the rate per second; every reservation must succeed.
 func reservations(b *testing.B, s *Store, writers, start, limit int, during time.Duration) float64 {
 	var wg sync.WaitGroup
 	made, errs := make([]int, writers), make([]error, writers)
@@ -240,8 +238,8 @@ func reservations(b *testing.B, s *Store, writers, start, limit int, during time
 
 const benchApps = 64
 
-// lean takes from the bare database what a claim could do without: triggers, foreign keys
-// and the feed of changes, which the bare statement does not write.
+// lean removes from the bare database what a claim could do without: triggers, foreign keys and the feed of changes,
+// which the bare statement does not write.
 const lean = `DO $$ DECLARE c record; BEGIN
     FOR c IN SELECT conrelid::regclass AS t, conname FROM pg_constraint WHERE contype = 'f' LOOP EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', c.t, c.conname); END LOOP;
     FOR c IN SELECT tgrelid::regclass AS t, tgname FROM pg_trigger WHERE NOT tgisinternal LOOP EXECUTE format('DROP TRIGGER %I ON %s', c.tgname, c.t); END LOOP;
@@ -287,15 +285,9 @@ func BenchmarkReserve(b *testing.B) {
 
 func median(v []float64) float64 { return slices.Sorted(slices.Values(v))[len(v)/2] }
 
-// PlaceFunc places a tenant, and NewPlacer makes one: a placer stands on the store, so that an external test provides it.
-type PlaceFunc = func(context.Context, tenant.Record, *placement.Override, string) (placement.Decision, error)
-
-var NewPlacer func(*Store, placement.Policy) PlaceFunc
-
-// BenchmarkContended places tenants on the only app server, shard and pool that there are,
-// their sites made on demand: 32 callers of one process, whose placer takes together what
-// waits, beside a single caller, in turns with it; then as many callers in four processes
-// with a placer each, whose batches contend for the rows.
+// BenchmarkContended places tenants on the only app server, shard and pool, with sites made on demand. 32 callers of
+// one process, whose placer batches waiting requests, alternate with a single caller. Then as many callers run in
+// four processes with a placer each, whose batches contend for the rows.
 func BenchmarkContended(b *testing.B) {
 	const rounds, tenants = 3, 50_000
 	const during = 1500 * time.Millisecond
@@ -309,8 +301,8 @@ func BenchmarkContended(b *testing.B) {
 		placers[i] = NewPlacer(s, policy)
 	}
 	var next atomic.Int64
-	// rate lets callers place tenants for a while and returns how many per second were.
-	rate := func(placers []PlaceFunc, callers int) float64 {
+	// rate lets callers place tenants for a while and returns the rate per second.
+	rate := func(placers []*placer.Placer, callers int) float64 {
 		var wg sync.WaitGroup
 		placed, errs := make([]int, callers), make([]error, callers)
 		began := time.Now()

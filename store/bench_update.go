@@ -121,7 +121,7 @@ func (s *Store) BenchPhase(ctx context.Context, name server.StackReleaseName, id
 	return s.exec(ctx, fmt.Sprintf("release %s on %s", name, id), sqlBenchPhase, name, id, phase)
 }
 
-// Edges show the page for maintenance from the first on, and the sites from the second on.
+// Edges show the maintenance page after the first, and the sites after the second.
 const (
 	sqlCloseBenchSites = `
 WITH closed AS (UPDATE stack_release_sites SET offline_at = COALESCE(offline_at, now()), opened_at = NULL, updated_at = now()
@@ -133,20 +133,20 @@ WITH opened AS (UPDATE stack_release_sites SET opened_at = now(), updated_at = n
 INSERT INTO changes (kind, id) SELECT 'tenants', tenant_id FROM opened`
 )
 
-// CloseBenchSites has edges show the page for maintenance instead of a server's sites.
+// CloseBenchSites makes edges show the maintenance page instead of a server's sites.
 func (s *Store) CloseBenchSites(ctx context.Context, name server.StackReleaseName, id prego.ServerID) error {
 	return s.exec(ctx, fmt.Sprintf("release %s closes the sites on %s", name, id), sqlCloseBenchSites, name, id)
 }
 
-// OpenBenchSites has edges show a server's sites again.
+// OpenBenchSites makes edges show a server's sites again.
 func (s *Store) OpenBenchSites(ctx context.Context, name server.StackReleaseName, id prego.ServerID) error {
 	return s.exec(ctx, fmt.Sprintf("release %s opens the sites on %s", name, id), sqlOpenBenchSites, name, id)
 }
 
 const sqlBenchSiteStep = `UPDATE stack_release_sites SET status = $4, updated_at = now() WHERE release = $1 AND server_id = $2 AND site = $3`
 
-// BenchSiteStep records how far a site's update is.
-func (s *Store) BenchSiteStep(ctx context.Context, name server.StackReleaseName, id prego.ServerID, site string, step server.StackReleaseSiteStep) error {
+// BenchSiteStep records the progress of a site's update.
+func (s *Store) BenchSiteStep(ctx context.Context, name server.StackReleaseName, id prego.ServerID, site string, step server.ReleaseSiteStep) error {
 	return s.exec(ctx, fmt.Sprintf("release %s of site %s", name, site), sqlBenchSiteStep, name, id, site, step)
 }
 
@@ -159,7 +159,7 @@ func (s *Store) SetBenchImage(ctx context.Context, name server.StackReleaseName,
 	return s.exec(ctx, string("bench of "+id), sqlSetBenchImage, name, id, image)
 }
 
-// A server that is being made gets the bench of the current release.
+// A server being created gets the bench of the current release.
 const sqlContainerPlace = `
 WITH adopted AS (
     UPDATE servers s SET bench_image = r.image FROM stack_releases r
@@ -167,8 +167,8 @@ WITH adopted AS (
 )
 SELECT COALESCE(host(private_address), ''), COALESCE((SELECT image FROM adopted), bench_image) FROM servers WHERE server_id = $1`
 
-// ContainerPlace is what a server's containers depend on besides its role: its address in its
-// private network, "" if it has none, and the image of its bench, "" for the configured one.
+// ContainerPlace returns what a server's containers depend on besides its role: its address in its private network,
+// "" without one, and the image of its bench, "" for the configured one.
 func (s *Store) ContainerPlace(ctx context.Context, id prego.ServerID) (private, bench string, err error) {
 	err = s.pool.QueryRow(ctx, sqlContainerPlace, id).Scan(&private, &bench)
 	return private, bench, failed(fmt.Sprintf("containers of %s", id), ifNoRows(err, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", id)))
@@ -177,7 +177,7 @@ func (s *Store) ContainerPlace(ctx context.Context, id prego.ServerID) (private,
 const sqlUndoBench = `
 UPDATE stack_release_servers SET undoing = true, phase = 'undoing', reason = $3, message = $4, updated_at = now() WHERE release = $1 AND server_id = $2 AND status = 'updating' AND NOT undoing`
 
-// UndoBench records that a server goes back, and why. The first reason stays.
+// UndoBench records that a server rolls back, and why. The first reason stays.
 func (s *Store) UndoBench(ctx context.Context, name server.StackReleaseName, id prego.ServerID, reason prego.Reason, message string) error {
 	return s.exec(ctx, fmt.Sprintf("release %s on %s", name, id), sqlUndoBench, name, id, reason, prego.Redact(message))
 }
@@ -191,8 +191,8 @@ UPDATE site_pool p SET state = 'failed', reason = 'bench_rolled_back', updated_a
 WHERE t.release = $1 AND t.server_id = $2 AND t.pool_site_id = p.pool_site_id AND t.status <> 'waiting' AND p.state = 'available'`
 )
 
-// EndBench records how the update of a server ended, and opens it to newcomers again, unless
-// it is broken. Sites of the pool that had begun to be migrated when it went back are lost.
+// EndBench records how the update of a server ended, and opens the server to new tenants again, unless it is broken.
+// Sites of the pool whose migration had started before a rollback are lost.
 func (s *Store) EndBench(ctx context.Context, name server.StackReleaseName, id prego.ServerID, status server.BenchStatus, reason prego.Reason, message string) error {
 	return s.inTx(ctx, fmt.Sprintf("release %s on %s", name, id), func(tx pgx.Tx) error {
 		ended, err := find[struct {

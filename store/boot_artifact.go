@@ -23,7 +23,7 @@ func (s *Store) PutBootArtifact(ctx context.Context, content []byte) (string, er
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// BootArtifact reads one by its hex digest; CodeNotFound if there is none.
+// BootArtifact reads a second boot stage by its hex digest; CodeNotFound if there is none.
 func (s *Store) BootArtifact(ctx context.Context, sha256Hex string) ([]byte, error) {
 	sum, err := hex.DecodeString(sha256Hex)
 	if err != nil || len(sum) != sha256.Size {

@@ -15,8 +15,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// repeatWindow is how long the key that consumed a token may consume it again, in case the
-// answer was lost.
+// repeatWindow is how long the key that consumed a token may consume it again, in case the answer was lost.
 const repeatWindow = 60 * time.Second
 
 const sqlIssueToken = `
@@ -48,7 +47,7 @@ func (s *Store) IssueToken(ctx context.Context, t server.TokenIssue) (server.Tok
 	return out, err
 }
 
-// issueArgs is how an issue is audited.
+// issueArgs returns the arguments of an issue for the audit.
 func issueArgs(t server.TokenIssue) string {
 	return prego.Redact("issue token_id=" + t.TokenID + " purpose=" + string(t.Purpose))
 }
@@ -149,7 +148,7 @@ func whyNotConsumed(ctx context.Context, tx pgx.Tx, p server.TokenClaim) (out se
 		return out, prego.Errorf(prego.CodeBootstrapExpired, "the bootstrap token has expired"),
 			addEvent(ctx, tx, event, fmt.Sprintf("%s/%d/expired", server.StepHandshakeRefused, t.Attempt))
 	case booting:
-		// Its address was recorded after the UPDATE had looked. A host that gets another answer gives up.
+		// Its address was recorded after the UPDATE had checked. A host gives up on any other answer.
 		return out, prego.Errorf(prego.CodeNotReady, "the server has just been recorded; try again"), nil
 	}
 	return out, prego.Errorf(prego.CodeTokenSuperseded, "the server is %s: its bootstrap is over", t.Status), nil

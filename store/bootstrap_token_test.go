@@ -155,8 +155,7 @@ func TestSecondKeyEndsTheBootstrapOnlyWhileProvisioning(t *testing.T) {
 	require.Equal(t, 3, rows, "issue, consume and refusal are audited")
 }
 
-// consumeNaively is the mutant that the race test must catch: it reads, decides,
-// and then writes.
+// consumeNaively is the mutant that the race test must catch: it reads, decides, and then writes.
 func consumeNaively(ctx context.Context, s *Store, tokenHash, key []byte) bool {
 	var consumed bool
 	if err := s.pool.QueryRow(ctx, `SELECT consumed_at IS NOT NULL FROM server_bootstrap_tokens WHERE token_hash = $1`, tokenHash).Scan(&consumed); err != nil || consumed {
@@ -217,9 +216,8 @@ SELECT 'tok-' || n, 's-' || n, 1, sha256(convert_to('raw-s-' || n, 'UTF8')), 'ag
 	require.Positive(t, caught, "the race does not catch the mutant that reads before it writes")
 }
 
-// TestConsumeLosesToARowThatMovesOn holds the server's row while a handshake is
-// between its two updates: the host of a given-up attempt must not be bound to
-// the next one.
+// TestConsumeLosesToARowThatMovesOn holds the server's row while a handshake is between its two updates: the host of
+// an abandoned attempt must not be bound to the next one.
 func TestConsumeLosesToARowThatMovesOn(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

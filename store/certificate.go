@@ -10,15 +10,14 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// What edges serve: their documents are made of what these two read.
+// Edge documents are built from the results of these two statements.
 
 const sqlServedCertificates = `
 SELECT certificate_id, version, names, chain_pem AS chain, sealed_key, key_id, digest, not_after
 FROM certificates WHERE status = 'active' AND not_after > now() AND names && $1 ORDER BY certificate_id`
 
-// ServedCertificates are the certificates for host names, with their sealed keys. One for a
-// wildcard is among them if any of the names is below it. Names without a certificate are
-// left out.
+// ServedCertificates returns the certificates for host names, with their sealed keys. A wildcard certificate is
+// included if any of the names is below it. Names without a certificate are left out.
 func (s *Store) ServedCertificates(ctx context.Context, hostNames []string) ([]tenant.ServedCertificate, error) {
 	under := make([]string, 0, 2*len(hostNames))
 	for _, name := range hostNames {
@@ -30,7 +29,7 @@ func (s *Store) ServedCertificates(ctx context.Context, hostNames []string) ([]t
 const sqlServedChallenges = `
 SELECT name, token, answer FROM acme_challenges WHERE kind = 'http-01' AND removed_at IS NULL ORDER BY name, token`
 
-// ServedChallenges are the answers that edges give to authorities now, over HTTP.
+// ServedChallenges returns the answers that edges give to authorities now, over HTTP.
 func (s *Store) ServedChallenges(ctx context.Context) ([]tenant.ServedChallenge, error) {
 	return collect[tenant.ServedChallenge](ctx, s, "challenges that are served", sqlServedChallenges)
 }

@@ -13,7 +13,7 @@ import (
 
 const sqlCertificateChain = `SELECT chain_pem FROM certificates WHERE certificate_id = $1`
 
-// CertificateChain is the chain that is stored for a certificate, as PEM; "" for none.
+// CertificateChain returns the stored chain of a certificate, as PEM; "" for none.
 func (s *Store) CertificateChain(ctx context.Context, id prego.CertificateID) (string, error) {
 	chain, err := value[string](ctx, s.pool, sqlCertificateChain, id)
 	return chain, failed("chain of "+string(id), ifNoRows(err, nil))
@@ -22,9 +22,9 @@ func (s *Store) CertificateChain(ctx context.Context, id prego.CertificateID) (s
 const sqlTakeCertificateNames = `
 DELETE FROM certificate_names_due WHERE name IN (SELECT name FROM certificate_names_due ORDER BY name LIMIT $1 FOR UPDATE SKIP LOCKED) RETURNING name`
 
-// What becomes of a name: an org's verified domain that leads here has a certificate, if a
-// tenant uses it, or a route of the org on a port with TLS, which is every one but 80. While
-// the domain is lost, its certificate is not renewed, and an order that is under way ends; without a domain, there is none.
+// The certificate for a name: an org's verified domain that leads here has one if a tenant uses it, or a route of the
+// org on a port with TLS, which is any port but 80. While the domain is lost, its certificate is not renewed, and an
+// order under way ends. Without a domain there is none.
 const sqlCertificateNames = `
 SELECT n.name, d.org_id, d.tenant_id, COALESCE(d.status, '') AS status,
     COALESCE(d.points AND (d.tenant_id IS NOT NULL OR EXISTS (SELECT FROM routes r WHERE r.hostname = n.name AND r.org_id = d.org_id AND r.listen_port <> 80 AND r.deleted_at IS NULL)), false) AS serves
@@ -40,8 +40,8 @@ type certificateName struct {
 	Serves   bool
 }
 
-// SyncCertificateNames makes the rows of certificates follow names whose domain or route
-// changed, and returns how many names it dealt with.
+// SyncCertificateNames makes the rows of certificates follow names whose domain or route changed, and returns how
+// many names it handled.
 func (s *Store) SyncCertificateNames(ctx context.Context, most int) (n int, err error) {
 	err = s.inTx(ctx, "names of certificates", func(tx pgx.Tx) error {
 		names, err := values[string](ctx, tx, sqlTakeCertificateNames, most)
@@ -118,7 +118,7 @@ const sqlCertificatesDue = `
 UNION
 (SELECT o.certificate_id FROM acme_challenges h JOIN acme_orders o USING (order_id) WHERE h.removed_at IS NULL AND o.ended_at < $1::timestamptz - interval '10 minutes' LIMIT $2)`
 
-// CertificatesDue are those whose run has something to do now.
+// CertificatesDue returns the certificates whose run has something to do now.
 func (s *Store) CertificatesDue(ctx context.Context, now time.Time, most int) ([]prego.CertificateID, error) {
 	return collectValues[prego.CertificateID](ctx, s, "certificates that are due", sqlCertificatesDue, now, most)
 }
@@ -126,7 +126,7 @@ func (s *Store) CertificatesDue(ctx context.Context, now time.Time, most int) ([
 const sqlCertificatesToAsk = `
 SELECT certificate_id, version, serial, directory, chain_pem AS chain, not_before, not_after FROM certificates WHERE ari_at <= $1 ORDER BY ari_at LIMIT $2`
 
-// CertificatesToAsk are those whose authority is asked now when to renew them.
+// CertificatesToAsk returns the certificates whose authority is asked now when to renew them.
 func (s *Store) CertificatesToAsk(ctx context.Context, now time.Time, most int) ([]tenant.CertificateToAsk, error) {
 	return collect[tenant.CertificateToAsk](ctx, s, "certificates to ask about", sqlCertificatesToAsk, now, most)
 }
@@ -157,7 +157,7 @@ func (s *Store) CertificateCounts(ctx context.Context) (tenant.CertificateCounts
 
 const sqlEdgeServerIDs = `SELECT server_id FROM servers WHERE role = 'edge' AND status IN ('active', 'draining') ORDER BY server_id`
 
-// EdgeServers are the edges of all networks.
+// EdgeServers returns the edges of all networks.
 func (s *Store) EdgeServers(ctx context.Context) ([]prego.ServerID, error) {
 	return collectValues[prego.ServerID](ctx, s, "edges", sqlEdgeServerIDs)
 }

@@ -49,7 +49,7 @@ func (b certificateBundle) sync() int {
 	return n
 }
 
-// issued gives a certificate something to serve.
+// issued gives a certificate a chain to serve.
 func (b certificateBundle) issued(name string) prego.CertificateID {
 	b.t.Helper()
 	ctx := context.Background()
@@ -63,9 +63,8 @@ func (b certificateBundle) issued(name string) prego.CertificateID {
 	return id
 }
 
-// TestCertificatesFollowNames: a verified name that leads here and is used has a
-// certificate; while it is lost that one is served and not renewed; without a domain there
-// is none, and its key is deleted.
+// TestCertificatesFollowNames: a verified name that leads here and is used has a certificate. While the name is lost,
+// the certificate is served and not renewed. Without a domain there is none, and its key is deleted.
 func TestCertificatesFollowNames(t *testing.T) {
 	t.Parallel()
 	b := certificatesIn(t)
@@ -144,7 +143,7 @@ func TestCertificatesFollowNames(t *testing.T) {
 	require.Equal(t, tenant.CertificatePending, got.Status, "wanted again")
 }
 
-// TestServedCertificates: by name and by the wildcard above it; an ended one is not served.
+// TestServedCertificates by name and by the wildcard above it; an ended certificate is not served.
 func TestServedCertificates(t *testing.T) {
 	t.Parallel()
 	b := certificatesIn(t)
@@ -207,7 +206,7 @@ func TestABudgetIsTakenWhole(t *testing.T) {
 	require.Equal(t, []int{5, racers - 5}, []int{took, refused})
 	var left float64
 	require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT tokens FROM acme_budgets WHERE bucket = $1`, tenant.OrderBucket("https://ca.example", "1")).Scan(&left))
-	require.InDelta(t, 95, left, 0.5, "who was refused by the domain's took no order")
+	require.InDelta(t, 95, left, 0.5, "a refusal by the domain's bucket takes no order")
 }
 
 // TestAFailureCountsOnce: the step may run twice, and a certificate whose renewal was requested since is not delayed.

@@ -12,8 +12,8 @@ import (
 
 const sqlCloneFrom = `UPDATE tenants SET restore_from = $2, muted = true, updated_at = now() WHERE tenant_id = $1 RETURNING ` + tenantColumns
 
-// CloneTenant accepts a tenant that is made like another one and whose site is a copy of that
-// one's, from a backup: the newest if none is named. The site is muted.
+// CloneTenant accepts a tenant like another tenant, whose site is a copy of that tenant's, from a backup: the newest
+// if none is named. The site is muted.
 func (s *Store) CloneTenant(ctx context.Context, of prego.TenantID, r tenant.CloneRequest, id prego.TenantID, jobID, by string) (t tenant.Tenant, err error) {
 	err = s.inTx(ctx, string("clone tenant "+of), func(tx pgx.Tx) error {
 		if _, err := lockOwner(ctx, tx, noSuchTenant(string(of)), sqlTenantOrg, of); err != nil {

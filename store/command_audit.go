@@ -9,7 +9,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// The row exists before the command runs. A command that is sent again already has it.
+// The row exists before the command runs. A resent command already has it.
 const sqlBeginCommand = `
 INSERT INTO agent_command_audit (audit_id, server_id, workflow_id, command_kind, args_redacted, actor, requested_by, started_at)
 VALUES ($1, $2, NULLIF($3, ''), $4, $5, $6, $7, now()) ON CONFLICT (audit_id) DO NOTHING`
@@ -19,7 +19,7 @@ func (s *Store) BeginCommand(ctx context.Context, c server.Command) error {
 	return s.exec(ctx, "audit command "+c.AuditID, sqlBeginCommand, c.AuditID, c.ServerID, c.WorkflowID, c.Kind, c.RedactedArgs(), c.Actor, c.By)
 }
 
-// A known end is never overwritten by an unknown one.
+// An unknown end never overwrites a known one.
 const sqlFinishCommand = `
 UPDATE agent_command_audit SET finished_at = now(), exit_code = $2, duration_ms = $3, stdout_truncated = $4, stderr_truncated = $5
 WHERE audit_id = $1 AND (exit_code IS NULL OR $2::int IS NOT NULL)`
@@ -35,8 +35,8 @@ SELECT audit_id, server_id, NULLIF(workflow_id, ''), kind, args, actor, by
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) c (audit_id, server_id, workflow_id, kind, args, actor, by)
 ON CONFLICT (audit_id) DO NOTHING`
 
-// BeginCommands records that commands are about to run, one after the other. When each one
-// began is written with its end.
+// BeginCommands records that commands are about to run, one after the other. Their start times are written with their
+// ends.
 func (s *Store) BeginCommands(ctx context.Context, cs []server.Command) error {
 	var columns [7][]string
 	for _, c := range cs {
@@ -99,7 +99,7 @@ SELECT audit_id, server_id, COALESCE(workflow_id, '') AS workflow_id, command_ki
        exit_code, duration_ms, COALESCE(stdout_truncated, '') AS stdout, COALESCE(stderr_truncated, '') AS stderr
 FROM agent_command_audit`
 
-// ListCommands is a page of the commands that ran on servers' hosts.
+// ListCommands returns a page of the commands that ran on servers' hosts.
 func (s *Store) ListCommands(ctx context.Context, q prego.ListQuery) (page []server.AuditedCommand, next string, err error) {
 	return commands.page(ctx, s, q)
 }

@@ -51,7 +51,7 @@ func (c conns) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
 	return c.Pool.BeginTx(ctx, o)
 }
 
-// asked is a statement behind the setting, in one message and one transaction.
+// asked sends a statement behind the setting, in one message and one transaction.
 func (c conns) asked(ctx context.Context, by, sql string, args []any) pgx.BatchResults {
 	b := &pgx.Batch{}
 	b.Queue(sqlSetRequest, by)
@@ -146,7 +146,7 @@ func (b failedBatch) Close() error {
 	return b.err
 }
 
-// askedRows are rows of a batch, which ends with them.
+// askedRows are the rows of a batch; closing them closes the batch.
 type askedRows struct {
 	pgx.Rows
 	batch pgx.BatchResults
@@ -154,7 +154,7 @@ type askedRows struct {
 	ended bool
 }
 
-// Next is of pgx.Rows. The transaction is over when it has returned false.
+// Next implements pgx.Rows. The transaction is over when it has returned false.
 func (r *askedRows) Next() bool {
 	if r.Rows.Next() {
 		return true
@@ -163,7 +163,7 @@ func (r *askedRows) Next() bool {
 	return false
 }
 
-// Close is of pgx.Rows.
+// Close implements pgx.Rows.
 func (r *askedRows) Close() {
 	r.Rows.Close()
 	if !r.ended {
@@ -172,7 +172,7 @@ func (r *askedRows) Close() {
 	}
 }
 
-// Err is of pgx.Rows.
+// Err implements pgx.Rows.
 func (r *askedRows) Err() error {
 	if err := r.Rows.Err(); err != nil {
 		return err
@@ -186,7 +186,7 @@ type askedRow struct {
 	err  error
 }
 
-// Scan is of pgx.Row.
+// Scan implements pgx.Row.
 func (r askedRow) Scan(dest ...any) error {
 	if r.err != nil {
 		return r.err

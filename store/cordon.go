@@ -30,7 +30,7 @@ func (s *Store) CordonServer(ctx context.Context, id prego.ServerID, by, why str
 }
 
 func cordonIn(ctx context.Context, tx pgx.Tx, id prego.ServerID, by, why string) (server.Server, error) {
-	// Held first: an uncordon that is under way is seen by both statements.
+	// Held first, so that both statements see an uncordon under way.
 	if _, err := tx.Exec(ctx, sqlHoldServer, id); err != nil {
 		return server.Server{}, err
 	}
@@ -102,7 +102,7 @@ func byWhom(by, why string) string {
 
 const sqlCordonedServers = `SELECT region, role, count(*)::int AS n FROM servers WHERE cordoned_at IS NOT NULL AND status <> 'terminated' GROUP BY 1, 2`
 
-// CordonedServers counts the servers that are closed to newcomers.
+// CordonedServers counts the servers closed to new tenants and instances.
 func (s *Store) CordonedServers(ctx context.Context) ([]server.Count, error) {
 	return collect[server.Count](ctx, s, "cordoned servers", sqlCordonedServers)
 }

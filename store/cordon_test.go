@@ -13,8 +13,7 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// TestACordonClosesAServerToTenants: in the snapshot, in the transaction that reserves, and
-// in what counts as capacity.
+// TestACordonClosesAServerToTenants in the snapshot, in the transaction that reserves, and in the count of capacity.
 func TestACordonClosesAServerToTenants(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -58,7 +57,7 @@ func TestACordonClosesAServerToTenants(t *testing.T) {
 		require.NoError(t, err)
 		closed := map[prego.Role]bool{prego.RoleApp: c.Servers[0].Cordoned, prego.RoleDBShard: c.Shards[0].Cordoned, prego.RoleRedisPool: c.Pools[0].Cordoned}
 		require.Equal(t, map[prego.Role]bool{prego.RoleApp: role == prego.RoleApp, prego.RoleDBShard: role == prego.RoleDBShard, prego.RoleRedisPool: role == prego.RoleRedisPool}, closed)
-		require.Equal(t, []server.Status{server.Active, server.Active, server.Active}, []server.Status{c.Servers[0].Status, c.Shards[0].Status, c.Pools[0].Status}, "its reason is its own")
+		require.Equal(t, []server.Status{server.Active, server.Active, server.Active}, []server.Status{c.Servers[0].Status, c.Shards[0].Status, c.Pools[0].Status}, "a cordon does not change the status")
 		require.Zero(t, room(role), id)
 		if role != prego.RoleRedisPool {
 			require.Empty(t, low(), id)
@@ -126,8 +125,7 @@ func TestCordonsAreToldOnceAndRefusedTooLate(t *testing.T) {
 	}
 }
 
-// TestOperatorsAndTheControlPlaneCloseAServerIndependently: what one opens stays closed for
-// the other.
+// TestOperatorsAndTheControlPlaneCloseAServerIndependently: a server reopened by one stays closed for the other.
 func TestOperatorsAndTheControlPlaneCloseAServerIndependently(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

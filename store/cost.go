@@ -90,7 +90,7 @@ func (s *Store) Costs(ctx context.Context, by cost.By, month time.Time) (out cos
 	if sql == "" {
 		return out, prego.Invalid("by", "is nothing that costs are shown by")
 	}
-	// In one snapshot, so that rows add up to what days do while more is counted.
+	// In one snapshot, so that rows and days have the same sum while counting continues.
 	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if out.Lines, err = many[cost.Line](ctx, tx, sql, month); err != nil {
 			return err

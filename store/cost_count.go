@@ -59,8 +59,8 @@ LEFT JOIN LATERAL (SELECT COALESCE(s.dedicated_for_tenant_id, h.dedicated, p.ded
 LEFT JOIN tenants t ON t.tenant_id = d.tenant_id
 ORDER BY m.meter_id`
 
-	// Who uses a server: tenants with a part of their place there, once each and by the memory of
-	// their plan, and orgs by the memory that their instances were promised.
+	// The users of a server: tenants with a part of their place there, once each and by the memory of their plan, and
+	// orgs by the memory promised to their instances.
 	sqlServerUses = `
 SELECT u.server_id, 'tenant' AS kind, u.tenant_id AS id, t.org_id, z.memory_bytes AS weight
 FROM (SELECT a.app_server_id AS server_id, a.tenant_id FROM tenant_allocations a WHERE a.released_at IS NULL
@@ -87,7 +87,7 @@ GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
 ON CONFLICT (day, meter_id, part, owner_kind, owner_id, org_id, pool, basis) DO UPDATE SET amount = e.amount + EXCLUDED.amount`
 )
 
-// billed is a thing to be counted, with how far it has been.
+// billed is a resource to count, with how far it was counted.
 type billed struct {
 	MeterID        int64
 	Provider, Kind string

@@ -42,7 +42,7 @@ func savePrices(ctx context.Context, tx pgx.Tx, prices []cost.Price) error {
 const sqlPrices = `
 SELECT provider, kind, type, location, per_gb, hourly, monthly, currency, valid_from FROM provider_prices ORDER BY provider, kind, type, location, valid_from`
 
-// tariffs are all prices by what they are of.
+// tariffs are all prices by their subjects.
 type tariffs map[[4]string]cost.Tariff
 
 func readTariffs(ctx context.Context, tx pgx.Tx) (tariffs, error) {
@@ -55,7 +55,7 @@ func readTariffs(ctx context.Context, tx pgx.Tx) (tariffs, error) {
 	return out, err
 }
 
-// of is the tariff of a thing, nil if it has none.
+// of returns the tariff of a resource, nil if it has none.
 func (t tariffs) of(provider, kind, typ, location string) cost.Tariff {
 	if found := t[[4]string{provider, kind, typ, location}]; found != nil {
 		return found

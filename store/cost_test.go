@@ -36,8 +36,8 @@ func costWorld(t *testing.T) *Store {
 	return s
 }
 
-// TestAMonthIsCountedExactly: servers are born and die, prices change, the worker is away for
-// three days, and each count is made twice. What it comes to is known to the millionth.
+// TestAMonthIsCountedExactly: servers come and go, prices change, the worker is away for three days, and each count
+// is made twice. The sum is exact to the millionth.
 func TestAMonthIsCountedExactly(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -63,7 +63,7 @@ func TestAMonthIsCountedExactly(t *testing.T) {
 		birth(september(10, 12, 30), "node-1", "node", nil, "t-2", nil),
 		{{september(10, 12, 30), costMade, []any{"primary_ip", "node-1-ip0", "node-1", september(10, 12, 30)}}},
 		{{september(12, 12, 45), costGone, []any{"node-1", september(12, 12, 45)}}, {september(12, 12, 45), costGone, []any{"node-1-ip0", september(12, 12, 45)}}},
-		birth(september(15, 3, 0), "node-2", "node", nil, nil, "web"), // lives and dies while the worker is away
+		birth(september(15, 3, 0), "node-2", "node", nil, nil, "web"), // comes and goes while the worker is away
 		{{september(15, 5, 0), costGone, []any{"node-2", september(15, 5, 0)}}},
 		{{september(16, 0, 0), costMade, []any{"volume", "v-1", nil, september(16, 0, 0)}}},
 		birth(september(20, 0, 0), "warm-1", "node", "starter", nil, nil),
@@ -130,8 +130,8 @@ func TestAMonthIsCountedExactly(t *testing.T) {
 	check()
 }
 
-// TestThePriceListIsKeptOverTime: reading the same again adds nothing, and a price that changed
-// ends when the next begins.
+// TestThePriceListIsKeptOverTime: reading the same list again adds nothing, and a changed price ends when the next
+// begins.
 func TestThePriceListIsKeptOverTime(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -160,8 +160,8 @@ func TestThePriceListIsKeptOverTime(t *testing.T) {
 	require.Equal(t, 1, count("kind = 'server' AND valid_to IS NULL"), "earlier resources still cost")
 }
 
-// TestTheLedgerSaysWhoseThingsAre: each kind of thing with its owner and price, and what no row
-// owns, by filters.
+// TestTheLedgerSaysWhoseThingsAre: each kind of resource with its owner and price, and those without a row, by
+// filters.
 func TestTheLedgerSaysWhoseThingsAre(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -28,7 +28,7 @@ var decisions = listing[tenant.Decision]{
 	table:   fromDecisions, dimensions: []dimension{{filter: "outcome"}, {filter: "code"}}, narrow: []string{"tenant_id", "org_id"},
 }
 
-// ListAllDecisions is a page of the decisions on all tenants.
+// ListAllDecisions returns a page of the decisions on all tenants.
 func (s *Store) ListAllDecisions(ctx context.Context, q prego.ListQuery) (page []tenant.Decision, next string, err error) {
 	return decisions.page(ctx, s, q)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// It waits for no disk: it comes before the reservation whose commit does, and which is behind it
-// in the log.
+// The write does not wait for the disk: the commit of the reservation that follows does, and it is behind this one in
+// the log.
 const sqlKeepInputs = `
 WITH lazy AS (SELECT set_config('synchronous_commit', 'off', true) AS off)
 INSERT INTO decision_inputs (journal, first, events, body)
@@ -45,7 +45,7 @@ func newDecoder() *zstd.Decoder {
 	return dec
 }
 
-// KeepInputs stores what decisions were made on.
+// KeepInputs stores the inputs of decisions.
 func (s *Store) KeepInputs(ctx context.Context, rows []tenant.KeptInput) error {
 	n := len(rows)
 	journals, first, events, bodies := make([]string, n), make([]int64, n), make([]int, n), make([][]byte, n)

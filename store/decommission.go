@@ -17,14 +17,12 @@ UPDATE servers SET status = 'terminated', status_message = '', terminated_at = n
 WHERE server_id = $1 AND status = 'draining'
   AND NOT EXISTS (SELECT FROM resources r WHERE r.server_id = $1 AND r.state <> 'released')`
 
-// What its agent last reported of containers means nothing without it; no report of a
-// terminated server is taken.
+// Its agent's last report of containers means nothing without it; reports of a terminated server are refused.
 const sqlForgetReports = `DELETE FROM container_reports WHERE server_id = $1`
 
 const sqlIsTerminated = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1 AND status = 'terminated')`
 
-// Terminate ends a server's life once everything that it owned is released. A
-// repeated call is the same success.
+// Terminate ends a server's life once all its resources are released. Repeating it succeeds without effect.
 func (s *Store) Terminate(ctx context.Context, serverID prego.ServerID) error {
 	return s.inTx(ctx, fmt.Sprintf("terminate %s", serverID), func(tx pgx.Tx) error {
 		// Before the server's row is held, as when a place is freed. Only a server whose deletion was forced has any.

@@ -33,7 +33,7 @@ func sharingBundle(t *testing.T) *Store {
 	return s
 }
 
-// lonely is a reservation of a tenant that gets the three servers to itself.
+// lonely is a reservation of a tenant that gets three dedicated servers.
 func lonely(tenantID prego.TenantID) tenant.Reservation {
 	return tenant.Reservation{
 		TenantID: tenantID, Generation: 1, AppServerID: "app-0", DBShardID: "db-shard-0", RedisPoolID: "redis-pool-0", SiteName: string(tenantID + ".test"), DatabaseName: string(tenantID),
@@ -118,7 +118,7 @@ func TestATenantAloneAndInstancesRace(t *testing.T) {
 	require.Positive(t, instances)
 }
 
-// TestWhatIsATenantsAloneIsTakenByNobody asks for it in every way.
+// TestWhatIsATenantsAloneIsTakenByNobody tries each way to take a dedicated server.
 func TestWhatIsATenantsAloneIsTakenByNobody(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -126,7 +126,7 @@ func TestWhatIsATenantsAloneIsTakenByNobody(t *testing.T) {
 		plan    prego.Plan
 		request func(*tenant.CreateRequest)
 		change  func(*tenant.Reservation)
-		alone   []string // servers that are the tenant's from then on
+		alone   []string // servers dedicated to the tenant from then on
 		setUp   string
 	}{
 		"one tenant, one server": {plan: prego.PlanStarter, alone: []string{"app-0", "db-shard-0", "redis-pool-0"}},
@@ -255,7 +255,7 @@ func TestAloneMeansEmpty(t *testing.T) {
 	require.Zero(t, count(t, s, `servers WHERE dedicated_for_tenant_id IS NOT NULL`)+count(t, s, `db_shards WHERE dedicated_for_tenant_id IS NOT NULL`))
 }
 
-// TestInstancesLeaveWhatBecameATenantsAlone: from before instances were kept off.
+// TestInstancesLeaveWhatBecameATenantsAlone: instances from before they were kept off.
 func TestInstancesLeaveWhatBecameATenantsAlone(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -398,7 +398,7 @@ func TestMeasuresAreLookedAtAgain(t *testing.T) {
 		require.Positive(t, room(limits))
 		exec(t, s, `UPDATE servers SET `+tc.column+` = $2 WHERE server_id = $1`, tc.server, tc.most)
 		require.Zero(t, room(limits))
-		require.Positive(t, room(tenant.MeasuredLimits{}), "not looked at")
+		require.Positive(t, room(tenant.MeasuredLimits{}), "not checked")
 		out, err := s.Reserve(ctx, r)
 		require.NoError(t, err)
 		require.Equal(t, tc.lost, out.Lost, tc.column)

@@ -25,7 +25,7 @@ const sqlSitesHome = `SELECT content[1] FROM dns_records WHERE zone = $1 AND own
 const sqlSitesByNetwork = `
 SELECT s.network_id, sum(s.tenant_count)::integer FROM servers s WHERE s.network_id IS NOT NULL AND s.role IN ('app', 'node') AND s.status <> 'terminated' GROUP BY s.network_id`
 
-// RecordFacts reads what the records of a zone follow from.
+// RecordFacts reads the facts that determine the records of a zone.
 func (s *Store) RecordFacts(ctx context.Context, zone, siteDomain string) (f tenant.RecordFacts, err error) {
 	f = tenant.RecordFacts{Zone: zone, SiteDomain: siteDomain, Sites: make(map[prego.NetworkID]int)}
 	if f.Edges, err = collect[tenant.Edge](ctx, s, "edges", sqlEdgesNow); err != nil {
@@ -75,7 +75,7 @@ SELECT ` + sqlSiteAnswers + `, s.network_id FROM tenants t JOIN tenant_allocatio
 WHERE t.slug = $2 AND s.network_id = $1`
 )
 
-// SitesAway are the sites in networks other than home.
+// SitesAway returns the sites in networks other than home.
 func (s *Store) SitesAway(ctx context.Context, home prego.NetworkID, siteDomain string) ([]tenant.SiteAt, error) {
 	return collect[tenant.SiteAt](ctx, s, "sites away from home", sqlSitesAway, home, tenant.EdgesLabel, siteDomain)
 }
@@ -169,7 +169,7 @@ RETURNING ` + recordColumns
 // TakeRecords takes due record sets, addresses first. No other caller has them for as long as the lease.
 func (s *Store) TakeRecords(ctx context.Context, zone string, limit int, lease time.Duration) ([]server.DNSRecord, error) {
 	out, err := collect[server.DNSRecord](ctx, s, "records to apply", sqlTakeRecords, zone, lease.Seconds(), limit)
-	// An UPDATE returns rows as it comes by them.
+	// An UPDATE returns rows in no particular order.
 	last := func(r server.DNSRecord) int {
 		if r.Owner == server.RecordOfSite || r.Owner == server.RecordOfSites {
 			return 1
@@ -187,7 +187,7 @@ func (s *Store) TakeRecord(ctx context.Context, r server.RecordSet, lease time.D
 	return find[server.DNSRecord](ctx, s.pool, sqlTakeRecord, r.Zone, lease.Seconds(), r.Name, r.Type)
 }
 
-// What the provider had and has no longer may be in caches for as long as it was allowed.
+// Values that the provider no longer has may stay in caches for their TTL.
 const (
 	sqlRecordDeparts = `
 INSERT INTO dns_departures AS d (address, until)
@@ -223,7 +223,7 @@ func (s *Store) RecordFailed(ctx context.Context, r server.DNSRecord, why string
 	return s.exec(ctx, "record "+r.Key(), sqlRecordFailed, r.Zone, r.Name, r.Type, prego.Redact(why), r.Version, again.Seconds())
 }
 
-// Several values may stand at the name of a challenge.
+// The name of a challenge may have several values.
 const (
 	sqlAddChallenge = `
 INSERT INTO dns_records AS r (zone, name, type, ttl, content, owner, state) VALUES ($1, $2, 'TXT', $3, ARRAY[$4::text], 'challenge', 'intended')
@@ -238,12 +238,12 @@ WHERE r.zone = $1 AND r.name = $2 AND r.type = 'TXT' AND r.owner = 'challenge' A
 	sqlGetRecord = `SELECT ` + recordColumns + ` FROM dns_records r WHERE r.zone = $1 AND r.name = $2 AND r.type = $3`
 )
 
-// AddChallenge writes down that a text shall be at a name.
+// AddChallenge stores a text to publish at a name.
 func (s *Store) AddChallenge(ctx context.Context, zone, name, text string) error {
 	return s.exec(ctx, "challenge at "+name, sqlAddChallenge, zone, name, tenant.ChallengeTTL, text)
 }
 
-// RemoveChallenge writes down that a text shall no longer be at a name.
+// RemoveChallenge stores that a text must no longer be published at a name.
 func (s *Store) RemoveChallenge(ctx context.Context, zone, name, text string) error {
 	return s.exec(ctx, "challenge at "+name, sqlRemoveChallenge, zone, name, text)
 }
@@ -255,7 +255,7 @@ func (s *Store) GetRecord(ctx context.Context, r server.RecordSet) (*server.DNSR
 
 const sqlLiveRecords = `SELECT ` + recordColumns + ` FROM dns_records r WHERE r.zone = $1 AND r.state <> 'released' ORDER BY r.name, r.type`
 
-// LiveRecords are all rows of a zone whose record sets may be at the provider.
+// LiveRecords returns all rows of a zone whose record sets may be at the provider.
 func (s *Store) LiveRecords(ctx context.Context, zone string) ([]server.DNSRecord, error) {
 	return collect[server.DNSRecord](ctx, s, "records of "+zone, sqlLiveRecords, zone)
 }
@@ -271,7 +271,7 @@ ON CONFLICT (zone, name, type) DO UPDATE SET state = 'releasing', version = r.ve
 WHERE r.state = 'released'`
 )
 
-// RecordDrifted has a record set written again that the provider has otherwise, or not.
+// RecordDrifted schedules a record set to be written again, because the provider lacks or differs from it.
 func (s *Store) RecordDrifted(ctx context.Context, r server.DNSRecord, there []string) error {
 	return s.exec(ctx, "record "+r.Key(), sqlRecordDrifted, r.Zone, r.Name, r.Type, there, r.Version)
 }
@@ -293,8 +293,8 @@ const sqlZoneCompared = `
 INSERT INTO dns_comparisons AS z (zone, compared_at, owned, orphans, breaker_since) VALUES ($1, now(), $2, $3, CASE WHEN $4 THEN now() END)
 ON CONFLICT (zone) DO UPDATE SET compared_at = now(), owned = $2, orphans = $3, breaker_since = CASE WHEN $4 THEN COALESCE(z.breaker_since, now()) END`
 
-// ZoneCompared records what a comparison of a zone with the rows found, and whether it was so much
-// that nothing is deleted.
+// ZoneCompared records the result of a comparison of a zone with the rows, and whether it differs too much to delete
+// anything.
 func (s *Store) ZoneCompared(ctx context.Context, zone string, owned, orphans int, tripped bool) error {
 	return s.exec(ctx, "comparison of "+zone, sqlZoneCompared, zone, owned, orphans, tripped)
 }
@@ -305,7 +305,7 @@ const (
 	sqlEdgeInDNS      = `SELECT server_id, COALESCE(network_id, '') AS network_id, region, host AS ipv4, ipv6, false AS silent FROM servers WHERE server_id = $1`
 )
 
-// RecordsNaming are the record sets that may name an address at the provider.
+// RecordsNaming returns the record sets that may name an address at the provider.
 func (s *Store) RecordsNaming(ctx context.Context, addresses []string) ([]server.DNSRecord, error) {
 	return collect[server.DNSRecord](ctx, s, "records of an address", sqlRecordsNaming, addresses)
 }
@@ -316,7 +316,7 @@ func (s *Store) AddressDeparts(ctx context.Context, addresses []string) (time.Du
 	return time.Duration(seconds * float64(time.Second)), failed("departure of an address", err)
 }
 
-// EdgeOf is a server as records name it.
+// EdgeOf returns a server as records name it.
 func (s *Store) EdgeOf(ctx context.Context, id prego.ServerID) (tenant.Edge, error) {
 	return get[tenant.Edge](ctx, s.pool, prego.Errorf(prego.CodeNotFound, "there is no server %q", id), sqlEdgeInDNS, id)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/prego/prego/lab/pgtest"
 )
 
-// TestAddressesAreTakenBeforeAliases: an alias that is there first leads nowhere. Rows lie in the other order, and
-// are written again, as after some changes.
+// TestAddressesAreTakenBeforeAliases, because an alias without its address leads nowhere. Rows lie in the other
+// order, and are written again, as after some changes.
 func TestAddressesAreTakenBeforeAliases(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)

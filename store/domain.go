@@ -21,17 +21,16 @@ const domainColumns = `d.domain_id, d.org_id, COALESCE(d.tenant_id, '') AS tenan
 
 const sqlVerifiedDomains = `SELECT ` + domainColumns + ` FROM domains d WHERE d.deleted_at IS NULL AND d.status = 'verified' ORDER BY d.name`
 
-// VerifiedDomains are all names that are served, by name: at most one org has each.
+// VerifiedDomains returns all served names, sorted by name: at most one org has each.
 func (s *Store) VerifiedDomains(ctx context.Context) ([]org.Domain, error) {
 	return collect[org.Domain](ctx, s, "verified domains", sqlVerifiedDomains)
 }
 
-// maxUnverified is how many names an org may have that it did not verify: they count for
-// nothing, and each is looked up.
+// maxUnverified bounds how many unverified names an org may have: they take no quota, but each is looked up.
 const maxUnverified = 100
 
-// What an org has of a name, and how many others that it did not verify. A name of its past
-// keeps its token: the TXT record may still be there.
+// An org's rows for a name, and how many other unverified names it has. A former name keeps its token: the TXT record
+// may still be there.
 const (
 	sqlDomainOf   = `SELECT ` + domainColumns + ` FROM domains d WHERE d.org_id = $1 AND d.name = $2 AND d.deleted_at IS NULL`
 	sqlUnverified = `SELECT count(*) FROM domains WHERE org_id = $1 AND deleted_at IS NULL AND status <> 'verified'`
@@ -140,7 +139,7 @@ var domains = listing[org.Domain]{
 	id:      "d.domain_id",
 }
 
-// ListDomains is a page of domains.
+// ListDomains returns a page of domains.
 func (s *Store) ListDomains(ctx context.Context, q prego.ListQuery) (page []org.Domain, next string, err error) {
 	return domains.page(ctx, s, q)
 }
@@ -158,7 +157,7 @@ func (s *Store) DeleteDomain(ctx context.Context, id prego.DomainID, by string) 
 		if err != nil {
 			return ifNoRows(err, noSuchDomain(id))
 		}
-		// Nobody makes a route of the name meanwhile.
+		// No route for the name can be created in the meantime.
 		if err := lockOrg(ctx, tx, d.OrgID); err != nil {
 			return err
 		}
@@ -188,7 +187,7 @@ func (s *Store) CheckDomain(ctx context.Context, id prego.DomainID) (org.Domain,
 
 const sqlDomainsDue = `SELECT EXISTS (SELECT FROM domains WHERE deleted_at IS NULL AND next_check <= now())`
 
-// DomainsDue reports whether it is some name's turn to be looked up.
+// DomainsDue reports whether a lookup of some name is due.
 func (s *Store) DomainsDue(ctx context.Context) (bool, error) {
 	due, err := value[bool](ctx, s.pool, sqlDomainsDue)
 	return due, failed("domains due", err)
@@ -199,7 +198,7 @@ UPDATE domains d SET next_check = now() + make_interval(secs => $2)
 WHERE d.domain_id IN (SELECT domain_id FROM domains WHERE deleted_at IS NULL AND next_check <= now() ORDER BY next_check LIMIT $1 FOR UPDATE SKIP LOCKED)
 RETURNING ` + domainColumns
 
-// TakeDomains takes names whose turn it is. Nobody else takes them for as long as the lease.
+// TakeDomains takes names whose lookup is due. No other caller takes them for as long as the lease.
 func (s *Store) TakeDomains(ctx context.Context, limit int, lease time.Duration) ([]org.Domain, error) {
 	return collect[org.Domain](ctx, s, "domains to look up", sqlTakeDomains, limit, lease.Seconds())
 }
@@ -213,9 +212,9 @@ UPDATE domains SET status = $2, reason = $3, message = $4, points = $5, failures
 WHERE domain_id = $1`
 )
 
-// DomainSeen keeps what a look at a name came to: of several orgs that show their TXT
-// record, the first has the name, and only with room in its quota.
-func (s *Store) DomainSeen(ctx context.Context, d org.Domain, look org.DomainAnswer, rules org.DomainRules) (out org.Domain, err error) {
+// DomainSeen stores the result of a lookup: of several orgs that show their TXT record, the first has the name, and
+// only with room in its quota.
+func (s *Store) DomainSeen(ctx context.Context, d org.Domain, look org.DomainLook, rules org.DomainRules) (out org.Domain, err error) {
 	err = s.inTx(ctx, "domain "+string(d.DomainID), func(tx pgx.Tx) error {
 		if err := lockOrg(ctx, tx, d.OrgID); err != nil {
 			return err
@@ -238,7 +237,7 @@ func (s *Store) DomainSeen(ctx context.Context, d org.Domain, look org.DomainAns
 	return out, err
 }
 
-// mayVerify is what becomes of a name whose TXT record is there: verified, or why not.
+// mayVerify returns the next state of a name whose TXT record is there: verified, or the reason why not.
 func (s *Store) mayVerify(ctx context.Context, tx pgx.Tx, was, found org.Domain, now time.Time, rules org.DomainRules) (org.Domain, error) {
 	refused := func(reason prego.Reason, message string) org.Domain {
 		was.CheckedAt, was.Points, was.Reason, was.Message = &now, found.Points, reason, message
@@ -263,12 +262,12 @@ func (s *Store) mayVerify(ctx context.Context, tx pgx.Tx, was, found org.Domain,
 		gone := *holder
 		gone.NextCheck = &now
 		if holder.MissingSince == nil {
-			// Its record was there when it was last looked up: that is looked up again now.
+			// Its record was there at the last lookup: look again now.
 			out := refused(org.ReasonDomainTaken, "another org has verified this name; it is checked again whether it still shows its TXT record")
 			out.NextCheck = new(now.Add(rules.Retry))
 			return out, setDomain(ctx, tx, *holder, gone)
 		}
-		// Whoever has the name now shows another org's record and no longer this one's.
+		// The current owner of the name shows another org's record and no longer this org's.
 		gone.Status, gone.Reason, gone.Message = org.DomainLost, org.ReasonDomainTaken, "another org shows its TXT record for this name"
 		gone.SoughtUntil = now.Add(org.SoughtFor)
 		if err := setDomain(ctx, tx, *holder, gone); err != nil {

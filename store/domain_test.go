@@ -165,7 +165,7 @@ func TestNameChangesItsOwner(t *testing.T) {
 	require.Equal(t, org.ReasonDomainTaken, young.Reason)
 	holder, err := c.GetDomain(t.Context(), string(old.DomainID))
 	require.NoError(t, err)
-	require.WithinDuration(t, c.now, *holder.NextCheck, time.Second, "it is looked at again now")
+	require.WithinDuration(t, c.now, *holder.NextCheck, time.Second, "it is looked up again now")
 	require.Equal(t, org.DomainVerified, c.see(old, old, young).Status)
 	require.Equal(t, org.DomainVerified, c.see(old, young).Status, "its record is gone: grace")
 	require.Equal(t, org.DomainVerified, c.see(young, young).Status)

@@ -18,8 +18,8 @@ const drillColumns = `d.drill_id, d.org_id, COALESCE(d.tenant_id, '') AS tenant_
 // them good again. A backup lost by the storage can't be tried.
 const drillable = `b.state = 'stored' AND b.missing_at IS NULL`
 
-// Those whose newest backup was never restored, and whose last drill was long ago. A volume on no
-// server is among them: its last backup is all that changes, if the storage loses it.
+// Owners whose newest backup was never restored, and whose last drill was long ago. A volume on no server is
+// included: its last backup changes only if the storage loses it.
 const (
 	sqlDueDrills = `
 (SELECT u.tenant_id, '' AS volume_id, u.drilled_at FROM backup_schedules u JOIN tenants t ON t.tenant_id = u.tenant_id
@@ -76,7 +76,7 @@ WHERE t.tenant_id = $1 AND s.status = 'active' AND s.cordoned_at IS NULL AND s.a
   AND NOT EXISTS (SELECT FROM drills o WHERE o.server_id = s.server_id AND o.cleared_at IS NULL)
 ORDER BY 'drill' = ANY (s.tags) DESC, s.server_id IS NOT DISTINCT FROM a.app_server_id, COALESCE(s.memory_pct, 0), s.server_id LIMIT 1`
 
-// One finds a place at a time, so that the next one sees which host it took.
+// One drill finds a place at a time, so that the next sees which host it took.
 const sqlOneDrillPlace = `SELECT pg_advisory_xact_lock(hashtextextended('prego/drill-places', 0))`
 
 const sqlDrillSite = `
@@ -88,9 +88,9 @@ SELECT 'drl-' || $1, org_id, tenant_id, $3, $4, 'dr-' || $1, $5 FROM tenants WHE
 
 const sqlBackupDrilled = `UPDATE backup_schedules SET drilled_at = now() WHERE tenant_id = $1`
 
-// BeginDrill accepts a drill of a tenant's backup, the newest if none is named, and finds a
-// place for it. Without a place it is refused with CodeInsufficientResources; without a backup
-// with CodeBackupNotFound, while another drill of the tenant runs with CodeRestoreUnderWay.
+// BeginDrill accepts a drill of a tenant's backup, the newest if none is named, and finds a place for it. It is
+// refused without a place (CodeInsufficientResources), without a backup (CodeBackupNotFound), and while another drill
+// of the tenant runs (CodeRestoreUnderWay).
 func (s *Store) BeginDrill(ctx context.Context, tenantID prego.TenantID, backupID prego.BackupID, domain, by string) (out tenant.Drill, err error) {
 	key := strings.ReplaceAll(uuid.NewString(), "-", "")[:16]
 	err = s.inTx(ctx, string("drill tenant "+tenantID), func(tx pgx.Tx) error {
@@ -207,7 +207,7 @@ var drills = listing[tenant.Drill]{
 	id:      "d.drill_id",
 }
 
-// ListDrills is a page of drills.
+// ListDrills returns a page of drills.
 func (s *Store) ListDrills(ctx context.Context, q prego.ListQuery) (page []tenant.Drill, next string, err error) {
 	return drills.page(ctx, s, q)
 }

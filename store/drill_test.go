@@ -11,8 +11,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// TestDrillsHavePlaces: on another server of the region than the tenant's, one on each, the one
-// that is tagged for it first; in no pool; and again when their turn comes.
+// TestDrillsHavePlaces on another server of the region than the tenant's, one on each, a server tagged for it first;
+// in no pool; and again when their turn comes.
 func TestDrillsHavePlaces(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 6), context.Background() // t-0 and t-3 on n-0, t-1 and t-4 on n-1 (eu), t-2 and t-5 on n-2 (us)
@@ -182,7 +182,7 @@ func TestDrillsOfVolumesHavePlaces(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, late, "those with a backup")
 
-	// Room: what the disk has left besides a tenth, by the catalog; who knows no size is asked itself.
+	// Room: what the disk has left besides a tenth, by the catalog; a host of unknown size is asked itself.
 	_, err = begin("vol-0", "")
 	require.Equal(t, prego.CodeInsufficientResources, prego.CodeOf(err), "the restored copy is not removed yet")
 	require.NoError(t, s.DrillCleared(ctx, d.DrillID))
@@ -201,7 +201,7 @@ func TestDrillsOfVolumesHavePlaces(t *testing.T) {
 	require.Equal(t, prego.ServerID("n-1"), at)
 	at, err = needs(60e9)
 	require.NoError(t, err)
-	require.Equal(t, prego.ServerID("n-0"), at, "which has 80 GB left")
+	require.Equal(t, prego.ServerID("n-0"), at, "it has 80 GB left")
 	_, err = needs(81e9)
 	require.ErrorContains(t, err, "it needs 81.0 GB of its own disk")
 	exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, tags, agent_status, disk_pct)
@@ -217,7 +217,7 @@ func TestDrillsOfVolumesHavePlaces(t *testing.T) {
 		exec(t, s, `UPDATE servers SET cordoned_at = NULL, cordoned_by = DEFAULT, agent_status = 'connected', dedicated_for_tenant_id = NULL WHERE server_id = 'n-9'`)
 	}
 	exec(t, s, `UPDATE volumes SET deleted_at = now(), status = 'releasing'`)
-	require.Equal(t, []prego.VolumeID{""}, volumeDue(), "volumes that go are drilled no longer")
+	require.Equal(t, []prego.VolumeID{""}, volumeDue(), "a volume being deleted is no longer drilled")
 	_, err = begin("vol-0", "")
 	require.Equal(t, prego.CodeVolumeNotFound, prego.CodeOf(err))
 }

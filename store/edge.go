@@ -11,8 +11,8 @@ import (
 	"github.com/prego/prego/internal/edge"
 )
 
-// What changed of what edges serve, since a cursor; as for placement (ADR 20). A domain is of
-// a tenant's site, or of the routes of its org with its name.
+// Changes for edges since a cursor; as for placement (ADR 20). A domain belongs to a tenant's site, or to the routes
+// of its org with its name.
 const sqlEdgeFeed = `
 WITH c AS MATERIALIZED (SELECT DISTINCT kind, id FROM changes WHERE xid >= $1::text::xid8 AND kind IN ('servers', 'tenants', 'groups', 'routes', 'domains', 'edges'))
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS since, pg_current_snapshot()::text AS snapshot,
@@ -33,7 +33,7 @@ SELECT server_id, region, COALESCE(network_id, region) AS network,
     CASE WHEN role = 'edge' AND status = 'active' THEN host ELSE '' END AS public
 FROM servers WHERE status <> 'terminated'`
 
-// offlineForRelease is whether a release has the site of tenant t offline where it is.
+// offlineForRelease is whether a release keeps the site of tenant t offline in its current place.
 const offlineForRelease = `EXISTS (SELECT FROM stack_release_sites u
     WHERE u.tenant_id = t.tenant_id AND u.offline_at IS NOT NULL AND u.opened_at IS NULL AND has_place_on(u.tenant_id, u.server_id))`
 
@@ -72,7 +72,7 @@ const (
 
 const sqlEdgeAddresses = `SELECT env_id, address, server_id FROM edge_addresses()`
 
-// edgeFeed are the ids of what the feed lists after a cursor.
+// edgeFeed lists the ids of the feed after a cursor.
 type edgeFeed struct {
 	Since, Snapshot                    string
 	Kept                               bool
@@ -80,9 +80,8 @@ type edgeFeed struct {
 	Certificates                       int64
 }
 
-// EdgeChanges reads what changed of what edges serve since an earlier answer's cursor; since
-// "" reads everything, and so does a cursor that is older than the feed. All of it is of one
-// moment.
+// EdgeChanges reads the changes for edges since an earlier answer's cursor. Since "" reads everything, as does a
+// cursor older than the feed. All of it is of one moment.
 func (s *Store) EdgeChanges(ctx context.Context, since string) (edge.Change, error) {
 	var c edge.Change
 	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
@@ -141,7 +140,7 @@ const sqlEdgeAsks = `
 INSERT INTO edges AS e (server_id, network) SELECT server_id, COALESCE(network_id, region) FROM servers WHERE server_id = $1 AND role = 'edge'
 ON CONFLICT (server_id) DO UPDATE SET network = excluded.network, asked_at = now() RETURNING network`
 
-// EdgeAsks records that an edge asks for its document, and returns its network.
+// EdgeAsks records that an edge polled for its document, and returns its network.
 func (s *Store) EdgeAsks(ctx context.Context, serverID prego.ServerID) (network string, err error) {
 	network, err = value[string](ctx, s.pool, sqlEdgeAsks, serverID)
 	return network, failed("edge asks", ifNoRows(err, prego.Errorf(prego.CodeScopeMissing, "server %s is no edge", serverID)))
@@ -203,7 +202,7 @@ func (s *Store) EdgesBehind(ctx context.Context, networks []string, barrier stri
 
 const sqlServerRole = `SELECT role FROM servers WHERE server_id = $1`
 
-// ServerRole is the role of a server, which never changes.
+// ServerRole returns the role of a server, which never changes.
 func (s *Store) ServerRole(ctx context.Context, serverID prego.ServerID) (prego.Role, error) {
 	role, err := value[prego.Role](ctx, s.pool, sqlServerRole, serverID)
 	return role, failed("role of server", ifNoRows(err, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", serverID)))

@@ -60,7 +60,7 @@ func TestLeftOutSinceFirstReport(t *testing.T) {
 	require.Empty(t, rows())
 	others, err := value[int](ctx, s.pool, `SELECT count(*) FROM edge_left_out`)
 	require.NoError(t, err)
-	require.Equal(t, 1, others, "what another edge leaves out is its own")
+	require.Equal(t, 1, others, "another edge's names are separate")
 
 	since := func() (at *time.Time) {
 		t.Helper()

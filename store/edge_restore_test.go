@@ -31,7 +31,7 @@ func TestAnEdgesVersionIsNeverGivenTwice(t *testing.T) {
 		given[version] = digest
 		return version
 	}
-	// A restore takes longer than a version is worth.
+	// A restore takes longer than the millisecond that a version is worth.
 	restored := func(statement string, args ...any) {
 		t.Helper()
 		require.Eventually(t, func() bool {

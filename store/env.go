@@ -17,9 +17,8 @@ const sqlNewEnv = `INSERT INTO envs (env_id, app_id, org_id, name, region, creat
 
 const sqlEnvOfName = `SELECT env_id FROM envs WHERE app_id = $1 AND name = $2 AND deleted_at IS NULL`
 
-// CreateEnv creates an env of an app, in the app's org. Repeating the request with the same
-// key returns the existing env, also after it was deleted. If the name is taken, CodeEnvExists
-// names the env that has it.
+// CreateEnv creates an env of an app, in the app's org. Repeating the request with the same key returns the existing
+// env, even after its deletion. If the name is taken, CodeEnvExists names the env that has it.
 func (s *Store) CreateEnv(ctx context.Context, e workload.Env, key string) (env workload.Env, created bool, err error) {
 	k := keyedRequest(e.CreatedBy, key, "env", string(e.AppID), e.Name, string(e.Region))
 	made := func(ctx context.Context, id string) (workload.Env, error) {
@@ -69,7 +68,7 @@ var envs = listing[workload.Env]{
 	id:      "env_id",
 }
 
-// ListEnvs is a page of envs.
+// ListEnvs returns a page of envs.
 func (s *Store) ListEnvs(ctx context.Context, q prego.ListQuery) (page []workload.Env, next string, err error) {
 	return envs.page(ctx, s, q)
 }

@@ -52,8 +52,8 @@ INSERT INTO events (kind, id, org_id, from_status, status, step, actor, reason, 
 SELECT 'tenant', tenant_id, org_id, CASE WHEN $2 = '' AND $3 = '' THEN state ELSE $2 END, COALESCE(NULLIF($3, ''), state), $4, $5, $6, $7, NULLIF($8, '')
 FROM tenants WHERE tenant_id = $1 ` + onceByKey
 
-// AddTenantEvent puts a line on a tenant's timeline; with a dedup key it is put
-// there once, however often its step repeats.
+// AddTenantEvent appends a line to a tenant's timeline; with a dedup key it is written once, however often its step
+// repeats.
 func (s *Store) AddTenantEvent(ctx context.Context, e tenant.Event, dedupKey string) error {
 	return tenantEvent(ctx, s.pool, e, dedupKey)
 }
@@ -75,7 +75,7 @@ SELECT CASE WHEN $2::text <> ALL ('{backup.create,backup.stored,backup.failed,mo
     split_part($2, '.', 1), CASE WHEN $2 ^@ 'org.' THEN $1 ELSE $3 END, $1, CASE WHEN $2 ^@ 'org.' AND $3 <> $1 THEN ARRAY[$3] ELSE '{}' END,
     substr($2, strpos($2, '.') + 1), $4, $5, $6`
 
-// orgEvent writes down what happened to an org's resources. Payload becomes JSON.
+// orgEvent records an event of an org's resources. Payload becomes JSON.
 func orgEvent(ctx context.Context, tx pgx.Tx, e org.Event, payload any) error {
 	b, err := json.Marshal(payload)
 	if err != nil {

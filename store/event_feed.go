@@ -10,11 +10,11 @@ import (
 	"github.com/prego/prego/ops"
 )
 
-// maxEventsSearched bounds how many events are looked at for a page of a filtered feed.
+// maxEventsSearched bounds how many events are searched for a page of a filtered feed.
 const maxEventsSearched = 10_000
 
-// The feed is read up to the oldest transaction that is still running: what that one and later ones
-// write may come before what others have written already.
+// The feed is read up to the oldest transaction still running: events of that and later transactions may come before
+// those already written.
 const (
 	eventColumns = `e.xid::text AS xid, e.seq, e.at, e.kind, e.id, COALESCE(e.org_id, '') AS org_id, e.about, e.step, e.status, e.reason, e.message, e.actor`
 

@@ -43,8 +43,8 @@ func readOn(t *testing.T, s *Store, q ops.EventQuery) (ids []string, next string
 	}
 }
 
-// eventually reads on until as many events are there: transactions of other tests, in other databases
-// of the same Postgres, hold the feed up.
+// eventually reads until that many events are there: transactions of other tests, in other databases of the same
+// Postgres, delay the feed.
 func eventually(t *testing.T, s *Store, q ops.EventQuery, n int) (ids []string, next string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -78,8 +78,7 @@ func endOfFeed(t *testing.T, s *Store) string {
 	return page.Next
 }
 
-// TestNoCommitIsMissed has an older transaction commit after a newer one: what the newer one wrote
-// waits for it.
+// TestNoCommitIsMissed has an older transaction commit after a newer one, whose events wait for it.
 func TestNoCommitIsMissed(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -110,8 +109,8 @@ func TestNoCommitIsMissed(t *testing.T) {
 	require.Equal(t, []string{"kept"}, ids)
 }
 
-// TestReadersOfTheFeedReadEachEventOnce lets writers commit in any order while readers follow, with pages
-// of different sizes, and stop and resume at any time. Each reads everything, once, and in the same order.
+// TestReadersOfTheFeedReadEachEventOnce lets writers commit in any order while readers follow, with pages of
+// different sizes, and stop and resume at any time. Each reads everything, once, and in the same order.
 func TestReadersOfTheFeedReadEachEventOnce(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -241,9 +240,9 @@ func TestACursorIsOfThisFeed(t *testing.T) {
 	}
 	last, err := ops.ParseEventCursor(places[5])
 	require.NoError(t, err)
-	gone(ops.EventCursor{Xid: last.Xid, Seq: last.Seq + 1}.String())      // never was: a primary was lost with it
-	gone(ops.EventCursor{Xid: last.Xid + 1_000_000, Seq: 1}.String())     // of another database
-	gone(ops.EventCursor{Xid: 1<<64 - 1, Seq: last.Seq}.String())         // the greatest that there is
+	gone(ops.EventPlace{Xid: last.Xid, Seq: last.Seq + 1}.String())       // never existed: a primary was lost with it
+	gone(ops.EventPlace{Xid: last.Xid + 1_000_000, Seq: 1}.String())      // of another database
+	gone(ops.EventPlace{Xid: 1<<64 - 1, Seq: last.Seq}.String())          // the greatest number
 	n, err := s.Prune(ctx, ops.PrunedFeed, 8*24*time.Hour+time.Hour, 100) // the first two
 	require.NoError(t, err)
 	require.Equal(t, 2, n)

@@ -15,7 +15,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// updated calls a function after each UPDATE of a pool's connections, and after the function that has one.
+// updated calls a function after each UPDATE of a pool's connections, and after the function that contains one.
 type updated func()
 
 type updateKey struct{}
@@ -31,9 +31,9 @@ func (u updated) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQuer
 	}
 }
 
-// TestRefusalsAreExplainedByTheStateThatCausedThem: another transaction changes the row at the worst moment, which is
-// after the UPDATE that depends on its state and before what reads the row to explain why nothing was changed. The
-// answer must be that of either order of the two.
+// TestRefusalsAreExplainedByTheStateThatCausedThem: another transaction changes the row at the worst moment, after
+// the UPDATE that depends on its state and before the query that explains why nothing was changed. The answer must
+// match one of the two orders.
 func TestRefusalsAreExplainedByTheStateThatCausedThem(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -105,8 +105,8 @@ func TestRefusalsAreExplainedByTheStateThatCausedThem(t *testing.T) {
 	}
 }
 
-// played runs do while a transaction has done meanwhile. It commits when do has run its first UPDATE, or when do waits
-// for it.
+// played runs do beside an open transaction that has run meanwhile. It commits when do has run its first UPDATE, or
+// waits for it.
 func played(t *testing.T, s *Store, meanwhile string, do func(context.Context, *Store) error) (did, committed error) {
 	t.Helper()
 	ctx := t.Context()

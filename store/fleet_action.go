@@ -67,7 +67,7 @@ FROM servers s WHERE s.fleet_id = $1 AND s.status NOT IN ('draining', 'terminate
 
 const sqlUsableRegions = `SELECT COALESCE((SELECT regions FROM infra_providers WHERE id = $1 AND enabled), '{}'), now()`
 
-// fleetState reads what an action is planned from.
+// fleetState reads the basis for planning an action.
 func fleetState(ctx context.Context, q querier, f server.Fleet) (st server.FleetState, err error) {
 	st.Fleet = f
 	if st.Members, err = many[server.FleetMember](ctx, q, sqlFleetMembers, f.FleetID); err != nil {
@@ -76,7 +76,7 @@ func fleetState(ctx context.Context, q querier, f server.Fleet) (st server.Fleet
 	return st, q.QueryRow(ctx, sqlUsableRegions, f.InfraProvider).Scan(&st.Usable, &st.Now)
 }
 
-// FleetState reads what an action of a fleet would be planned from now.
+// FleetState reads the basis for planning an action of a fleet now.
 func (s *Store) FleetState(ctx context.Context, id prego.FleetID) (st server.FleetState, err error) {
 	f, err := getFleet(ctx, s.pool, string(id))
 	if err == nil {
@@ -85,7 +85,7 @@ func (s *Store) FleetState(ctx context.Context, id prego.FleetID) (st server.Fle
 	return st, failed("fleet state", err)
 }
 
-// The running action, or else the oldest one queued.
+// The running action, or else the oldest queued one.
 const sqlTakeAction = `
 SELECT ` + actionColumns + ` FROM fleet_actions a WHERE fleet_id = $1 AND status IN ('queued', 'running') AND driven_by = $2
 ORDER BY status = 'queued', seq LIMIT 1`
@@ -100,9 +100,8 @@ const sqlPolicyUsed = `UPDATE fleet_policies SET last_used_at = now() WHERE flee
 
 type planner = func(server.FleetState, server.FleetAction) (server.FleetPlan, error)
 
-// BeginFleetAction starts the oldest queued action with the steps that plan returns, or
-// returns the one already running; nil if there is none. An action that can do nothing
-// fails, and is returned like that.
+// BeginFleetAction starts the oldest queued action with the steps that plan returns, or returns the one already
+// running; nil if there is none. An action without possible steps fails, and is returned as failed.
 func (s *Store) BeginFleetAction(ctx context.Context, fleetID prego.FleetID, plan planner) (taken *server.FleetAction, err error) {
 	err = s.inTx(ctx, "begin action", func(tx pgx.Tx) error {
 		f, err := lockFleet(ctx, tx, fleetID)
@@ -121,7 +120,7 @@ func (s *Store) BeginFleetAction(ctx context.Context, fleetID prego.FleetID, pla
 	return taken, err
 }
 
-// planAction writes down what an action of a locked fleet will do.
+// planAction records the steps of an action of a locked fleet.
 func planAction(ctx context.Context, tx pgx.Tx, f server.Fleet, a server.FleetAction, plan planner) (server.FleetAction, error) {
 	st, err := fleetState(ctx, tx, f)
 	if err != nil {
@@ -194,7 +193,7 @@ var fleetActions = listing[server.FleetAction]{
 	id:      "a.seq",
 }
 
-// ListFleetActions is a page of one fleet's actions, without their steps.
+// ListFleetActions returns a page of one fleet's actions, without their steps.
 func (s *Store) ListFleetActions(ctx context.Context, q prego.ListQuery) (page []server.FleetAction, next string, err error) {
 	return fleetActions.page(ctx, s, q)
 }
@@ -204,12 +203,11 @@ UPDATE fleet_actions a SET cancel_requested = true, status = CASE status WHEN 'q
     finished_at = CASE status WHEN 'queued' THEN now() END, message = CASE status WHEN 'queued' THEN 'cancelled by ' || $3 ELSE message END
 WHERE fleet_id = $1 AND seq = $2 AND status IN ('queued', 'running') AND driven_by = $4 RETURNING ` + actionColumns
 
-// CancelFleetAction cancels a queued action. Of a running one, steps that have not begun
-// are skipped.
+// CancelFleetAction cancels a queued action. For a running action, steps that have not begun are skipped.
 func (s *Store) CancelFleetAction(ctx context.Context, fleetID prego.FleetID, seq int, by string) (server.FleetAction, error) {
 	var a *server.FleetAction
 	err := s.inTx(ctx, "cancel action", func(tx pgx.Tx) (err error) {
-		// The lock waits for an action that is just being started.
+		// The lock waits for an action that is being started.
 		if _, err := tx.Exec(ctx, sqlLockFleet, fleetID); err != nil {
 			return err
 		}
@@ -254,9 +252,8 @@ WHERE server_id = ANY ($1) AND NOT (closing AND cordoned_at IS NOT NULL) AND sta
 
 const sqlFailStep = `UPDATE fleet_action_steps SET state = $5, message = $6, at = now() WHERE fleet_id = $1 AND seq = $2 AND server_id = $3 AND op = $4 AND state = 'planned'`
 
-// NextFleetBatch returns the next steps of an action, at most limit and all of one kind.
-// The rows of servers to create are inserted, servers to delete are cordoned. Repeating it
-// returns the same steps.
+// NextFleetBatch returns the next steps of an action, at most limit and all of one kind. It inserts the rows of
+// servers to create, and cordons servers to delete. Repeating it returns the same steps.
 func (s *Store) NextFleetBatch(ctx context.Context, fleetID prego.FleetID, seq, limit int) (b server.FleetRound, err error) {
 	err = s.inTx(ctx, "next steps", func(tx pgx.Tx) error {
 		if b.Fleet, err = lockFleet(ctx, tx, fleetID); err != nil {
@@ -301,7 +298,7 @@ func memberIn(ctx context.Context, q querier, serverID prego.ServerID, fleetID p
 	return member, err
 }
 
-// askFor inserts the row of a server to create; if that is rejected, the step has failed.
+// askFor inserts the row of a server to create; if that is rejected, the step fails.
 func askFor(ctx context.Context, tx pgx.Tx, f server.Fleet, a server.FleetAction, st *server.FleetStep) error {
 	if member, err := memberIn(ctx, tx, st.ServerID, f.FleetID); err != nil || member {
 		return err
@@ -340,7 +337,7 @@ func (s *Store) RecordFleetSteps(ctx context.Context, fleetID prego.FleetID, seq
 			failed = failed || tag.RowsAffected() == 1 && r.State != server.FleetStepDone
 		}
 		if !failed {
-			return nil // also when this was recorded before
+			return nil // also when already recorded
 		}
 		a, err := getAction(ctx, tx, fleetID, seq)
 		if err != nil || a.CancelRequested {
@@ -382,7 +379,7 @@ const sqlFinishAction = `
 UPDATE fleet_actions a SET finished_at = now(), status = $3, reason = $4, message = $5
 WHERE fleet_id = $1 AND seq = $2 AND status = 'running' RETURNING ` + actionColumns
 
-// FinishFleetAction ends an action by how its steps went.
+// FinishFleetAction ends an action with the result of its steps.
 func (s *Store) FinishFleetAction(ctx context.Context, fleetID prego.FleetID, seq int) (a server.FleetAction, err error) {
 	err = s.inTx(ctx, "finish action", func(tx pgx.Tx) error {
 		if a, err = getAction(ctx, tx, fleetID, seq); err != nil || a.Status.Ended() {
@@ -390,7 +387,7 @@ func (s *Store) FinishFleetAction(ctx context.Context, fleetID prego.FleetID, se
 		}
 		status, reason, message := a.Outcome()
 		ended, err := one[server.FleetAction](ctx, tx, sqlFinishAction, fleetID, seq, status, reason, message)
-		if isNoRows(err) { // another step ended it right now
+		if isNoRows(err) { // another step just ended it
 			a, err = getAction(ctx, tx, fleetID, seq)
 			return err
 		}
@@ -403,13 +400,13 @@ func (s *Store) FinishFleetAction(ctx context.Context, fleetID prego.FleetID, se
 	return a, err
 }
 
-// What an operator has closed stays closed.
+// A server cordoned by an operator stays closed.
 const sqlUncordon = `
 UPDATE servers SET cordoned_at = CASE WHEN cordoned_by IS NOT NULL THEN cordoned_at END, closing = false, updated_at = now() WHERE server_id = $1 AND cordoned_at IS NOT NULL AND status NOT IN ('draining', 'terminated')`
 
 const sqlCordonedFor = `SELECT COALESCE(now() - cordoned_at, '0') FROM servers WHERE server_id = $1`
 
-// CordonedFor is how long a server has been closed to new tenants.
+// CordonedFor returns how long a server has been closed to new tenants.
 func (s *Store) CordonedFor(ctx context.Context, serverID prego.ServerID) (time.Duration, error) {
 	d, err := value[time.Duration](ctx, s.pool, sqlCordonedFor, serverID)
 	return d, failed(string("cordon of "+serverID), err)

@@ -14,8 +14,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// Fleets that may create servers for tenants, newest first. Everyone locks them in this
-// order.
+// Fleets that may create servers for tenants, newest first. All callers lock them in this order.
 const sqlServingFleets = `
 SELECT f.fleet_id FROM fleets f JOIN infra_providers i ON i.id = f.infra_provider
 WHERE f.serves_tenants AND f.role = $1 AND i.enabled AND $2 = ANY (i.regions)
@@ -109,7 +108,7 @@ func (s *Store) BeginFleetScaling(ctx context.Context, e tenant.ScalingRound, pl
 	return begun, err
 }
 
-// errRoundBegun undoes actions whose round another step began first.
+// errRoundBegun undoes actions of a round that another step began first.
 var errRoundBegun = errors.New("the round is begun already")
 
 // networkOf returns the network for a server of a round, "" for any.
@@ -128,7 +127,7 @@ func inZone(f server.Fleet, zone string) bool {
 
 const sqlZoneOf = `SELECT zone FROM networks WHERE network_id = $1`
 
-// askFleets asks for n servers of a round that have the same tags and network.
+// askFleets requests n servers of a round that have the same tags and network.
 func askFleets(ctx context.Context, tx pgx.Tx, e tenant.ScalingRound, from, n int, begun *tenant.ScalingRound, plan planner) error {
 	tags, network, zone := e.Tags[from], networkOf(e, from), ""
 	if network != "" {
@@ -163,7 +162,7 @@ func askFleets(ctx context.Context, tx pgx.Tx, e tenant.ScalingRound, from, n in
 	return nil
 }
 
-// The servers that tenants wait for are done with when they came to life or failed.
+// The servers for waiting tenants are settled when they are active or have failed.
 const sqlDemandSteps = `
 UPDATE fleet_action_steps st SET at = now(), state = CASE WHEN s.active_at IS NULL THEN 'failed' ELSE 'done' END, message = CASE WHEN s.active_at IS NULL THEN s.status_message ELSE '' END
 FROM servers s, scaling_events e WHERE e.event_id = $1 AND s.server_id = ANY (e.server_ids) AND st.server_id = s.server_id AND st.op = 'create' AND st.state = 'planned'`
@@ -204,7 +203,7 @@ func (s *Store) RequestFleetMember(ctx context.Context, n server.Wanted, c prego
 			return err
 		}
 		tagged := func(f server.Fleet) []string {
-			tags, _ := prego.NormalizeTags(slices.Concat(f.Spec.Tags, n.Spec.Tags)) // both are normal: nothing is refused
+			tags, _ := prego.NormalizeTags(slices.Concat(f.Spec.Tags, n.Spec.Tags)) // both are normal: no error
 			return tags
 		}
 		f, a, err := demand(ctx, tx, n.Role, n.Region, func(f server.Fleet) bool {
@@ -227,7 +226,7 @@ func (s *Store) RequestFleetMember(ctx context.Context, n server.Wanted, c prego
 		if srv, created, err = insertServerIn(ctx, tx, fleetServer(n, by)); err != nil {
 			return err
 		}
-		if !created { // another step was as far while this one waited for the fleets
+		if !created { // another step created it while this one waited for the fleets
 			return errMemberMet
 		}
 		_, err = tx.Exec(ctx, sqlHandOver, f.FleetID, a.Seq, n.ServerID)
@@ -239,7 +238,7 @@ func (s *Store) RequestFleetMember(ctx context.Context, n server.Wanted, c prego
 	return srv, nil
 }
 
-// errMemberMet undoes an action whose server was asked for already.
+// errMemberMet undoes an action whose server was already requested.
 var errMemberMet = errors.New("the server is there already")
 
 // The server has a name and a separate run: with its row the action is done.

@@ -36,8 +36,8 @@ SELECT region, fleet_id, role, total, tile AS server_id, count(*)::int AS server
     max(server_type) AS server_type, max(location) AS location, now() AS as_of
 FROM judged GROUP BY region, fleet_id, role, total, tile, state, fill, alarm ORDER BY region, fleet_id, role, tile, state, fill, alarm`
 
-// FleetMap is every server that is not terminated: one by one, or several of one state and fill
-// together where there are more than FleetMapMost.
+// FleetMap returns every server that is not terminated: one by one, or grouped by state and fill if there are more
+// than FleetMapMost.
 func (s *Store) FleetMap(ctx context.Context, q server.FleetMapQuery) ([]server.FleetTile, error) {
 	var expand server.FleetInRegion
 	if q.Expand != nil {

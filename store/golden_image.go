@@ -18,8 +18,7 @@ const sqlNewImage = `
 INSERT INTO golden_images (image_id, provider, region, base_image, architecture, created_by)
 VALUES ($1, $2, $3, $4, $5, $6) RETURNING ` + sqlImageColumns
 
-// CreateGoldenImage accepts the building of an image; CodeGoldenImageBuilding while
-// another of its kind is built.
+// CreateGoldenImage accepts the build of an image; CodeGoldenImageBuilding while another of its kind is being built.
 func (s *Store) CreateGoldenImage(ctx context.Context, g server.GoldenImage) (out server.GoldenImage, err error) {
 	err = s.inTx(ctx, "create image", func(tx pgx.Tx) error {
 		if err := checkProvider(ctx, tx, g.Provider, g.Region); err != nil {
@@ -38,14 +37,14 @@ const sqlSetRecipe = `
 UPDATE golden_images SET recipe_hash = $2, agent_sha256 = $3, stack_sha256 = $4, containers = $5, updated_at = now()
 WHERE image_id = $1 AND status = 'building' AND recipe_hash = ''`
 
-// SetRecipe writes what an image is built from, once.
+// SetRecipe stores the recipe of an image, once.
 func (s *Store) SetRecipe(ctx context.Context, imageID prego.ImageID, r server.ImageRecipe) error {
 	return s.exec(ctx, string("recipe of image "+imageID), sqlSetRecipe, imageID, r.Hash, r.AgentSHA256, r.StackSHA256, filled(r.Containers))
 }
 
 const sqlGetImage = `SELECT ` + sqlImageColumns + ` FROM golden_images WHERE image_id = $1`
 
-// GetGoldenImage reads one, or CodeGoldenImageNotFound.
+// GetGoldenImage reads an image, or CodeGoldenImageNotFound.
 func (s *Store) GetGoldenImage(ctx context.Context, id prego.ImageID) (server.GoldenImage, error) {
 	return imageIn(ctx, s.pool, id)
 }
@@ -69,14 +68,14 @@ func (s *Store) ListGoldenImages(ctx context.Context, q prego.ListQuery) (page [
 
 const sqlLiveImages = `SELECT ` + sqlImageColumns + ` FROM golden_images WHERE provider = $1 AND status <> 'deleted' ORDER BY image_id`
 
-// LiveGoldenImages are all that a provider may still hold something of.
+// LiveGoldenImages returns all images that may still have resources at a provider.
 func (s *Store) LiveGoldenImages(ctx context.Context, provider prego.InfraProviderID) ([]server.GoldenImage, error) {
 	return collect[server.GoldenImage](ctx, s, "live images", sqlLiveImages, provider)
 }
 
 const sqlCurrentImage = `SELECT ` + sqlImageColumns + ` FROM golden_images WHERE provider = $1 AND base_image = $2 AND architecture = $3 AND current`
 
-// CurrentGoldenImage is the verified image that servers are made from; false for none.
+// CurrentGoldenImage returns the verified image for new servers; false for none.
 func (s *Store) CurrentGoldenImage(ctx context.Context, provider prego.InfraProviderID, baseImage, architecture string) (server.GoldenImage, bool, error) {
 	g, err := find[server.GoldenImage](ctx, s.pool, sqlCurrentImage, provider, baseImage, architecture)
 	if err != nil || g == nil {
@@ -89,8 +88,8 @@ const sqlBeginBuilder = `
 UPDATE golden_images SET attempt = $2, server_type = $3, location = $4, message = $5, updated_at = now()
 WHERE image_id = $1 AND status = 'building' AND attempt <= $2 AND provider_image_id IS NULL RETURNING provider`
 
-// BeginBuilder writes that a builder is about to be made, with an intent for each thing
-// that this makes at the provider. ErrSuperseded if the image is not being built.
+// BeginBuilder records that a builder is about to be created, with an intent for each resource of it at the provider.
+// ErrSuperseded if the image is not being built.
 func (s *Store) BeginBuilder(ctx context.Context, imageID prego.ImageID, attempt int, c server.Candidate, intents []server.ResourceIntent) error {
 	return s.inTx(ctx, "begin the builder of "+string(imageID), func(tx pgx.Tx) error {
 		provider, err := value[prego.InfraProviderID](ctx, tx, sqlBeginBuilder, imageID, attempt, c.ServerType, c.Location, "making the builder, "+c.String())
@@ -117,8 +116,7 @@ const sqlReleaseNamed = `
 UPDATE resources SET state = 'released', released_at = now()
 WHERE provider = $1 AND server_id IS NULL AND name = ANY ($2) AND state <> 'released'`
 
-// ReleaseNamed closes the ledger's lines of things of the environment's own that the
-// provider confirmed to be gone.
+// ReleaseNamed closes the ledger's lines of the environment's resources that the provider confirmed to be gone.
 func (s *Store) ReleaseNamed(ctx context.Context, provider prego.InfraProviderID, names []string) error {
 	return s.exec(ctx, fmt.Sprintf("release %v", names), sqlReleaseNamed, provider, names)
 }
@@ -127,8 +125,8 @@ const sqlSnapshotTaken = `
 UPDATE golden_images SET provider_image_id = $2, size_gb = $3, disk_gb = $4, message = 'the snapshot is made', updated_at = now()
 WHERE image_id = $1 AND status = 'building' RETURNING provider`
 
-// SnapshotTaken records the provider's id of an image. The ledger has it also when the
-// row has moved on: it exists and is billed.
+// SnapshotTaken records the provider's id of an image. The ledger also has it when the row has moved on: it exists
+// and is billed.
 func (s *Store) SnapshotTaken(ctx context.Context, provider prego.InfraProviderID, imageID prego.ImageID, name string, h server.SnapshotHandle) error {
 	superseded := false
 	err := s.inTx(ctx, fmt.Sprintf("snapshot of %s", imageID), func(tx pgx.Tx) error {
@@ -151,8 +149,8 @@ WHERE image_id = $1 AND status IN ('building', 'verifying') AND provider_image_i
 	sqlCordonVerifier = `UPDATE servers SET cordoned_at = COALESCE(cordoned_at, now()), closing = true WHERE server_id = $1`
 )
 
-// BeginVerify writes the row of the server that is booted from an image. Nobody ever
-// lands there: it is cordoned from the start.
+// BeginVerify writes the row of the server that boots from an image. It is cordoned from the start, so it never gets
+// tenants or instances.
 func (s *Store) BeginVerify(ctx context.Context, imageID prego.ImageID, r server.CreateRequest) error {
 	hash := r.Hash()
 	return s.inTx(ctx, fmt.Sprintf("verify image %s", imageID), func(tx pgx.Tx) error {
@@ -199,8 +197,7 @@ func (s *Store) FailImage(ctx context.Context, imageID prego.ImageID, reason pre
 	return s.exec(ctx, string("fail image "+imageID), sqlFailImage, imageID, reason, message)
 }
 
-// imageInUse is whether a server is being made from an image. A server that runs needs
-// its image no longer.
+// imageInUse is whether a server is being created from an image. A running server needs its image no longer.
 const imageInUse = `EXISTS (SELECT FROM servers s WHERE s.infra_provider = g.provider AND s.status = 'provisioning' AND s.image = g.provider_image_id)`
 
 const sqlRotateImages = `
@@ -226,7 +223,7 @@ WHERE image_id = $1 AND status IN ('ready', 'failed') AND NOT current AND NOT ` 
 // cancel its run. The current image, and an image in use for a new server, are refused.
 func (s *Store) RequestImageDelete(ctx context.Context, imageID prego.ImageID, by string) (g server.GoldenImage, err error) {
 	err = s.inTx(ctx, fmt.Sprintf("delete image %s", imageID), func(tx pgx.Tx) error {
-		// Held first: a build that ends meanwhile is seen by both statements.
+		// Held first, so that both statements see a build that ends in the meantime.
 		for _, st := range []struct {
 			sql  string
 			args []any
@@ -252,7 +249,7 @@ func (s *Store) RequestImageDelete(ctx context.Context, imageID prego.ImageID, b
 const sqlImageDeleted = `
 UPDATE golden_images SET status = 'deleted', current = false, deleted_at = now(), updated_at = now() WHERE image_id = $1 AND status = 'deleting'`
 
-// ImageIsDeleted is the end of an image's life. The row stays.
+// ImageIsDeleted ends an image's life. The row stays.
 func (s *Store) ImageIsDeleted(ctx context.Context, imageID prego.ImageID) error {
 	return s.exec(ctx, fmt.Sprintf("image %s is deleted", imageID), sqlImageDeleted, imageID)
 }
@@ -270,8 +267,7 @@ WHERE image_id = (SELECT image_id FROM golden_images WHERE provider = $1 AND bas
   AND NOT EXISTS (SELECT FROM golden_images WHERE provider = $1 AND base_image = $2 AND architecture = $3 AND current)`
 )
 
-// ImageLost records that the provider no longer has an image; the newest verified one
-// that is left takes its place.
+// ImageLost records that the provider no longer has an image; the newest remaining verified image takes its place.
 func (s *Store) ImageLost(ctx context.Context, provider prego.InfraProviderID, providerImageID, message string) error {
 	return s.inTx(ctx, fmt.Sprintf("image %s is lost", providerImageID), func(tx pgx.Tx) error {
 		var id, base, architecture string
@@ -295,8 +291,8 @@ func (s *Store) ForgetAttemptImage(ctx context.Context, serverID prego.ServerID,
 
 const sqlIsGolden = `SELECT EXISTS (SELECT FROM golden_images WHERE provider = $1 AND provider_image_id = $2 AND status = 'ready')`
 
-// IsGoldenImage reports whether the provider's id is that of a verified image of ours: a
-// new one is in the provider's catalog only when that is read again.
+// IsGoldenImage reports whether the provider's id is that of a verified image of ours: a new one enters the
+// provider's catalog only when the catalog is read again.
 func (s *Store) IsGoldenImage(ctx context.Context, provider prego.InfraProviderID, providerImageID string) (bool, error) {
 	is, err := value[bool](ctx, s.pool, sqlIsGolden, provider, providerImageID)
 	return is, failed("image "+providerImageID, err)

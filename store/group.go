@@ -19,7 +19,7 @@ const groupColumns = `g.group_id, g.env_id, g.org_id, g.region, g.name, g.spec, 
     g.created_by, g.created_at, g.updated_at, g.deleted_at, g.converged,
     COALESCE((SELECT jsonb_object_agg(state, n) FROM (SELECT state, count(*) AS n FROM instances i WHERE i.group_id = g.group_id AND i.state <> 'stopped' GROUP BY state) s), '{}') AS instances`
 
-// oneGroup runs a statement that answers a group, or CodeGroupNotFound.
+// oneGroup runs a statement that returns a group, or CodeGroupNotFound.
 func oneGroup(ctx context.Context, q querier, sql, id string, args ...any) (g workload.Group, err error) {
 	return get[workload.Group](ctx, q, prego.Errorf(prego.CodeGroupNotFound, "there is no process group %q", id), sql, append([]any{id}, args...)...)
 }
@@ -39,7 +39,7 @@ var groups = listing[workload.Group]{
 	id:      "g.group_id",
 }
 
-// ListGroups is a page of process groups.
+// ListGroups returns a page of process groups.
 func (s *Store) ListGroups(ctx context.Context, q prego.ListQuery) (page []workload.Group, next string, err error) {
 	return groups.page(ctx, s, q)
 }
@@ -124,7 +124,7 @@ type lockedGroup struct {
 	workload.Group
 	overhead int64
 	have     promise
-	// Of the group: a volume has one writer.
+	// The group's volumes: a volume has one writer.
 	volumes, routes int
 }
 
@@ -160,7 +160,7 @@ func (g lockedGroup) promise(replicas int, spec workload.Spec) promise {
 	return p
 }
 
-// grow is what a change of the group takes of its org's quota.
+// grow returns what a change of the group takes of its org's quota.
 func (g lockedGroup) grow(replicas int, spec workload.Spec) []quota.Delta {
 	now, then := promised(g.promise(g.Replicas, g.Spec)), promised(g.promise(replicas, spec))
 	for i := range then {
@@ -173,8 +173,8 @@ func (g lockedGroup) grow(replicas int, spec workload.Spec) []quota.Delta {
 const sqlScaleGroup = `
 UPDATE process_groups SET replicas = $2, wanted = 0, converged = false, next_attempt_at = NULL, refused_usage = NULL, progress_at = now(), updated_at = now() WHERE group_id = $1`
 
-// ScaleGroup sets how many instances a group should have. What it takes more of the
-// org's quota is checked under the org's lock; scaling down never is.
+// ScaleGroup sets how many instances a group should have. Growth is checked against the org's quota under the org's
+// lock; scaling down never is.
 func (s *Store) ScaleGroup(ctx context.Context, id prego.GroupID, replicas int, by string) (g workload.Group, err error) {
 	err = s.inTx(ctx, "scale process group", func(tx pgx.Tx) error {
 		locked, err := lockGroup(ctx, tx, id)
@@ -274,7 +274,7 @@ func (s *Store) GetInstance(ctx context.Context, id string) (workload.Instance, 
 	return get[workload.Instance](ctx, s.pool, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id), sqlGetInstance, id)
 }
 
-// decided is a decision for a column that may be NULL.
+// decided returns a decision for a column that may be NULL.
 func decided(d json.RawMessage) any {
 	if len(d) == 0 {
 		return nil

@@ -11,13 +11,12 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// causeInstances is the cause of actions for instances that wait.
+// causeInstances is the cause of actions for waiting instances.
 const causeInstances = "instances"
 
-// Fleets that may run instances in a region, newest first, as those for tenants are asked.
-// One whose last growth for instances in the region is open, or failed within five minutes,
-// is growing: its servers are waited for, and a provider that has none is not asked at
-// every try.
+// Fleets that may run instances in a region, newest first, in the same order as for tenants. A fleet whose last
+// growth for instances in the region is open, or failed within five minutes, is growing: groups wait for its servers,
+// and a provider without capacity is not asked at every try.
 const sqlInstanceOffers = `
 WITH f AS (` + selectFleets + `)
 SELECT f.fleet_id, COALESCE(f.spec -> 'tags', '[]') AS tags, COALESCE(f.spec ->> 'location', '') AS location, f.workload_memory AS memory_bytes, f.workload_disk AS disk_bytes, f.workload_cpus AS cpus,
@@ -33,8 +32,8 @@ func (s *Store) InstanceOffers(ctx context.Context, region prego.Region) ([]inst
 	return collect[instance.Offer](ctx, s, "fleets for instances", sqlInstanceOffers, region, server.MaxFleetSize)
 }
 
-// GrowForInstances queues an action that adds servers to a fleet in a region. It is the
-// fleet's own: its policies decide, and its workflow carries it out.
+// GrowForInstances queues an action that adds servers to a fleet in a region. It is an ordinary action of the fleet:
+// its policies decide, and its workflow carries it out.
 func (s *Store) GrowForInstances(ctx context.Context, region prego.Region, g instance.Growth) error {
 	inputs, err := json.Marshal(map[string]any{"count": g.Servers, "regions": []prego.Region{region}})
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// The group, deleted ones too: their instances are still to be stopped.
+// The group, even if deleted: its instances must still be stopped.
 const sqlPlanGroup = `
 SELECT g.org_id, g.region, g.replicas, g.deleted_at IS NOT NULL AS deleted, g.release, g.stable_release AS stable, g.deploy_status AS deploy, g.no_surge,
     g.surge_limit, g.rollout_policy AS policy, g.paused_at IS NOT NULL AS paused, g.failures, g.progress_at, g.next_attempt_at AS next, g.status_reason AS reason,
@@ -42,7 +42,7 @@ UPDATE instances SET state = 'draining', healthy = false,
     drain_until = CASE state WHEN 'running' THEN now() + make_interval(secs => (spec ->> 'drain_seconds')::float8) END
 WHERE instance_id = ANY ($1) AND state IN ('booting', 'running')`
 
-// Crashed instances whose places are not to be filled yet.
+// Crashed instances whose places must not be filled yet.
 const sqlPlanBackoff = `
 SELECT count(*)::int AS n, COALESCE(min(retry_at) - $3, '0') AS next FROM instances WHERE group_id = $1 AND release = $2 AND retry_at > $3 AND state = 'stopped'`
 
@@ -82,10 +82,10 @@ type groupRow struct {
 	Now        time.Time
 	late       []string // instances that were not healthy in time, and the reasons that they report
 	lateText   []string
-	watch      time.Duration // until something is late, or to be tried again; 0 for never
+	watch      time.Duration // until something is late or due for a retry; 0 for never
 }
 
-// look makes the group be looked at again after some time.
+// look schedules another look at the group after some time.
 func (g *groupRow) look(after time.Duration) {
 	if after = max(after, time.Millisecond); g.watch == 0 || after < g.watch {
 		g.watch = after
@@ -145,7 +145,7 @@ func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Dura
 		if steps.Next > 0 {
 			g.look(steps.Next)
 		}
-		running := g.Replicas - steps.Want // good enough for the status: what boots is pending below
+		running := g.Replicas - steps.Want // good enough for the status: booting instances are pending below
 		full := steps.Settled && g.Replicas > 0 && !g.Deleted
 		b.Queue(sqlPlannedGroup, id, steps.Want, steps.Surge, steps.Settled, full)
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
@@ -243,8 +243,7 @@ func readGroup(ctx context.Context, tx pgx.Tx, id prego.GroupID) (g groupRow, er
 	return g, err
 }
 
-// fail records that the rollout failed, and goes back to the last good release if it
-// should.
+// fail records that the rollout failed, and goes back to the last good release if it should.
 func (g groupRow) fail(b *pgx.Batch, id prego.GroupID, f instance.FailedRollout) {
 	text := fmt.Sprintf("release %d did not become healthy", f.Release)
 	if f.Reason == workload.ReasonProgressDeadline {
@@ -288,8 +287,8 @@ CROSS JOIN LATERAL (SELECT COALESCE(sum(n), 0)::int AS volumes, COALESCE(jsonb_o
     FROM (SELECT group_id, count(DISTINCT volume_id) AS n FROM volumes_on(s.server_id) x GROUP BY group_id) y) v
 WHERE s.region = $1 AND f.workload_memory_bytes > 0 AND s.status NOT IN ('terminated') ORDER BY s.server_id`
 
-// InstanceServers are the servers of a region that offer room to instances, with how many
-// they run of each of these groups.
+// InstanceServers returns the servers of a region that offer room to instances, with how many they run of each of
+// these groups.
 func (s *Store) InstanceServers(ctx context.Context, region prego.Region, groups []prego.GroupID) ([]instance.Server, error) {
 	return collect[instance.Server](ctx, s, "servers for instances", sqlInstanceServers, region, prego.Strings(groups))
 }
@@ -300,8 +299,8 @@ SELECT org_id, region, replicas, spec, wanted, last_instance AS last,
     (SELECT overhead_bytes_per_instance FROM workload_settings) AS overhead
 FROM process_groups g WHERE group_id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE`
 
-// A server whose state is just being changed is locked: another one is tried. The group's
-// volumes may have changed since the decision.
+// A server whose state is being changed is locked: another one is tried. The group's volumes may have changed since
+// the decision.
 const sqlAllocatingServer = `
 SELECT f.workload_memory_bytes AS memory, f.workload_disk_bytes AS disk FROM servers s JOIN fleets f ON f.fleet_id = s.fleet_id
 WHERE s.server_id = $1 AND s.region = $2 AND s.status = 'active' AND s.agent_status = 'connected' AND s.cordoned_at IS NULL
@@ -349,7 +348,7 @@ UPDATE process_groups SET no_surge = x.extra = 0, surge_limit = x.extra, wanted 
 FROM (SELECT GREATEST(0, count(i.*) - g.replicas)::int AS extra FROM process_groups g LEFT JOIN instances i ON i.group_id = g.group_id AND i.state <> 'stopped' WHERE g.group_id = $1 GROUP BY g.replicas) x
 WHERE group_id = $1 AND wanted > 0`
 
-// refusedAllocation undoes an allocation that was refused, before the refusal is written.
+// refusedAllocation undoes a refused allocation, before the refusal is written.
 type refusedAllocation struct {
 	over  *org.QuotaExceeded
 	surge bool
@@ -357,7 +356,7 @@ type refusedAllocation struct {
 
 func (*refusedAllocation) Error() string { return "refused by the org's quota" }
 
-// The ports of servers at which instances are reached.
+// The ports of servers that reach instances.
 const (
 	firstHostPort = 20_000
 	lastHostPort  = 29_999
@@ -396,7 +395,7 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.Instance
 	if g == nil || g.Wanted == 0 {
 		return workload.InstanceAllocation{Outcome: workload.AllocationVoid}, nil
 	}
-	// The extra instance of a rollout must not take what others were promised.
+	// The extra instance of a rollout must not take capacity promised to others.
 	check := s.takePromised
 	if g.Surge {
 		check = s.takeQuota
@@ -524,8 +523,8 @@ func (s *Store) InstanceStarted(ctx context.Context, id string, within time.Dura
 	return s.changeInstance(ctx, id, sqlInstanceStarted, []any{id, within.Seconds()}, func(pgx.Tx, prego.GroupID) error { return nil })
 }
 
-// An instance that ran for long did not crash in a row with those before it. What follows
-// it starts the later the more have crashed.
+// An instance that ran for long did not crash in a row with its predecessors. Each further crash delays the
+// replacement.
 const sqlFailInstances = `
 UPDATE instances i SET state = 'failed', healthy = false, message = f.message, restarts = CASE WHEN i.running_at < now() - $3::interval THEN 0 ELSE i.restarts END,
     retry_at = now() + LEAST(make_interval(secs => 2 ^ CASE WHEN i.running_at < now() - $3::interval THEN 0 ELSE LEAST(i.restarts, 20) END), $4::interval)
@@ -537,17 +536,16 @@ UPDATE process_groups SET failures = failures + $2, refused_usage = NULL, conver
 WHERE group_id = $1`
 
 const (
-	// maxBackoff bounds how long an instance that crashes again and again is not replaced.
+	// maxBackoff bounds how long the place of a repeatedly crashing instance stays empty.
 	maxBackoff = 5 * time.Minute
-	// crashesForgotten is how long an instance must have run for its crash not to count
-	// as one more in a row.
+	// crashesForgotten is how long an instance must have run for its crash not to count as one more in a row.
 	crashesForgotten = 10 * time.Minute
 	// crashLoop is how many crashes in a row are a crash loop.
 	crashLoop = 3
 )
 
-// failInstances makes instances of a group, whose row is locked, fail. It returns how many
-// of them were of the wanted release, and how many in all.
+// failInstances makes instances of a locked group fail. It returns how many of them were of the wanted release, and
+// how many in all.
 func failInstances(ctx context.Context, tx pgx.Tx, group prego.GroupID, release int, ids, messages []string) (ofRelease, all int, err error) {
 	failed, err := many[struct{ Release, Crashes int }](ctx, tx, sqlFailInstances, ids, messages, crashesForgotten, maxBackoff)
 	if err != nil || len(failed) == 0 {
@@ -595,8 +593,7 @@ func (s *Store) InstanceStopped(ctx context.Context, id string) (ok bool, err er
 	return s.changeInstance(ctx, id, sqlInstanceStopped, []any{id}, func(pgx.Tx, prego.GroupID) error { return nil })
 }
 
-// changeInstance changes an instance under its group's lock, as plans do, and the group
-// with it.
+// changeInstance changes an instance and its group under the group's lock, as plans do.
 func (s *Store) changeInstance(ctx context.Context, id, sql string, args []any, then func(tx pgx.Tx, group prego.GroupID) error) (ok bool, err error) {
 	err = s.inTx(ctx, "instance "+id, func(tx pgx.Tx) error {
 		group, _, err := holdGroup(ctx, tx, id)
@@ -618,12 +615,12 @@ SELECT group_id, org_id FROM (
     FROM process_groups WHERE region = $1 AND wanted > 0 AND deleted_at IS NULL) w
 ORDER BY turn, waiting_since, group_id LIMIT 200`
 
-// WaitingGroups are the groups that wait for capacity in a region, in their order.
+// WaitingGroups returns the groups that wait for capacity in a region, in their order.
 func (s *Store) WaitingGroups(ctx context.Context, region prego.Region) ([]workload.GroupRef, error) {
 	return collect[workload.GroupRef](ctx, s, "waiting process groups", sqlWaitingGroups, region)
 }
 
-// The order is random, so that every group is looked at eventually.
+// The order is random, so that every group is checked eventually.
 const sqlOpenGroups = `
 SELECT group_id, org_id FROM process_groups WHERE NOT converged AND updated_at < now() - make_interval(secs => $1) ORDER BY random() LIMIT 200`
 
@@ -659,7 +656,7 @@ func (s *Store) FindGroupWork(ctx context.Context, quiet time.Duration) (w workl
 
 const sqlInstancesOn = `SELECT ` + instanceColumns + ` FROM instances i WHERE i.server_id = $1 AND i.state <> 'stopped' ORDER BY i.instance_id`
 
-// InstancesOn are the instances on a server that are not stopped.
+// InstancesOn returns the instances on a server that are not stopped.
 func (s *Store) InstancesOn(ctx context.Context, serverID prego.ServerID) ([]workload.Instance, error) {
 	return collect[workload.Instance](ctx, s, string("instances on "+serverID), sqlInstancesOn, serverID)
 }

@@ -52,8 +52,8 @@ func (s *Store) testGroup(t require.TestingT, n int, org string, replicas int, s
 	return id, err
 }
 
-// turn plans a group, allocates what it wants, and makes all of it running and
-// stopped: a whole round without containers.
+// turn plans a group, allocates what it wants, and makes all of it running and stopped: a whole round without
+// containers.
 func (s *Store) turn(ctx context.Context, id prego.GroupID) (outcomes []workload.AllocationOutcome, err error) {
 	p, err := s.PlanGroup(ctx, id, time.Second)
 	if err != nil {
@@ -104,8 +104,8 @@ func (s *Store) usage(t require.TestingT, org string) (usage, promised map[quota
 	return usage, promised
 }
 
-// TestGroupsAgreeWithAModel runs random changes of groups against a plain model of what
-// is promised: accepted and refused alike, and the views agree after each.
+// TestGroupsAgreeWithAModel runs random changes of groups against a plain model of promises: both accept and refuse
+// the same changes, and the views agree after each.
 func TestGroupsAgreeWithAModel(t *testing.T) {
 	t.Parallel()
 	base := groupBundle(t)
@@ -297,7 +297,7 @@ func TestDemandIsServedByOrgInTurn(t *testing.T) {
 	_, err = s.pool.Exec(ctx, `UPDATE instances SET state = 'stopped' WHERE instance_id = $1`, first)
 	require.NoError(t, err)
 	require.Contains(t, order(), ids[0])
-	// The server is looked at again under its lock.
+	// The server is checked again under its lock.
 	_, err = s.pool.Exec(ctx, `UPDATE servers SET cordoned_at = now()`)
 	require.NoError(t, err)
 	got, err = s.Allocate(ctx, workload.InstancePlace{GroupID: prego.GroupID(ids[2]), ServerID: "node-1"}, time.Hour)
@@ -329,7 +329,7 @@ func TestADeployThatNeedsMoreIsPromised(t *testing.T) {
 	var over *org.QuotaExceeded
 	require.True(t, errors.As(err, &over), "%v", err)
 	require.Equal(t, float64(2<<20), over.RequestedDelta)
-	// Who looks sees what the refusal counted.
+	// Readers see the counts that the refusal was based on.
 	quotas, err := s.OrgQuotas(ctx, "acme")
 	require.NoError(t, err)
 	memory := quotas[1]
@@ -344,8 +344,8 @@ func TestADeployThatNeedsMoreIsPromised(t *testing.T) {
 	require.Equal(t, workload.DeployDrainingFirst, g.DeployStatus)
 }
 
-// TestDiskIsAHardLimit allocates on a server that offers disk for two instances, and on
-// what a third one leaves behind.
+// TestDiskIsAHardLimit allocates on a server that offers disk for two instances, and on the space that a third one
+// frees.
 func TestDiskIsAHardLimit(t *testing.T) {
 	t.Parallel()
 	s := groupBundle(t)
@@ -382,7 +382,7 @@ func TestDiskIsAHardLimit(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, workload.Allocated, got.Outcome)
 
-	// Who requests no disk needs none.
+	// Groups that request no disk need none.
 	plain, err := s.testGroup(t, 2, "acme", 1, specOf(16))
 	require.NoError(t, err)
 	_, err = s.turn(ctx, prego.GroupID(plain))

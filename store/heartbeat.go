@@ -9,12 +9,10 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// One statement for a whole batch. Rows are locked in the order of their ids, so
-// that two gateways never wait for each other in a circle. Only the key that the
-// server is bound to counts. An agent that was silent is connected again, and so
-// is its server when silence was all that was wrong with it. Tags that are not the
-// row's are noted; placement goes by the row. They hold no spaces, so that one joins
-// them.
+// One statement for a whole batch. Rows are locked in the order of their ids, so that two gateways never deadlock.
+// Only the key bound to the server counts. An agent that was silent is connected again, as is its server if silence
+// was its only failure. Tags that differ from the row's are noted; placement uses the row. They hold no spaces, so
+// that a space joins them.
 const sqlFlushHeartbeats = `
 WITH incoming AS (
     SELECT * FROM unnest($1::text[], $2::bytea[], $3::text[], $4::text[], $5::float8[], $6::float8[], $7::float8[], $8::text[], $9::text[],
@@ -81,9 +79,8 @@ WITH incoming AS (
 )
 SELECT server_id, status, attempt FROM updated`
 
-// FlushHeartbeats writes a batch; of several by one server the last counts.
-// Servers that are missing from the outcomes are unknown, revoked, or bound to
-// another key.
+// FlushHeartbeats writes a batch; of several by one server the last counts. Servers missing from the outcomes are
+// unknown, revoked, or bound to another key.
 func (s *Store) FlushHeartbeats(ctx context.Context, batch []server.Heartbeat) ([]server.HeartbeatOutcome, error) {
 	last := make(map[string]int, len(batch))
 	for i, h := range batch {

@@ -19,7 +19,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// agentServer is a server whose agent "key-<id>" was last heard of some time ago.
+// agentServer is a server whose agent "key-<id>" last reported some time ago.
 func agentServer(t testing.TB, s *Store, id, status string, agent server.AgentStatus, silent time.Duration) {
 	t.Helper()
 	insertServer(t, s, id, status)
@@ -334,8 +334,8 @@ func TestTheSnapshotFollowsMeasures(t *testing.T) {
 	}
 }
 
-// flushPlan is what Postgres did in one flush of n heartbeats on a connection that has had
-// ten before it: the most rows that any part of the plan has looked at.
+// flushPlan returns the most rows that any part of the plan has read, in one flush of n heartbeats on a connection
+// that has had ten before it.
 func flushPlan(t *testing.T, s *Store, sql, mode string, n int) (most float64) {
 	t.Helper()
 	ctx := context.Background()
@@ -385,9 +385,8 @@ func flushPlan(t *testing.T, s *Store, sql, mode string, n int) (most float64) {
 	return most
 }
 
-// TestAFlushCostsWhatItsServersDo, also with the plan that Postgres keeps from the sixth
-// time on, which knows nothing of how many there are: each row is looked at a few times, and
-// not once for each other one.
+// TestAFlushCostsWhatItsServersDo, also with the plan that Postgres keeps from the sixth time on, which knows no row
+// counts: each row is read a few times, and not once for each other row.
 func TestAFlushCostsWhatItsServersDo(t *testing.T) {
 	t.Parallel()
 	s := New(pgtest.Pool(t))
@@ -395,7 +394,7 @@ func TestAFlushCostsWhatItsServersDo(t *testing.T) {
 	exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, agent_status, agent_key_sha256)
 		SELECT 's-' || i, '', 'app', 'eu', 'hetzner', '{}', 'active', 'w', 'test', 'connected', sha256(convert_to('key-s-' || i, 'UTF8')) FROM generate_series(0, 4 * $1::int) i`, n)
 	exec(t, s, `ANALYZE servers`)
-	// Whatever Postgres thinks of joins: rows are found by an index.
+	// Whichever join Postgres chooses, rows are found by an index.
 	const generic, worst = `SET plan_cache_mode = force_generic_plan`, `SET plan_cache_mode = force_generic_plan; SET enable_hashjoin = off; SET enable_mergejoin = off`
 	for _, mode := range []string{`SET plan_cache_mode = auto`, generic, worst} {
 		most := flushPlan(t, s, sqlFlushHeartbeats, mode, n)
@@ -434,5 +433,5 @@ func TestAnAddressThatDiffersIsNoted(t *testing.T) {
 	require.Equal(t, []string{"private_address_agrees", "private_address_differs"}, stepsOf(t, s, "a"))
 	srv, err := s.GetServer(ctx, "a")
 	require.NoError(t, err)
-	require.Equal(t, "10.64.0.2", srv.PrivateAddress, "the provider's word counts")
+	require.Equal(t, "10.64.0.2", srv.PrivateAddress, "the provider's address counts")
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// A tenant's site has two names until it is finished, and is on two servers while it moves.
+// A tenant's site has two names until it is finished, and is on two servers during a move.
 const sqlHostSites = `
 SELECT s.server_id, s.host, COALESCE((SELECT jsonb_agg(jsonb_build_object('site', x.site, 'tenant_id', x.tenant_id, 'state', x.state, 'finished', x.finished) ORDER BY x.site) FROM (
     SELECT t.site, t.tenant_id, t.state, t.state <> 'failed' AND NOT EXISTS (SELECT FROM tenant_moves m WHERE m.tenant_id = t.tenant_id AND m.finished_at IS NULL) AS finished
@@ -20,7 +20,7 @@ SELECT s.server_id, s.host, COALESCE((SELECT jsonb_agg(jsonb_build_object('site'
 ) x), '[]') AS sites
 FROM servers s WHERE s.status = 'active' AND s.role IN ('app', 'node') ORDER BY s.server_id`
 
-// HostSites are the sites that may be on active servers; domain is that of tenants' sites.
+// HostSites returns the sites that may be on active servers; domain is that of tenants' sites.
 func (s *Store) HostSites(ctx context.Context, domain string) ([]tenant.HostSites, error) {
 	return collect[tenant.HostSites](ctx, s, "sites of hosts", sqlHostSites, domain)
 }

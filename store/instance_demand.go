@@ -13,7 +13,7 @@ const (
 	// groupsOfAnOrg bounds how many waiting groups of an org one pass considers; the next pass continues with the
 	// groups tried longest ago.
 	groupsOfAnOrg = 25
-	// waitingGroups bounds how many groups one pass looks at altogether.
+	// waitingGroups bounds how many groups one pass considers altogether.
 	waitingGroups = 2000
 	// unitsOfAGroup bounds how many instances of a group one pass places.
 	unitsOfAGroup = 50

@@ -12,7 +12,7 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// waitingOrgs are orgs that want an instance each, the first one for the longest time.
+// waitingOrgs are orgs that want an instance each, the first for the longest time.
 func waitingOrgs(t *testing.T, s *Store, from, n int) {
 	t.Helper()
 	exec(t, s, `INSERT INTO orgs (org_id, tier, created_by) SELECT 'w' || n, 'paid', 'test' FROM generate_series($1::int, $2) n`, from, from+n-1)
@@ -46,7 +46,7 @@ func TestThe501stOrgIsTriedAtOnce(t *testing.T) {
 	exec(t, s, `UPDATE process_groups SET retry_at = now() + interval '1 hour' WHERE tries > 0`)
 	waitingOrgs(t, s, 700, 1)
 	next := demand(500)
-	require.Equal(t, prego.GroupID("g00500"), next[0], "who was refused waits")
+	require.Equal(t, prego.GroupID("g00500"), next[0], "a refused group waits")
 	require.Contains(t, next[:201], prego.GroupID("g00700"), "the last org has its first try after all others, before any second try")
 	require.NotContains(t, next, prego.GroupID("g00000"))
 

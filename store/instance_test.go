@@ -39,12 +39,12 @@ func TestAStartedInstanceIsWatched(t *testing.T) {
 	require.True(t, ok)
 	ok, err = s.InstanceStarted(ctx, id, time.Minute)
 	require.NoError(t, err)
-	require.False(t, ok, "a start that is repeated gives it no more time")
+	require.False(t, ok, "a repeated start gives it no more time")
 	p, err = s.PlanGroup(ctx, group, time.Hour)
 	require.NoError(t, err)
 	require.Empty(t, p.Boot)
 	require.False(t, p.Settled)
-	require.InDelta(t, time.Minute, p.Wait, float64(10*time.Second), "it is looked at when its time is over")
+	require.InDelta(t, time.Minute, p.Wait, float64(10*time.Second), "it is checked at its deadline")
 
 	_, err = s.pool.Exec(ctx, `UPDATE instances SET healthy_by = now(), message = 'its health check ended with 1' WHERE instance_id = $1`, id)
 	require.NoError(t, err)
@@ -81,8 +81,7 @@ func (s *Store) instanceState(t *testing.T, id string) string {
 	return string(i.State) + "|" + i.Message
 }
 
-// TestReportsEndWithTheirServer: of a server that is terminated no position in its stream is
-// kept, and none comes back.
+// TestReportsEndWithTheirServer: a terminated server's stream position is deleted, and does not return.
 func TestReportsEndWithTheirServer(t *testing.T) {
 	t.Parallel()
 	s := groupBundle(t)
@@ -130,7 +129,7 @@ func TestReportsOfContainers(t *testing.T) {
 	require.Empty(t, tell("a", 2, false, ended), "a late report")
 	require.Equal(t, []prego.ServerID{"node-1"}, tell("b", 2, false, ended).Resync)
 	require.Equal(t, "running|", s.instanceState(t, id))
-	require.Empty(t, tell("b", 1, true), "it has become healthy so lately that this may be older")
+	require.Empty(t, tell("b", 1, true), "it became healthy so recently that the report may be older")
 	_, err = s.pool.Exec(ctx, `UPDATE instances SET running_at = now() - interval '2 minutes'`)
 	require.NoError(t, err)
 	require.Empty(t, tell("c", 1, true, healthy))

@@ -99,7 +99,7 @@ func (s *Store) EnableIPv4(ctx context.Context, envID prego.EnvID, id, environme
 
 const sqlIPv4Routes = `SELECT count(*) FROM routes WHERE env_id = $1 AND listener_scope = 'env_v4' AND deleted_at IS NULL`
 
-// DisableIPv4 asks for the address to be given back.
+// DisableIPv4 requests the release of the address.
 func (s *Store) DisableIPv4(ctx context.Context, envID prego.EnvID, by string) (out workload.IPv4Allocation, err error) {
 	err = s.inEnv(ctx, "disable ipv4", envID, func(tx pgx.Tx, orgID prego.OrgID, _ prego.Region) error {
 		out, err = oneIPv4(ctx, tx, sqlHoldEnvIPv4, envID)
@@ -157,7 +157,7 @@ const sqlIPv4Waits = `
 UPDATE ipv4_allocations SET status = CASE WHEN $4 THEN 'failed' ELSE status END, reason = $2, message = $3
 WHERE allocation_id = $1 AND deleted_at IS NULL AND status = 'pending'`
 
-// IPv4Waits records why the address is not there yet or, when failed, will not be.
+// IPv4Waits records why the address is not there yet or, if failed, never will be.
 func (s *Store) IPv4Waits(ctx context.Context, id string, reason prego.Reason, message string, failed bool) error {
 	return s.exec(ctx, fmt.Sprintf("ipv4 %s waits", id), sqlIPv4Waits, id, reason, prego.Redact(message), failed)
 }
@@ -168,12 +168,12 @@ const (
 	sqlIPv4Gone       = `UPDATE ipv4_allocations SET deleted_at = now() WHERE allocation_id = $1 AND deleted_at IS NULL`
 )
 
-// ReleasingNamed writes into the ledger that something is about to be deleted.
+// ReleasingNamed records in the ledger that a resource is about to be deleted.
 func (s *Store) ReleasingNamed(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name string) error {
 	return s.exec(ctx, fmt.Sprintf("release %s %s", kind, name), sqlReleasingNamed, provider, kind, name)
 }
 
-// recordGone records in a row and the ledger that the provider no longer has something.
+// recordGone records in a row and the ledger that the provider no longer has a resource.
 func (s *Store) recordGone(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name, sql, id string) error {
 	return s.inTx(ctx, fmt.Sprintf("released %s %s", kind, name), func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlReleasedNamed, provider, kind, name); err != nil {
