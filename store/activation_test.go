@@ -46,9 +46,9 @@ func TestActivationStats(t *testing.T) {
 	}, got)
 }
 
-// TestServerThatAwaitsTheProvider: the row has the last cause and the timeline has each pause once. A server deleted
+// TestServerAwaitsProvider: the row has the last cause and the timeline has each pause once. A server deleted
 // in the meantime stops waiting.
-func TestServerThatAwaitsTheProvider(t *testing.T) {
+func TestServerAwaitsProvider(t *testing.T) {
 	t.Parallel()
 	s, ctx := New(pgtest.Pool(t)), context.Background()
 	exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, generation)

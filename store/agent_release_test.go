@@ -25,9 +25,9 @@ func signedAgent(t *testing.T, version string, serial int64, rings ...server.Rel
 	return r, said
 }
 
-// TestAReleaseOfTheAgentStops: a release is offered ring by ring, to as many servers as allowed. A host that rolls
+// TestFailedAgentReleaseStops: a release is offered ring by ring, to as many servers as allowed. A host that rolls
 // back stops it, and offers not yet taken are withdrawn. Resumed, it continues without that host.
-func TestAReleaseOfTheAgentStops(t *testing.T) {
+func TestFailedAgentReleaseStops(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)

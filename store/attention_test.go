@@ -179,9 +179,9 @@ func runEach(t *testing.T, db interface {
 	}
 }
 
-// TestAGroupIsUnschedulableSinceItFirstWas although its quota is requested repeatedly, and although the missing
+// TestUnschedulableGroupKeepsItsStart although its quota is requested repeatedly, and although the missing
 // resource changes.
-func TestAGroupIsUnschedulableSinceItFirstWas(t *testing.T) {
+func TestUnschedulableGroupKeepsItsStart(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
@@ -201,9 +201,9 @@ func TestAGroupIsUnschedulableSinceItFirstWas(t *testing.T) {
 	require.True(t, since(`status = 'pending'`).After(first))
 }
 
-// TestRowsSayWhatNeedsAttention creates each state of rows, and finds exactly that; and nothing in a healthy
+// TestAttentionFindsEachKind creates each state of rows, and finds exactly that; and nothing in a healthy
 // installation.
-func TestRowsSayWhatNeedsAttention(t *testing.T) {
+func TestAttentionFindsEachKind(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
@@ -263,8 +263,8 @@ func TestRowsSayWhatNeedsAttention(t *testing.T) {
 	}
 }
 
-// TestOnlyAnEmptyServerIsProposedForDestruction: rows show whether a failed or stuck server may hold data.
-func TestOnlyAnEmptyServerIsProposedForDestruction(t *testing.T) {
+// TestOnlyEmptyServersAreProposedForDeletion: rows show whether a failed or stuck server may hold data.
+func TestOnlyEmptyServersAreProposedForDeletion(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := groupBundle(t)
@@ -306,7 +306,7 @@ func TestOnlyAnEmptyServerIsProposedForDestruction(t *testing.T) {
 	}
 }
 
-func TestTheWholeListIsOfOneMoment(t *testing.T) {
+func TestAttentionReadsOneSnapshot(t *testing.T) {
 	t.Parallel()
 	s := tenantStore(t)
 	exec(t, s, `INSERT INTO reconcile_runs (started_at, finished_at, findings) VALUES (now() - interval '2 minutes', now(), '{"breaker_hit": true}'), (now(), now(), '{"breaker_hit": true}')`)

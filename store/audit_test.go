@@ -157,9 +157,9 @@ func TestVerifyFindsDamage(t *testing.T) {
 	}
 }
 
-// TestTheAuditIsOnlyAppendedTo: triggers stop the owner and missing privileges stop a separate role. That role needs
+// TestAuditIsAppendOnly: triggers stop the owner and missing privileges stop a separate role. That role needs
 // none: its changes have entries, and these are sealed and pruned as usual.
-func TestTheAuditIsOnlyAppendedTo(t *testing.T) {
+func TestAuditIsAppendOnly(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	s := audited(t, 3)
@@ -223,7 +223,7 @@ func TestTheAuditIsOnlyAppendedTo(t *testing.T) {
 	require.Equal(t, 3, count(t, s, `audit_entries WHERE id LIKE 'org-%' AND verb = 'create'`), "thirty days are kept for every caller")
 }
 
-// TestPruningLeavesACheckpoint that has an entry and starts the verification of the chain.
+// TestPruningLeavesACheckpoint with an entry, and verification of the chain starts there.
 func TestPruningLeavesACheckpoint(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -348,8 +348,8 @@ func TestEntriesAreSealedOnceInOrder(t *testing.T) {
 	require.EqualValues(t, 81, *last[0].Seq)
 }
 
-// TestWhoAsksReachesEveryStatement on its way through the pool, and no other statement.
-func TestWhoAsksReachesEveryStatement(t *testing.T) {
+// TestCallerReachesEveryStatement on its way through the pool, and no other statement.
+func TestCallerReachesEveryStatement(t *testing.T) {
 	t.Parallel()
 	s := New(pgtest.Pool(t))
 	ctx := ada(t.Context(), "r-1")

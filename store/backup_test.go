@@ -62,8 +62,8 @@ func TestBackupsBeginInTurn(t *testing.T) {
 	require.Equal(t, prego.IDs[prego.BackupID]([]string{"bak-4"}), began)
 }
 
-// TestABackupsLife takes each step once, however often it is repeated.
-func TestABackupsLife(t *testing.T) {
+// TestBackupLifecycle takes each step once, however often it is repeated.
+func TestBackupLifecycle(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 2), context.Background()
 	first, err := s.RequestBackup(ctx, asked(0, tenant.BackupManual))
@@ -260,8 +260,8 @@ func TestBackupsAreDueOnce(t *testing.T) {
 	require.Equal(t, []tenant.BackupLeft{{BackupID: "bak-2", TenantID: "t-0", State: tenant.BackupFailed}}, left)
 }
 
-// TestAPolicysChangesAreKept with their authors and the previous policies.
-func TestAPolicysChangesAreKept(t *testing.T) {
+// TestPolicyChangesAreKept with their authors and the previous policies.
+func TestPolicyChangesAreKept(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 1), context.Background()
 	p := tenant.BackupPolicy{TenantID: "t-0", Schedule: "0 3 * * *", Spread: time.Hour, Retention: tenant.Retention{Daily: 2, Monthly: 1}}
@@ -295,8 +295,8 @@ func TestAPolicysChangesAreKept(t *testing.T) {
 	require.Equal(t, prego.CodeTenantNotFound, prego.CodeOf(s.PutBackupPolicy(ctx, tenant.BackupPolicy{TenantID: "t-9", Retention: tenant.Retention{Daily: 1}}, "ann")))
 }
 
-// TestAHeldTenantLosesNoBackup to retention, to a request or to its end.
-func TestAHeldTenantLosesNoBackup(t *testing.T) {
+// TestHeldTenantLosesNoBackup to retention, to a request or to its end.
+func TestHeldTenantLosesNoBackup(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 1), context.Background()
 	_, err := s.RequestBackup(ctx, asked(0, tenant.BackupManual))
@@ -329,9 +329,9 @@ func TestAHeldTenantLosesNoBackup(t *testing.T) {
 
 const storedNow = `UPDATE backups SET state = 'stored', taken_at = now(), sealed_identity = 'x', bytes = 600, sha256 = 'x', plain_sha256 = 'x', manifest_sha256 = 'x'`
 
-// TestBytesOfBackupsAreLimited: a request above the limit is refused; a backup by schedule, or before data is
+// TestBackupBytesAreLimited: a request above the limit is refused; a backup by schedule, or before data is
 // deleted, is made.
-func TestBytesOfBackupsAreLimited(t *testing.T) {
+func TestBackupBytesAreLimited(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 2), context.Background()
 	orgID, err := value[prego.OrgID](ctx, s.pool, `SELECT org_id FROM tenants WHERE tenant_id = 't-0'`)
@@ -383,8 +383,8 @@ func TestBytesOfBackupsAreLimited(t *testing.T) {
 	require.Equal(t, prego.CodeNotFound, prego.CodeOf(s.SetBackupLimit(ctx, "nobody", nil, "", "ann")))
 }
 
-// TestAnOrgIsToldWhenItsLimitIsReached once, by the backup that reached it.
-func TestAnOrgIsToldWhenItsLimitIsReached(t *testing.T) {
+// TestReachedBackupLimitIsReported once, by the backup that reached it.
+func TestReachedBackupLimitIsReported(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 2), context.Background()
 	orgID, err := value[prego.OrgID](ctx, s.pool, `SELECT org_id FROM tenants WHERE tenant_id = 't-0'`)
@@ -406,9 +406,9 @@ func TestAnOrgIsToldWhenItsLimitIsReached(t *testing.T) {
 	}
 }
 
-// TestAHostsClockIsWrong: an impossible time is ignored and reported. Otherwise an old backup would count as the
+// TestWrongHostClockIsIgnored: an impossible time is ignored and reported. Otherwise an old backup would count as the
 // newest, be kept instead of it, and be restored.
-func TestAHostsClockIsWrong(t *testing.T) {
+func TestWrongHostClockIsIgnored(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 1), context.Background()
 	for i, off := range []time.Duration{0, 10 * time.Minute, -10 * time.Minute, 24 * time.Hour, -24 * time.Hour} {

@@ -216,9 +216,9 @@ SELECT 'tok-' || n, 's-' || n, 1, sha256(convert_to('raw-s-' || n, 'UTF8')), 'ag
 	require.Positive(t, caught, "the race does not catch the mutant that reads before it writes")
 }
 
-// TestConsumeLosesToARowThatMovesOn holds the server's row while a handshake is between its two updates: the host of
+// TestConsumeLosesToNewerAttempt holds the server's row while a handshake is between its two updates: the host of
 // an abandoned attempt must not be bound to the next one.
-func TestConsumeLosesToARowThatMovesOn(t *testing.T) {
+func TestConsumeLosesToNewerAttempt(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for name, move := range map[string]string{
@@ -255,9 +255,9 @@ FROM servers WHERE server_id = 'app-1'`).Scan(&untouched))
 	}
 }
 
-// TestAHostThatIsFasterThanItsRecordTriesAgain: the address of a server is recorded while its first handshake is
-// refused for lack of it. A host gives up its token when told that its bootstrap is over.
-func TestAHostThatIsFasterThanItsRecordTriesAgain(t *testing.T) {
+// TestEarlyHandshakeIsRetried: the address of a server is recorded while its first handshake is refused for lack of it.
+// A host gives up its token when told that its bootstrap is over.
+func TestEarlyHandshakeIsRetried(t *testing.T) {
 	t.Parallel()
 	s := New(pgtest.Pool(t))
 	bootingServer(t, s, "app-1", time.Minute)

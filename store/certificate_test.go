@@ -171,9 +171,9 @@ func TestServedCertificates(t *testing.T) {
 	require.Empty(t, names("x.sites.example.com"))
 }
 
-// TestABudgetIsTakenWhole: racers never take more than there is, and a racer that can't take from all buckets takes
+// TestBudgetIsTakenWhole: racers never take more than there is, and a racer that can't take from all buckets takes
 // from none.
-func TestABudgetIsTakenWhole(t *testing.T) {
+func TestBudgetIsTakenWhole(t *testing.T) {
 	t.Parallel()
 	b := certificatesIn(t)
 	limits := tenant.IssueLimits{Orders: tenant.IssueLimit{Most: 100, Per: time.Hour}, Domain: tenant.IssueLimit{Most: 5, Per: 7 * 24 * time.Hour}}
@@ -209,8 +209,8 @@ func TestABudgetIsTakenWhole(t *testing.T) {
 	require.InDelta(t, 95, left, 0.5, "a refusal by the domain's bucket takes no order")
 }
 
-// TestAFailureCountsOnce: the step may run twice, and a certificate whose renewal was requested since is not delayed.
-func TestAFailureCountsOnce(t *testing.T) {
+// TestIssueFailureCountsOnce: the step may run twice, and a certificate whose renewal was requested since is not delayed.
+func TestIssueFailureCountsOnce(t *testing.T) {
 	t.Parallel()
 	b := certificatesIn(t)
 	_, err := b.WantCertificates(t.Context(), []tenant.CertificateWant{tenant.HostCertificate("www.example.org", nil, nil)}, "a")
@@ -238,8 +238,8 @@ func TestAFailureCountsOnce(t *testing.T) {
 	require.Equal(t, prego.CodeCertificateNotFound, prego.CodeOf(err))
 }
 
-// TestANameIsNotForgotten: a noted name that changes again is checked after the change, not right before.
-func TestANameIsNotForgotten(t *testing.T) {
+// TestChangedNameIsCheckedAgain: a noted name that changes again is checked after the change, not right before.
+func TestChangedNameIsCheckedAgain(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	b := certificatesIn(t)

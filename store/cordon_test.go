@@ -13,8 +13,8 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// TestACordonClosesAServerToTenants in the snapshot, in the transaction that reserves, and in the count of capacity.
-func TestACordonClosesAServerToTenants(t *testing.T) {
+// TestCordonClosesServerToTenants in the snapshot, in the transaction that reserves, and in the count of capacity.
+func TestCordonClosesServerToTenants(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
@@ -87,7 +87,7 @@ func TestACordonClosesAServerToTenants(t *testing.T) {
 	require.Equal(t, tenant.ReservePlaced, out.Outcome)
 }
 
-func TestCordonsAreToldOnceAndRefusedTooLate(t *testing.T) {
+func TestCordonsAreReportedOnceAndRefusedTooLate(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := groupBundle(t)
@@ -165,7 +165,7 @@ func TestOperatorsAndTheControlPlaneCloseAServerIndependently(t *testing.T) {
 	require.False(t, closed)
 }
 
-func TestACordonedServerTakesNoInstance(t *testing.T) {
+func TestCordonedServerTakesNoInstance(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := groupBundle(t)

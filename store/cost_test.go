@@ -36,9 +36,9 @@ func costWorld(t *testing.T) *Store {
 	return s
 }
 
-// TestAMonthIsCountedExactly: servers come and go, prices change, the worker is away for three days, and each count
+// TestMonthIsCountedExactly: servers come and go, prices change, the worker is away for three days, and each count
 // is made twice. The sum is exact to the millionth.
-func TestAMonthIsCountedExactly(t *testing.T) {
+func TestMonthIsCountedExactly(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := costWorld(t)
@@ -130,9 +130,9 @@ func TestAMonthIsCountedExactly(t *testing.T) {
 	check()
 }
 
-// TestThePriceListIsKeptOverTime: reading the same list again adds nothing, and a changed price ends when the next
+// TestPriceHistoryIsKept: reading the same list again adds nothing, and a changed price ends when the next
 // begins.
-func TestThePriceListIsKeptOverTime(t *testing.T) {
+func TestPriceHistoryIsKept(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
@@ -160,9 +160,9 @@ func TestThePriceListIsKeptOverTime(t *testing.T) {
 	require.Equal(t, 1, count("kind = 'server' AND valid_to IS NULL"), "earlier resources still cost")
 }
 
-// TestTheLedgerSaysWhoseThingsAre: each kind of resource with its owner and price, and those without a row, by
+// TestLedgerNamesOwners: each kind of resource with its owner and price, and those without a row, by
 // filters.
-func TestTheLedgerSaysWhoseThingsAre(t *testing.T) {
+func TestLedgerNamesOwners(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := costWorld(t)

@@ -69,9 +69,9 @@ const sqlSharedAlone = `(
 		i.server_id = s.server_id AND s.dedicated_for_tenant_id = a.tenant_id OR i.server_id = d.server_id AND d.dedicated_for_tenant_id = a.tenant_id
 		OR i.server_id = r.server_id AND r.dedicated_for_tenant_id = a.tenant_id))) x`
 
-// TestATenantAloneAndInstancesRace lets a tenant that needs dedicated servers and an instance take the same servers
+// TestDedicatedTenantAndInstancesRace lets a tenant that needs dedicated servers and an instance take the same servers
 // at the same moment: at most one of them gets them.
-func TestATenantAloneAndInstancesRace(t *testing.T) {
+func TestDedicatedTenantAndInstancesRace(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := sharingBundle(t)
@@ -118,8 +118,8 @@ func TestATenantAloneAndInstancesRace(t *testing.T) {
 	require.Positive(t, instances)
 }
 
-// TestWhatIsATenantsAloneIsTakenByNobody tries each way to take a dedicated server.
-func TestWhatIsATenantsAloneIsTakenByNobody(t *testing.T) {
+// TestDedicatedServersAreNotShared tries each way to take a dedicated server.
+func TestDedicatedServersAreNotShared(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for name, tc := range map[string]struct {
@@ -199,8 +199,9 @@ func TestWhatIsATenantsAloneIsTakenByNobody(t *testing.T) {
 	}
 }
 
-// TestAloneMeansEmpty offers a dedicated tenant servers where an instance runs, drains or failed, or others live.
-func TestAloneMeansEmpty(t *testing.T) {
+// TestDedicationNeedsEmptyServers: servers with other tenants, or with an instance that runs, drains or failed, do not
+// qualify.
+func TestDedicationNeedsEmptyServers(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := sharingBundle(t)
@@ -255,8 +256,8 @@ func TestAloneMeansEmpty(t *testing.T) {
 	require.Zero(t, count(t, s, `servers WHERE dedicated_for_tenant_id IS NOT NULL`)+count(t, s, `db_shards WHERE dedicated_for_tenant_id IS NOT NULL`))
 }
 
-// TestInstancesLeaveWhatBecameATenantsAlone: instances from before they were kept off.
-func TestInstancesLeaveWhatBecameATenantsAlone(t *testing.T) {
+// TestInstancesLeaveDedicatedServers that they were placed on before dedication kept them off.
+func TestInstancesLeaveDedicatedServers(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := sharingBundle(t)
@@ -274,9 +275,9 @@ func TestInstancesLeaveWhatBecameATenantsAlone(t *testing.T) {
 	require.Equal(t, 1, count(t, s, `process_groups WHERE wanted = 1`), "another comes in its place")
 }
 
-// TestTheSnapshotSeesInstancesComeAndGo: the first and the last instance of a server change what the server is to a
+// TestSnapshotFollowsInstances: the first and the last instance of a server change what the server is to a
 // tenant that needs a dedicated one, as do those of a shard's server.
-func TestTheSnapshotSeesInstancesComeAndGo(t *testing.T) {
+func TestSnapshotFollowsInstances(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := sharingBundle(t)
@@ -312,8 +313,8 @@ func TestTheSnapshotSeesInstancesComeAndGo(t *testing.T) {
 	}
 }
 
-// TestAFleetThatServesNoTenantsGetsNone in the snapshot, in the reservation and in the room for waiting tenants.
-func TestAFleetThatServesNoTenantsGetsNone(t *testing.T) {
+// TestNonServingFleetGetsNoTenants in the snapshot, in the reservation and in the room for waiting tenants.
+func TestNonServingFleetGetsNoTenants(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := sharingBundle(t)
@@ -365,9 +366,9 @@ func TestAFleetThatServesNoTenantsGetsNone(t *testing.T) {
 	require.Equal(t, tenant.ReservePlaced, out.Outcome)
 }
 
-// TestMeasuresAreLookedAtAgain: a reservation checks what agents reported since its decision. Missing values refuse
+// TestReserveChecksMeasuresAgain: a reservation checks what agents reported since its decision. Missing values refuse
 // no tenant, and neither does a limit of 0.
-func TestMeasuresAreLookedAtAgain(t *testing.T) {
+func TestReserveChecksMeasuresAgain(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := sharingBundle(t)

@@ -229,8 +229,8 @@ func TestClaimsHaveAnEnd(t *testing.T) {
 	require.Equal(t, prego.CodeDomainNotFound, prego.CodeOf(err))
 }
 
-// TestAQuestionThatFailedIsNoRefusal: after a failed query the caller must try again, and no conflict is reported.
-func TestAQuestionThatFailedIsNoRefusal(t *testing.T) {
+// TestFailedQueryIsNotARejection: after a failed query the caller must try again, and no conflict is reported.
+func TestFailedQueryIsNotARejection(t *testing.T) {
 	t.Parallel()
 	c := newClaims(t, "o1")
 	d := c.claim("o1", "www.example.org")

@@ -11,9 +11,9 @@ import (
 	"github.com/prego/prego/lab/pgtest"
 )
 
-// TestAnEdgesVersionIsNeverGivenTwice restores the rows of documents to an earlier moment. An edge with a later
+// TestEdgeVersionIsNeverReused restores the rows of documents to an earlier moment. An edge with a later
 // document requests newer versions only, and would keep it if another document had the same version.
-func TestAnEdgesVersionIsNeverGivenTwice(t *testing.T) {
+func TestEdgeVersionIsNeverReused(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	s := New(pool)

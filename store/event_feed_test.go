@@ -109,9 +109,9 @@ func TestNoCommitIsMissed(t *testing.T) {
 	require.Equal(t, []string{"kept"}, ids)
 }
 
-// TestReadersOfTheFeedReadEachEventOnce lets writers commit in any order while readers follow, with pages of
+// TestFeedReadersReadEachEventOnce lets writers commit in any order while readers follow, with pages of
 // different sizes, and stop and resume at any time. Each reads everything, once, and in the same order.
-func TestReadersOfTheFeedReadEachEventOnce(t *testing.T) {
+func TestFeedReadersReadEachEventOnce(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	s := tenantStore(t)
@@ -210,8 +210,8 @@ func TestTheFeedIsFiltered(t *testing.T) {
 	}
 }
 
-// TestACursorIsOfThisFeed refuses cursors without a known position: pruned ones, and those of another database.
-func TestACursorIsOfThisFeed(t *testing.T) {
+// TestForeignCursorIsRefused, as is a pruned one: its position in the feed is unknown.
+func TestForeignCursorIsRefused(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	s := tenantStore(t)
@@ -357,8 +357,8 @@ var wantTold = map[string]string{
 	"volume vol-1":        "ready ready acme; gone ready acme",
 }
 
-// TestWhatHappensIsTold creates and changes objects, and compares the feed.
-func TestWhatHappensIsTold(t *testing.T) {
+// TestFeedReportsChanges of each kind of object, including its creation.
+func TestFeedReportsChanges(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	s := tenantStore(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-func TestFleetMapGroupsWhatIsMany(t *testing.T) {
+func TestFleetMapGroupsSimilarServers(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	url := pgtest.URL(t)

@@ -308,7 +308,7 @@ func TestDemandIsServedByOrgInTurn(t *testing.T) {
 	require.Equal(t, []instance.Server{{ServerID: "node-1", Location: "fsn1", Tags: []string{}, Active: true, Cordoned: true, MemoryBytes: 10000 << 20, CPUs: 8, Groups: map[string]int{}, GroupVolumes: map[string]int{}}}, servers)
 }
 
-func TestADeployThatNeedsMoreIsPromised(t *testing.T) {
+func TestLargerDeployIsPromised(t *testing.T) {
 	t.Parallel()
 	s := groupBundle(t)
 	ctx := context.Background()

@@ -156,7 +156,7 @@ func TestSweepMarksSilence(t *testing.T) {
 	}
 }
 
-func TestSweepFreezesWhenManyFallSilentAtOnce(t *testing.T) {
+func TestSweepFreezesWhenManyFallSilent(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	params := server.SweepParams{DegradedAfter: time.Minute, FailedAfter: 5 * time.Minute, FreezePct: 20, FreezeMin: 10}
@@ -262,8 +262,8 @@ func TestRevokedServersAndBindings(t *testing.T) {
 	}
 }
 
-// TestHeartbeatsTellMeasures: a value that a heartbeat leaves out becomes unknown.
-func TestHeartbeatsTellMeasures(t *testing.T) {
+// TestHeartbeatsReportMeasures: a value that a heartbeat leaves out becomes unknown.
+func TestHeartbeatsReportMeasures(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
@@ -289,9 +289,9 @@ func TestHeartbeatsTellMeasures(t *testing.T) {
 	require.Nil(t, srv.DBDiskPct)
 }
 
-// TestTheSnapshotFollowsMeasures: a placement's snapshot has the measures of servers, including those of shards and
+// TestSnapshotFollowsMeasures: a placement's snapshot has the measures of servers, including those of shards and
 // pools, and follows them in steps of five points.
-func TestTheSnapshotFollowsMeasures(t *testing.T) {
+func TestSnapshotFollowsMeasures(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := sharingBundle(t)
@@ -385,9 +385,9 @@ func flushPlan(t *testing.T, s *Store, sql, mode string, n int) (most float64) {
 	return most
 }
 
-// TestAFlushCostsWhatItsServersDo, also with the plan that Postgres keeps from the sixth time on, which knows no row
+// TestFlushCostGrowsWithItsServers also with the plan that Postgres keeps from the sixth time on, which knows no row
 // counts: each row is read a few times, and not once for each other row.
-func TestAFlushCostsWhatItsServersDo(t *testing.T) {
+func TestFlushCostGrowsWithItsServers(t *testing.T) {
 	t.Parallel()
 	s := New(pgtest.Pool(t))
 	const n = 500
@@ -406,7 +406,7 @@ func TestAFlushCostsWhatItsServersDo(t *testing.T) {
 	require.Greater(t, flushPlan(t, s, again, worst, n), float64(n*n/4), "a second look at the batch is noticed")
 }
 
-func TestAnAddressThatDiffersIsNoted(t *testing.T) {
+func TestDifferentAddressIsNoted(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))

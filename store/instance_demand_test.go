@@ -23,7 +23,7 @@ func waitingOrgs(t *testing.T, s *Store, from, n int) {
 		FROM generate_series($1::int, $2) n`, from, from+n-1)
 }
 
-func TestThe501stOrgIsTriedAtOnce(t *testing.T) {
+func Test501stOrgIsTriedImmediately(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
@@ -59,7 +59,7 @@ func TestThe501stOrgIsTriedAtOnce(t *testing.T) {
 	require.Equal(t, []prego.GroupID{"g00000", "g00001"}, all[201:203])
 }
 
-func TestAGroupThatFitsNowhereIsTriedLaterAndLater(t *testing.T) {
+func TestUnplaceableGroupBacksOff(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)

@@ -23,9 +23,9 @@ func (s *Store) placedInstance(t *testing.T, n int) (prego.GroupID, string) {
 	return prego.GroupID(id), string(got.InstanceID)
 }
 
-// TestAStartedInstanceIsWatched: it is started once, and an instance that is not healthy in time has failed,
+// TestStartedInstanceIsWatched: it is started once, and an instance that is not healthy in time has failed,
 // regardless of which process checks.
-func TestAStartedInstanceIsWatched(t *testing.T) {
+func TestStartedInstanceIsWatched(t *testing.T) {
 	t.Parallel()
 	s := groupBundle(t)
 	ctx := t.Context()
