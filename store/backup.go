@@ -101,9 +101,9 @@ func (s *Store) Restorable(ctx context.Context, tenantID prego.TenantID) (*tenan
 
 const sqlBackupRun = `SELECT ` + backupColumns + `, b.recipient, b.sealed_identity AS sealed, b.key_id, b.upload_id, b.part_bytes FROM backups b WHERE b.backup_id = $1`
 
-// BackupRun reads a backup with the data for its run, or CodeBackupNotFound.
-func (s *Store) BackupRun(ctx context.Context, id prego.BackupID) (tenant.BackupRun, error) {
-	return get[tenant.BackupRun](ctx, s.pool, noSuchBackup(id), sqlBackupRun, id)
+// BackupRecord reads a backup with the data for its run, or CodeBackupNotFound.
+func (s *Store) BackupRecord(ctx context.Context, id prego.BackupID) (tenant.BackupRecord, error) {
+	return get[tenant.BackupRecord](ctx, s.pool, noSuchBackup(id), sqlBackupRun, id)
 }
 
 const sqlBackupKey = `

@@ -285,6 +285,11 @@ func BenchmarkReserve(b *testing.B) {
 
 func median(v []float64) float64 { return slices.Sorted(slices.Values(v))[len(v)/2] }
 
+// PlaceFunc places a tenant, and NewPlacer creates one: a placer is built on the store, so an external test provides it.
+type PlaceFunc = func(context.Context, tenant.Record, *placement.Override, string) (placement.Decision, error)
+
+var NewPlacer func(*Store, placement.Policy) PlaceFunc
+
 // BenchmarkContended places tenants on the only app server, shard and pool, with sites made on demand. 32 callers of
 // one process, whose placer batches waiting requests, alternate with a single caller. Then as many callers run in
 // four processes with a placer each, whose batches contend for the rows.
@@ -302,7 +307,7 @@ func BenchmarkContended(b *testing.B) {
 	}
 	var next atomic.Int64
 	// rate lets callers place tenants for a while and returns the rate per second.
-	rate := func(placers []*placer.Placer, callers int) float64 {
+	rate := func(placers []PlaceFunc, callers int) float64 {
 		var wg sync.WaitGroup
 		placed, errs := make([]int, callers), make([]error, callers)
 		began := time.Now()

@@ -146,7 +146,7 @@ func (s *Store) OpenBenchSites(ctx context.Context, name server.StackReleaseName
 const sqlBenchSiteStep = `UPDATE stack_release_sites SET status = $4, updated_at = now() WHERE release = $1 AND server_id = $2 AND site = $3`
 
 // BenchSiteStep records the progress of a site's update.
-func (s *Store) BenchSiteStep(ctx context.Context, name server.StackReleaseName, id prego.ServerID, site string, step server.ReleaseSiteStep) error {
+func (s *Store) BenchSiteStep(ctx context.Context, name server.StackReleaseName, id prego.ServerID, site string, step server.StackReleaseSiteStep) error {
 	return s.exec(ctx, fmt.Sprintf("release %s of site %s", name, site), sqlBenchSiteStep, name, id, site, step)
 }
 

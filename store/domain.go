@@ -214,7 +214,7 @@ WHERE domain_id = $1`
 
 // DomainSeen stores the result of a lookup: of several orgs that show their TXT record, the first has the name, and
 // only with room in its quota.
-func (s *Store) DomainSeen(ctx context.Context, d org.Domain, look org.DomainLook, rules org.DomainRules) (out org.Domain, err error) {
+func (s *Store) DomainSeen(ctx context.Context, d org.Domain, look org.DomainAnswer, rules org.DomainRules) (out org.Domain, err error) {
 	err = s.inTx(ctx, "domain "+string(d.DomainID), func(tx pgx.Tx) error {
 		if err := lockOrg(ctx, tx, d.OrgID); err != nil {
 			return err
