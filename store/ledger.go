@@ -7,8 +7,8 @@ import (
 	"github.com/prego/prego/cost"
 )
 
-// What the ledger knows of each resource besides its row: whose it is, and by what the provider
-// bills it. What was made for an attempt has the type and the location of that attempt; a
+// What the ledger knows of each resource besides its row: its owner, and the facts by which the
+// provider bills it. A resource made for an attempt has the type and the location of that attempt; a
 // server of this one may have been resized since.
 const ledgerRows = `
 SELECT r.resource_id::text AS ledger_id, r.provider, r.kind, COALESCE(r.provider_id, '') AS provider_id, r.name, r.server_id,
@@ -41,7 +41,7 @@ LEFT JOIN volumes v ON r.kind = 'volume' AND r.server_id IS NULL AND v.provider 
 LEFT JOIN backups b ON r.kind = 'backup' AND b.object_key = r.name
 LEFT JOIN golden_images g ON r.kind IN ('server', 'primary_ip', 'image') AND r.server_id IS NULL AND g.provider = r.provider AND position(g.image_id IN r.name) > 0`
 
-// What was seen at the provider and is no row's.
+// Resources seen at the provider that belong to no row.
 const untrackedRows = `
 SELECT 'untracked/' || o.kind || '/' || o.provider_id AS ledger_id, o.provider, o.kind, o.provider_id, o.name, NULL AS server_id, o.type, o.location, '' AS region, o.size_gb,
     'none' AS owner_kind, '' AS owner_id, '' AS org_id, CASE WHEN o.destroyed_at IS NULL THEN 'untracked' ELSE 'released' END AS state, COALESCE(o.made_at, o.first_seen_at) AS since, o.destroyed_at AS until
@@ -71,7 +71,7 @@ var ledger = listing[cost.Resource]{
 	id:    "l.ledger_id",
 }
 
-// ListLedger is a page of what is billed or limited, without what is released.
+// ListLedger is a page of billed or limited resources, without released ones.
 func (s *Store) ListLedger(ctx context.Context, q prego.ListQuery) (page []cost.Resource, next string, err error) {
 	return ledger.page(ctx, s, q)
 }

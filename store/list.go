@@ -18,17 +18,17 @@ import (
 )
 
 // listing describes how things of one kind are listed in pages. Paging by a column that
-// never changes returns everything that existed at the start exactly once, whatever is
+// never changes returns everything that existed at the start exactly once, regardless of what is
 // created in the meantime.
 type listing[T any] struct {
 	what   string   // for errors
 	from   string   // SELECT … FROM …
 	always string   // a condition, "" for none
-	live   string   // the condition that leaves out what has ended, "" where nothing stays
-	state  string   // the filter that asks for states by name, also for those that have ended
-	states []string // those that live lets through, if state is a dimension
+	live   string   // the condition that leaves out ended objects, "" where nothing stays
+	state  string   // the filter that asks for states by name, including ended states
+	states []string // the states that live lets through, if state is a dimension
 	// filters are columns by field; a text with $? is a condition on the list of values,
-	// one with $each on each of them, of which one must hold.
+	// a text with $each is a condition on each of them, and one must hold.
 	filters map[string]string
 	// sorts are columns by field, which are never NULL and are scanned into strings,
 	// integers or times.
@@ -38,7 +38,7 @@ type listing[T any] struct {
 	// table, with its alias, and dimensions make a list's filters fast; see spread.
 	table      string
 	dimensions []dimension
-	narrow     []string // filters that have indexes of their own
+	narrow     []string // filters that have their own indexes
 }
 
 // A dimension is a filter by a column that is a prefix of the indexes that lists are read

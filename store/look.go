@@ -8,7 +8,7 @@ import (
 	"github.com/prego/prego/ops"
 )
 
-// A look begins when the time since the last one is over, unless somebody is at it.
+// A look begins when the time since the last one is over, unless another process is looking.
 const sqlBeginLook = `
 INSERT INTO looks AS l (look, holder, leased_until, began_at, every_seconds) VALUES ($1, $2, now() + make_interval(secs => $3), now(), $4)
 ON CONFLICT (look) DO UPDATE SET holder = $2, leased_until = now() + make_interval(secs => $3), began_at = now(), every_seconds = $4

@@ -22,7 +22,7 @@ const sqlHoldServerStatus = `SELECT status FROM servers WHERE server_id = $1 FOR
 const sqlOpenMaintenance = `SELECT ` + maintenanceColumns + ` FROM server_maintenances d WHERE server_id = $1 AND finished_at IS NULL`
 
 // notUpdating holds for a server on which no release is being tried, once its row is locked: a
-// release locks it, too, before it begins there.
+// release also locks it before it starts there.
 const notUpdating = `NOT EXISTS (SELECT FROM stack_release_servers v WHERE v.server_id = $1 AND v.status IN ('updating', 'broken'))
   AND NOT EXISTS (SELECT FROM agent_release_servers v WHERE v.server_id = $1 AND v.status = 'offered')`
 
@@ -45,8 +45,8 @@ CROSS JOIN (SELECT count(*)::int AS moves FROM tenant_allocations WHERE (app_ser
 // namedTenants is how many tenants a refusal names.
 const namedTenants = 20
 
-// RequestMaintenance accepts that a server is emptied, for whatever comes then, and closes it to
-// newcomers. The same request again is met by the maintenance that is under way; another one is
+// RequestMaintenance accepts that a server is emptied, for any purpose, and closes it to
+// newcomers. Repeating the request returns the maintenance in progress; another one is
 // CodeInvalidTransition, and so is a server that is not active. A server with tenants that
 // cannot be moved is CodeTenantsCannotMove, unless they are to stay.
 func (s *Store) RequestMaintenance(ctx context.Context, id prego.ServerID, kind server.MaintenanceKind, r server.MaintenanceRequest, by string) (d server.Maintenance, err error) {
@@ -79,7 +79,7 @@ func (s *Store) RequestMaintenance(ctx context.Context, id prego.ServerID, kind 
 		if kind == server.MaintenanceResize && before.ServerType == r.ServerType {
 			return prego.Errorf(prego.CodeInvalidTransition, "server %s is a %s already", id, r.ServerType)
 		}
-		// Closed first: whoever got a place before is seen then. A patch closes it when its turn comes: a
+		// Closed first, so that earlier placements are seen. A patch closes it when its turn comes: a
 		// whole fleet may be waiting, and its tenants need places.
 		if kind != server.MaintenancePatch {
 			if _, err := cordonIn(ctx, tx, id, by, cmp.Or(r.Reason, string(kind))); err != nil {
@@ -137,7 +137,7 @@ func (s *Store) LastMaintenance(ctx context.Context, id prego.ServerID) (server.
 	return *d, nil
 }
 
-// What has no place to go says why; its group knows.
+// An instance without a place to go has its group's reason.
 const sqlRemainingInstances = `
 SELECT i.instance_id, i.group_id, i.org_id, i.state, i.leaving,
     g.no_surge OR EXISTS (SELECT FROM volume_attachments a WHERE a.group_id = g.group_id AND a.deleted_at IS NULL) AS stops_first,
@@ -153,9 +153,9 @@ const sqlCancelMaintenance = `
 UPDATE server_maintenances d SET cancel_requested_at = COALESCE(cancel_requested_at, now()), updated_at = now()
 WHERE server_id = $1 AND finished_at IS NULL AND status <> 'finishing' RETURNING ` + maintenanceColumns
 
-// CancelMaintenance asks that what is under way on a server ends: what has moved stays where it is, the
-// rest stays on the server, and that is opened again if the maintenance closed it. One that is
-// being rebooted or deleted by now, or that has ended otherwise, is CodeInvalidTransition.
+// CancelMaintenance ends the maintenance in progress on a server: moved instances stay where they are, the
+// rest stays on the server, and that is opened again if the maintenance closed it. A maintenance that
+// already reboots or deletes its server, or that has ended otherwise, is CodeInvalidTransition.
 func (s *Store) CancelMaintenance(ctx context.Context, id prego.ServerID) (server.Maintenance, error) {
 	d, err := find[server.Maintenance](ctx, s.pool, sqlCancelMaintenance, id)
 	if err != nil || d != nil {
@@ -182,8 +182,8 @@ func (s *Store) QuietMaintenances(ctx context.Context, quiet time.Duration) ([]p
 	return collectValues[prego.ServerID](ctx, s, "maintenances", sqlQuietMaintenances, quiet.Seconds())
 }
 
-// A maintenance that waits for others waits for its turn; what has another reason, or takes longer
-// than anything should, needs somebody.
+// A maintenance that waits for others waits for its turn; with any other reason, or when it takes
+// too long, it needs an operator.
 const (
 	maintenanceIsStuck  = `(d.reason NOT IN ('', 'fleet_budget', 'org_budget') OR d.created_at < now() - interval '6 hours')`
 	sqlOpenMaintenances = `

@@ -20,8 +20,8 @@ const (
 	rebootWithin = 15 * time.Minute
 )
 
-// resize follows a host that gets another type until its agent tells of another boot. What the
-// provider refuses leaves it as it was.
+// resize follows a host that gets another type until its agent reports another boot. A refusal by
+// the provider leaves it as it was.
 func (d *maintenanceStep) resize(ctx context.Context) error {
 	d.text = "it is switched off and becomes a " + d.ServerType + ": a few minutes"
 	switch {
@@ -34,12 +34,12 @@ func (d *maintenanceStep) resize(ctx context.Context) error {
 	case d.Now.After(d.ActedAt.Add(rebootWithin)):
 		return d.end(ctx, server.MaintenanceFailed, server.MaintenanceRebootTimeout, "its agent was not heard of within "+rebootWithin.String())
 	case d.HasType != d.ServerType && d.Now.After(d.ActedAt.Add(softReboot)):
-		d.out.Act = server.ActResize // its step was lost; it goes on where that was
+		d.out.Act = server.ActResize // its step was lost; it continues from there
 	}
 	return d.progress(ctx)
 }
 
-// reboot follows a host until its agent tells of another boot than the one before.
+// reboot follows a host until its agent reports another boot than the previous one.
 func (d *maintenanceStep) reboot(ctx context.Context) error {
 	switch d.Kind {
 	case server.MaintenanceResize:
@@ -70,19 +70,19 @@ func (d *maintenanceStep) restart(ctx context.Context) error {
 
 const sqlMaintenanceLeftDNS = `UPDATE server_maintenances SET left_dns = true, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL`
 
-// MaintenanceLeftDNS says that no resolver has the addresses of an edge any more.
+// MaintenanceLeftDNS records that no resolver has the addresses of an edge any more.
 func (s *Store) MaintenanceLeftDNS(ctx context.Context, id prego.ServerID) error {
 	return s.exec(ctx, "edge "+string(id), sqlMaintenanceLeftDNS, id)
 }
 
 const sqlMaintenanceActed = `UPDATE server_maintenances SET acted_at = CASE kind WHEN 'resize' THEN COALESCE(acted_at, now()) ELSE now() END, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND status = 'finishing'`
 
-// MaintenanceActed says that the provider is asked to reboot a server now.
+// MaintenanceActed records that the provider is asked to reboot a server now.
 func (s *Store) MaintenanceActed(ctx context.Context, id prego.ServerID) error {
 	return s.exec(ctx, "reboot "+string(id), sqlMaintenanceActed, id)
 }
 
-// A spec that names a type names the one that it has: a server that is made anew is like it.
+// A spec that names a type is updated to the server's type: a rebuilt server gets the same one.
 const sqlResized = `
 UPDATE servers SET server_type = $2, spec = CASE WHEN COALESCE(spec ->> 'server_type', '') <> '' THEN jsonb_set(spec, '{server_type}', to_jsonb($2::text)) ELSE spec END, updated_at = now()
 WHERE server_id = $1 AND server_type <> $2`
@@ -107,7 +107,7 @@ FROM server_maintenances d JOIN servers s ON s.server_id = d.server_id WHERE d.s
 const sqlHasReplacement = `UPDATE server_maintenances SET replacement_id = $2, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL`
 
 // MakeReplacement asks for the server that takes a server's place: of its role, fleet, tags,
-// location and network. Repeated, it meets its row; nil if nobody waits for one any more.
+// location and network. Repeated, it returns its row; nil if no maintenance waits for one any more.
 func (s *Store) MakeReplacement(ctx context.Context, id prego.ServerID) (made *server.Server, err error) {
 	err = s.inTx(ctx, "replace "+string(id), func(tx pgx.Tx) error {
 		old, err := find[struct {

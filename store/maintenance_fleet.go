@@ -50,7 +50,7 @@ SELECT s.tenant_count AS tenants, (SELECT count(*)::int FROM (` + sqlTenantsStay
     COALESCE((SELECT d.reason || ': ' || d.message FROM server_maintenances d WHERE d.server_id = $1 AND d.by_fleet AND d.status = 'failed' AND d.requested_by = $2 ORDER BY d.number DESC LIMIT 1), '') AS failed
 FROM servers s WHERE s.server_id = $1`
 
-// WhyOccupied says what keeps a server that its fleet is about to remove, for whoever reads why it
+// WhyOccupied reports what keeps a server that its fleet is about to remove, to explain why it
 // was kept.
 func (s *Store) WhyOccupied(ctx context.Context, id prego.ServerID, by string, tenantsMove bool) (string, error) {
 	w, err := find[struct {

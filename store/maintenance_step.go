@@ -58,8 +58,8 @@ SELECT org_id, count(*)::int AS n FROM instances WHERE leaving AND state IN ('bo
 
 const sqlLetLeave = `UPDATE instances SET leaving = true WHERE instance_id = ANY ($1) AND state IN ('booting', 'running')`
 
-// A group without a rollout forgets that its quota had no room for one more at once: it may
-// have some by now.
+// A group without a rollout forgets that its quota had no room for one more instance: there
+// may be room now.
 const sqlGroupsOfLeaving = `
 UPDATE process_groups g SET converged = false, updated_at = now(),
     no_surge = no_surge AND deploy_status IN ('draining_first', 'stopping_first'), surge_limit = CASE WHEN deploy_status = 'rolling' THEN surge_limit END
@@ -101,7 +101,7 @@ type maintenanceRow struct {
 	Refused      string // by the provider
 	HasType      string // of the server now
 	CheckedAt    *time.Time
-	ToPatch      string // what its host has told is to be done
+	ToPatch      string // the work that its host reported
 	PatchingAt   *time.Time
 	PatchedAt    *time.Time
 	DockerState  string
@@ -121,8 +121,8 @@ type maintenanceStep struct {
 	stay   int // tenants that are still there
 }
 
-// StepMaintenance decides what comes next for a server that is being emptied, and applies what only
-// concerns rows. Repeating it returns what is left to do. If nothing is under way it returns
+// StepMaintenance decides the next step for a server that is being emptied, and applies steps that only
+// concern rows. Repeating it returns the remaining steps. If nothing is under way it returns
 // the maintenance that ended last.
 func (s *Store) StepMaintenance(ctx context.Context, id prego.ServerID, limits server.MaintenanceLimits) (out server.MaintenanceStep, err error) {
 	err = s.inTx(ctx, "maintenance of "+string(id), func(tx pgx.Tx) error {
@@ -204,7 +204,7 @@ func (d *maintenanceStep) take(ctx context.Context, limits server.MaintenanceLim
 			return err
 		}
 		if others >= limits.Servers {
-			d.reason, d.text = server.MaintenanceFleetBudget, fmt.Sprintf("%d other servers of its fleet are being emptied, and %d may be at once", others, limits.Servers)
+			d.reason, d.text = server.MaintenanceFleetBudget, fmt.Sprintf("%d other servers of its fleet are being emptied, and the limit is %d", others, limits.Servers)
 			return d.progress(ctx)
 		}
 		if d.Kind == server.MaintenancePatch {
@@ -278,7 +278,7 @@ func (d *maintenanceStep) move(ctx context.Context, limits server.MaintenanceLim
 	return d.progress(ctx)
 }
 
-// explain says what a maintenance waits for.
+// explain records what a maintenance waits for.
 func (d *maintenanceStep) explain(ctx context.Context, wait, limit int, tenant *remainingTenant) error {
 	type why struct{ Reason, Message string }
 	stuck, err := find[why](ctx, d.tx, sqlWhyNotMoved, d.ServerID)
@@ -294,7 +294,7 @@ func (d *maintenanceStep) explain(ctx context.Context, wait, limit int, tenant *
 	case tenant != nil:
 		d.reason, d.text = server.MaintenanceTenantUnfit, fmt.Sprintf("%s; tenant %s is %s, and only a site in use is moved", d.text, tenant.TenantID, tenant.State)
 	case wait > 0:
-		d.reason, d.text = server.MaintenanceOrgBudget, fmt.Sprintf("%s; %d wait: %d of an org are moved at once", d.text, wait, limit)
+		d.reason, d.text = server.MaintenanceOrgBudget, fmt.Sprintf("%s; %d wait: an org has at most %d moved concurrently", d.text, wait, limit)
 	}
 	if d.reason != d.Reason && (stuck != nil || tenant != nil) {
 		return d.event(ctx, server.StepMaintenanceWaits, prego.Reason(d.reason), d.text)
@@ -323,11 +323,11 @@ type remainingTenant struct {
 	Rests    bool
 }
 
-// moveTenants names the tenants whose moves are to begin, limit at once, and returns one that can't
+// moveTenants names up to limit tenants whose moves must start, and returns one tenant that can't
 // be moved now.
 func (d *maintenanceStep) moveTenants(ctx context.Context, limit int) (stuck *remainingTenant, err error) {
 	if d.stay = 0; d.KeepTenants {
-		return nil, nil //nolint:nilnil // nobody is to move
+		return nil, nil //nolint:nilnil // no tenant moves
 	}
 	all, err := many[remainingTenant](ctx, d.tx, sqlRemainingTenants, d.ServerID, moveRest)
 	if err != nil {
@@ -352,7 +352,7 @@ func (d *maintenanceStep) moveTenants(ctx context.Context, limit int) (stuck *re
 	return stuck, nil
 }
 
-// empty goes on with a server that has no instance any more.
+// empty continues with a server that has no instance any more.
 func (d *maintenanceStep) empty(ctx context.Context) error {
 	if d.Role == prego.RoleEdge && !d.LeftDNS {
 		d.out.Act, d.text = server.ActLeaveDNS, "its addresses leave the DNS"
@@ -382,8 +382,8 @@ func (d *maintenanceStep) progress(ctx context.Context) error {
 	return err
 }
 
-// end closes a maintenance. What has not left stays, and is nobody's to replace; a server that
-// is rebooted, or was not emptied after all because somebody changed their mind, is opened if the maintenance
+// end closes a maintenance. The remaining instances stay, and are no longer replaced; a server that
+// is rebooted, or was not emptied after all because the request was withdrawn, is opened if the maintenance
 // closed it.
 func (d *maintenanceStep) end(ctx context.Context, status server.MaintenanceStatus, reason, text string) (err error) {
 	d.status, d.reason, d.text = status, reason, text

@@ -29,7 +29,7 @@ SELECT $1, t.org_id, t.tenant_id, a.allocation_id, $3, $4, NULLIF($5, ''), $6, t
     $7, $8, $9, $10, $11, t.region, $12, a.db_shard_id, a.redis_pool_id
 FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL WHERE t.tenant_id = $2 RETURNING ` + moveColumns
 
-// edgesLost: visitors reach what is on server s through the edges of its network, and could not on server w.
+// edgesLost: visitors reach the site on server s through the edges of its network, and could not on server w.
 const edgesLost = `COALESCE(w.network_id, w.region) <> COALESCE(s.network_id, s.region)
     AND EXISTS (SELECT FROM servers e WHERE e.role = 'edge' AND e.status <> 'terminated' AND COALESCE(e.network_id, e.region) = COALESCE(s.network_id, s.region))
     AND NOT EXISTS (SELECT FROM servers e WHERE e.role = 'edge' AND e.status = 'active' AND COALESCE(e.network_id, e.region) = COALESCE(w.network_id, w.region))`
@@ -44,7 +44,7 @@ SELECT a.on_shard, s.role, t.region, a.app_server_id, a.db_shard_id, a.redis_poo
         AND NOT EXISTS (SELECT FROM servers e WHERE e.role = 'edge' AND e.status = 'active' AND e.region = $4) AS unserved_region
 FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL JOIN servers s ON s.server_id = a.app_server_id WHERE t.tenant_id = $1`
 
-// movable is where a tenant is, and what is to leave there.
+// movable is where a tenant is, and the parts that must leave there.
 type movable struct {
 	OnShard                               bool
 	Role, ToRole                          prego.Role
@@ -56,7 +56,7 @@ type movable struct {
 	UnservedServer, UnservedRegion        bool // visitors reach it where it is, and could not there
 }
 
-// parts are what moves: what is asked for, or what is on a server that is being emptied. A node has
+// parts are what moves: the requested parts, or the parts on a server that is being emptied. A node has
 // all of a tenant or nothing.
 func (at movable) parts(a tenant.MoveAsked) (app, shard, pool bool) {
 	if at.Role != prego.RoleApp || at.ToRole == prego.RoleNode || a.Region != "" {
@@ -82,10 +82,10 @@ func unserved(field string, id prego.TenantID, where string, region prego.Region
 		"visitors reach tenant %s through edges, and %s has none that is active: make some first, as with prego fleet create edge-%s --role edge --region %s --min 2", id, where, region, region)}
 }
 
-// RequestMove accepts that a tenant moves, or parts of it. While it moves the same request is met by
-// that move, and another one is CodeMoveUnderWay. A tenant whose database is on its app server,
+// RequestMove accepts that a tenant moves, or parts of it. Repeating the request returns
+// the move in progress, and another one is CodeMoveUnderWay. A tenant whose database is on its app server,
 // because that is in no private network, is CodeTenantsCannotMove. A place without edges is
-// CodeNetworkWithoutEdges for one that has them.
+// CodeNetworkWithoutEdges for a tenant that has edges.
 func (s *Store) RequestMove(ctx context.Context, a tenant.MoveAsked) (out tenant.Move, err error) {
 	err = s.inTenant(ctx, "move tenant "+string(a.TenantID), a.TenantID, func(tx pgx.Tx, t tenantSite) error {
 		out, err = requestMove(ctx, tx, a, t)
@@ -100,7 +100,7 @@ func requestMove(ctx context.Context, tx pgx.Tx, a tenant.MoveAsked, t tenantSit
 		return out, err
 	}
 	if !t.state.HasSite() && open == nil {
-		return out, prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only one with a site in use is moved", a.TenantID, t.state)
+		return out, prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only a tenant with a site in use can be moved", a.TenantID, t.state)
 	}
 	at, err := one[movable](ctx, tx, sqlMovable, a.TenantID, named(a.To), a.MaintenanceOf, a.Region)
 	if err != nil {
@@ -183,7 +183,7 @@ const sqlCancelMove = `
 UPDATE tenant_moves m SET cancel_requested_at = COALESCE(cancel_requested_at, now()), updated_at = now()
 WHERE move_id = $1 AND tenant_id = $2 AND state IN ('queued', 'copying', 'frozen') RETURNING ` + moveColumns
 
-// CancelMove asks that a move is undone. One that has switched is CodeInvalidTransition: the
+// CancelMove requests that a move is undone. A move that has switched is CodeInvalidTransition: the
 // way back is another move.
 func (s *Store) CancelMove(ctx context.Context, tenantID prego.TenantID, id prego.MoveID) (m tenant.Move, err error) {
 	err = s.inTx(ctx, "cancel move "+string(id), func(tx pgx.Tx) error {
@@ -204,7 +204,7 @@ func (s *Store) CancelMove(ctx context.Context, tenantID prego.TenantID, id preg
 	return m, err
 }
 
-// A server that is lost answers no more: what a move would do there is done, as on one that is
+// A lost server no longer answers: the steps of a move there count as done, as on a
 // terminated.
 const sqlMoveRun = `
 SELECT ` + moveColumns + `, m.allocation_id, m.database_name, m.data_archives, f.host AS from_host, COALESCE(host(f.private_address), '') AS from_address, CASE WHEN f.status_reason IN ('server_missing', 'server_lost') THEN 'terminated' ELSE f.status END AS from_status, f.role AS from_role,
@@ -246,16 +246,16 @@ func (s *Store) MoveRecord(ctx context.Context, id prego.MoveID) (tenant.MoveRec
 }
 
 // Held before a move is changed in some of its states only: an UPDATE that changes nothing waits for no other
-// transaction, and what is read after it to explain that could be a state that it did not see.
+// transaction, and a later read that explains this could see a newer state.
 const sqlHoldMove = `SELECT state, cancel_requested_at IS NOT NULL AS cancelled, moves_server, moves_shard, moves_pool FROM tenant_moves WHERE move_id = $1 FOR NO KEY UPDATE`
 
-// Held by a statement of its own, the servers of shard and pool, too: who places an instance or begins a release on
-// one of them holds it, and was before and is seen, or sees the move.
+// A separate statement also holds the servers of shard and pool. A transaction that places an instance or starts a
+// release there holds them: it either came earlier and is seen, or sees the move.
 const sqlHoldMoveServers = `
 SELECT FROM servers WHERE server_id IN (SELECT from_server_id FROM tenant_moves WHERE move_id = $1 UNION SELECT $2
     UNION SELECT server_id FROM db_shards WHERE shard_id = $3 UNION SELECT server_id FROM redis_pools WHERE pool_id = $4) ORDER BY server_id FOR NO KEY UPDATE`
 
-// The target is checked again; who is refused here decides again. What is in no private network reaches nothing but
+// The target is checked again, and a refusal here decides again. A server in no private network reaches nothing but
 // itself.
 const sqlReserveMove = `
 UPDATE servers s SET tenant_count = s.tenant_count + 1, updated_at = now(),
@@ -308,7 +308,7 @@ const sqlMoveDecision = `
 INSERT INTO allocation_snapshots (tenant_id, allocation_id, outcome, algorithm, decision_log, policy_json, actor)
 SELECT tenant_id, allocation_id, 'moved', $2, $3, $4, requested_by FROM tenant_moves WHERE move_id = $1`
 
-// errLostPlace undoes what was taken of a place that is not fit any more.
+// errLostPlace undoes the reservation of a place that is no longer fit.
 var errLostPlace = errors.New("the place is taken")
 
 // ReserveMove gives a move the place that was chosen for it. ok is false if a part of it is not
@@ -332,7 +332,7 @@ func (s *Store) ReserveMove(ctx context.Context, id prego.MoveID, p tenant.MoveP
 		if _, err := tx.Exec(ctx, sqlHoldMoveServers, id, p.ServerID, p.ShardID, p.PoolID); err != nil {
 			return err
 		}
-		// In the order in which a reservation takes them.
+		// The same order as a reservation.
 		for _, part := range []struct {
 			moves bool
 			sql   string
@@ -379,8 +379,8 @@ func (s *Store) MoveCopied(ctx context.Context, id prego.MoveID, bytes int64, ar
 	return s.exec(ctx, "move "+string(id), sqlMoveCopied, id, bytes, archives)
 }
 
-// Whatever works on the site has to end first, and what comes later waits (TenantRecord, held). A release that has
-// not begun waits for the move (sqlBenchWaits): one of the two goes first.
+// Other work on the site has to end first, and later work waits (TenantRecord, held). A release that has
+// not started waits for the move (sqlBenchWaits): so one of them goes first.
 const sqlMoveWaitsFor = `
 SELECT CASE WHEN t.state <> t.converged_state THEN 'its state is being changed'
     WHEN EXISTS (SELECT FROM restore_jobs j WHERE j.tenant_id = t.tenant_id AND j.status = 'running') THEN 'it is being restored'
@@ -395,7 +395,7 @@ WHERE m.move_id = $1 AND m.state IN ('copying', 'frozen') AND m.cancel_requested
   AND a.allocation_id = m.allocation_id AND a.released_at IS NULL AND a.app_server_id = m.from_server_id
   AND (m.from_shard_id IS NULL OR a.db_shard_id = m.from_shard_id AND a.redis_pool_id = m.from_pool_id)`
 
-// FreezeMove says that the tenant's site is held from now on. waits says what has to end first,
+// FreezeMove records that the tenant's site is held from now on. waits names the work that has to end first,
 // "" for nothing. server.ErrSuperseded: the tenant has no site there, or the move was cancelled.
 func (s *Store) FreezeMove(ctx context.Context, id prego.MoveID) (waits string, err error) {
 	err = s.inTx(ctx, "freeze for move "+string(id), func(tx pgx.Tx) error {
@@ -415,8 +415,8 @@ func (s *Store) FreezeMove(ctx context.Context, id prego.MoveID) (waits string, 
 	return waits, err
 }
 
-// Held before the move, as by whoever loses a tenant. Who has accepted something for where the site is holds the
-// tenant, too, and its row is there or names the new server.
+// Held before the move, in the order of loseTenants. A transaction that accepted work for the site's place also
+// holds the tenant, and its row is there or names the new server.
 const sqlHoldMoved = `SELECT FROM tenants WHERE tenant_id = (SELECT tenant_id FROM tenant_moves WHERE move_id = $1) FOR NO KEY UPDATE`
 
 const (
@@ -431,7 +431,7 @@ FROM tenant_moves m JOIN servers s ON s.server_id = m.to_server_id
 WHERE m.move_id = $1 AND a.allocation_id = m.allocation_id AND a.released_at IS NULL AND a.app_server_id = m.from_server_id
   AND (m.from_shard_id IS NULL OR a.db_shard_id = m.from_shard_id AND a.redis_pool_id = m.from_pool_id)`
 	sqlSwitchRegion = `UPDATE tenants t SET region = m.to_region, updated_at = now() FROM tenant_moves m WHERE m.move_id = $1 AND t.tenant_id = m.tenant_id AND m.to_region <> ''`
-	// A site of the pool is that no more; its name and its database are the tenant's alone.
+	// A site of the pool leaves it; its name and its database now belong to the tenant.
 	sqlForgetMovedSite = `DELETE FROM site_pool p USING tenant_moves m WHERE m.move_id = $1 AND p.tenant_id = m.tenant_id AND p.app_server_id = m.from_server_id`
 	// Snapshots are in the site's directory, and came along.
 	sqlMoveSnapshots = `
@@ -509,7 +509,7 @@ func (s *Store) FinishMove(ctx context.Context, id prego.MoveID, state tenant.Mo
 			TenantID prego.TenantID
 		}](ctx, tx, sqlFinishMove, id, state, reason, prego.Redact(message))
 		if err == nil && left != nil {
-			// Held first: who gives the tenant its place there again holds it, too, and is seen.
+			// Held first: a transaction that gives the tenant its place there again also holds it, and is seen.
 			_, err = tx.Exec(ctx, sqlHoldServer, left.ServerID)
 			for _, part := range [][2]string{{string(left.ServerID), sqlLeaveMoveServer}, {string(left.ShardID), sqlReleaseShard}, {string(left.PoolID), sqlReleasePool}} {
 				if err == nil && part[0] != "" {

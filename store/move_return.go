@@ -105,7 +105,7 @@ func returnMove(ctx context.Context, tx pgx.Tx, m returnable, serverID prego.Ser
 
 const sqlClearingMove = `UPDATE tenant_moves SET clearing_at = COALESCE(clearing_at, now()), updated_at = now() WHERE move_id = $1 AND state = 'switched'`
 
-// ClearingMove says that the old place is about to be cleared: there is no way back to it any more. ok is
+// ClearingMove records that the old place is about to be cleared: there is no way back to it any more. ok is
 // false if the tenant was given back to it.
 func (s *Store) ClearingMove(ctx context.Context, id prego.MoveID) (ok bool, err error) {
 	err = s.inTx(ctx, "clear after move "+string(id), func(tx pgx.Tx) (err error) {
@@ -122,7 +122,7 @@ SELECT move_id, lost FROM (
     FROM tenant_moves m WHERE m.finished_at IS NULL) q
 WHERE lost OR updated_at < now() - make_interval(secs => $1) ORDER BY move_id LIMIT 200`
 
-// QuietMoves are moves that may have lost their runs, and those that are to end since the new place is
+// QuietMoves are moves that may have lost their runs, and moves that must end because the new place is
 // lost.
 func (s *Store) QuietMoves(ctx context.Context, quiet time.Duration) ([]tenant.QuietMove, error) {
 	return collect[tenant.QuietMove](ctx, s, "moves", sqlQuietMoves, quiet.Seconds())

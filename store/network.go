@@ -26,15 +26,15 @@ func (s *Store) Network(ctx context.Context, id prego.NetworkID) (server.Network
 	return get[server.Network](ctx, s.pool, prego.Errorf(prego.CodeNetworkUnknown, "there is no network %q", id), sqlNetwork, id)
 }
 
-// Those that are on their way out count: tenants may still be there.
+// Members on their way out count: tenants may still be there.
 const sqlNetworkMembers = `
 SELECT server_id, role, region, status, network_id, host(private_address) AS private_address FROM servers
 WHERE network_id = $1 AND private_address IS NOT NULL AND status <> 'terminated' AND (cardinality($2::text[]) = 0 OR role = ANY ($2))
 ORDER BY server_id`
 
 // NetworkMembers lists the servers that are in a network and have their address there, by
-// id: those of some roles, or all. A server that is being made is among them as soon as the
-// provider has said its address, and one that is leaving until it is terminated.
+// id: the members of some roles, or all. A server that is being created is among them as soon as the
+// provider has reported its address, and a leaving server until it is terminated.
 func (s *Store) NetworkMembers(ctx context.Context, id prego.NetworkID, roles ...prego.Role) ([]server.NetworkMember, error) {
 	return collect[server.NetworkMember](ctx, s, fmt.Sprintf("members of network %s", id), sqlNetworkMembers, id, filled(prego.Strings(roles)))
 }
@@ -43,7 +43,7 @@ const sqlAssignNetwork = `SELECT ` + networkColumns + ` FROM assign_network($1, 
 
 // AssignNetwork gives a server a place in a network of a zone; ok is false if base is used
 // up. A server keeps the network that it has, unless that is in another zone or among the
-// refused. base is a range, from which new networks are cut.
+// refused. base is the range that new networks are cut from.
 func (s *Store) AssignNetwork(ctx context.Context, serverID prego.ServerID, zone, base string, refused []prego.NetworkID) (n server.Network, ok bool, err error) {
 	found, err := find[server.Network](ctx, s.pool, sqlAssignNetwork, serverID, zone, base, server.NetworkBits, server.NetworkSize, server.NetworkReserve, filled(prego.Strings(refused)))
 	if err != nil || found == nil {
@@ -88,7 +88,7 @@ func (s *Store) Attached(ctx context.Context, serverID prego.ServerID, network p
 		server.StepNetworkAttached, fmt.Sprintf("%s in network %s", address, network))
 }
 
-// Few are in none: those that were imported, and those whose network is gone.
+// Few are in none: imported servers, and servers whose network is gone.
 const sqlUnattached = `
 SELECT server_id FROM servers
 WHERE status IN ('active', 'failed') AND private_address IS NULL AND provider_server_id IS NOT NULL AND location <> ''
@@ -102,8 +102,8 @@ func (s *Store) Unattached(ctx context.Context, limit int) ([]prego.ServerID, er
 
 const sqlOpenNetwork = `SELECT COALESCE(open_network($1, $2, $3, $4, $5, $6), '')`
 
-// OpenNetwork is the network of some zones, in their order, in which servers of all roles are
-// to be made for tenants that find no place anywhere; a new one if none has room. "" means that
+// OpenNetwork is the network of some zones, in their order, where servers of all roles must
+// be created for tenants that find no place anywhere; a new one if none has room. "" means that
 // base is used up.
 func (s *Store) OpenNetwork(ctx context.Context, provider prego.InfraProviderID, zones []string, base string) (prego.NetworkID, error) {
 	id, err := value[prego.NetworkID](ctx, s.pool, sqlOpenNetwork, provider, zones, base, server.NetworkBits, server.NetworkSize, server.NetworkReserve)

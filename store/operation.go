@@ -16,7 +16,7 @@ type operationKind struct {
 	// sql answers status, reason and message of what follows the kind in the id, no row
 	// where there is no such operation.
 	sql string
-	// timed operations of one workflow are told apart by when they were asked for, which
+	// timed operations of one workflow are distinguished by when they were requested, which
 	// is the second argument.
 	timed bool
 }

@@ -17,7 +17,7 @@ const orgColumns = `org_id, COALESCE(parent_org_id, '') AS parent_org_id, tier, 
 // Creating tenants is not blocked.
 const sqlLockOrgs = `LOCK TABLE orgs IN SHARE ROW EXCLUSIVE MODE`
 
-// Who is to write an org says so before holding its row: a change of parents, which
+// A writer of an org announces it before holding its row: a change of parents, which
 // excludes writers, may want that row next.
 const sqlWriteOrgs = `LOCK TABLE orgs IN ROW EXCLUSIVE MODE`
 
@@ -32,7 +32,7 @@ const sqlNewOrg = `
 INSERT INTO orgs (org_id, parent_org_id, tier, created_by) VALUES ($1, NULLIF($2, ''), $3, $4) ON CONFLICT (org_id) DO NOTHING
 RETURNING ` + orgColumns
 
-// The row is held, so that the old tier that is written down is the one before. No
+// The row is held, so that the old tier that is written down is the previous one. No
 // change takes quota meanwhile.
 const sqlHeldOrg = `SELECT ` + orgColumns + ` FROM orgs WHERE org_id = $1 FOR NO KEY UPDATE`
 
@@ -40,8 +40,8 @@ const sqlChangeOrg = `
 UPDATE orgs SET parent_org_id = NULLIF(COALESCE($2, parent_org_id), ''), tier = COALESCE(NULLIF($3, ''), tier) WHERE org_id = $1
 RETURNING ` + orgColumns
 
-// PutOrg makes an org, or changes what the request gives of one that exists: what it
-// leaves out stays. Tenants keep the parent under which they were created. With match, see
+// PutOrg creates an org, or changes the given fields of an existing one: omitted
+// fields stay. Tenants keep the parent under which they were created. With match, see
 // holdVersion.
 func (s *Store) PutOrg(ctx context.Context, id prego.OrgID, r tenant.PutOrgRequest, by string, match ...string) (o org.Org, err error) {
 	var parent string
@@ -81,7 +81,7 @@ func (s *Store) PutOrg(ctx context.Context, id prego.OrgID, r tenant.PutOrgReque
 }
 
 // checkParent refuses a parent that is unknown, or below the org. Until the end of the
-// transaction nobody else changes parents.
+// transaction no other transaction changes parents.
 func checkParent(ctx context.Context, tx pgx.Tx, org prego.OrgID, parent string) error {
 	if parent == "" {
 		return nil

@@ -39,7 +39,7 @@ const sqlSetQuota = `
 INSERT INTO org_quotas (org_id, dimension, limit_value, reason, updated_by) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (org_id, dimension) DO UPDATE SET limit_value = EXCLUDED.limit_value, reason = EXCLUDED.reason, updated_by = EXCLUDED.updated_by, updated_at = now()`
 
-// SetQuota gives an org a limit of its own. A limit below present usage takes nothing away;
+// SetQuota gives an org its own limit. A limit below present usage takes nothing away;
 // it only rejects more. Setting the same limit changes nothing. With match, see
 // holdVersion.
 func (s *Store) SetQuota(ctx context.Context, orgID prego.OrgID, d quota.Dimension, limit float64, by, reason string, match ...string) (org.Quota, error) {
@@ -65,8 +65,8 @@ func (s *Store) UnsetQuota(ctx context.Context, orgID prego.OrgID, d quota.Dimen
 	})
 }
 
-// changeQuota changes a limit with the org's row held, so that nothing is taken by the
-// old limit once the new one is told, and writes down what it was and is.
+// changeQuota changes a limit with the org's row held, so that nothing is taken under the
+// old limit once the new one is returned, and records the old and the new value.
 func (s *Store) changeQuota(ctx context.Context, orgID prego.OrgID, d quota.Dimension, by, reason string, change func(pgx.Tx, org.Quota) (bool, error)) (q org.Quota, err error) {
 	err = s.inTx(ctx, string("quota of org "+orgID), func(tx pgx.Tx) error {
 		if err := lockOrg(ctx, tx, orgID); err != nil {
@@ -108,8 +108,8 @@ var orgEvents = listing[org.Event]{
 	id:      "event_id",
 }
 
-// ListOrgEvents is a page of what happened to orgs; a type is the beginning of one. Who follows
-// them, oldest first, is told with CodeEventsGone if some after the cursor were pruned.
+// ListOrgEvents is a page of what happened to orgs; a type is the beginning of one. A caller that follows
+// them, oldest first, gets CodeEventsGone if some after the cursor were pruned.
 func (s *Store) ListOrgEvents(ctx context.Context, q prego.ListQuery) (page []org.Event, next string, err error) {
 	if q.Cursor != "" && q.Sort == "at" {
 		after, _, err := orgEvents.read(q, orgEvents.sorts[q.Sort])

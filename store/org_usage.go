@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// Those of an org that somebody is taking from are counted by whoever that is.
+	// An org whose quota is being taken has its changes counted by that transaction.
 	sqlUsageChanged = `SELECT DISTINCT org_id FROM org_usage_changes ORDER BY org_id`
 	sqlFoldUsage    = `SELECT fold_org_usage($1)`
 )
 
 // foldUsage adds the changes of orgs that took nothing since to their counters, each org in a
-// transaction of its own.
+// separate transaction.
 func (s *Store) foldUsage(ctx context.Context) error {
 	orgs, err := values[prego.OrgID](ctx, s.pool, sqlUsageChanged)
 	if err != nil {
@@ -71,7 +71,7 @@ LEFT JOIN used u ON u.org_id = n.org_id AND u.dimension = d.dimension LEFT JOIN 
 UNION ALL SELECT '', d.dimension, COALESCE(r.usage, 0), COALESCE(r.limit_value, 0) FROM unnest($3::text[]) d (dimension) LEFT JOIN rest r ON r.dimension = d.dimension
 ORDER BY 1, 2`
 
-// UsageNearLimits is the usage of the n orgs that are nearest to one of their limits,
+// UsageNearLimits is the usage of the n orgs nearest to one of their limits,
 // and the sum of all others. It reads the counters of all orgs, and is not for every request.
 func (s *Store) UsageNearLimits(ctx context.Context, n int) ([]org.Usage, error) {
 	if err := s.foldUsage(ctx); err != nil {
@@ -93,7 +93,7 @@ INSERT INTO org_usage_drifts (org_id, drift) VALUES ($1, $2) ON CONFLICT (org_id
 
 // CheckUsage counts the next orgs from their rows, at most page of them and no more when
 // patience is over, and compares that with their counters. An org whose counters are wrong is
-// counted anew with its row held. Drifted is how many orgs were wrong when they were last
+// counted again with its row held. Drifted is how many orgs were wrong when they were last
 // looked at, on all pages.
 func (s *Store) CheckUsage(ctx context.Context, page int, patience time.Duration) (c org.UsageCheck, err error) {
 	if err := s.foldUsage(ctx); err != nil {

@@ -12,18 +12,18 @@ import (
 	"github.com/prego/prego/org"
 )
 
-// defaultWorkLimit is how many long steps of an org are under way at once, unless
+// defaultWorkLimit is how many long steps of an org run concurrently, unless
 // LimitWork was called.
 const defaultWorkLimit = 32
 
 const (
-	// workLease is how long work that has begun counts if nobody says that it ended, and
-	// askLease how long what waits keeps its turn without asking again.
+	// workLease is how long started work counts if its end is not reported, and
+	// askLease how long waiting work keeps its turn without another request.
 	workLease = time.Hour
 	askLease  = 10 * time.Minute
 )
 
-// LimitWork sets how many long steps of an org are under way at once.
+// LimitWork sets how many long steps of an org run concurrently.
 func (s *Store) LimitWork(n int) { s.workLimit = n }
 
 const sqlHoldWork = `SELECT pg_advisory_xact_lock(hashtextextended('prego/org-work/' || $1, 0))`
@@ -44,7 +44,7 @@ const sqlBegunWork = `SELECT work_id FROM org_work WHERE work_id = ANY ($1) AND 
 
 const sqlEndWork = `DELETE FROM org_work WHERE work_id = $1 RETURNING org_id`
 
-// beginWork asks for the turns of an org's work, in its order, and says which of it may be
+// beginWork requests the turns of an org's work, in its order, and reports which of it may be
 // under way now. Others' turns may come by that: their runs are in wake. Asking again
 // changes nothing.
 func (s *Store) beginWork(ctx context.Context, tx pgx.Tx, ask org.LongWork) (t org.Turn, err error) {
@@ -90,7 +90,7 @@ func (s *Store) endWork(ctx context.Context, tx pgx.Tx, id string) (wake []strin
 	return others(wake, ""), nil
 }
 
-// BeginWork asks for the turns of an org's work, and says which of it may begin.
+// BeginWork requests the turns of an org's work, and reports which of it may start.
 func (s *Store) BeginWork(ctx context.Context, ask org.LongWork) (t org.Turn, err error) {
 	err = s.inTx(ctx, string("turns of "+ask.OrgID), func(tx pgx.Tx) error {
 		t, err = s.beginWork(ctx, tx, ask)
@@ -99,7 +99,7 @@ func (s *Store) BeginWork(ctx context.Context, ask org.LongWork) (t org.Turn, er
 	return t, err
 }
 
-// EndWork says that work has ended, or is not wanted any more, and returns the runs whose
+// EndWork records that work has ended, or is not wanted any more, and returns the runs whose
 // turn has come.
 func (s *Store) EndWork(ctx context.Context, id string) (wake []string, err error) {
 	err = s.inTx(ctx, "end of "+id, func(tx pgx.Tx) error {

@@ -9,7 +9,7 @@ import (
 
 const sqlMakeWave = `INSERT INTO patch_waves (wave_id, requested_by, why) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`
 
-// Its last events are told by the clock, and are its wave's.
+// Its last events carry the clock's time, and belong to its wave.
 const sqlWaveMaintenanceEnded = `UPDATE server_maintenances SET finished_at = clock_timestamp() WHERE server_id = $1 AND number = $2`
 
 const selectWaves = `

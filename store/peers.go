@@ -13,8 +13,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Rows are locked in the order of their ids, and what a rule is made of is read after that:
-// of two that make a server's rule at once, the second sees all that the first saw.
+// Rows are locked in the order of their ids, and the input of a rule is read after that:
+// of two concurrent writers of a server's rule, the second sees all that the first saw.
 const (
 	sqlNewPeers = `
 INSERT INTO server_peers (server_id) SELECT server_id FROM servers WHERE server_id = ANY ($1) AND status <> 'terminated' ORDER BY server_id ON CONFLICT DO NOTHING`
@@ -53,8 +53,8 @@ FROM servers s WHERE s.server_id = ANY ($1) AND s.status <> 'terminated'`
 
 const sqlEgress = `SELECT epoch, cidrs, leaving FROM egress`
 
-// Versions are no smaller than the milliseconds since 1970: those of a database that was
-// restored are beyond those that hosts have.
+// Versions are no smaller than the milliseconds since 1970: the versions of a restored
+// database are beyond the versions that hosts have.
 const sqlWritePeers = `
 WITH new AS (
     SELECT * FROM unnest($1::text[], $2::jsonb[], $3::bytea[]) AS n (server_id, rule, rule_sha256)
@@ -71,8 +71,8 @@ INSERT INTO changes (kind, id) SELECT 'server_peers', server_id FROM written`
 
 const sqlPeersVersions = `SELECT server_id, version FROM server_peers WHERE server_id = ANY ($1)`
 
-// MakePeers makes the rules of some servers anew and returns their versions. Servers that
-// are terminated or unknown have none. ports are those of the agent and of Docker on the
+// MakePeers rebuilds the rules of some servers and returns their versions. Terminated or
+// unknown servers have none. ports are the ports of the agent and of Docker on the
 // servers of a role.
 func (s *Store) MakePeers(ctx context.Context, ids []prego.ServerID, ports func(prego.Role) (agent, docker int)) (versions map[prego.ServerID]int64, err error) {
 	err = s.inTx(ctx, "make peers", func(tx pgx.Tx) error {
@@ -145,10 +145,10 @@ const sqlTakePeersDue = `
 WITH due AS (SELECT due_id FROM peers_due ORDER BY due_id LIMIT $1 FOR UPDATE SKIP LOCKED)
 DELETE FROM peers_due p USING due WHERE p.due_id = due.due_id RETURNING p.server_id`
 
-// MakeDuePeers makes rules that may have changed anew, at most limit of them, and returns
+// MakeDuePeers rebuilds rules that may have changed, at most limit of them, and returns
 // how many it has looked at.
 func (s *Store) MakeDuePeers(ctx context.Context, limit int, ports func(prego.Role) (agent, docker int)) (n int, err error) {
-	// Asked every second, and mostly in vain.
+	// Called every second, and mostly with nothing due.
 	if due, err := value[bool](ctx, s.pool, sqlPeersAreDue); err != nil || !due {
 		return 0, err
 	}
@@ -174,7 +174,7 @@ func distinct[T comparable](in []T) []T {
 	return out
 }
 
-// What a host tells of its document, written only if it is news. A host that has a version
+// A host's report about its document, written only if it is news. A host that has a version
 // beyond the row's, as after a restore of the database, would refuse all that follow: the
 // row goes beyond it, as far as a clock can be wrong.
 const sqlAckPeers = `
@@ -189,7 +189,7 @@ INSERT INTO changes (kind, id) SELECT 'server_peers', $1 FROM news WHERE version
 
 const sqlPeersOf = `SELECT version, COALESCE(rule, '{}') AS rule FROM server_peers WHERE server_id = $1`
 
-// AckPeers notes what a host says is in force there, and returns what should be; version 0 if
+// AckPeers records the version that a host reports as active, and returns what should be; version 0 if
 // there is nothing yet.
 func (s *Store) AckPeers(ctx context.Context, id prego.ServerID, applied int64, refused string) (server.PeersWanted, error) {
 	if _, err := s.pool.Exec(ctx, sqlAckPeers, id, applied, refused); err != nil {
@@ -242,7 +242,7 @@ SELECT s.server_id, s.role, s.host, s.status, s.agent_status, COALESCE(p.version
     p.applied_at, p.changed_at, COALESCE(p.refused, '') AS refused, COALESCE(p.applied_epoch, 0) AS applied_epoch
 FROM servers s LEFT JOIN server_peers p ON p.server_id = s.server_id WHERE s.server_id = $1`
 
-// PeersState is how far a server's document is in force.
+// PeersState is how far a server's document is active.
 func (s *Store) PeersState(ctx context.Context, id prego.ServerID) (server.PeersState, error) {
 	return get[server.PeersState](ctx, s.pool, prego.Errorf(prego.CodeNotFound, "no server %s", id), sqlPeersState, id)
 }
@@ -253,7 +253,7 @@ const sqlPeersBehind = `
 SELECT s.server_id, s.role, s.host, s.status, s.agent_status, p.version, p.applied_version, p.applied_at, p.changed_at, p.refused, p.applied_epoch
 FROM ` + peersBehind + ` ORDER BY p.server_id LIMIT $1`
 
-// PeersBehind are servers whose host has not said that its newest document is in force, by
+// PeersBehind are servers whose host has not reported its newest document as active, by
 // id, at most limit.
 func (s *Store) PeersBehind(ctx context.Context, limit int) ([]server.PeersState, error) {
 	return collect[server.PeersState](ctx, s, "peers behind", sqlPeersBehind, limit)
@@ -270,9 +270,9 @@ const (
 	sqlAllPeersDue = `INSERT INTO peers_due (server_id) SELECT server_id FROM servers WHERE status <> 'terminated'`
 )
 
-// SetEgress brings the addresses that the control plane calls from to those that are set.
-// New ones are let in at once. Those that are no longer set leave when, for at least grace,
-// nobody has set them again, and every host that is connected has the new ones. It returns
+// SetEgress brings the addresses that the control plane calls from to the given ones.
+// New ones are let in immediately. Removed ones leave when, for at least grace,
+// they were not set again, and every host that is connected has the new ones. It returns
 // all that hosts let in, and whether that changed.
 func (s *Store) SetEgress(ctx context.Context, set []string, grace time.Duration) (e server.Egress, changed bool, err error) {
 	err = s.inTx(ctx, "set egress", func(tx pgx.Tx) error {

@@ -15,8 +15,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// What changed since a cursor, and the next cursor, as of one moment: what commits later is met
-// the next time. With it comes what is small and read whole. kept is false when the feed is pruned beyond the cursor.
+// The changes since a cursor, and the next cursor, as of one moment: later commits are returned
+// the next time. Small tables come with it whole. kept is false when the feed is pruned beyond the cursor.
 const sqlChanges = `
 WITH c AS MATERIALIZED (SELECT DISTINCT kind, id FROM changes WHERE xid >= $1::text::xid8)
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS since, (SELECT pruned_xid FROM changes_pruned) <= $1::text::xid8 AS kept,
@@ -56,7 +56,7 @@ FROM redis_pools r JOIN servers s ON s.server_id = r.server_id LEFT JOIN fleets 
 
 const sqlFleetSites = `SELECT pool_site_id, app_server_id, db_shard_id, state = 'available' AS available FROM site_pool`
 
-// Everything that is not over. What is there otherwise is of no use to a decision.
+// Everything that is not over. Other rows are of no use to a decision.
 const (
 	sqlAllServers = sqlFleetServers + ` AND status <> 'terminated'`
 	sqlAllShards  = sqlFleetShards + ` WHERE d.status <> 'terminated'`
@@ -64,8 +64,8 @@ const (
 	sqlAllSites   = sqlFleetSites + ` WHERE state = 'available'`
 )
 
-// What changed, by id. A shard and a pool have changed when they did or their server, which
-// tells how full the disk and the memory are.
+// Changed rows, by id. A shard and a pool have changed when they did or their server, which
+// reports how full the disk and the memory are.
 const (
 	sqlChangedServers = sqlFleetServers + ` AND server_id = ANY ($1)`
 	sqlChangedShards  = sqlFleetShards + ` WHERE d.shard_id = ANY (ARRAY(SELECT unnest($1::text[]) UNION SELECT c.shard_id FROM db_shards c WHERE c.server_id = ANY ($2)))`
@@ -75,7 +75,7 @@ const (
 
 // The tenants of a parent org change only along with a count, so reading those of changed
 // servers and shards is enough. Each kind is found by its own index: an OR of both would
-// read the allocations of everybody.
+// read all allocations.
 const sqlFleetFamilies = `
 WITH a AS (
     SELECT allocation_id, tenant_id, app_server_id, db_shard_id FROM tenant_allocations
@@ -180,7 +180,7 @@ func (s *Store) PlacementChanges(ctx context.Context, since string, ids []string
 	return c, nil
 }
 
-// What was marked keep ago is pruned, and the mark set anew; one worker's mark is everybody's.
+// Changes older than the mark, set keep ago, are pruned, and a new mark is set; all workers share the mark.
 // A transaction id from a cluster that the database was copied from is none of ours.
 const sqlPruneChanges = `
 WITH due AS (
@@ -190,7 +190,7 @@ WITH due AS (
 DELETE FROM changes USING due WHERE xid < due.pruned_xid OR xid >= pg_snapshot_xmax(pg_current_snapshot())`
 
 // PruneChanges deletes what the feed of changes has had for keep, and at most twice as long
-// if it is called as often. Whose cursor is older reads everything anew.
+// if it is called as often. A reader with an older cursor reads everything again.
 func (s *Store) PruneChanges(ctx context.Context, keep time.Duration) error {
 	return s.exec(ctx, "prune changes", sqlPruneChanges, keep.Seconds())
 }
@@ -206,7 +206,7 @@ WHERE NOT EXISTS (SELECT FROM (SELECT outcome, code, algorithm, decision_log FRO
                         IS NOT DISTINCT FROM ($5::jsonb #> '{constraint,require}', $5::jsonb #> '{constraint,disallow}'))
   AND NOT EXISTS (SELECT FROM tenant_allocations WHERE tenant_id = $1 AND released_at IS NULL)`
 
-// RecordDecision stores a decision that placed nobody, unless it adds nothing.
+// RecordDecision stores a decision that placed no tenant, unless it adds nothing.
 func (s *Store) RecordDecision(ctx context.Context, d tenant.DecisionRecord) (recorded bool, err error) {
 	recorded, err = changed(ctx, s.pool, sqlRecordDecision, d.TenantID, d.Outcome, d.Code, d.Algorithm, d.Decision, d.Policy, d.Actor)
 	return recorded, failed("record decision for tenant "+string(d.TenantID), err)

@@ -29,8 +29,8 @@ const sqlCreatePool = `
 INSERT INTO placement_pools AS p (pool_id, name, require_tags, disallow_tags, created_by, updated_by) VALUES ($1, $2, $3, $4, $5, $5)
 ON CONFLICT (pool_id) DO NOTHING RETURNING ` + poolColumns
 
-// CreatePlacementPool makes a pool. The same one again is met by the one that is
-// there; another of its name is CodePlacementPoolExists.
+// CreatePlacementPool creates a pool. Repeating it returns the existing
+// pool; another of its name is CodePlacementPoolExists.
 func (s *Store) CreatePlacementPool(ctx context.Context, name string, c prego.Constraint, by string) (p prego.PlacementPool, created bool, err error) {
 	err = s.inTx(ctx, "create placement pool", func(tx pgx.Tx) error {
 		p, err = onePool(ctx, tx, name, sqlCreatePool, name, filled(c.Require), filled(c.Disallow), by)
@@ -82,7 +82,7 @@ func (s *Store) PutPlacementPool(ctx context.Context, name string, c prego.Const
 	return p, err
 }
 
-// Of two that set the default at once, neither would see the other's pool.
+// Of two transactions that concurrently set the default, neither would see the other's pool.
 const sqlLockDefault = `SELECT pg_advisory_xact_lock(hashtextextended('prego/placement-pools/default', 0))`
 
 const sqlOtherDefault = `UPDATE placement_pools SET is_default = false, updated_by = $2, updated_at = now() WHERE is_default AND pool_id <> $1`
@@ -92,7 +92,7 @@ UPDATE placement_pools p SET is_default = $2, updated_by = CASE WHEN is_default 
     updated_at = CASE WHEN is_default = $2 THEN updated_at ELSE now() END
 WHERE pool_id = $1 RETURNING ` + poolColumns
 
-// SetDefaultPool makes a pool the default one, instead of the one that was, or no
+// SetDefaultPool makes a pool the default one, instead of the present one, or no
 // longer the default.
 func (s *Store) SetDefaultPool(ctx context.Context, name string, on bool, by string) (p prego.PlacementPool, err error) {
 	err = s.inTx(ctx, "default placement pool", func(tx pgx.Tx) error {
@@ -120,11 +120,11 @@ const sqlDeletePool = `DELETE FROM placement_pools WHERE pool_id = $1`
 // namedOrgs is how many of a pool's users a refusal names.
 const namedOrgs = 5
 
-// DeletePlacementPool deletes a pool that nothing uses; CodePlacementPoolInUse says
-// what does.
+// DeletePlacementPool deletes a pool that nothing uses; CodePlacementPoolInUse names
+// its users.
 func (s *Store) DeletePlacementPool(ctx context.Context, name string) error {
 	return s.inTx(ctx, fmt.Sprintf("orgs of placement pool %s", name), func(tx pgx.Tx) error {
-		// Two statements: what was associated before the lock came counts, too.
+		// Two statements: pools associated before the lock came also count.
 		if _, err := onePool(ctx, tx, name, sqlLockPool); err != nil {
 			return err
 		}
@@ -162,7 +162,7 @@ func (s *Store) PlacementPoolOrgs(ctx context.Context, name string, limit int) (
 	return collectValues[string](ctx, s, "orgs of placement pool "+name, sqlPoolOrgs, poolID(name), limit)
 }
 
-// Held, so that two associations at once don't both see room for one more.
+// Held, so that two concurrent associations don't both see room for one more.
 const sqlLockOrg = `SELECT org_id FROM orgs WHERE org_id = $1 FOR NO KEY UPDATE`
 
 // Held, so that the pool is not deleted meanwhile.
@@ -242,7 +242,7 @@ func lockOwner(ctx context.Context, tx pgx.Tx, none error, sql string, id any) (
 
 const sqlOrgPools = `SELECT ` + poolColumns + ` FROM placement_pools_of($1) p ORDER BY p.pool_id`
 
-// OrgPlacementPools are the pools that apply to an org's tenants: those that it is
+// OrgPlacementPools are the pools that apply to an org's tenants: the pools that it is
 // associated with, or else the default one.
 func (s *Store) OrgPlacementPools(ctx context.Context, orgID prego.OrgID) ([]prego.PlacementPool, error) {
 	if _, err := s.GetOrg(ctx, orgID); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// A site that is being built is reserved for nobody.
+// A site that is being built is not reserved.
 const sqlListSitePools = `
 SELECT s.server_id, s.region, s.role, s.status, s.tenant_count,
     count(*) FILTER (WHERE p.state = 'available') AS available, count(*) FILTER (WHERE p.state = 'reserved') AS reserved,
@@ -19,7 +19,7 @@ FROM servers s LEFT JOIN site_pool p ON p.app_server_id = s.server_id
 WHERE s.role IN ('app', 'node') AND s.status IN ('active', 'draining', 'failed') AND ($1 = '' OR s.region = $1)
 GROUP BY s.server_id ORDER BY s.server_id`
 
-// ListSitePools is what stands ready on each app server and node, by id; region ""
+// ListSitePools counts the ready sites on each app server and node, by id; region ""
 // is all of them.
 func (s *Store) ListSitePools(ctx context.Context, region prego.Region) ([]tenant.SitePool, error) {
 	return collect[tenant.SitePool](ctx, s, "list site pools", sqlListSitePools, region)
@@ -47,7 +47,7 @@ func (s *Store) PutSitePoolPolicy(ctx context.Context, p tenant.SitePoolPolicy, 
 	})
 }
 
-// A node that was made for the plan and has nobody is claimable, building, or
+// A node that was created for the plan and has no tenant is claimable, building, or
 // broken: with a site that failed it takes no place in the pool.
 const sqlListWarmPools = `
 SELECT w.region, w.plan, w.target,
@@ -64,7 +64,7 @@ FROM warm_pools w LEFT JOIN LATERAL (
       AND s.tenant_count = 0 AND s.dedicated_for_tenant_id IS NULL) n ON true
 GROUP BY w.region, w.plan ORDER BY w.region, array_position(ARRAY['trial', 'starter', 'business', 'enterprise'], w.plan)`
 
-// ListWarmPools are the warm server pools that somebody asked for, with how far
+// ListWarmPools are the requested warm server pools, with how far
 // they are.
 func (s *Store) ListWarmPools(ctx context.Context) ([]tenant.WarmPool, error) {
 	return collect[tenant.WarmPool](ctx, s, "list warm pools", sqlListWarmPools)
@@ -74,7 +74,7 @@ const sqlPutWarmPool = `
 INSERT INTO warm_pools (region, plan, target, updated_by) VALUES ($1, $2, $3, $4)
 ON CONFLICT (region, plan) DO UPDATE SET target = EXCLUDED.target, updated_by = EXCLUDED.updated_by, updated_at = now()`
 
-// PutWarmPool sets how many servers a warm pool is to hold. With match, see holdVersion.
+// PutWarmPool sets how many servers a warm pool must hold. With match, see holdVersion.
 func (s *Store) PutWarmPool(ctx context.Context, region prego.Region, plan prego.Plan, target int, by string, match ...string) error {
 	return s.replacing(ctx, match, prego.ReplaceableWarmPool, []any{region, plan}, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, sqlPutWarmPool, region, plan, target, by)

@@ -20,8 +20,8 @@ import (
 	"github.com/prego/prego"
 )
 
-// How soon a host of the database that is gone is noticed. A killed process closes its
-// connections; a host that lost its power or its network says nothing.
+// How soon a failed database host is noticed. A killed process closes its
+// connections; a host that lost its power or its network sends nothing.
 const (
 	dialTimeout      = 5 * time.Second
 	dialTimeoutMany  = 2 * time.Second // of each host, where there are several
@@ -34,8 +34,8 @@ const (
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3}
 
 // primary keeps a pool's connections on the database's primary. Several hosts may be named;
-// one that is read-only is passed over, and when a host turns read-only or shuts down all
-// connections are made anew.
+// a read-only host is passed over, and when a host turns read-only or shuts down all
+// connections are renewed.
 type primary struct {
 	pool atomic.Pointer[pgxpool.Pool]
 
@@ -64,7 +64,7 @@ func (p *primary) follow(cfg *pgxpool.Config) {
 		}
 		return before(conn, err)
 	}
-	// Postgres tells of these two settings by itself, with the answer to the next statement.
+	// Postgres reports these two settings unasked, with the answer to the next statement.
 	cfg.AfterRelease = func(conn *pgx.Conn) bool {
 		if readOnly(conn.PgConn()) {
 			p.reset()
@@ -81,7 +81,7 @@ func (p *primary) reset() {
 	}
 }
 
-// dial connects to one address. One that did not answer is given little time for a while, so
+// dial connects to one address. An address that did not answer is given little time for a while, so
 // that it does not delay every connection to the hosts named after it.
 func (p *primary) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	d := net.Dialer{KeepAliveConfig: keepAlive}
@@ -136,7 +136,7 @@ func readOnly(conn *pgconn.PgConn) bool {
 	return conn.ParameterStatus("in_hot_standby") == "on" || conn.ParameterStatus("default_transaction_read_only") == "on"
 }
 
-// movedAway reports whether an error of this SQLSTATE says that the primary is elsewhere now, or
+// movedAway reports whether an error of this SQLSTATE means that the primary is elsewhere now, or
 // soon will be.
 func movedAway(code string) bool {
 	switch code {
@@ -147,7 +147,7 @@ func movedAway(code string) bool {
 	return false
 }
 
-// Unavailable reports whether an error says that the database cannot be used right now, as in a
+// Unavailable reports whether an error means that the database cannot be used right now, as in a
 // failover: the same may succeed when it is repeated. Whether it had an effect is not known.
 func Unavailable(err error) bool {
 	var pg *pgconn.PgError
@@ -159,13 +159,13 @@ func Unavailable(err error) bool {
 	return errors.As(err, &connect) || errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || pgconn.SafeToRetry(err)
 }
 
-// A message that nobody reads: its commit is written, and confirmed by a synchronous standby, as
+// A message without a reader: its commit is written, and confirmed by a synchronous standby, as
 // that of any change.
 const sqlWritable = `
 SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool,
     CASE WHEN NOT pg_is_in_recovery() THEN pg_logical_emit_message(true, 'prego', '') END IS NULL`
 
-// Writable reports why the database takes no writes right now, in words that anybody may read.
+// Writable reports why the database takes no writes right now, in words that every caller may read.
 func (s *Store) Writable(ctx context.Context) error {
 	var readOnly, none bool
 	err := s.pool.QueryRow(ctx, sqlWritable).Scan(&readOnly, &none)

@@ -19,7 +19,7 @@ type Budget struct {
 	last bucket // as this process last saw it
 }
 
-// bucket is what the row said.
+// bucket is the row's content.
 type bucket struct {
 	tokens, capacity, refill float64
 	at                       time.Time
@@ -46,7 +46,7 @@ func NewBudget(ctx context.Context, pool *pgxpool.Pool, project string, capacity
 	return &Budget{pool: pool, project: project}, nil
 }
 
-// One statement takes a token or says how long to wait for one. The row is
+// One statement takes a token or returns how long to wait for one. The row is
 // written either way, so that the refill is accounted for once.
 const sqlAcquire = `
 WITH b AS (
@@ -95,7 +95,7 @@ func (b *Budget) Acquire(ctx context.Context, lane string) error {
 	}
 }
 
-// What the provider says is left is believed when it is less than what we think:
+// The provider's remaining count is trusted when it is less than ours:
 // others may use the project too. Answers arrive out of order, so it never gives
 // tokens back; the refill does that. The capacity follows the provider's limit.
 const sqlObserve = `
@@ -104,7 +104,7 @@ UPDATE provider_budgets SET
 WHERE project = $1 AND (capacity <> $2 OR
     LEAST(capacity, tokens + refill_per_s * GREATEST(0, EXTRACT(EPOCH FROM clock_timestamp() - refilled_at))) > $3 + 1)`
 
-// observed is the share of the limit by which the row may be above what the provider says
+// observed is the share of the limit by which the row may exceed the provider's count
 // before it is corrected.
 const observed = 0.001
 
@@ -131,7 +131,7 @@ const sqlBlock = `
 UPDATE provider_budgets SET blocked_until = GREATEST(blocked_until, clock_timestamp() + make_interval(secs => $2))
 WHERE project = $1`
 
-// Block lets nobody send before d has passed.
+// Block lets no caller send before d has passed.
 func (b *Budget) Block(ctx context.Context, d time.Duration) error {
 	if _, err := b.pool.Exec(ctx, sqlBlock, b.project, d.Seconds()); err != nil {
 		return fmt.Errorf("request budget: %w", err)

@@ -15,7 +15,7 @@ import (
 const sqlProviderCatalog = `
 SELECT COALESCE(document, '{}'), refreshed_at, attempted_at, failure FROM provider_catalogs WHERE provider = $1`
 
-// ProviderCatalog reads what a provider last said that it sells. One that was never
+// ProviderCatalog reads a provider's last catalog. A provider that was never
 // asked, or never answered, has a state that is not Known; that is no error.
 func (s *Store) ProviderCatalog(ctx context.Context, provider prego.InfraProviderID) (server.CatalogState, error) {
 	out := server.CatalogState{Provider: provider}

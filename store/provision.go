@@ -39,14 +39,14 @@ func (s *Store) ProvisionState(ctx context.Context, serverID prego.ServerID) (se
 	return p, err
 }
 
-// A server chooses its location when its first attempt begins. Of those that have not yet,
+// A server chooses its location when its first attempt starts. Among servers without a location,
 // the ones with lower ids choose before it.
 const sqlFleetLocations = `
 SELECT m.location, count(*)::int AS n FROM servers s JOIN servers m ON m.fleet_id = s.fleet_id AND m.region = s.region AND m.infra_provider = s.infra_provider
 WHERE s.server_id = $1 AND m.server_id <> $1 AND (m.status = 'active' OR m.status = 'provisioning' AND (m.location <> '' OR m.server_id < $1)) GROUP BY m.location`
 
 // FleetLocations counts the other members of a server's fleet in its region by location,
-// and those without one that choose before it.
+// and the servers without one that choose before it.
 func (s *Store) FleetLocations(ctx context.Context, serverID prego.ServerID) (members map[string]int, ahead int, err error) {
 	type row struct {
 		Location string
@@ -65,7 +65,7 @@ func (s *Store) FleetLocations(ctx context.Context, serverID prego.ServerID) (me
 }
 
 // A later attempt forgets the agent and the machine of the earlier one; the same
-// attempt repeating keeps what is known.
+// attempt repeating keeps the known values.
 const sqlBeginCreate = `
 WITH begun AS (
     UPDATE servers SET
@@ -222,13 +222,13 @@ func (s *Store) Activate(ctx context.Context, serverID prego.ServerID, generatio
 	keys = append(keys, fmt.Sprintf("%s/g%d", server.StepActive, generation))
 	out, err := one[server.Activation](ctx, s.pool, sqlActivate, serverID, generation, attempt, steps, statuses, keys)
 	if isNoRows(err) {
-		// Looked up by a statement of its own, which sees what another one committed meanwhile.
+		// Looked up by a separate statement, which sees a concurrent commit.
 		err = doneBefore(ctx, s.pool, server.ErrSuperseded, sqlIsActive, serverID, generation)
 	}
 	return out, failed(fmt.Sprintf("activate %s", serverID), err)
 }
 
-// Imports are made elsewhere, and what was tried again was waited for between.
+// Imports are created elsewhere, and a retried server also waited for its retry.
 const (
 	activated = `SELECT region, role, location, image, EXTRACT(EPOCH FROM active_at - created_at)::float8 AS seconds FROM servers
       WHERE active_at > now() - make_interval(secs => $1) AND generation = 1 AND imported_from_pulumi_at IS NULL AND purpose = 'agent_bootstrap'`
@@ -241,7 +241,7 @@ GROUP BY 1, 2, 3) g ORDER BY 1, 2, 3`
 )
 
 // ActivationStats is how long servers that became active within a span took from their
-// request, by role, location and image, whatever became of them since.
+// request, by role, location and image, even if they are gone now.
 func (s *Store) ActivationStats(ctx context.Context, within time.Duration) ([]server.ActivationStats, error) {
 	return collect[server.ActivationStats](ctx, s, "activation stats", sqlActivationStats, within.Seconds(), server.ActivationTarget.Seconds())
 }
@@ -280,7 +280,7 @@ const sqlImportHost = `
 UPDATE servers SET host = $3, ipv6 = $4, server_type = $5, location = $6, running_at = COALESCE(running_at, now()), updated_at = now()
 WHERE server_id = $1 AND generation = $2 AND status = 'provisioning'`
 
-// RecordImported writes what the provider says of an existing server that is
+// RecordImported writes the provider's facts about an existing server that is
 // being taken over.
 func (s *Store) RecordImported(ctx context.Context, serverID prego.ServerID, generation, attempt int, provider prego.InfraProviderID, h server.Handle) error {
 	return s.inTx(ctx, "record import of "+string(serverID), func(tx pgx.Tx) error {

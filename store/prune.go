@@ -8,13 +8,13 @@ import (
 	"github.com/prego/prego/ops"
 )
 
-// What grows with use and not with what there is, is deleted when it has been kept for as long
-// as the settings say: some rows at a time, each batch in a transaction of its own. A row that
-// somebody changes at the moment is left for the next time. Nobody waits: nothing refers to these
+// Rows whose number grows with use and not with the objects are deleted when they were kept for as long
+// as the settings allow: some rows at a time, each batch in a separate transaction. A row that
+// is being changed is left for the next time. No transaction waits: nothing refers to these
 // rows, and deleting takes no lock that a writer or a reader of others needs.
 
 // The oldest are looked at by their number, which grows with time: asked by time without an
-// index of its own, Postgres would read all of them whenever none is due.
+// dedicated index, Postgres would read all of them whenever none is due.
 const sqlPruneEvents = `
 WITH gone AS (
     DELETE FROM events WHERE payload IS NOT NULL AND seq IN (
@@ -30,7 +30,7 @@ SELECT count(*) FROM gone`
 const onlyInFeed = `payload IS NULL AND kind NOT IN ('server', 'tenant')`
 
 // The oldest that only the feed has, by its order. A transaction that is not over may yet write something before
-// them; one of a cluster that the database was copied from is none of ours, and its id may be given again: the
+// them; an id from a cluster that the database was copied from is none of ours, and may be given again: the
 // feed does not have its events.
 const sqlPruneFeed = `
 WITH foreign_rows AS (
@@ -50,7 +50,7 @@ WITH foreign_rows AS (
 )
 SELECT count(*) FROM gone`
 
-// The others are asked by time, with an index. Rows that somebody holds are left out.
+// The others are read by time, with an index. Locked rows are left out.
 const (
 	longAgo  = ` < now() - make_interval(secs => $1) `
 	someRows = ` LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING 1) SELECT count(*) FROM gone`
@@ -86,7 +86,7 @@ func (s *Store) Prune(ctx context.Context, table ops.PrunedTable, keep time.Dura
 
 const sqlEventsGone = `SELECT COALESCE((SELECT through FROM pruned WHERE what = 'org_events'), 0)`
 
-// eventsGone refuses a page of events that goes on after one behind which some were
+// eventsGone refuses a page of events that continues after an event behind which some were
 // pruned since: it would seem to be the next one.
 func (s *Store) eventsGone(ctx context.Context, after int64) error {
 	through, err := value[int64](ctx, s.pool, sqlEventsGone)

@@ -23,8 +23,8 @@ SELECT g.group_id, g.name, g.org_id, g.region, g.wanted, ` + groupTried + ` AS t
     COALESCE(` + groupIsDue + `, false) AS due
 FROM process_groups g LEFT JOIN region_room r ON r.region = g.region WHERE g.wanted > 0 AND g.deleted_at IS NULL ORDER BY g.region, g.group_id`
 
-// Servers that take tenants or instances when they are active; those that are one tenant's own
-// and warm ones are for nobody in the queue.
+// Servers that take tenants or instances when they are active. Servers dedicated to one tenant
+// and warm ones serve no request in the queue.
 const sqlComing = `
 SELECT 'server' AS kind, s.server_id AS id, CASE WHEN s.status_reason = 'awaiting_capacity' THEN s.status_reason ELSE s.status END AS status, s.region, s.role,
     f.serves_tenants IS NOT FALSE AS tenants, COALESCE(f.workload_memory_bytes, 0) > 0 AS workloads, s.created_at AS requested_at,
@@ -55,8 +55,8 @@ WHERE trigger = 'scale_out_required' AND created_at > now() - interval '1 day' O
 // usualWithin is how far back servers are looked at to see how long they take.
 const usualWithin = 30 * 24 * time.Hour
 
-// Queue is who waits for capacity in all regions, in the order in which they are served, and
-// what is on its way.
+// Queue lists the requests that wait for capacity in all regions, in the order of service, and
+// the servers on their way.
 func (s *Store) Queue(ctx context.Context) (placement.Queue, error) {
 	type tenantRow struct {
 		Position     int
@@ -110,7 +110,7 @@ type queuedGroup struct {
 	Due    bool // it is tried in the next pass
 }
 
-// inTurns are groups by region in the order in which passes come to them: those that are tried
+// inTurns are groups by region in the order of passes: those tried
 // in the next one first.
 func inTurns(groups []queuedGroup) map[prego.Region][]queuedGroup {
 	out := map[prego.Region][]queuedGroup{}

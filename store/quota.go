@@ -14,12 +14,12 @@ const sqlTakeQuota = `SELECT dimension, limit_value AS "limit", current_usage, r
 
 // takeQuota lets a transaction take what it is about to take of an org's quota, or
 // refuses it as a *org.QuotaExceeded: the first in the order given. From here to the
-// end of the transaction nobody else changes what the org uses. It is one statement.
+// end of the transaction no other transaction changes what the org uses. It is one statement.
 func (s *Store) takeQuota(ctx context.Context, tx pgx.Tx, org prego.OrgID, deltas ...quota.Delta) error {
 	return s.checkQuota(ctx, tx, org, false, deltas)
 }
 
-// takePromised is takeQuota for who allocates what the org was promised already: the
+// takePromised is takeQuota for an allocation that the org was promised already: the
 // promises don't count, only what is used.
 func (s *Store) takePromised(ctx context.Context, tx pgx.Tx, org prego.OrgID, deltas ...quota.Delta) error {
 	return s.checkQuota(ctx, tx, org, true, deltas)

@@ -19,13 +19,13 @@ SELECT server_id, status, status_reason AS reason, generation, attempt, COALESCE
 FROM servers WHERE infra_provider = $1 AND (status <> 'terminated' OR server_id = ANY (ARRAY(
     SELECT r.server_id FROM resources r JOIN servers x ON x.server_id = r.server_id WHERE r.provider = $1 AND r.state <> 'released' AND x.status = 'terminated'))) ORDER BY server_id`
 
-// FleetRows lists the servers of a provider, of the terminated ones those that something is
-// left of. Nobody else's resource is theirs.
+// FleetRows lists the servers of a provider; terminated ones only if they left
+// resources. Resources of other owners are not theirs.
 func (s *Store) FleetRows(ctx context.Context, provider prego.InfraProviderID) ([]server.ReconcileRow, error) {
 	return collect[server.ReconcileRow](ctx, s, "fleet rows", sqlFleetRows, provider)
 }
 
-// Of a server that is to be made the first thing that its run writes at the provider's is a resource.
+// The run of a server that must be created writes a resource first.
 const sqlServersWithoutRun = `
 SELECT server_id, status, status_reason AS reason, generation, attempt, COALESCE(provider_server_id, '') AS provider_server_id,
        now() - updated_at AS idle
@@ -50,7 +50,7 @@ const sqlReleaseMissing = `
 UPDATE resources SET state = 'released', released_at = now()
 WHERE server_id = $1 AND kind = 'server' AND provider_id = $2 AND state <> 'released'`
 
-// errNotMissing undoes what is noted of a server that is another by now.
+// errNotMissing undoes the changes to a row that now describes another server.
 var errNotMissing = errors.New("the row is not of that server any more")
 
 // MarkMissing fails a server whose machine the provider no longer has, and the tenants that it
@@ -59,7 +59,7 @@ func (s *Store) MarkMissing(ctx context.Context, serverID prego.ServerID, provid
 	marked := false
 	message := fmt.Sprintf("the provider no longer has server %s", providerServerID)
 	err := s.inTx(ctx, fmt.Sprintf("mark %s missing", serverID), func(tx pgx.Tx) error {
-		// Before the server's row is held, as by whoever frees a place.
+		// Before the server's row is held, as a transaction that frees a place does.
 		if err := s.loseTenants(ctx, tx, serverID, prego.ActorSystem); err != nil {
 			return err
 		}
@@ -101,8 +101,8 @@ func (s *Store) SightOrphan(ctx context.Context, provider prego.InfraProviderID,
 const sqlForgetSightings = `
 DELETE FROM orphan_sightings WHERE provider = $1 AND destroyed_at IS NULL AND NOT (kind || '/' || provider_id = ANY($2::text[]))`
 
-// ForgetSightings drops the sightings of what is no orphan any more; still holds
-// "<kind>/<provider id>" of those that are.
+// ForgetSightings drops the sightings of resources that are no orphans any more; still holds
+// "<kind>/<provider id>" of the orphans.
 func (s *Store) ForgetSightings(ctx context.Context, provider prego.InfraProviderID, still []string) error {
 	return s.exec(ctx, "forget sightings", sqlForgetSightings, provider, filled(still))
 }
@@ -135,7 +135,7 @@ func (s *Store) BeginReconcile(ctx context.Context) (int64, error) {
 	return id, failed("begin reconcile", err)
 }
 
-// EndReconcile closes it with what was found and done.
+// EndReconcile closes it with its findings and actions.
 func (s *Store) EndReconcile(ctx context.Context, runID int64, findings any) error {
 	b, err := json.Marshal(findings)
 	if err != nil {

@@ -53,7 +53,7 @@ func (s *Store) SealedRegistry(ctx context.Context, host string) (server.SealedR
 
 const sqlResealRegistry = `UPDATE registries SET sealed = $3, key_id = $4 WHERE host = $1 AND sealed = $2`
 
-// ResealRegistry keeps a password sealed anew, unless it was changed meanwhile.
+// ResealRegistry keeps a resealed password, unless it was changed meanwhile.
 func (s *Store) ResealRegistry(ctx context.Context, was, now server.SealedRegistry) error {
 	return s.exec(ctx, "registry "+was.Host, sqlResealRegistry, was.Host, was.Sealed, now.Sealed, now.KeyID)
 }
@@ -81,8 +81,8 @@ const sqlPutImageDigest = `
 INSERT INTO image_digests AS d (image, digest) VALUES ($1, $2)
 ON CONFLICT (image) DO UPDATE SET digest = d.digest RETURNING digest`
 
-// PutImageDigest keeps what an image was resolved to, and answers with what holds: of
-// two hosts that resolve it at once both get the first one's.
+// PutImageDigest keeps an image's resolved digest, and returns the valid one: of
+// two hosts that resolve it concurrently both get the first one's.
 func (s *Store) PutImageDigest(ctx context.Context, image, digest string) (holds string, err error) {
 	if err := server.ValidateDigest("digest", digest); err != nil {
 		return "", err
@@ -100,7 +100,7 @@ func (s *Store) ListImageDigests(ctx context.Context) ([]server.ImageDigest, err
 
 const sqlDeleteImageDigest = `DELETE FROM image_digests WHERE image = $1`
 
-// DeleteImageDigest has an image resolved anew by the next host that pulls it, or
+// DeleteImageDigest has an image resolved again by the next host that pulls it, or
 // CodeImageNotFound.
 func (s *Store) DeleteImageDigest(ctx context.Context, image string) error {
 	return change(ctx, s.pool, prego.Errorf(prego.CodeImageNotFound, "no digest is kept for image %q", image), sqlDeleteImageDigest, image)

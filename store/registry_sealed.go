@@ -68,7 +68,7 @@ func (s Registries) RotateRegistries(ctx context.Context) error {
 	return nil
 }
 
-// ofRegistry says whose password could not be opened.
+// ofRegistry names the registry whose password could not be opened.
 func ofRegistry(host string, err error) error {
 	if prego.CodeOf(err) == prego.CodeSealed {
 		return prego.Errorf(prego.CodeSealed, "the password of registry %s was sealed under a master key that is not known here: add that one to PREGO_MASTER_KEY_EARLIER, or set the password again", host)
@@ -76,7 +76,7 @@ func ofRegistry(host string, err error) error {
 	return err
 }
 
-// RegistryLogins open passwords for those who pull images.
+// RegistryLogins open passwords for hosts that pull images.
 type RegistryLogins struct {
 	Store  *Store
 	Opener Opener

@@ -33,13 +33,13 @@ func (s *Store) BeginRequest(ctx context.Context, subject, key string, hash []by
 	if err != nil || begun {
 		return nil, failed("request key", err)
 	}
-	underWay := &prego.Error{Code: prego.CodeRequestUnderWay, Field: "Idempotency-Key", Message: "belongs to a request that is not answered yet; ask again"}
+	underWay := &prego.Error{Code: prego.CodeRequestUnderWay, Field: "Idempotency-Key", Message: "belongs to a request in progress; retry later"}
 	type request struct {
 		RequestHash []byte
 		Status      *int
 		Body        []byte
 	}
-	met, err := get[request](ctx, s.pool, underWay, sqlKeptRequest, subject, key) // one that was refused meanwhile gave the key back
+	met, err := get[request](ctx, s.pool, underWay, sqlKeptRequest, subject, key) // a request refused meanwhile gave the key back
 	switch {
 	case err != nil:
 		return nil, err
@@ -53,7 +53,7 @@ func (s *Store) BeginRequest(ctx context.Context, subject, key string, hash []by
 
 const sqlAnswerRequest = `UPDATE request_keys SET status = $3, body = $4 WHERE subject = $1 AND key = $2`
 
-// AnswerRequest keeps what a request was answered; a body of nil is not to be told again.
+// AnswerRequest keeps the answer to a request; a nil body must not be repeated.
 func (s *Store) AnswerRequest(ctx context.Context, subject, key string, a prego.KeptAnswer) error {
 	return s.exec(ctx, "answer of request key", sqlAnswerRequest, subject, key, a.Status, a.Body)
 }
@@ -89,7 +89,7 @@ type keyed struct {
 	hash    []byte
 }
 
-// keyedRequest is a request to create something of a kind, told from others by its fields.
+// keyedRequest is a request to create something of a kind, distinguished by its fields.
 func keyedRequest(by, key, kind string, fields ...string) keyed {
 	h := sha256.Sum256([]byte(kind + "\x00" + strings.Join(fields, "\x00")))
 	return keyed{by: by, key: key, kind: kind, hash: h[:]}
@@ -124,7 +124,7 @@ func (k keyed) keep(ctx context.Context, tx pgx.Tx, id string) error {
 }
 
 // once runs create, which returns the id of what it created, in a transaction, unless an
-// earlier request with this key did so already; then it reads what was created. A rejection
+// earlier request with this key did so already; then it reads the created object. A rejection
 // may only mean that the same request has been committed in the meantime, so the key is
 // looked up again.
 func once[T any](ctx context.Context, s *Store, k keyed, read func(context.Context, string) (T, error), create func(tx pgx.Tx) (id string, err error)) (v T, created bool, err error) {

@@ -14,7 +14,7 @@ FROM reserve_placements($1, $2, $3, $4, $5, array_replace($6::text[], '', NULL),
 
 // Reserve places a tenant in one round trip: it claims the site, raises the three counts if
 // their guards hold, and writes allocation, decision and event; or it does nothing. It
-// waits for nobody who has the tenant's server, shard, pool or site.
+// never waits for a transaction that has the tenant's server, shard, pool or site.
 func (s *Store) Reserve(ctx context.Context, r tenant.Reservation) (tenant.ReserveResult, error) {
 	out, err := reserve(ctx, s.pool, false, r)
 	if err != nil {
@@ -25,8 +25,8 @@ func (s *Store) Reserve(ctx context.Context, r tenant.Reservation) (tenant.Reser
 
 // ReserveAll places tenants as Reserve does, all in one round trip and one transaction, and
 // answers each. It waits for other batches in the region of the first one. The limits and the time
-// that a site is reserved for are those of the first reservation; none may be an override. An error
-// means that nobody was placed, or that it is not known who was.
+// that a site is reserved for are taken from the first reservation; none may be an override. An error
+// means that no tenant was placed, or that the outcome is unknown.
 func (s *Store) ReserveAll(ctx context.Context, rs []tenant.Reservation) ([]tenant.ReserveResult, error) {
 	if len(rs) == 0 {
 		return nil, nil
@@ -35,7 +35,7 @@ func (s *Store) ReserveAll(ctx context.Context, rs []tenant.Reservation) ([]tena
 	return out, failed(fmt.Sprintf("reserve for %d tenants", len(rs)), err)
 }
 
-// reserve answers each reservation. What is one for all of them is that of the first.
+// reserve answers each reservation. Values shared by all are taken from the first.
 func reserve(ctx context.Context, q querier, inLine bool, rs ...tenant.Reservation) ([]tenant.ReserveResult, error) {
 	var generations []int
 	var dedicates []bool

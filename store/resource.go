@@ -123,7 +123,7 @@ WHERE server_id = $1 AND attempt <= $2 AND agent_first_seen_at IS NOT NULL`
 
 // BeginRelease writes, before anything is deleted at the provider, that all of a
 // server's attempts up to the given one are given up: tokens and identity are
-// revoked and the resources are to be released.
+// revoked and the resources must be released.
 func (s *Store) BeginRelease(ctx context.Context, serverID prego.ServerID, attempt int) error {
 	return s.inTx(ctx, fmt.Sprintf("begin release of %s", serverID), func(tx pgx.Tx) error {
 		for _, sql := range []string{sqlReleasing, sqlRevokeTokens, sqlRevokeIdentity} {

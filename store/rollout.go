@@ -40,7 +40,7 @@ const sqlEndRollout = `
 UPDATE rollouts r SET outcome = $2, reason = $3, message = $4, ended_at = now() FROM process_groups g
 WHERE g.group_id = $1 AND r.group_id = $1 AND r.number = g.last_rollout AND r.release = g.release AND r.outcome IN ('under_way', 'failed')`
 
-// queueRollout records that a rollout began: the group's row says to which release.
+// queueRollout records that a rollout began: the group's row names its release.
 func queueRollout(b *pgx.Batch, id prego.GroupID, kind workload.RolloutKind, by, request string) {
 	b.Queue(sqlSupersedeRollout, id)
 	b.Queue(sqlBeginRollout, id, kind, by, request)
@@ -60,13 +60,13 @@ type release struct {
 	release int // 0 for the next one
 	spec    workload.Spec
 	by      string
-	request string // who asked with which key, "" without one
+	request string // the caller and its key, "" without one
 	event   string
 	data    map[string]any // of the event
 }
 
 // rollOut begins to replace what a group runs. Quota is taken for what the release needs
-// more than the one before, and for one extra instance, if the policy has any. Without
+// beyond the present one, and for one extra instance, if the policy has any. Without
 // room for that, a group of several replicas stops one before starting the next, and a
 // group of one is rejected, because nothing of it would run in between.
 func (s *Store) rollOut(ctx context.Context, tx pgx.Tx, g lockedGroup, r release) (workload.Group, error) {
@@ -103,7 +103,7 @@ func (s *Store) DeployGroup(ctx context.Context, id prego.GroupID, spec workload
 			return err
 		}
 		if spec.Constraint != nil && !spec.Constraint.Equal(locked.Constraint) {
-			return &prego.Error{Code: prego.CodeConstraintImmutable, Field: "spec.constraint", Message: "is fixed once the group is made: make another group"}
+			return &prego.Error{Code: prego.CodeConstraintImmutable, Field: "spec.constraint", Message: "is fixed when the group is created: create another group"}
 		}
 		spec.Constraint = locked.Spec.Constraint
 		policy, err := locked.Policy.Change(change, "rollout_policy")
@@ -131,7 +131,7 @@ func (s *Store) DeployGroup(ctx context.Context, id prego.GroupID, spec workload
 
 const sqlRolloutOfRequest = `SELECT EXISTS (SELECT FROM rollouts WHERE group_id = $1 AND request = $2)`
 
-// requested tells whether a request began a rollout already, and names it.
+// requested returns whether a request began a rollout already, and names it.
 func requested(ctx context.Context, tx pgx.Tx, id prego.GroupID, by, key string) (request string, done bool, err error) {
 	if key == "" {
 		return "", false, nil
@@ -164,8 +164,8 @@ func (s *Store) RestartGroup(ctx context.Context, id prego.GroupID, by, key stri
 const sqlRolloutTarget = `
 SELECT release, spec FROM rollouts WHERE group_id = $1 AND release <> $2 AND CASE $3::int WHEN 0 THEN outcome = 'succeeded' ELSE release = $3 END ORDER BY number DESC LIMIT 1`
 
-// RollBackGroup goes back to a release that is kept, or for 0 to the last one that was
-// good besides the present one. CodeReleaseNotFound if there is none. Going back to the
+// RollBackGroup goes back to a kept release, or for 0 to the last good
+// release besides the present one. CodeReleaseNotFound if there is none. Going back to the
 // present release changes nothing, and neither does the key of a request that went back.
 func (s *Store) RollBackGroup(ctx context.Context, id prego.GroupID, to int, by, key string) (g workload.Group, err error) {
 	err = s.inTx(ctx, "roll back process group", func(tx pgx.Tx) error {
@@ -203,7 +203,7 @@ func (s *Store) RollBackGroup(ctx context.Context, id prego.GroupID, to int, by,
 const sqlPauseGroup = `
 UPDATE process_groups SET paused_at = CASE WHEN $2 THEN now() END, progress_at = now(), converged = false, updated_at = now() WHERE group_id = $1`
 
-// PauseGroup holds up rollouts of a group, or lets them go on.
+// PauseGroup holds up rollouts of a group, or lets them continue.
 func (s *Store) PauseGroup(ctx context.Context, id prego.GroupID, pause bool, by string) (g workload.Group, err error) {
 	event := map[bool]string{true: "group.pause", false: "group.resume"}[pause]
 	err = s.inTx(ctx, event, func(tx pgx.Tx) error {

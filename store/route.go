@@ -46,8 +46,8 @@ func (s *Store) envExists(ctx context.Context, envID prego.EnvID) error {
 const routeColumns = `r.route_id, r.org_id, r.env_id, r.group_id, r.hostname, r.listener_scope AS listener, r.listen_port, r.protocol, r.target_port, r.created_by, r.created_at, r.deleted_at,
     COALESCE((SELECT d.status FROM domains d WHERE r.hostname <> '' AND d.org_id = r.org_id AND d.name = r.hostname AND d.deleted_at IS NULL), '') AS hostname_status`
 
-// A name and a port belong to all orgs together: who asks for one waits for whoever
-// asks for the same. Names are held before ports.
+// A name and a port belong to all orgs together: a request for one waits for other requests
+// for the same. Names are held before ports.
 const sqlHoldHostname = `SELECT pg_advisory_xact_lock(hashtextextended('prego/hostname/' || $1, 0))`
 
 const sqlHoldPort = `SELECT pg_advisory_xact_lock(hashtextextended('prego/port/' || $1, 0))`

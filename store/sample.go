@@ -8,8 +8,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// A span gets at most one sample of each server, whoever looks how often. What was reported before the
-// span began is none of its: a silent agent leaves a gap.
+// A span gets at most one sample of each server, however often it is read. Values reported before the
+// span began are not in it: a silent agent leaves a gap.
 const sqlTakeSamples = `
 WITH span AS (SELECT date_bin(make_interval(secs => $1), now(), 'epoch') AS began)
 INSERT INTO server_samples (at, server_id, load1, memory_pct, disk_pct, cpu_pct, worker_slots_pct, db_disk_pct, redis_memory_pct)
@@ -26,8 +26,8 @@ func (s *Store) TakeSamples(ctx context.Context, every time.Duration) (int, erro
 	return int(tag.RowsAffected()), failed("take samples", err)
 }
 
-// By the keys that there can be: those of one server are far apart. Figures are stored in four bytes, and
-// rounded to what that tells.
+// By the possible keys: the rows of one server are far apart. Figures are stored in four bytes, and
+// rounded to that precision.
 const sqlServerSamples = `
 SELECT x.at, round(load1::numeric, 2)::float8 AS load1, round(memory_pct::numeric, 1)::float8 AS memory_pct, round(disk_pct::numeric, 1)::float8 AS disk_pct,
     round(cpu_pct::numeric, 1)::float8 AS cpu_pct, round(worker_slots_pct::numeric, 1)::float8 AS worker_slots_pct,

@@ -41,9 +41,9 @@ func fleetServer(f server.Wanted, by string) newServer {
 	}
 }
 
-// Who is short of a role, what is on its way, and how full the fleet is. Servers
+// The tenants short of a role, the servers on their way, and how full the fleet is. Servers
 // that belong to a tenant or to a warm pool are not capacity for others, nor are cordoned
-// ones, those of fleets that do not serve tenants, those without the tags of $5 or with one of $6.
+// ones, servers of fleets that do not serve tenants, servers without the tags of $5 or with one of $6.
 const sqlShortOf = `
 WITH serving AS (
     SELECT s.* FROM servers s LEFT JOIN fleets f ON f.fleet_id = s.fleet_id WHERE s.region = $1 AND s.role = $2 AND f.serves_tenants IS NOT FALSE
@@ -104,9 +104,9 @@ SELECT org_id AS org, require_tags AS require, disallow_tags AS disallow, COALES
     count(*) AS n, count(*) FILTER (WHERE plan = 'business' AND dedicated_redis) AS dedicated FROM tenants
 WHERE region = $1 AND waiting_since IS NOT NULL AND $2 = ANY (waiting_roles) GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5`
 
-// Demand is ShortOf for each constraint and private network that tenants wait with, those
-// without any first, in an order that repeats. Constraints are about app servers: who is
-// short of something else is so without one. open says in which network servers are to be for
+// Demand is ShortOf for each constraint and private network that tenants wait with, first
+// without any, in an order that repeats. Constraints are about app servers: a tenant
+// short of another role is so without one. open is the network of servers for
 // tenants that may be in any; nil means that servers are in no networks.
 func (s *Store) Demand(ctx context.Context, region prego.Region, role prego.Role, maxTenants int, memoryPctMax float64, m tenant.MeasuredLimits,
 	open func(context.Context, prego.InfraProviderID) (prego.NetworkID, error),
@@ -216,7 +216,7 @@ func (s *Store) FinishScaling(ctx context.Context, eventID int64, message string
 }
 
 // By plan, then by turns among the orgs, then by age: an org with many waiting
-// tenants delays another's first by one of its own at most.
+// tenants delays another's first by one tenant at most.
 const (
 	tenantTurns = `
     SELECT tenant_id, generation, region, waiting_since,
@@ -227,14 +227,14 @@ const (
 	sqlWaiting  = `SELECT tenant_id, generation FROM (` + tenantTurns + ` AND region = $1) w ORDER BY ` + servedFirst
 )
 
-// Waiting lists the tenants that are short of capacity in a region, in the order
-// in which they are served.
+// Waiting lists the tenants that are short of capacity in a region, in the order of
+// service.
 func (s *Store) Waiting(ctx context.Context, region prego.Region) ([]tenant.WaitingTenant, error) {
 	return collect[tenant.WaitingTenant](ctx, s, "waiting tenants", sqlWaiting, region)
 }
 
-// ServeRegion runs f as the only one who serves a region's queue; done is false
-// when somebody else does already.
+// ServeRegion runs f as the only process that serves a region's queue; done is false
+// when another process already does.
 func (s *Store) ServeRegion(ctx context.Context, region prego.Region, f func(context.Context) error) (done bool, err error) {
 	return s.exclusively(ctx, "prego/waiting/"+string(region), f)
 }
@@ -267,7 +267,7 @@ UNION
 SELECT a.tenant_id FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id
 WHERE a.released_at IS NULL AND t.state = 'failed' AND t.updated_at < now() - make_interval(secs => $1)`
 
-// FindTenantWork looks for what no run sees to: runs that were lost, timers that
+// FindTenantWork looks for work without a run: lost runs, timers that
 // ran out, tenants that wait. Rows younger than quiet are left to their own runs.
 func (s *Store) FindTenantWork(ctx context.Context, quiet, reserveFor time.Duration) (tenant.Work, []string, error) {
 	var w tenant.Work

@@ -16,7 +16,7 @@ import (
 // searchedNewest bounds among how many of the newest objects of a kind a part of a word is looked for.
 const searchedNewest = 20_000
 
-// searched says how objects of one kind are found. Texts are SQL over the table's alias o.
+// searched describes how objects of one kind are found. Texts are SQL over the table's alias o.
 type searched struct {
 	kind   string
 	table  string
@@ -41,7 +41,7 @@ type searchField struct {
 	list bool
 }
 
-// What a deletion leaves in a row is found, too.
+// A deletion's remains in a row are also found.
 const deleted = `o.deleted_at IS NOT NULL`
 
 var searchable = []searched{
@@ -156,7 +156,7 @@ var searchable = []searched{
 	{kind: "registry", table: "registries", id: "o.host", newest: "o.created_at", fields: []searchField{{name: "hostname", column: "o.host"}}},
 }
 
-// columns are those of ops.Found but for what matched.
+// columns are those of ops.Found except for the matched field.
 func (k searched) columns() string {
 	or := func(text, otherwise string) string {
 		if text == "" {
@@ -168,7 +168,7 @@ func (k searched) columns() string {
 		k.kind, k.id, or(k.name, k.id), or(k.status, `''`), or(k.gone, "false"), or(k.org, `''`), or(k.within, `''`))
 }
 
-// beginnings finds what equals $1 or begins with it, with $2 the limit. The operators are those of
+// beginnings finds values that equal $1 or begin with it, with $2 the limit. The operators are those of
 // text_pattern_ops, which compare bytes: so a beginning is a range of an index, in every locale.
 func (k searched) beginnings() string {
 	var parts []string
@@ -204,7 +204,7 @@ CROSS JOIN LATERAL (SELECT f.field, f.value FROM (VALUES %s) f (n, field, value)
 		k.columns(), k.table, k.newest, searchedNewest, strings.Join(values, ", "))
 }
 
-// searchStatements are those of all kinds.
+// searchStatements are the statements of all kinds.
 func searchStatements() (all []string) {
 	for _, k := range searchable {
 		if all = append(all, k.beginnings()); k.newest != "" {
@@ -214,8 +214,8 @@ func searchStatements() (all []string) {
 	return all
 }
 
-// Search finds objects by ids, names and addresses, also those that are gone, and reports whether there
-// are more. What a beginning finds is found with indexes, however many objects there are.
+// Search finds objects by ids, names and addresses, including deleted ones, and reports whether there
+// are more. Beginnings are found with indexes, however many objects there are.
 func (s *Store) Search(ctx context.Context, q ops.SearchQuery) (found []ops.Found, more bool, err error) {
 	text := strings.ToLower(q.Text)
 	found, err = s.searchBy(ctx, q, text, searched.beginnings)
@@ -264,7 +264,7 @@ func (s *Store) searchBy(ctx context.Context, q ops.SearchQuery, text string, st
 	return found, failed("search", s.pool.SendBatch(ctx, b).Close())
 }
 
-// ranked sorts by how well things match, what there is before what is gone, and has each thing once.
+// ranked sorts by quality of the match, existing objects first, and has each object once.
 func ranked(found []ops.Found) []ops.Found {
 	slices.SortStableFunc(found, func(a, b ops.Found) int {
 		gone := map[bool]int{true: 1}
@@ -275,7 +275,7 @@ func ranked(found []ops.Found) []ops.Found {
 	return slices.DeleteFunc(found, func(f ops.Found) bool {
 		k := key{f.Kind, f.ID}
 		again := seen[k]
-		// The ledger's row of what was found by itself says nothing new.
+		// The ledger's row of an object that was itself found adds nothing.
 		if f.Kind == "resource" && f.Within != "" {
 			again = again || seen[key{"server", f.Within}]
 		}

@@ -56,8 +56,8 @@ RETURNING ` + serverColumns
 const sqlServerAndHash = `SELECT request_hash, ` + serverColumns + ` FROM servers WHERE server_id = $1`
 
 // CreateServer accepts a request: the row and its first event, in one
-// transaction. The same request again is met by the row that is there; another
-// one of that id is CodeServerIDConflict, and an id whose server is terminated
+// transaction. Repeating the request returns its row; another
+// request of that id is CodeServerIDConflict, and an id whose server is terminated
 // CodeServerTerminated.
 func (s *Store) CreateServer(ctx context.Context, r server.CreateRequest, by string) (srv server.Server, created bool, err error) {
 	hash := r.Hash()
@@ -86,7 +86,7 @@ type newServer struct {
 	managedBy          prego.ManagedBy
 	purpose            server.TokenPurpose
 	step               server.Step
-	traits             *server.Wanted // what a server that nobody asked for by hand is for
+	traits             *server.Wanted // the purpose of a server that was not requested by hand
 }
 
 func (s *Store) insertServer(ctx context.Context, n newServer) (srv server.Server, created bool, err error) {
@@ -95,7 +95,7 @@ func (s *Store) insertServer(ctx context.Context, n newServer) (srv server.Serve
 		return err
 	})
 	if isViolation(err, "servers_provider_id") {
-		// Of two equal imports at once the second can meet this index before the row's
+		// Of two concurrent equal imports the second can meet this index before the row's
 		// own; then that row is there now.
 		created = false
 		srv, err = sameRequest(ctx, s.pool, n.id, n.hash)
@@ -132,8 +132,8 @@ func insertServerIn(ctx context.Context, tx pgx.Tx, n newServer) (srv server.Ser
 			return srv, false, err
 		}
 	}
-	// Only now: a request that was accepted once is met by its row, whatever became
-	// of the provider since.
+	// Only now: repeating an accepted request returns its row, even if the
+	// provider is gone since.
 	if err := checkProvider(ctx, tx, n.provider, n.region); err != nil {
 		return srv, false, err
 	}
@@ -202,7 +202,7 @@ var servers = listing[server.Server]{
 	},
 }
 
-// ListServers is a page of servers, without those that are terminated.
+// ListServers is a page of servers, without terminated ones.
 func (s *Store) ListServers(ctx context.Context, q prego.ListQuery) (page []server.Server, next string, err error) {
 	if tags, ok := q.Filters["tag"]; ok {
 		q.Filters, tags = maps.Clone(q.Filters), slices.Clone(tags)
@@ -214,14 +214,14 @@ func (s *Store) ListServers(ctx context.Context, q prego.ListQuery) (page []serv
 	return servers.page(ctx, s, q)
 }
 
-// A retry creates another machine in place of the one that there is. Only the retry of an import keeps it: it takes the
-// same machine over again, and is the way back for one whose agent has lost its identity.
+// A retry creates another machine in place of the present one. Only the retry of an import keeps it: it takes the
+// same machine over again, and is the way back for a server whose agent has lost its identity.
 const sqlRetry = `
 UPDATE servers SET status = 'provisioning', status_reason = '', status_message = '', generation = generation + 1, updated_at = now()
 WHERE server_id = $1 AND status = 'failed' AND (purpose = 'import_existing_server' OR ` + unused + `) RETURNING ` + serverColumns
 
 // An import whose agent never came has one token, and its time is over: the next
-// attempt gets one of its own and forgets what became of the earlier one.
+// attempt gets its own and forgets the outcome of the earlier one.
 const sqlRetryImport = `
 UPDATE servers SET attempt = attempt + 1, agent_status = 'unknown', agent_key_sha256 = NULL, agent_first_seen_at = NULL,
     agent_first_heartbeat_at = NULL, agent_last_heartbeat_at = NULL, identity_revoked_at = NULL
@@ -268,7 +268,7 @@ const (
 
 const sqlServerUse = `SELECT tenants, instances, volumes FROM server_use($1)`
 
-// ServerUse counts what is on a server and would be lost or torn off with its machine.
+// ServerUse counts what would be lost or detached with a server's machine.
 func (s *Store) ServerUse(ctx context.Context, id prego.ServerID) (server.Use, error) {
 	return get[server.Use](ctx, s.pool, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", id), sqlServerUse, id)
 }
@@ -278,8 +278,8 @@ const (
 	sqlHoldPoolsOf  = `SELECT FROM redis_pools WHERE server_id = $1 FOR NO KEY UPDATE`
 )
 
-// holdUsed holds what whoever places a tenant or an instance on a server holds: its row, that of its shard, that of
-// its pool. An UPDATE would wait for them, too, but having waited it does not look again what came meanwhile.
+// holdUsed holds the rows that a placement of a tenant or an instance on a server holds: its row, its shard's and
+// its pool's. An UPDATE would also wait for them, but having waited it does not see rows added meanwhile.
 func holdUsed(ctx context.Context, tx pgx.Tx, id prego.ServerID) error {
 	b := &pgx.Batch{}
 	for _, sql := range []string{sqlHoldServer, sqlHoldShardsOf, sqlHoldPoolsOf} {
@@ -294,7 +294,7 @@ const (
 	sqlDecommissionMember = decommissionServer + ` AND ` + emptied + ` AND dedicated_for_tenant_id IS NULL RETURNING ` + serverColumns
 )
 
-// RequestDecommission marks a server as draining, whatever it is doing; but while
+// RequestDecommission marks a server as draining in any state; but while
 // tenants live on it, on its shard or its pool, or instances of process groups run on
 // it, or volumes are attached to it, only with force, which loses them (CodeServerHasTenants).
 // A server that is draining or terminated already is returned as it is.
@@ -307,8 +307,8 @@ func (s *Store) RequestDecommission(ctx context.Context, id prego.ServerID, by s
 		"server %s has %s: drain it, or purge the tenants first, or force it and lose them")
 }
 
-// DecommissionMember begins to take a server down that no tenant lives on, and none is to, and
-// that runs no instance, else CodeServerHasTenants. One that is going or gone is returned as it is.
+// DecommissionMember starts to take down a server without tenants, present or planned, and
+// without instances, else CodeServerHasTenants. A server that is going or gone is returned as it is.
 func (s *Store) DecommissionMember(ctx context.Context, id prego.ServerID, by string) (server.Server, error) {
 	return s.decommission(ctx, id, sqlDecommissionMember, "by "+by, prego.ActorWorkflow,
 		"server %s is in use, or dedicated to a tenant: it has %s")
@@ -325,8 +325,8 @@ func (s *Store) decommission(ctx context.Context, id prego.ServerID, update, mes
 	}, update)
 }
 
-// transition runs a conditional UPDATE, those that may follow from it, and writes its event. When the UPDATE met
-// nothing, refuse explains why from the row and what is on the server, as the same transaction sees them; nil returns
+// transition runs a conditional UPDATE, the statements that may follow from it, and writes its event. When the UPDATE met
+// no row, refuse explains why from the row and the server's use, as the same transaction sees them; nil returns
 // the server as it is.
 func (s *Store) transition(ctx context.Context, id prego.ServerID, event server.Event, refuse func(server.Server, server.Use) error,
 	update string, more ...string,

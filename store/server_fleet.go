@@ -13,8 +13,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Members are the servers that stand, that are on their way, and that an action is
-// about to ask for; what is draining is leaving already. Of a replacement only the
+// Members are the servers that are active, that are on their way, and that an action is
+// about to request; draining servers are leaving already. Of a replacement only the
 // round that is next counts: the others' servers come when as many have gone.
 const selectFleets = `
 SELECT f.fleet_id, f.role, COALESCE(f.region, '') AS region, f.infra_provider, f.min_size, f.max_size, f.desired_capacity, f.spec,
@@ -37,7 +37,7 @@ const sqlFleetHash = `SELECT request_hash FROM fleets WHERE fleet_id = $1`
 
 const sqlProviderKnown = `SELECT enabled FROM infra_providers WHERE id = $1`
 
-// CreateFleet makes an empty fleet. The same request again meets it; another one of
+// CreateFleet creates an empty fleet. Repeating the request returns it; another fleet of
 // that id is CodeFleetConflict.
 func (s *Store) CreateFleet(ctx context.Context, r server.CreateFleetRequest, by string) (f server.Fleet, created bool, err error) {
 	hash, spec, err := fleetHash(r)
@@ -92,8 +92,8 @@ const sqlGetFleet = selectFleets + ` WHERE f.fleet_id = $1`
 
 const sqlLockFleet = `SELECT FROM fleets WHERE fleet_id = $1 FOR NO KEY UPDATE`
 
-// lockFleet is getFleet for what is decided from it. The lock is a statement of its
-// own: one that had to wait for it would count members as they were before.
+// lockFleet is getFleet for a decision. The lock is a separate statement:
+// a statement that had to wait for it would count members as they were before.
 func lockFleet(ctx context.Context, tx pgx.Tx, id prego.FleetID) (server.Fleet, error) {
 	if _, err := tx.Exec(ctx, sqlLockFleet, id); err != nil {
 		return server.Fleet{}, err
@@ -238,7 +238,7 @@ func (s *Store) ListPolicies(ctx context.Context, q prego.ListQuery) (page []ser
 
 const sqlUpdatePolicy = `UPDATE policies SET spec = $3, updated_at = now() WHERE policy_id = $1 AND type = $2 RETURNING ` + policyColumns
 
-// UpdatePolicy changes a policy's spec, which is one of its type, for actions that are
+// UpdatePolicy changes a policy's spec, which must be of its type, for actions that are
 // planned later. With match, see holdVersion.
 func (s *Store) UpdatePolicy(ctx context.Context, id prego.PolicyID, of server.PolicyType, spec json.RawMessage, match ...string) (p server.FleetPolicy, err error) {
 	err = s.replacing(ctx, match, prego.ReplaceablePolicy, []any{id}, func(tx pgx.Tx) error {
@@ -271,7 +271,7 @@ FROM policies WHERE policy_id = $2
 ON CONFLICT (fleet_id, policy_id) DO UPDATE SET position = COALESCE($3, fleet_policies.position), enabled = $4`
 
 // AttachPolicy gives a fleet a policy, last in order when position is nil, or
-// changes the order and whether it is enabled. A second one of a type that decides
+// changes the order and whether it is enabled. A second policy of a type that decides
 // alone is CodePolicyTypeAttached.
 func (s *Store) AttachPolicy(ctx context.Context, fleetID prego.FleetID, policyID prego.PolicyID, position *int, enabled bool) (f server.Fleet, err error) {
 	err = s.inTx(ctx, "attach policy", func(tx pgx.Tx) error {
@@ -292,7 +292,7 @@ func (s *Store) AttachPolicy(ctx context.Context, fleetID prego.FleetID, policyI
 
 const sqlDetachPolicy = `DELETE FROM fleet_policies WHERE fleet_id = $1 AND policy_id = $2`
 
-// DetachPolicy takes a policy from a fleet; one that it doesn't have is success.
+// DetachPolicy takes a policy from a fleet; without the policy it succeeds as well.
 func (s *Store) DetachPolicy(ctx context.Context, fleetID prego.FleetID, policyID prego.PolicyID) error {
 	if _, err := s.GetFleet(ctx, fleetID); err != nil {
 		return err

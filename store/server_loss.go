@@ -16,8 +16,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// Who has anything on a server, or is moving from it or to it. The tenants' rows are held before anything of their
-// places, as by whoever places them, and by a statement of its own: a move that switches right now is seen then.
+// The tenants that have anything on a server, or are moving from it or to it. Their rows are held before the rows of
+// their places, as in a reservation, and by a separate statement: a move that switches right now is seen then.
 const sqlHoldTenantsToLose = `
 SELECT FROM tenants WHERE tenant_id IN (
     SELECT a.tenant_id FROM tenant_allocations a
@@ -61,7 +61,7 @@ type lostTenant struct {
 }
 
 // loseTenants fails the tenants whose site or database was on a server that is gone, frees
-// their places and tells their orgs. One that was terminated only loses its place.
+// their places and notifies their orgs. A terminated tenant only loses its place.
 func (s *Store) loseTenants(ctx context.Context, tx pgx.Tx, serverID prego.ServerID, actor prego.Actor) error {
 	if _, err := tx.Exec(ctx, sqlHoldTenantsToLose, serverID); err != nil {
 		return err
@@ -145,8 +145,8 @@ const sqlLoseServer = `
 UPDATE servers SET status = 'draining', status_reason = 'server_lost', status_message = $2, decommission_requested_at = COALESCE(decommission_requested_at, now()), updated_at = now()
 WHERE server_id = $1 AND status NOT IN ('provisioning', 'terminated') RETURNING ` + serverColumns
 
-// LoseServer declares a server lost: its tenants are lost at once, and whatever the provider
-// still has of it is to be destroyed. One that is terminated is returned as it is.
+// LoseServer declares a server lost: its tenants are lost immediately, and everything the provider
+// still has of it must be destroyed. A terminated server is returned as it is.
 func (s *Store) LoseServer(ctx context.Context, id prego.ServerID, reason, by string) (srv server.Server, err error) {
 	err = s.inTx(ctx, string("lose server "+id), func(tx pgx.Tx) error {
 		if err := s.loseTenants(ctx, tx, id, prego.ActorOperator); err != nil {
@@ -194,7 +194,7 @@ const sqlInsertElsewhere = `
 INSERT INTO restore_jobs AS j (job_id, org_id, tenant_id, backup_id, status, created_by, elsewhere, named) VALUES ($1, $2, $3, $4, 'queued', $5, true, $6) RETURNING ` + restoreColumns
 
 // RestoreElsewhere has a failed tenant whose site was lost, or whose restore failed, provisioned
-// again from a backup: the newest if none is named. Quotas refuse nothing: what was lost was
+// again from a backup: the newest if none is named. Quotas refuse nothing: the lost tenant was
 // accepted once.
 func (s *Store) RestoreElsewhere(ctx context.Context, id prego.TenantID, backupID prego.BackupID, jobID, by string) (t tenant.Tenant, job tenant.RestoreJob, err error) {
 	if jobID == "" {
@@ -245,8 +245,8 @@ type chosenBackup struct {
 	TakenAt  time.Time
 }
 
-// toRestore is the backup that a tenant is restored from elsewhere: its own, or the one of
-// another tenant that its site was to be a copy of. One that the caller named is not exchanged
+// toRestore is the backup that a tenant is restored from elsewhere: its own, or that of
+// another tenant whose copy its site should have been. A backup that the caller named is not exchanged
 // for another.
 func (s *Store) toRestore(ctx context.Context, tx pgx.Tx, t tenant.Tenant, id prego.BackupID, named bool) (prego.BackupID, error) {
 	switch {
@@ -278,7 +278,7 @@ type backupStands struct {
 	MissingAt *time.Time
 }
 
-// refusal is why a backup can't be restored although a caller named it, or nil. One that was found
+// refusal is why a backup can't be restored although a caller named it, or nil. A backup found
 // unreadable can be tried again.
 func (b backupStands) refusal() error {
 	message := fmt.Sprintf("is of a backup that is %s", b.State)
@@ -298,7 +298,7 @@ UPDATE tenants SET restore_from = $4, updated_at = now() WHERE tenant_id = $1 AN
 UPDATE restore_jobs SET backup_id = $2, message = $3 WHERE tenant_id = $1 AND elsewhere AND NOT named AND status IN ('queued', 'running')`
 )
 
-// RestoreFromOlder has a tenant restored from the next older backup than one that turned out to be unusable, which is
+// RestoreFromOlder has a tenant restored from the next older backup than an unusable one, which is
 // recorded before. It returns "" if none is left, or the caller has named that one.
 func (s *Store) RestoreFromOlder(ctx context.Context, ref tenant.Ref, bad prego.BackupID, reason prego.Reason, why string) (older prego.BackupID, err error) {
 	err = s.inTx(ctx, string("older backup of tenant "+ref.TenantID), func(tx pgx.Tx) error {
@@ -330,8 +330,8 @@ WHERE t.lost_at IS NOT NULL AND t.state = 'failed' AND t.status_reason = 'server
   AND EXISTS (SELECT FROM backups b WHERE b.tenant_id = t.tenant_id AND ` + usableBackup + `)
 ORDER BY t.lost_at, t.tenant_id LIMIT GREATEST(0, $2 - (SELECT count(*) FROM tenants r WHERE r.restore_from IS NOT NULL AND r.state = 'provisioning'))`
 
-// LostTenants lists tenants of some plans that are to be restored elsewhere and can be, at most
-// as many as bring those that are being restored to most.
+// LostTenants lists tenants of some plans that must be restored elsewhere and can be, as long
+// as fewer than most are being restored.
 func (s *Store) LostTenants(ctx context.Context, plans []prego.Plan, most int) ([]prego.TenantID, error) {
 	return collectValues[prego.TenantID](ctx, s, "lost tenants", sqlLostTenants, plans, most)
 }
@@ -384,7 +384,7 @@ func (s *Store) LeftOfLosses(ctx context.Context, id prego.TenantID) ([]tenant.L
 		ShardHost, PoolHost         string
 		ShardStatus, PoolStatus     server.Status
 	}
-	rows, err := collect[row](ctx, s, string("what is left of tenant "+id), sqlLeftOfLosses, id)
+	rows, err := collect[row](ctx, s, string("remains of tenant "+id), sqlLeftOfLosses, id)
 	out := make([]tenant.LeftPlace, 0, len(rows))
 	for _, r := range rows {
 		out = append(out, tenant.LeftPlace{
@@ -405,10 +405,10 @@ const sqlLossCleared = `UPDATE tenant_losses SET cleared_at = now() WHERE loss_i
 
 // LossCleared records that nothing is left of a lost place.
 func (s *Store) LossCleared(ctx context.Context, lossID int64) error {
-	return s.exec(ctx, "what was left of a lost place", sqlLossCleared, lossID)
+	return s.exec(ctx, "remains of a lost place", sqlLossCleared, lossID)
 }
 
-// A tenant that is being restored clears its own, and one that was restored to the same servers
+// A tenant that is being restored clears its own places, and a tenant restored to the same servers
 // has done so before.
 const sqlUnclearedLosses = `
 SELECT DISTINCT l.tenant_id FROM tenant_losses l JOIN tenants t ON t.tenant_id = l.tenant_id
@@ -417,8 +417,8 @@ WHERE l.cleared_at IS NULL AND (l.restored_at IS NOT NULL OR t.state IN ('termin
   AND a.app_server_id IS DISTINCT FROM o.app_server_id AND a.db_shard_id IS DISTINCT FROM o.db_shard_id
 ORDER BY l.tenant_id LIMIT 50`
 
-// UnclearedLosses lists tenants of whose lost places something may be left on servers that live
-// on, and whom no run sees to.
+// UnclearedLosses lists tenants without a run whose lost places may have left something on servers that
+// still exist.
 func (s *Store) UnclearedLosses(ctx context.Context) ([]prego.TenantID, error) {
 	return collectValues[prego.TenantID](ctx, s, "what lost places left", sqlUnclearedLosses)
 }

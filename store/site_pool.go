@@ -15,7 +15,7 @@ import (
 // being built) than its target, it picks the emptiest shard that the tier may use and
 // reserves the missing sites. A node gets one site, on its own shard, and none once it is
 // occupied. A tier whose tenants must be alone gets one site per server: on an empty shard,
-// which may have a lock for another tier, and only while the server is empty, too. Sites on
+// which may have a lock for another tier, and also only while the server is empty. Sites on
 // a shard that accepts no tenants don't count. Recent failures count as available, so that
 // builds are not retried endlessly on a server where they fail.
 const sqlPlanRefill = `
@@ -169,7 +169,7 @@ func (s *Store) MayRefill(ctx context.Context, serverID prego.ServerID) (bool, e
 // most as many broken members are replaced as the pool is large, so that a fault that
 // breaks every server does not order servers forever; servers that were destroyed before
 // they became active count as broken for an hour. While tenants in the region are building
-// servers of their own, the pool waits.
+// their own servers, the pool waits.
 const sqlWarmDeficit = `
 WITH members AS (
     SELECT s.server_id, s.status,

@@ -14,10 +14,10 @@ import (
 )
 
 // Whose turn is longest ago is first; taking the turn is part of the statement. Each site
-// has a row from its activation on, so that the first ones of an index are all that is
+// has a row from its activation on, so that only the first entries of an index are
 // read. Of these, sites can be measured of tenants whose state is in effect, on a host that
 // answers, and in no restore, which goes through maintenance itself. The others' turn passes.
-// Arrays, not joins: what is read must not depend on how many rows a plan expects.
+// Arrays, not joins: the rows read must not depend on the plan's estimates.
 const sqlTakeSitesToMeasure = `
 WITH next AS MATERIALIZED (
     SELECT tenant_id, tried_at FROM site_usage WHERE tried_at < now() - make_interval(secs => $1) ORDER BY tried_at, tenant_id LIMIT $2
@@ -59,7 +59,7 @@ const sqlKeepSiteUsage = `
 UPDATE site_usage SET database_bytes = $2, files_bytes = $3, backups_bytes = $4, users = $5, measured_at = $6, level = $7, over_since = $8, message = ''
 WHERE tenant_id = $1`
 
-// KeepSiteUsage keeps a measurement and says where the site stands by it. A change of
+// KeepSiteUsage keeps a measurement and returns the resulting level of the site. A change of
 // level is on the tenant's timeline.
 func (s *Store) KeepSiteUsage(ctx context.Context, tenantID prego.TenantID, size tenant.SiteSize, rules tenant.StorageRules) (level tenant.StorageLevel, err error) {
 	err = s.inTx(ctx, string("usage of tenant "+tenantID), func(tx pgx.Tx) error {
@@ -105,15 +105,15 @@ func (s *Store) SiteUsageFailed(ctx context.Context, tenantID prego.TenantID, wh
 
 const sqlSiteReadOnly = `UPDATE site_usage SET read_only = $2 WHERE tenant_id = $1`
 
-// SiteReadOnly records that a host is told that a site is read-only: before it is told,
-// and after it was told otherwise.
+// SiteReadOnly records that a host makes a site read-only: before the command to do so,
+// and after the command to undo it.
 func (s *Store) SiteReadOnly(ctx context.Context, tenantID prego.TenantID, on bool) error {
 	return s.exec(ctx, string("usage of tenant "+tenantID), sqlSiteReadOnly, tenantID, on)
 }
 
 const sqlSiteKnowsQuota = `UPDATE site_usage SET quota_gb = $2 WHERE tenant_id = $1`
 
-// SiteKnowsQuota records the quota that a site was told.
+// SiteKnowsQuota records the quota that a site has received.
 func (s *Store) SiteKnowsQuota(ctx context.Context, tenantID prego.TenantID, gb int) error {
 	return s.exec(ctx, string("usage of tenant "+tenantID), sqlSiteKnowsQuota, tenantID, gb)
 }
@@ -125,8 +125,8 @@ WHERE u.level <> 'ok' AND has_site(t.state) AND u.measured_at IS NOT NULL GROUP 
 UNION ALL
 SELECT 'ok', count(*) FROM site_usage WHERE level = 'ok' AND measured_at IS NOT NULL`
 
-// StorageLevels counts the sites of each level; those that are kept after their tenant's
-// end count as ok, too.
+// StorageLevels counts the sites of each level; sites that are kept after their tenant's
+// end also count as ok.
 func (s *Store) StorageLevels(ctx context.Context) (map[tenant.StorageLevel]int, error) {
 	type line struct {
 		Level tenant.StorageLevel
@@ -144,7 +144,7 @@ const sqlHoldTenant = `SELECT ` + tenantColumns + ` FROM tenants WHERE tenant_id
 
 const sqlSetStorageQuota = `UPDATE tenants SET storage_quota_gb = $2, updated_at = now() WHERE tenant_id = $1 AND state NOT IN ('terminated', 'data_purged') RETURNING ` + tenantColumns
 
-// The next measurement is due at once: it lifts what the quota before had brought about.
+// The next measurement is due immediately: it lifts the effects of the previous quota.
 const sqlMeasureNext = `UPDATE site_usage SET tried_at = 'epoch' WHERE tenant_id = $1`
 
 // SetStorageQuota gives a tenant another storage quota, within its org's.
@@ -195,10 +195,10 @@ const (
 	sqlForgetMailSettings = `UPDATE tenants SET mail = NULL WHERE tenant_id = $1 AND mail IS NOT NULL`
 )
 
-// SiteErased forgets what was kept of a site that is gone: its usage, its snapshots, its
+// SiteErased forgets the records of a site that is gone: its usage, its snapshots, its
 // mail settings.
 func (s *Store) SiteErased(ctx context.Context, tenantID prego.TenantID) error {
-	return s.inTx(ctx, fmt.Sprintf("what is kept of the site of tenant %s", tenantID), func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("records of the site of tenant %s", tenantID), func(tx pgx.Tx) error {
 		for _, sql := range []string{sqlForgetSiteUsage, sqlSnapshotsWithSite, sqlForgetMailSettings} {
 			if _, err := tx.Exec(ctx, sql, tenantID); err != nil {
 				return err
@@ -210,7 +210,7 @@ func (s *Store) SiteErased(ctx context.Context, tenantID prego.TenantID) error {
 
 const sqlSetMail = `UPDATE tenants SET mail = $2, updated_at = now() WHERE tenant_id = $1`
 
-// SetMail keeps what a site was told of its mail, nil for nothing; the password is not
+// SetMail keeps the mail settings that a site received, nil for nothing; the password is not
 // kept.
 func (s *Store) SetMail(ctx context.Context, tenantID prego.TenantID, m *tenant.MailSettings, by string) error {
 	message := "none"

@@ -20,7 +20,7 @@ const snapshotColumns = `s.snapshot_id, s.org_id, s.tenant_id, s.server_id, s.si
 const sqlTenantOrg = `SELECT org_id FROM tenants WHERE tenant_id = $1`
 
 // The tenant is held, so that its state and its place stay while its backup or restore is
-// accepted. Held before it is read: a move that switches right now holds it, too.
+// accepted. Held before it is read: a move that switches right now also holds it.
 const sqlShareTenant = `SELECT FROM tenants WHERE tenant_id = $1 FOR SHARE`
 
 const sqlHoldTenantSite = `
@@ -68,7 +68,7 @@ const sqlSnapshotLimit = `SELECT limit_value FROM org_limits($1, '{max_snapshots
 func (s *Store) CreateSnapshot(ctx context.Context, tenantID prego.TenantID, id, by string) (out tenant.Snapshot, err error) {
 	err = s.inTenant(ctx, "create snapshot", tenantID, func(tx pgx.Tx, t tenantSite) error {
 		if t.state != tenant.Active && t.state != tenant.Suspended {
-			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only an active or suspended one is backed up", tenantID, t.state)
+			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only an active or suspended tenant can be backed up", tenantID, t.state)
 		}
 		// The org is held. What another tenant has does not matter, so this is not takeQuota.
 		limit, err := value[float64](ctx, tx, sqlSnapshotLimit, t.org, s.tierLimits)
@@ -123,7 +123,7 @@ var snapshots = listing[tenant.Snapshot]{
 	id:      "s.snapshot_id",
 }
 
-// ListSnapshots is a page of snapshots, without those that are deleted.
+// ListSnapshots is a page of snapshots, without deleted ones.
 func (s *Store) ListSnapshots(ctx context.Context, q prego.ListQuery) (page []tenant.Snapshot, next string, err error) {
 	return snapshots.page(ctx, s, q)
 }
@@ -212,7 +212,7 @@ const (
 	sqlRestoreWaits  = `UPDATE restore_jobs SET message = $2 WHERE job_id = $1 AND status = 'queued'`
 )
 
-// JobWaits says why a snapshot or a restore is not under way yet.
+// JobWaits records why a snapshot or a restore is not under way yet.
 func (s *Store) JobWaits(ctx context.Context, id, message string) error {
 	b := &pgx.Batch{}
 	b.Queue(sqlSnapshotWaits, id, message)
@@ -231,7 +231,7 @@ INSERT INTO restore_jobs AS j (job_id, org_id, tenant_id, snapshot_id, backup_id
 func (s *Store) CreateRestore(ctx context.Context, tenantID prego.TenantID, of tenant.RestoreOf, id, by string) (out tenant.RestoreJob, err error) {
 	err = s.inTenant(ctx, "create restore", tenantID, func(tx pgx.Tx, t tenantSite) error {
 		if t.state != tenant.Active {
-			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only an active one is restored", tenantID, t.state)
+			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only an active tenant can be restored", tenantID, t.state)
 		}
 		if err := restorable(ctx, tx, tenantID, of, t); err != nil {
 			return err

@@ -19,8 +19,8 @@ const releaseColumns = `name, image, apps, rings, status, reason, message, curre
 const sqlNewRelease = `
 INSERT INTO stack_releases (name, image, apps, rings, created_by) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (name) DO NOTHING RETURNING ` + releaseColumns
 
-// CreateStackRelease keeps what is to be rolled out; nothing happens yet. The same again is
-// met by what is there, another of that name is CodeStackReleaseExists.
+// CreateStackRelease keeps a release to be rolled out; nothing happens yet. Repeating it returns
+// the existing release, another of that name is CodeStackReleaseExists.
 func (s *Store) CreateStackRelease(ctx context.Context, r server.CreateStackReleaseRequest, by string) (server.StackRelease, error) {
 	apps := r.Apps
 	if apps == nil {
@@ -76,7 +76,7 @@ func (s *Store) StackReleaseServers(ctx context.Context, name server.StackReleas
 
 const (
 	sqlHoldRelease = sqlGetRelease + ` FOR NO KEY UPDATE`
-	// A server that was imported runs containers of its own.
+	// An imported server runs its own containers.
 	sqlBenchServers = `
 SELECT s.server_id, ARRAY(SELECT a.tenant_id FROM tenant_allocations a WHERE a.app_server_id = s.server_id AND a.released_at IS NULL ORDER BY 1) AS tenants
 FROM servers s WHERE s.role IN ('app', 'node') AND s.status = 'active' AND s.purpose <> 'import_existing'`
@@ -102,7 +102,7 @@ func (s *Store) StartStackRelease(ctx context.Context, name server.StackReleaseN
 			return nil
 		case server.ReleaseCreated:
 		case server.ReleasePaused, server.ReleaseStopped, server.ReleaseDone, server.ReleaseCancelled:
-			return prego.Errorf(prego.CodeInvalidTransition, "release %s is %s; one that is paused or stopped is resumed", name, r.Status)
+			return prego.Errorf(prego.CodeInvalidTransition, "release %s is %s; only a paused or stopped release can be resumed", name, r.Status)
 		}
 		servers, err := many[server.BenchServer](ctx, tx, sqlBenchServers)
 		if err != nil {
@@ -135,7 +135,7 @@ WHERE release = $1 AND status IN ('rolled_back', 'broken')`
 )
 
 const (
-	// Rings of which every server was lost or deleted before it had the release.
+	// Rings whose servers were all lost or deleted before they had the release.
 	lostRings = `empty AS (SELECT ring, count(*) AS servers FROM stack_release_servers WHERE release = $1
     GROUP BY ring HAVING bool_and(status = 'skipped'))`
 
@@ -151,12 +151,12 @@ FROM (SELECT max(ring) AS ring FROM stack_release_servers WHERE release = $1 AND
 WHERE v.release = $1 AND v.ring IN (SELECT ring FROM empty) AND p.ring IS NOT NULL`
 )
 
-// PauseStackRelease lets no more servers begin; those that are being updated end.
+// PauseStackRelease starts no more servers; servers that are being updated finish.
 func (s *Store) PauseStackRelease(ctx context.Context, name server.StackReleaseName, by string) (server.StackRelease, error) {
 	return s.steerRelease(ctx, name, server.ReleasePaused, "paused by "+by, func(r server.StackRelease) bool { return r.Status == server.ReleaseRolling }, nil)
 }
 
-// ResumeStackRelease goes on with a release that was paused, or that stopped: servers that
+// ResumeStackRelease continues a release that was paused, or that stopped: servers that
 // went back are updated again, and those whose way back failed try it again. In a ring that lost all
 // its servers, servers of the rings after it take their places; without any, it counts as part of the
 // last ring that has the release.
@@ -175,8 +175,8 @@ func (s *Store) ResumeStackRelease(ctx context.Context, name server.StackRelease
 	})
 }
 
-// CancelStackRelease ends a release: servers that have it keep it, those that are being
-// updated end, no more begin. While a server's way back has failed, that comes first.
+// CancelStackRelease ends a release: servers that have it keep it, servers that are being
+// updated finish, and no more start. While a server's way back has failed, that comes first.
 func (s *Store) CancelStackRelease(ctx context.Context, name server.StackReleaseName, by string) (server.StackRelease, error) {
 	return s.steerRelease(ctx, name, server.ReleaseCancelled, "cancelled by "+by, func(r server.StackRelease) bool { return r.Status != server.ReleaseDone }, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, sqlReleaseGone, name); err != nil {
@@ -184,7 +184,7 @@ func (s *Store) CancelStackRelease(ctx context.Context, name server.StackRelease
 		}
 		broken, err := value[string](ctx, tx, sqlReleaseBroken, name)
 		if err == nil {
-			return prego.Errorf(prego.CodeInvalidTransition, "server %s is not as it was: resume the release, which tries its way back again", broken)
+			return prego.Errorf(prego.CodeInvalidTransition, "server %s could not return to its previous release: resume this release to retry that", broken)
 		}
 		if !isNoRows(err) {
 			return err
@@ -217,7 +217,7 @@ func (s *Store) steerRelease(ctx context.Context, name server.StackReleaseName, 
 	return out, err
 }
 
-// serverLost holds for a server s that answers no more, serverGone also for one that is being deleted or was.
+// serverLost holds for a server s that no longer answers, serverGone also for a draining or terminated server.
 const (
 	serverLost = `s.status_reason IN ('server_missing', 'server_lost')`
 	serverGone = `(s.status IN ('draining', 'terminated') OR ` + serverLost + `)`
@@ -227,7 +227,7 @@ const (
 	sqlReleaseLate = `
 INSERT INTO stack_release_servers (release, server_id, ring) SELECT $1, s.server_id, $2 FROM servers s
 WHERE s.role IN ('app', 'node') AND s.status = 'active' AND s.purpose <> 'import_existing' AND s.bench_image <> $3 ON CONFLICT DO NOTHING`
-	// A server that is gone is waited for no more, however far it was. One that is only silent may come back with its
+	// A server that is gone is waited for no more, in any state. A silent server may come back with its
 	// sites in maintenance: it stays broken.
 	sqlReleaseGone = `
 UPDATE stack_release_servers v SET status = 'skipped', phase = '', message = 'the server is ' || CASE WHEN ` + serverLost + ` THEN 'lost' ELSE s.status END,
@@ -261,8 +261,8 @@ type releaseServer struct {
 	Orgs       []prego.OrgID
 }
 
-// StepStackRelease decides what comes next for a release: which servers begin, within the limits,
-// and whether it has stopped or is done. Repeating it returns the servers whose runs are to be
+// StepStackRelease decides the next step for a release: which servers start, within the limits,
+// and whether it has stopped or is done. Repeating it returns the servers whose runs must be
 // under way.
 func (s *Store) StepStackRelease(ctx context.Context, name server.StackReleaseName, limits server.StackReleaseLimits) (out server.StackReleaseStep, err error) {
 	err = s.inTx(ctx, fmt.Sprintf("release %s", name), func(tx pgx.Tx) error {
@@ -354,7 +354,7 @@ func (p *releaseStep) roll(ctx context.Context) error {
 	message := fmt.Sprintf("ring %s: %d of %d servers left", p.release.Rings[ring].Name, left, len(p.servers))
 	if until, err := p.soaks(ctx, ring, ended); err != nil || !until.IsZero() {
 		if err == nil {
-			p.release.Message = fmt.Sprintf("%s; the ring before soaks until %s", message, until.UTC().Format(time.RFC3339))
+			p.release.Message = fmt.Sprintf("%s; the previous ring soaks until %s", message, until.UTC().Format(time.RFC3339))
 			_, err = p.tx.Exec(ctx, sqlReleaseLooked, p.release.Name, p.release.Message)
 		}
 		return err
@@ -395,7 +395,7 @@ func (p *releaseStep) unproven() string {
 
 const sqlNow = `SELECT now()`
 
-// soaks is until when a ring has to wait for the one before, zero if it has not.
+// soaks is until when a ring has to wait for the previous one, zero if it need not.
 func (p *releaseStep) soaks(ctx context.Context, ring int, ended time.Time) (until time.Time, err error) {
 	if ring == 0 || ended.IsZero() || slices.ContainsFunc(p.servers, func(v releaseServer) bool { return v.Ring == ring && v.Status != server.BenchPending }) {
 		return until, nil
@@ -411,7 +411,7 @@ func (p *releaseStep) soaks(ctx context.Context, ring int, ended time.Time) (unt
 	return until, err
 }
 
-// begin lets servers of a ring begin that the limits have room for, and returns those that
+// begin starts servers of a ring that the limits have room for, and returns servers that
 // can't now.
 func (p *releaseStep) begin(ctx context.Context, ring int) (waits []string, err error) {
 	sites, ofOrg, under := 0, map[prego.OrgID]int{}, 0
@@ -438,7 +438,7 @@ func (p *releaseStep) begin(ctx context.Context, ring int) (waits []string, err 
 		if under > 0 && !p.fits(v, sites, ofOrg) {
 			continue
 		}
-		// A maintenance locks the server, too, so one of the two sees the other.
+		// A maintenance also locks the server, so one of them sees the other.
 		if _, err := value[server.Status](ctx, p.tx, sqlHoldServerStatus, v.ServerID); err != nil {
 			return nil, err
 		}

@@ -44,7 +44,7 @@ func NewWithTiers(pool *pgxpool.Pool, tiers quota.Tiers, newOrgs prego.Tier) *St
 }
 
 // Open connects a pool of at most maxConns connections to the database's primary and checks it
-// once. The URL may name several hosts (host1:5432,host2:5432): whichever takes writes is used, and
+// once. The URL may name several hosts (host1:5432,host2:5432): the host that takes writes is used, and
 // when that changes the pool follows.
 func Open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTracer) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(url)

@@ -42,7 +42,7 @@ var tenants = listing[tenant.Tenant]{
 	},
 }
 
-// ListTenants is a page of tenants, without those that are terminated.
+// ListTenants is a page of tenants, without terminated ones.
 func (s *Store) ListTenants(ctx context.Context, q prego.ListQuery) (page []tenant.Tenant, next string, err error) {
 	return tenants.page(ctx, s, q)
 }
@@ -102,7 +102,7 @@ func (s *Store) LiveAllocation(ctx context.Context, id prego.TenantID) (*tenant.
 	return find[tenant.Allocation](ctx, s.pool, sqlLiveAllocation, id)
 }
 
-// maxDecisions bounds a tenant's history of decisions: one that waits is decided
+// maxDecisions bounds a tenant's history of decisions: a waiting tenant is decided
 // again and again.
 const maxDecisions = 50
 
@@ -110,8 +110,8 @@ const sqlDecisions = `
 SELECT snapshot_id, tenant_id, allocation_id, outcome, code, algorithm, decision_log AS decision, policy_json AS policy, actor, created_at
 FROM allocation_snapshots WHERE tenant_id = $1 ORDER BY snapshot_id DESC LIMIT $2`
 
-// While a tenant has a place, the decision that gave it counts, even when one that
-// was made at the same time and placed nobody is recorded later.
+// While a tenant has a place, the decision that gave it counts, even when a decision of the
+// same time that placed no tenant is recorded later.
 const sqlLastDecision = `
 SELECT d.snapshot_id, d.tenant_id, d.allocation_id, d.outcome, d.code, d.algorithm, d.decision_log AS decision, d.policy_json AS policy, d.actor, d.created_at
 FROM allocation_snapshots d LEFT JOIN tenant_allocations a ON a.allocation_id = d.allocation_id AND a.released_at IS NULL

@@ -27,7 +27,7 @@ const sqlCancelProvisioning = `
 UPDATE tenants SET cancel_requested_at = now(), updated_at = now()
 WHERE tenant_id = $1 AND state = 'provisioning' AND cancel_requested_at IS NULL RETURNING ` + tenantColumns
 
-// ChangeTenant does to a tenant what is asked: its state and its timer, in one
+// ChangeTenant applies a requested action to a tenant: its state and its timer, in one
 // statement conditional on the state that the change was computed from; its effects
 // are for a run to bring about. by is the actor of the event. A tenant that is
 // being provisioned and is cancelled stays so: its run undoes what it made and ends
@@ -39,7 +39,7 @@ func (s *Store) ChangeTenant(ctx context.Context, id prego.TenantID, action tena
 			return t, err
 		}
 		if action == tenant.ActionRetry && t.State == tenant.Failed && (t.LostAt != nil || t.RestoreFrom != "") {
-			// Its site is in a backup: an empty one is not what is asked for.
+			// Its site is in a backup: an empty site was not requested.
 			t, _, err = s.RestoreElsewhere(ctx, id, "", "", by)
 			return t, err
 		}
@@ -65,8 +65,8 @@ func (s *Store) ChangeTenant(ctx context.Context, id prego.TenantID, action tena
 	}
 }
 
-// statusOf is what a tenant's row says of a change: the reason that a timer has, a
-// caller's words as a message, and nothing of one that lives again.
+// statusOf is what a tenant's row records of a change: the reason that a timer has, a
+// caller's words as a message, and nothing for a tenant that lives again.
 func statusOf(t tenant.Tenant, action tenant.Action, next tenant.State, reason string) (code prego.Reason, text string) {
 	if next == tenant.Active || next == tenant.Provisioning {
 		return "", ""
@@ -80,13 +80,13 @@ func statusOf(t tenant.Tenant, action tenant.Action, next tenant.State, reason s
 	return "", reason
 }
 
-// keepsDeadline: a trial goes on while its tenant is suspended, and after, so that
-// nobody lengthens it by a suspension.
+// keepsDeadline: a trial's time runs while its tenant is suspended, and after, so that
+// a suspension does not lengthen it.
 func keepsDeadline(t tenant.Tenant, action tenant.Action) bool {
 	return t.Plan == prego.PlanTrial && (action == tenant.ActionSuspend || action == tenant.ActionResume)
 }
 
-// seconds are a period's, nil for one that never ends.
+// seconds are a period's, nil for a period that never ends.
 func seconds(d time.Duration) *float64 {
 	if d <= 0 {
 		return nil
@@ -123,9 +123,9 @@ func (s *Store) changeTenant(ctx context.Context, was tenant.Tenant, next tenant
 
 const sqlTenantCounts = `SELECT EXISTS (SELECT FROM counted_tenants WHERE tenant_id = $1)`
 
-// takeQuotaAgain takes what a tenant had given back when it failed. One of which
-// something still stands counts all the time. Whether it does is read with the org's
-// row held: what it gives back from now on nobody takes before it counts again.
+// takeQuotaAgain takes what a tenant had given back when it failed. A tenant that
+// still has resources counts all the time. Whether it does is read with the org's
+// row held: what it gives back from now on is not taken before it counts again.
 func (s *Store) takeQuotaAgain(ctx context.Context, tx pgx.Tx, t tenant.Tenant) error {
 	if err := lockOrg(ctx, tx, t.OrgID); err != nil {
 		return err

@@ -85,8 +85,8 @@ func (s *Store) tenantStep(ctx context.Context, e tenant.Event, dedupKey string,
 	return s.changeThen(ctx, fmt.Sprintf("%s of tenant %s", e.Step, e.TenantID), none, note, sql, args...)
 }
 
-// A tenant that starts to wait is provisioning (placement-policy §3), whatever it
-// was. from tells what it was. One that waits on is no more alive for it: the sweep
+// A tenant that starts to wait is provisioning (placement-policy §3), from any
+// state. from is the previous state. Continued waiting is no sign of a run: the sweep
 // goes by updated_at when it looks for lost runs.
 const sqlAwaitTenant = `
 UPDATE tenants n SET state = 'provisioning', status_reason = $3, status_message = $4, waiting_roles = $5, waiting_network = NULLIF($7, ''),
@@ -96,14 +96,14 @@ FROM (SELECT tenant_id, state FROM tenants WHERE tenant_id = $1 FOR NO KEY UPDAT
 WHERE n.tenant_id = o.tenant_id AND n.generation = $2 AND n.state IN ('trial', 'provisioning') AND n.cancel_requested_at IS NULL
 RETURNING o.state`
 
-// Read with the tenant's row held: a reservation holds it, too.
+// Read with the tenant's row held: a reservation also holds it.
 const sqlIsPlaced = `SELECT EXISTS (SELECT FROM tenant_allocations WHERE tenant_id = $1 AND released_at IS NULL)`
 
-// errPlaced undoes a wait of a tenant that somebody placed meanwhile.
+// errPlaced undoes a wait of a tenant that was placed meanwhile.
 var errPlaced = errors.New("the tenant is placed")
 
 // AwaitTenant records what a tenant waits for. queued puts it into the queue of
-// those that are short of capacity, at the place that it had if it was there; servers of
+// tenants short of capacity, at the place that it had if it was there; servers of
 // these roles in this private network, or in any if that is "", would give it a place. A
 // tenant that was placed meanwhile waits for nothing.
 func (s *Store) AwaitTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string, roles []prego.Role, network prego.NetworkID, queued bool) error {
@@ -147,7 +147,7 @@ func (s *Store) SiteRestored(ctx context.Context, ref tenant.Ref, site string, e
 }
 
 // From its activation on a site is measured.
-// The site is the tenant's name for one that was not recorded before.
+// The site is the tenant's name if it was not recorded before.
 const sqlActivateTenant = `
 WITH was AS (
     SELECT b.backup_id, b.taken_at, l.loss_id, COALESCE(l.state, 'active') AS state, l.deadline_at
@@ -180,7 +180,7 @@ SELECT seconds FROM active`
 const sqlTenantIsActive = `SELECT EXISTS (SELECT FROM tenants WHERE tenant_id = $1 AND generation = $2 AND has_site(state))`
 
 // ActivateTenant is the final transition of a tenant's provisioning, with one UPDATE. done
-// are the steps that it completes, for the timeline; one that says how the tenant came by
+// are the steps that it completes, for the timeline; a step that names the origin of
 // its site names the site. It returns the seconds since the request; a repeated call is the
 // same success.
 func (s *Store) ActivateTenant(ctx context.Context, ref tenant.Ref, trial time.Duration, done ...tenant.Event) (seconds float64, err error) {
@@ -199,7 +199,7 @@ func (s *Store) ActivateTenant(ctx context.Context, ref tenant.Ref, trial time.D
 	add(tenant.StepChanged, tenant.Active, "", "active")
 	seconds, err = value[float64](ctx, s.pool, sqlActivateTenant, ref.TenantID, ref.Generation, trial.Seconds(), site, steps, states, messages, keys)
 	if isNoRows(err) {
-		// Looked up by a statement of its own, which sees what another one committed meanwhile.
+		// Looked up by a separate statement, which sees a concurrent commit.
 		err = doneBefore(ctx, s.pool, server.ErrSuperseded, sqlTenantIsActive, ref.TenantID, ref.Generation)
 	}
 	return seconds, failed(fmt.Sprintf("activate tenant %s", ref.TenantID), err)
@@ -270,7 +270,7 @@ WHERE pool_site_id = $1`
 const sqlClearSite = `UPDATE tenants SET site = '' WHERE tenant_id = $1 AND NOT has_site(state)`
 
 // FreePlace frees a tenant's place: counts, dedications and its site. The
-// server stays dedicated when it is to be destroyed, so that nobody lands on it
+// server stays dedicated when it must be destroyed, so that no tenant lands on it
 // meanwhile. Without a live allocation it changes nothing.
 func (s *Store) FreePlace(ctx context.Context, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error {
 	return s.inTx(ctx, fmt.Sprintf("release tenant %s", tenantID), func(tx pgx.Tx) error {
@@ -280,10 +280,10 @@ func (s *Store) FreePlace(ctx context.Context, tenantID prego.TenantID, reason, 
 
 const sqlHoldEnded = `SELECT state IN ('failed', 'data_purged') FROM tenants WHERE tenant_id = $1 FOR NO KEY UPDATE`
 
-// FreeLeftover is FreePlace for what no run sees to. released is false for a tenant that provisions again: it was retried
-// since it was found, and its run goes on with the place that it has.
+// FreeLeftover is FreePlace for a place without a run. released is false for a tenant that provisions again:
+// it was retried since it was found, and its run continues with the place that it has.
 func (s *Store) FreeLeftover(ctx context.Context, tenantID prego.TenantID, reason string, fate tenant.SiteFate, destroyServer bool) (released bool, err error) {
-	err = s.inTx(ctx, fmt.Sprintf("release what tenant %s left", tenantID), func(tx pgx.Tx) error {
+	err = s.inTx(ctx, fmt.Sprintf("release the leftover of tenant %s", tenantID), func(tx pgx.Tx) error {
 		if released, err = value[bool](ctx, tx, sqlHoldEnded, tenantID); err != nil || !released {
 			return err
 		}
@@ -297,7 +297,7 @@ func freePlace(ctx context.Context, tx pgx.Tx, tenantID prego.TenantID, reason, 
 	if err := tx.QueryRow(ctx, sqlReleaseAllocation, tenantID, reason).Scan(&app, &shard, &pool, &site); err != nil {
 		return ifNoRows(err, nil)
 	}
-	// In the order in which a reservation locks them.
+	// The same order as a reservation.
 	type step struct {
 		sql  string
 		args []any

@@ -9,8 +9,8 @@ import (
 	"github.com/prego/prego"
 )
 
-// A row's xmin is another one after each change of it. An org without a limit of its own
-// has the one of its tier.
+// A row's xmin differs after each change of it. An org without its own limit
+// has its tier's.
 const (
 	sqlOrgVersion            = `SELECT xmin::text FROM orgs WHERE org_id = $1`
 	sqlPlacementPoolVersion  = `SELECT xmin::text FROM placement_pools WHERE pool_id = lower($1)`
@@ -38,8 +38,8 @@ func version(ctx context.Context, q querier, sql string, key []any) (string, err
 	return v, failed("version", ifNoRows(err, nil))
 }
 
-// holdVersion refuses a replacement of another version than those in match, of which "*"
-// is any, with CodePreconditionFailed. Until the transaction ends nobody else changes the
+// holdVersion refuses a replacement of another version than those in match, where "*"
+// is any, with CodePreconditionFailed. Until the transaction ends no other transaction changes the
 // row. An empty match refuses nothing.
 func holdVersion(ctx context.Context, tx pgx.Tx, match []string, what prego.Replaceable, key ...any) error {
 	if len(match) == 0 {

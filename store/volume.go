@@ -97,7 +97,7 @@ var volumes = listing[workload.Volume]{
 	id:      "v.volume_id",
 }
 
-// ListVolumes is a page of volumes, without those that are deleted.
+// ListVolumes is a page of volumes, without deleted ones.
 func (s *Store) ListVolumes(ctx context.Context, q prego.ListQuery) (page []workload.Volume, next string, err error) {
 	if page, next, err = volumes.page(ctx, s, q); err != nil {
 		return nil, "", err
@@ -147,9 +147,9 @@ const sqlVolumeAttached = `SELECT COALESCE((SELECT group_id FROM volume_attachme
 const sqlVolumeReleasing = `
 UPDATE volumes v SET status = 'releasing', reason = '', message = '', updated_at = now() WHERE v.volume_id = $1 RETURNING ` + volumeColumns
 
-// DeleteVolume asks for a volume to be deleted. One that is attached is refused.
+// DeleteVolume requests the deletion of a volume. An attached volume is refused.
 //
-// Its last backup is made before it is destroyed, unless without says why not: also for one that is
+// Its last backup is made before it is destroyed, unless without gives a reason: also for a volume that is
 // being deleted already, whose last backup does not succeed.
 func (s *Store) DeleteVolume(ctx context.Context, id prego.VolumeID, without, by string) (out workload.Volume, err error) {
 	err = s.inVolume(ctx, "delete volume", id, func(tx pgx.Tx, v workload.Volume) error {
@@ -199,14 +199,14 @@ const sqlLastBackup = `
 SELECT v.last_backup AND v.made_bytes > 0 AND (EXISTS (SELECT FROM volume_attachments t WHERE t.volume_id = $1) OR EXISTS (SELECT FROM volume_restores r WHERE r.volume_id = $1))
 FROM volumes v WHERE v.volume_id = $1`
 
-// WantsLastBackup tells whether a volume is to be backed up before it is destroyed. One that no
+// WantsLastBackup reports whether a volume must be backed up before it is destroyed. A volume that no
 // group ever had and nothing was restored to is empty.
 func (s *Store) WantsLastBackup(ctx context.Context, id prego.VolumeID) (bool, error) {
 	wants, err := value[bool](ctx, s.pool, sqlLastBackup, id)
 	return wants, failed("volume", err)
 }
 
-// The first tries are for what passes by itself; who has to mend something gets to it in hours. A
+// The first tries are for failures that pass by themselves; an operator needs hours for a repair. A
 // step that is repeated counts twice, which only makes the wait longer.
 const sqlLastBackupFailed = `
 UPDATE volumes SET reason = $2, last_backup_tries = tries, last_backup_at = now() + wait,
@@ -216,9 +216,9 @@ FROM (SELECT tries, LEAST(interval '5 minutes' * 2 ^ LEAST(tries - 1, 10), inter
     SELECT last_backup_tries + 1 AS tries FROM volumes WHERE volume_id = $1) t) w
 WHERE volume_id = $1 AND deleted_at IS NULL AND last_backup RETURNING tries, extract(epoch FROM wait)::float8 AS wait`
 
-// LastBackupFailed records why a volume that is to be deleted is still there, and returns when its last
-// backup is to be tried again: after five minutes, and twice as long each time, up to six hours. Its org
-// is told the first time.
+// LastBackupFailed records why a volume due for deletion is still there, and returns when its last
+// backup must be tried again: after five minutes, and twice as long each time, up to six hours. Its org
+// is notified the first time.
 func (s *Store) LastBackupFailed(ctx context.Context, id prego.VolumeID, reason prego.Reason, message string) (wait time.Duration, err error) {
 	err = s.inVolume(ctx, "last backup failed", id, func(tx pgx.Tx, v workload.Volume) error {
 		got, err := one[struct {
@@ -226,7 +226,7 @@ func (s *Store) LastBackupFailed(ctx context.Context, id prego.VolumeID, reason 
 			Wait  float64
 		}](ctx, tx, sqlLastBackupFailed, id, reason, prego.Redact(message))
 		if err != nil {
-			return ifNoRows(err, nil) // it is wanted gone without one by now
+			return ifNoRows(err, nil) // it must now go without one
 		}
 		wait = time.Duration(got.Wait * float64(time.Second))
 		if got.Tries > 1 {
@@ -243,14 +243,14 @@ func (s *Store) LastBackupFailed(ctx context.Context, id prego.VolumeID, reason 
 const sqlGrowVolume = `
 UPDATE volumes v SET size_bytes = $2, updated_at = now() WHERE v.volume_id = $1 RETURNING ` + volumeColumns
 
-// GrowVolume asks for a volume to be larger. What it grows by counts at once.
+// GrowVolume requests a larger volume. The growth counts immediately.
 func (s *Store) GrowVolume(ctx context.Context, id prego.VolumeID, size int64, by string) (out workload.Volume, err error) {
 	err = s.inVolume(ctx, "grow volume", id, func(tx pgx.Tx, v workload.Volume) error {
 		if err := v.ValidateGrowth(size); err != nil {
 			return err
 		}
 		if v.Status != workload.ResourceReady {
-			return prego.Errorf(prego.CodeInvalidTransition, "volume %s is %s: only one that is ready can grow", id, v.Status)
+			return prego.Errorf(prego.CodeInvalidTransition, "volume %s is %s: only a ready volume can grow", id, v.Status)
 		}
 		if out = v; size == v.SizeBytes {
 			return nil
@@ -414,7 +414,7 @@ func (s *Store) DetachVolume(ctx context.Context, volumeID prego.VolumeID, attac
 	})
 }
 
-// VolumeRecord reads a volume that is there or is to be; ok is false once it is gone.
+// VolumeRecord reads a volume that exists or will; ok is false once it is gone.
 func (s *Store) VolumeRecord(ctx context.Context, id string) (v workload.Volume, ok bool, err error) {
 	v, err = oneVolume(ctx, s.pool, id, sqlGetVolume, id)
 	if prego.CodeOf(err) == prego.CodeVolumeNotFound {
@@ -506,7 +506,7 @@ const sqlGroupIdle = `
 SELECT NOT EXISTS (SELECT FROM instances WHERE group_id = $1 AND state <> 'stopped')
     AND COALESCE((SELECT replicas = 0 OR deleted_at IS NOT NULL FROM process_groups WHERE group_id = $1), true)`
 
-// GroupIdle tells whether a group runs nothing and is not to.
+// GroupIdle reports whether a group runs nothing and wants nothing.
 func (s *Store) GroupIdle(ctx context.Context, groupID prego.GroupID) (bool, error) {
 	idle, err := value[bool](ctx, s.pool, sqlGroupIdle, groupID)
 	return idle, failed(string("is "+groupID+" idle"), err)

@@ -23,7 +23,7 @@ RETURNING ` + backupColumns
 const sqlVolumeHost = `SELECT COALESCE(volume_host($1), '')`
 
 // RequestVolumeBackup accepts a backup of a volume's files. The same id again is the same backup.
-// While another one of the volume is under way it is refused with CodeBackupUnderWay. A volume that
+// While another backup of the volume is under way it is refused with CodeBackupUnderWay. A volume that
 // is on no server is lent to one at its location; if there is none, it is refused with
 // CodeInsufficientResources.
 func (s *Store) RequestVolumeBackup(ctx context.Context, a tenant.BackupAsked) (out tenant.Backup, err error) {
@@ -35,7 +35,7 @@ func (s *Store) RequestVolumeBackup(ctx context.Context, a tenant.BackupAsked) (
 	}
 	err = s.inVolume(ctx, "request a backup", a.VolumeID, func(tx pgx.Tx, v workload.Volume) error {
 		if v.Status != workload.ResourceReady && a.Kind != tenant.BackupFinal {
-			return prego.Errorf(prego.CodeInvalidTransition, "volume %s is %s: only one that is ready is backed up", a.VolumeID, v.Status)
+			return prego.Errorf(prego.CodeInvalidTransition, "volume %s is %s: only a ready volume can be backed up", a.VolumeID, v.Status)
 		}
 		if a.Kind == tenant.BackupManual {
 			if err := s.refuseAboveLimit(ctx, tx, v.OrgID); err != nil {
@@ -60,7 +60,7 @@ func (s *Store) RequestVolumeBackup(ctx context.Context, a tenant.BackupAsked) (
 	return out, err
 }
 
-// GetVolumeBackup reads one backup of a volume, or CodeBackupNotFound. Those of a volume that is
+// GetVolumeBackup reads one backup of a volume, or CodeBackupNotFound. The backups of a volume that is
 // deleted are there as long as they are kept.
 func (s *Store) GetVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID) (tenant.Backup, error) {
 	v, err := get[tenant.Backup](ctx, s.pool, noSuchBackup(id), sqlGetBackup, id)
@@ -82,7 +82,7 @@ func (s *Store) HoldVolumeBackup(ctx context.Context, volumeID prego.VolumeID, i
 		prego.Errorf(prego.CodeBackupNotReady, "backup %s failed or is being deleted", id), sqlHoldBackup, id, volumeID, by, reason)
 }
 
-// ReleaseVolumeBackup ends a hold; one that is not held stays so.
+// ReleaseVolumeBackup ends a hold; a backup without a hold stays as it is.
 func (s *Store) ReleaseVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, by string) (tenant.Backup, error) {
 	return s.changeVolumeBackup(ctx, volumeID, id, "backup.release", by, map[string]any{}, noSuchBackup(id), sqlReleaseBackup, id, volumeID)
 }
@@ -129,7 +129,7 @@ func (s *Store) FinalVolumeBackup(ctx context.Context, volumeID prego.VolumeID) 
 	return find[tenant.Backup](ctx, s.pool, sqlFinalVolumeBackup, volumeID)
 }
 
-// A volume's own policy goes before its org's, and that before the one of all volumes.
+// A volume's own policy goes before its org's, and that before the policy of all volumes.
 const volumePolicyOf = `JOIN LATERAL (SELECT * FROM backup_policies c WHERE c.policy_id IN ('volume/' || v.volume_id, 'org/' || v.org_id, 'volumes')
     ORDER BY c.volume_id IS NULL, c.org_id IS NULL LIMIT 1) p ON true`
 
@@ -209,7 +209,7 @@ WHERE b.next_at IS NOT NULL AND b.due_at < now() - make_interval(secs => $1) AND
 
 const sqlLateVolumeBackups = `SELECT b.volume_id` + lateVolumeBackups + ` ORDER BY b.due_at LIMIT $2`
 
-// LateVolumeBackups are volumes on a server of which a backup was due so long ago, and has not been
+// LateVolumeBackups are volumes on a server whose backup was due so long ago, and has not been
 // stored since.
 func (s *Store) LateVolumeBackups(ctx context.Context, after time.Duration, most int) ([]prego.VolumeID, error) {
 	return collectValues[prego.VolumeID](ctx, s, "late backups", sqlLateVolumeBackups, after.Seconds(), most)
@@ -223,7 +223,7 @@ SELECT COALESCE((SELECT server_id FROM volume_attachments WHERE volume_id = $1 A
 )
 
 // LendVolume has a volume that no group has on a server for a backup or a restore, on the server
-// that it answers: the one that is wanted, if any. For one that is with its group lent is false.
+// that it returns: the wanted one, if any. For a volume that is with its group lent is false.
 // Until it is returned no group gets it.
 func (s *Store) LendVolume(ctx context.Context, id prego.VolumeID, want prego.ServerID, work string) (at prego.ServerID, lent bool, err error) {
 	err = s.inVolume(ctx, "lend volume", id, func(tx pgx.Tx, v workload.Volume) error {
@@ -265,8 +265,8 @@ const (
 	sqlOthersVolumes   = `SELECT count(DISTINCT volume_id) AS n, kept_for_tenants($1) AS kept FROM volumes_on($1) WHERE volume_id <> $2`
 )
 
-// hasVolumeSlot makes sure that a server can have one more volume. Its row is held, as by who places an
-// instance there, so that of two who want the last slot one sees the other, and so does who makes it a tenant's alone.
+// hasVolumeSlot makes sure that a server can have one more volume. Its row is held, as a placement of an
+// instance and a dedication to a tenant hold it, so that of two requests for the last slot one sees the other.
 func hasVolumeSlot(ctx context.Context, tx pgx.Tx, at prego.ServerID, id prego.VolumeID) error {
 	if _, err := tx.Exec(ctx, sqlHoldServerSlots, at); err != nil {
 		return err
@@ -279,7 +279,7 @@ func hasVolumeSlot(ctx context.Context, tx pgx.Tx, at prego.ServerID, id prego.V
 	case err != nil:
 		return err
 	case has.Kept:
-		return prego.Errorf(prego.CodeInsufficientResources, "server %s is a tenant's alone by now", at)
+		return prego.Errorf(prego.CodeInsufficientResources, "server %s has become dedicated to a tenant", at)
 	case has.N >= server.MaxServerVolumes:
 		return prego.Errorf(prego.CodeInsufficientResources, "server %s has %d volumes, and the provider attaches no more than %d", at, has.N, server.MaxServerVolumes)
 	}
@@ -332,12 +332,12 @@ SELECT count(*) FROM volume_attachments a JOIN instances i ON i.group_id = a.gro
 
 const sqlVolumeBusy = `SELECT EXISTS (SELECT FROM backups WHERE volume_id = $1 AND state IN ('making', 'uploading'))`
 
-// CreateVolumeRestore accepts a restore of a volume in place of what is on it. Its group must be
+// CreateVolumeRestore accepts a restore of a volume in place of its content. Its group must be
 // stopped, and stays so until it is done.
 func (s *Store) CreateVolumeRestore(ctx context.Context, r workload.VolumeRestore) (out workload.VolumeRestore, err error) {
 	err = s.inVolume(ctx, "restore volume", r.VolumeID, func(tx pgx.Tx, v workload.Volume) error {
 		if v.Status != workload.ResourceReady {
-			return prego.Errorf(prego.CodeInvalidTransition, "volume %s is %s: only one that is ready is restored", r.VolumeID, v.Status)
+			return prego.Errorf(prego.CodeInvalidTransition, "volume %s is %s: only a ready volume can be restored", r.VolumeID, v.Status)
 		}
 		n, err := value[int](ctx, tx, sqlVolumeInstances, r.VolumeID)
 		if err != nil {
@@ -360,11 +360,11 @@ func (s *Store) CreateVolumeRestore(ctx context.Context, r workload.VolumeRestor
 	return out, err
 }
 
-// CloneVolume asks for a volume with what is in a backup of another one; without a backup, in its
+// CloneVolume requests a volume with the content of another one's backup; without a backup, of its
 // newest. It has the other one's location, and its size if it is given none.
 func (s *Store) CloneVolume(ctx context.Context, of prego.VolumeID, v workload.Volume, r workload.VolumeRestore, environment string) (out workload.Volume, job workload.VolumeRestore, err error) {
 	err = s.inTx(ctx, "clone volume", func(tx pgx.Tx) error {
-		// One that is deleted, too, while its last backup is kept.
+		// Also of a deleted volume, while its last backup is kept.
 		from, err := oneVolume(ctx, tx, string(of), sqlVolumeEver, of)
 		if err != nil {
 			return err
@@ -409,7 +409,7 @@ func (s *Store) CloneVolume(ctx context.Context, of prego.VolumeID, v workload.V
 
 const sqlVolumeEver = `SELECT ` + volumeColumns + ` FROM volumes v WHERE v.volume_id = $1`
 
-// VolumeEver reads a volume, also one that is deleted.
+// VolumeEver reads a volume, including a deleted one.
 func (s *Store) VolumeEver(ctx context.Context, id prego.VolumeID) (workload.Volume, error) {
 	return oneVolume(ctx, s.pool, string(id), sqlVolumeEver, id)
 }
@@ -419,7 +419,7 @@ SELECT v.volume_id, v.lent_for FROM volumes v WHERE v.lent_to IS NOT NULL
   AND NOT EXISTS (SELECT FROM backups b WHERE b.backup_id = v.lent_for AND b.state IN ('queued', 'making'))
   AND NOT EXISTS (SELECT FROM volume_restores r WHERE r.restore_id = v.lent_for AND r.finished_at IS NULL) LIMIT $1`
 
-// LentVolumes are volumes that are lent for what has ended, by what they are lent for.
+// LentVolumes are volumes whose loans have ended, by what they are lent for.
 func (s *Store) LentVolumes(ctx context.Context, most int) (map[prego.VolumeID]string, error) {
 	type row struct {
 		VolumeID prego.VolumeID
@@ -477,7 +477,7 @@ func (s *Store) VolumeRestoreBegun(ctx context.Context, id string) error {
 	return s.exec(ctx, "restore "+id, sqlVolumeRestoreBegun, id)
 }
 
-// VolumeRestoreFromOlder has a restore go on with the next older backup than one that turned out to be unusable, which is
+// VolumeRestoreFromOlder has a restore continue with the next older backup than an unusable one, which is
 // recorded before. ok is false if none is left, or the caller has named that one.
 func (s *Store) VolumeRestoreFromOlder(ctx context.Context, id string, bad prego.BackupID, why string) (ok bool, err error) {
 	err = s.inTx(ctx, "restore "+id, func(tx pgx.Tx) error {

@@ -17,7 +17,7 @@ SELECT b.backup_id, b.bytes + b.plain_bytes AS needed FROM backups b WHERE b.vol
 
 // Where a volume's backup is restored for a look: on the own disk of a server of its region, which
 // keeps a tenth free; how large the disk is the provider's catalog knows, and if it doesn't, the host
-// sees to it. One that is tagged for it first, rather not the one that has the volume, and the one with
+// handles it. A server tagged for it comes first, then preferably not the volume's own, and the server with
 // most room. Nothing is attached, so that any location will do.
 const sqlVolumeDrillPlace = `
 SELECT s.server_id FROM volumes v JOIN servers s ON s.region = v.region AND s.infra_provider = v.provider
@@ -35,7 +35,7 @@ INSERT INTO drills AS d (drill_id, org_id, volume_id, backup_id, server_id, crea
 	sqlVolumeBackupDrilled = `UPDATE volume_backup_schedules SET drilled_at = now() WHERE volume_id = $1`
 )
 
-// BeginVolumeDrill accepts a drill of a volume's backup, as BeginDrill does one of a tenant's.
+// BeginVolumeDrill accepts a drill of a volume's backup, as BeginDrill does for a tenant's.
 func (s *Store) BeginVolumeDrill(ctx context.Context, volumeID prego.VolumeID, backupID prego.BackupID, by string) (out tenant.Drill, err error) {
 	key := strings.ReplaceAll(uuid.NewString(), "-", "")[:16]
 	err = s.inVolume(ctx, string("drill volume "+volumeID), volumeID, func(tx pgx.Tx, v workload.Volume) error {
@@ -51,7 +51,7 @@ func (s *Store) BeginVolumeDrill(ctx context.Context, volumeID prego.VolumeID, b
 		}
 		at, err := value[prego.ServerID](ctx, tx, sqlVolumeDrillPlace, volumeID, backup.Needed)
 		if err != nil {
-			return ifNoRows(err, prego.Errorf(prego.CodeInsufficientResources, "no server in %s can take a drill of volume %s now: it needs %s of its own disk, and no other drill", v.Region, volumeID, gigabytes(backup.Needed)))
+			return ifNoRows(err, prego.Errorf(prego.CodeInsufficientResources, "no server in %s can take a drill of volume %s now: it needs %s of free local disk, and no other drill", v.Region, volumeID, gigabytes(backup.Needed)))
 		}
 		if out, err = one[tenant.Drill](ctx, tx, sqlInsertVolumeDrill, key, v.OrgID, volumeID, backup.BackupID, at, by); err != nil {
 			if isViolation(err, "drills_of_volume_running") {
