@@ -27,7 +27,7 @@ type moving struct {
 }
 
 // movingModel: a tenant has one move at a time, whose steps come in their order, it is switched only if
-// nobody has cancelled it, and the tenant counts where it is and where it has a reservation.
+// it has not been cancelled, and the tenant counts where it is and where it has a reservation.
 func movingModel(s moving, a request, got answered) []moving {
 	after, said := s, ""
 	open := s.open == a.n && a.n != 0
@@ -142,7 +142,7 @@ func TestMovesAreLinearizable(t *testing.T) {
 		var asked, latest atomic.Int64
 		var last atomic.Value
 		last.Store("cancelled")
-		// A round begins with no move, or with one that is some steps on its way.
+		// A round starts without a move, or with a move that is some steps on its way.
 		for i, do := range []string{"ask", "reserve", "freeze"}[:round%4] {
 			a := request{do: do, n: 1, place: 3 - first.at}
 			said, err := moveStep(t.Context(), s, round, a, where)
@@ -155,7 +155,7 @@ func TestMovesAreLinearizable(t *testing.T) {
 			last.Store(do)
 		}
 		draw := func(r *rand.Rand, _, _ int) request {
-			// Most go on from what the last one did, at the newest move, and some do what they like.
+			// Most continue from the previous client's step, at the newest move, and some act at random.
 			n, do := int(latest.Load()), next[last.Load().(string)]
 			if r.IntN(8) == 0 {
 				n = int(asked.Load())
@@ -203,8 +203,8 @@ func TestMovesAreLinearizable(t *testing.T) {
 	require.Positive(t, undone)
 }
 
-// moveStep does what a client asks for, and says what came of it; an error is none of the
-// refusals that are meant.
+// moveStep carries out a client's request and reports the outcome; an error is not one of the
+// expected refusals.
 func moveStep(ctx context.Context, s *Store, round int, a request, where string) (said string, err error) {
 	id := prego.MoveID(moveID(round, a.n))
 	switch a.do {

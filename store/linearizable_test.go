@@ -26,9 +26,9 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// What many clients do at once must be as if they had done it one after the other. Histories
+// Concurrent requests of many clients must have the effect of some sequential order. Histories
 // of real clients on a real Postgres are checked for that by porcupine. Some give up in the
-// middle of what they do: then nobody knows whether it happened, and both must fit.
+// middle of a request: its outcome is then unknown, and both outcomes must fit.
 
 // request is what a client asks for, about the nth thing, and at which place.
 type request struct {
@@ -37,7 +37,7 @@ type request struct {
 	place int
 }
 
-// answered is what came of it; unknown means that the client gave up.
+// answered is the outcome; unknown means that the client gave up.
 type answered struct {
 	said    string
 	n       int
@@ -48,13 +48,13 @@ type answered struct {
 // errNotAsked is of a request that was not made.
 var errNotAsked = errors.New("not asked")
 
-// clients is how many ask at once, each so many times.
+// clients is the number of concurrent clients, each with so many requests.
 const (
 	clients  = 6
 	requests = 8
 )
 
-// play lets clients ask at once, and returns what happened when.
+// play runs the clients concurrently, and returns what happened when.
 func playHistory(seed uint64, draw func(r *rand.Rand, client, i int) request, do func(ctx context.Context, a request) (answered, error)) []porcupine.Operation {
 	var mu sync.Mutex
 	var out []porcupine.Operation
@@ -72,7 +72,7 @@ func playHistory(seed uint64, draw func(r *rand.Rand, client, i int) request, do
 				op := porcupine.Operation{ClientId: c, Input: a, Call: int64(time.Since(began))}
 				got, err := do(ctx, a)
 				op.Output, op.Return = got, int64(time.Since(began))
-				if err != nil { // whatever it was: it may come true at any time
+				if err != nil { // any error: the request may take effect at any time
 					op.Output, op.Return = answered{unknown: true}, math.MaxInt64
 				}
 				cancel()
@@ -132,12 +132,12 @@ func crowdedPool(t *testing.T) *pgxpool.Pool {
 // limited is an org with a limit, and its apps.
 type limited struct {
 	limit int
-	apps  uint64 // those that there are
-	ever  uint64 // those that were created
+	apps  uint64 // existing
+	ever  uint64 // ever created
 }
 
 // limitedModel: an app is refused if and only if it would be above the limit, creating it again
-// with its key changes nothing, and whoever reads sees limit and usage of one moment.
+// with its key changes nothing, and a reader sees limit and usage of one moment.
 func limitedModel(s limited, a request, got answered) []limited {
 	bit := uint64(1) << (a.n % 64)
 	after := s
@@ -175,8 +175,8 @@ func limitedModel(s limited, a request, got answered) []limited {
 	return []limited{after}
 }
 
-// drawLimited lets a client create apps of its own, again if it does not know what came of it,
-// delete those that it knows of, change the limit, and read.
+// drawLimited lets a client create its own apps, again if the outcome is unknown,
+// delete apps that it knows, change the limit, and read.
 func drawLimited(r *rand.Rand, client, i int) request {
 	own := client*(64/clients) + i/2%(64/clients)
 	switch r.IntN(8) {
@@ -238,7 +238,7 @@ func TestQuotasAreLinearizable(t *testing.T) {
 	}
 }
 
-// placed is a server of which three tenants have a place.
+// placed is a server with places for three tenants.
 type placed struct {
 	tenants  uint64
 	cordoned bool
@@ -349,7 +349,7 @@ type booting struct {
 	over bool
 }
 
-// bootingModel: a token has one key, whoever asks, and none once it was revoked.
+// bootingModel: a token has one key, whichever caller asks, and none once it was revoked.
 func bootingModel(s booting, a request, got answered) []booting {
 	after := s
 	switch a.do {
@@ -402,7 +402,7 @@ func TestTokensAreLinearizable(t *testing.T) {
 	}
 }
 
-// TestARaceIsFoundInAHistory: whoever looks and then takes, in two statements, is found out.
+// TestARaceIsFoundInAHistory: a client that looks and takes in two statements is detected.
 func TestARaceIsFoundInAHistory(t *testing.T) {
 	t.Parallel()
 	s := New(crowdedPool(t))

@@ -14,7 +14,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// variants are all statements of a listing: with every filter at once and with none, in
+// variants are all statements of a listing: with all filters together and with none, in
 // each order, from the start and from a cursor.
 func variants[T any](t *testing.T, l listing[T]) (out []string) {
 	t.Helper()
@@ -91,7 +91,7 @@ func TestAListWalksInAnyOrderAndFilters(t *testing.T) {
 	filter := func(pairs map[string][]string) prego.ListQuery {
 		return prego.ListQuery{Filters: maps.Clone(pairs), Sort: "server_id"}
 	}
-	require.Equal(t, []string{"s-0", "s-1", "s-2", "s-3", "s-5", "s-6", "s-7", "s-8"}, walk(prego.ListQuery{}), "the newest first, without what is terminated")
+	require.Equal(t, []string{"s-0", "s-1", "s-2", "s-3", "s-5", "s-6", "s-7", "s-8"}, walk(prego.ListQuery{}), "the newest first, without terminated servers")
 	require.Equal(t, []string{"s-8", "s-7", "s-6", "s-5", "s-4", "s-3", "s-2", "s-1", "s-0"}, walk(prego.ListQuery{Sort: "-server_id", All: true}))
 	require.Equal(t, []string{"s-4"}, walk(filter(map[string][]string{"status": {"terminated", "failed"}})), "a state that is named is not left out")
 	require.Equal(t, []string{"s-2", "s-5", "s-8"}, walk(filter(map[string][]string{"role": {"app"}})))

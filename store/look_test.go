@@ -67,10 +67,10 @@ func TestALookIsTakenByOneAndTakenOverWhenItsLeaseEnds(t *testing.T) {
 	after, err := s.Looks(ctx)
 	require.NoError(t, err)
 	require.Equal(t, "no", after[0].Error)
-	require.Equal(t, looks[0].LookedAt, after[0].LookedAt, "one that failed saw nothing")
+	require.Equal(t, looks[0].LookedAt, after[0].LookedAt, "a failed look saw nothing")
 }
 
-func TestALookAtTenantsSeesWhatASweepWouldFind(t *testing.T) {
+func TestTenantLookFindsTheSweepsWork(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
@@ -87,7 +87,7 @@ func TestALookAtTenantsSeesWhatASweepWouldFind(t *testing.T) {
 		"a provisioning without a run":  `UPDATE tenants SET state = 'provisioning' WHERE tenant_id = 't-10'`,
 		"a change without a run":        `UPDATE tenants SET state = 'suspended' WHERE tenant_id = 't-10'`,
 		"a timer":                       `UPDATE tenants SET deadline_at = now() WHERE tenant_id = 't-10'`,
-		"one that waits":                `UPDATE tenants SET waiting_since = now() WHERE tenant_id = 't-10'`,
+		"a waiting tenant":              `UPDATE tenants SET waiting_since = now() WHERE tenant_id = 't-10'`,
 		"a build that was given up":     `UPDATE site_pool SET state = 'reserved', reserved_until = now() - interval '1 second' WHERE pool_site_id = 'p-2-1'`,
 		"a failed tenant with its site": `UPDATE tenants SET state = 'failed', converged_state = 'failed' WHERE tenant_id = 't-10'`,
 	} {

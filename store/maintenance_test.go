@@ -41,7 +41,7 @@ func (b maintenanceBundle) another(id string) {
 		VALUES ($1, '', 'app', 'eu', 'hetzner', '{}', 'active', 'connected', 'w', 'test', 'nodes', 'fsn1')`, id)
 }
 
-// round carries out one plan of each group; what is new comes to a server, "" for none.
+// round carries out one plan of each group; new instances come to a server, "" for none.
 func (b maintenanceBundle) round(to prego.ServerID, groups []string) {
 	b.t.Helper()
 	ctx := context.Background()
@@ -165,7 +165,7 @@ func TestMaintenancesAreBounded(t *testing.T) {
 	exec(t, b.Store, `UPDATE server_maintenances SET reason = CASE server_id WHEN 'node-1' THEN 'no_capacity_memory' ELSE 'fleet_budget' END`)
 	n, err = b.OpenMaintenances(context.Background())
 	require.NoError(t, err)
-	require.Equal(t, 1, n[0].Stuck, "who waits for a turn is not stuck")
+	require.Equal(t, 1, n[0].Stuck, "waiting for a turn is not being stuck")
 	exec(t, b.Store, `UPDATE server_maintenances SET reason = '', created_at = CASE server_id WHEN 'node-2' THEN now() - interval '7 hours' ELSE created_at END`)
 	n, err = b.OpenMaintenances(context.Background())
 	require.NoError(t, err)
@@ -224,7 +224,7 @@ func TestATenantsServerIsNotEmptied(t *testing.T) {
 	code(t, err, prego.CodeInvalidTransition)
 }
 
-// TestCancelledMaintenanceLeavesNothingHalfMoved: what has moved stays, the rest as well, and no
+// TestCancelledMaintenanceLeavesNothingHalfMoved: moved instances stay, the rest as well, and no
 // group has more instances than it wants.
 func TestCancelledMaintenanceLeavesNothingHalfMoved(t *testing.T) {
 	t.Parallel()
@@ -289,7 +289,7 @@ func TestCancelledMaintenanceLeavesNothingHalfMoved(t *testing.T) {
 	}
 }
 
-func TestMaintenanceSaysWhatFindsNoPlace(t *testing.T) {
+func TestMaintenanceReportsUnplaceableInstances(t *testing.T) {
 	t.Parallel()
 	b, groups := maintenanceSetup(t, 1)
 	b.request("node-1", server.MaintenanceDrain, nil)
@@ -313,7 +313,7 @@ func TestMaintenanceSaysWhatFindsNoPlace(t *testing.T) {
 			waits++
 		}
 	}
-	require.Equal(t, 1, waits, "it is told once")
+	require.Equal(t, 1, waits, "it is reported once")
 }
 
 func TestARebootEndsWithTheNextBoot(t *testing.T) {
@@ -381,7 +381,7 @@ func TestARebootHelpsAHostThatCannotBeEmptied(t *testing.T) {
 	}
 }
 
-// TestAResizeEndsWithItsTypeAndBoot: both of them; and what is refused is open again.
+// TestAResizeEndsWithItsTypeAndBoot: both are required; and a refused resize opens the server again.
 func TestAResizeEndsWithItsTypeAndBoot(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -409,7 +409,7 @@ func TestAResizeEndsWithItsTypeAndBoot(t *testing.T) {
 	require.NoError(t, b.MaintenanceActed(ctx, "node-1"))
 	require.Empty(t, act())
 	exec(t, b.Store, `UPDATE server_maintenances SET acted_at = now() - interval '3 minutes'`)
-	require.Equal(t, server.ActResize, act(), "whoever did it is lost")
+	require.Equal(t, server.ActResize, act(), "the previous worker is lost")
 	require.NoError(t, b.MaintenanceActed(ctx, "node-1"))
 	exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'second' WHERE server_id = 'node-1'`)
 	require.Equal(t, server.MaintenanceFinishing, b.step("node-1").Status, "it booted, and is what it was")
@@ -422,7 +422,7 @@ func TestAResizeEndsWithItsTypeAndBoot(t *testing.T) {
 	require.Contains(t, st.Message, "away for 3m")
 	srv, err := b.GetServer(ctx, "node-1")
 	require.NoError(t, err)
-	require.Equal(t, []string{"cx43", "cx43"}, []string{srv.ServerType, srv.Spec.ServerType}, "made anew, it is like that")
+	require.Equal(t, []string{"cx43", "cx43"}, []string{srv.ServerType, srv.Spec.ServerType}, "rebuilt, it keeps the type")
 
 	require.NoError(t, ask("cx23"))
 	require.Equal(t, server.ActResize, act())
@@ -466,7 +466,7 @@ func TestAReplacementIsMadeBeforeAndTheOldOneDeletedAfter(t *testing.T) {
 	exec(t, b.Store, `UPDATE servers SET status = 'terminated' WHERE server_id = 'node-1'`)
 	require.Equal(t, server.MaintenanceDone, b.step("node-1").Status)
 
-	// One that cannot be made leaves the old one as it is.
+	// A server that cannot be created leaves the old one as it is.
 	b.request("node-2", server.MaintenanceReplace, nil)
 	_, err = b.MakeReplacement(ctx, "node-2")
 	require.NoError(t, err)
@@ -476,7 +476,7 @@ func TestAReplacementIsMadeBeforeAndTheOldOneDeletedAfter(t *testing.T) {
 	require.Equal(t, "node-2-r1 is failed: no", st.Message)
 	made, err := b.MakeReplacement(ctx, "node-2")
 	require.NoError(t, err)
-	require.Nil(t, made, "nobody waits for it any more")
+	require.Nil(t, made, "no maintenance waits for it any more")
 }
 
 func TestMaintenanceEndsWithItsServer(t *testing.T) {
@@ -523,8 +523,8 @@ func TestAnEdgeThatIsEmptiedLeavesTheDNS(t *testing.T) {
 	require.Equal(t, server.ActReboot, b.step("node-1").Act)
 }
 
-// TestAFleetEmptiesWhatItRemoves: instances are in the way, and tenants are waited for.
-func TestAFleetEmptiesWhatItRemoves(t *testing.T) {
+// TestFleetEmptiesRemovedServers: instances are in the way, and tenants are waited for.
+func TestFleetEmptiesRemovedServers(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	b, groups := maintenanceSetup(t, 2)

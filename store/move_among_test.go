@@ -11,7 +11,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// TestAMoveAmongOthers: while a tenant moves, another move of it is refused, a maintenance waits for the one that is under
+// TestAMoveAmongOthers: while a tenant moves, another move of it is refused, a maintenance waits for the move under
 // way, and a release and the move let each other end.
 func TestAMoveAmongOthers(t *testing.T) {
 	t.Parallel()
@@ -28,7 +28,7 @@ func TestAMoveAmongOthers(t *testing.T) {
 	again.ID = "mov-2"
 	m, err := b.s.RequestMove(ctx, again)
 	require.NoError(t, err)
-	require.Equal(t, prego.MoveID("mov-1"), m.MoveID, "the same request is met by the move that is under way")
+	require.Equal(t, prego.MoveID("mov-1"), m.MoveID, "repeating the request returns the move in progress")
 	for _, other := range []tenant.MoveAsked{{To: "app-2"}, {Shard: "any"}, {Pool: "redis-2"}, {Region: "us"}} {
 		other.ID, other.TenantID, other.By = "mov-3", "t-1", "ann"
 		_, err = b.s.RequestMove(ctx, other)

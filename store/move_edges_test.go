@@ -12,9 +12,9 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// TestAMoveToAnotherNetworkIsToldToEdges: where a site was is in the feed from the switch until the move ends, and
+// TestEdgesLearnOfMovesToAnotherNetwork: where a site was is in the feed from the switch until the move ends, and
 // its name leads to the new edges as soon as they know it.
-func TestAMoveToAnotherNetworkIsToldToEdges(t *testing.T) {
+func TestEdgesLearnOfMovesToAnotherNetwork(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	b := dataMoveSetup(t)
@@ -58,7 +58,7 @@ func TestAMoveToAnotherNetworkIsToldToEdges(t *testing.T) {
 	require.Equal(t, []edge.Site{site}, told())
 	require.Equal(t, []tenant.SiteAt{{Site: "t-1.example.com", NetworkID: "other"}}, away())
 
-	// And home again: the record of its own goes when the edges at home know it.
+	// And home again: its record goes when the edges at home know it.
 	p := everywhere()
 	p.ServerID, p.ShardID, p.PoolID = "app-1", "db", "redis"
 	b.freezes("mov-2", tenant.MoveAsked{To: "any", Shard: "any", Pool: "any"}, p)
@@ -75,9 +75,9 @@ func textOf(t testing.TB, s *Store, query string) string {
 	return v
 }
 
-// TestNobodyMovesWhereVisitorsReachNothing: to a network without edges, unless there are none here either. What is
-// asked for is refused at once, and what was decided is checked again.
-func TestNobodyMovesWhereVisitorsReachNothing(t *testing.T) {
+// TestMovesRequireReachableEdges: to a network without edges, unless there are none here either. A
+// request is refused immediately, and a decision is checked again.
+func TestMovesRequireReachableEdges(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	b := dataMoveSetup(t)

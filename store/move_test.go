@@ -29,7 +29,7 @@ func moveSetup(t testing.TB) *peersBundle {
 
 var somewhere = tenant.MovePlace{ServerID: "app-2", MaxTenants: 10, MemoryMax: 90, Decision: []byte("{}"), Policy: []byte("{}"), Algorithm: "best_fit"}
 
-// everywhere is the place of one that moves to another server, shard and pool.
+// everywhere is the place of a tenant that moves to another server, shard and pool.
 func everywhere() tenant.MovePlace {
 	p := somewhere
 	p.ShardID, p.PoolID, p.DBDiskMax, p.RedisMax = "db-2", "redis-2", 90, 90
@@ -60,7 +60,7 @@ func (b *peersBundle) counts() (out []int) {
 	return out
 }
 
-// TestAMoveByItsRow: who is let in, who counts where, what waits, and that each step can be
+// TestAMoveByItsRow: which requests are accepted, which tenants count where, what waits, and that each step can be
 // repeated.
 func TestAMoveByItsRow(t *testing.T) {
 	t.Parallel()
@@ -73,7 +73,7 @@ func TestAMoveByItsRow(t *testing.T) {
 	ask.ID = "mov-2"
 	again, err := b.s.RequestMove(ctx, ask)
 	require.NoError(t, err)
-	require.Equal(t, m.MoveID, again.MoveID, "the same request is met by it")
+	require.Equal(t, m.MoveID, again.MoveID, "repeating the request returns it")
 	ask.To = "app-2"
 	_, err = b.s.RequestMove(ctx, ask)
 	code(t, err, prego.CodeMoveUnderWay)
@@ -86,7 +86,7 @@ func TestAMoveByItsRow(t *testing.T) {
 	full.MaxTenants = 0
 	ok, err := b.s.ReserveMove(ctx, "mov-1", full)
 	require.NoError(t, err)
-	require.False(t, ok, "what was decided is checked again")
+	require.False(t, ok, "a decision is checked again")
 	require.NotContains(t, fmt.Sprint(b.wanted("db").Rule), "10.64.0.3")
 	for range 2 {
 		ok, err = b.s.ReserveMove(ctx, "mov-1", somewhere)
@@ -179,8 +179,8 @@ func TestAMoveThatIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestMaintenanceNamesTenants: as many as may move at once; one whose move failed rests, and a maintenance that is
-// cancelled undoes those under way.
+// TestMaintenanceNamesTenants: as many as may move concurrently; a tenant whose move failed rests, and a
+// cancelled maintenance undoes the moves under way.
 func TestMaintenanceNamesTenants(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -223,8 +223,8 @@ func TestMaintenanceNamesTenants(t *testing.T) {
 	require.Equal(t, []tenant.QuietMove{{MoveID: "mov-t-2"}}, quiet)
 }
 
-// TestAMoveOfALostServer: what is lost is asked for nothing, a restore waits until the move has
-// ended, and a server that the tenant came back to stays its own.
+// TestAMoveOfALostServer: a lost server is asked for nothing, a restore waits until the move has
+// ended, and a server that the tenant came back to stays dedicated to it.
 func TestAMoveOfALostServer(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -288,8 +288,8 @@ func (b *peersBundle) dataCounts() (out []int) {
 	return append(out, b.counts()...)
 }
 
-// TestAMoveOfData: shard and pool are reserved with the server or without, all or none; who is let
-// in follows, and the switch takes all parts at once.
+// TestAMoveOfData: shard and pool are reserved with the server or without, all or none; firewall rules
+// follow, and the switch takes all parts in one transaction.
 func TestAMoveOfData(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -377,15 +377,15 @@ func TestAMoveOfData(t *testing.T) {
 					require.Equal(t, tc.done, b.dataCounts())
 				}
 				if tc.parts[1] {
-					require.NotContains(t, fmt.Sprint(b.wanted("db").Rule), "3306", "nobody is let in where it was")
+					require.NotContains(t, fmt.Sprint(b.wanted("db").Rule), "3306", "no server is let in at the old place")
 				}
 			})
 		}
 	}
 }
 
-// TestADrainMovesWhatIsThere: of a shard the database, of a pool the cache.
-func TestADrainMovesWhatIsThere(t *testing.T) {
+// TestDrainMovesThePartsOnTheServer: of a shard the database, of a pool the cache.
+func TestDrainMovesThePartsOnTheServer(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for id, want := range map[prego.ServerID][3]bool{"db": {false, true, false}, "redis": {false, false, true}, "app-1": {true, false, false}} {

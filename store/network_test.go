@@ -67,7 +67,7 @@ func TestMembersOfANetworkAreCounted(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, address)
 	}
-	_, _, err = s.ContainerPlace(ctx, "nobody")
+	_, _, err = s.ContainerPlace(ctx, "unknown")
 	require.Equal(t, prego.CodeServerNotFound, prego.CodeOf(err))
 	_, err = s.Network(ctx, "n3")
 	require.Equal(t, prego.CodeNetworkUnknown, prego.CodeOf(err))
@@ -113,7 +113,7 @@ func TestNetworksAreAssigned(t *testing.T) {
 
 	moved, _, err := s.AssignNetwork(ctx, "db", "eu-central", "10.64.0.0/22", []prego.NetworkID{"hetzner-eu-central-1"})
 	require.NoError(t, err)
-	require.Equal(t, prego.NetworkID("hetzner-eu-central-2"), moved.NetworkID, "it leaves the one that the provider refused")
+	require.Equal(t, prego.NetworkID("hetzner-eu-central-2"), moved.NetworkID, "it leaves the network that the provider refused")
 	insertServer(t, s, "db2", "provisioning")
 	exec(t, s, `UPDATE servers SET role = 'db-shard' WHERE server_id = 'db2'`)
 	next, _, err := s.AssignNetwork(ctx, "db2", "eu-central", "10.64.0.0/22", nil)
@@ -130,7 +130,7 @@ func TestNetworksAreAssigned(t *testing.T) {
 	exec(t, s, `UPDATE servers SET role = 'db-shard' WHERE server_id = 'db3'`)
 	next, _, err = s.AssignNetwork(ctx, "db3", "eu-central", "10.64.0.0/22", nil)
 	require.NoError(t, err)
-	require.Equal(t, prego.NetworkID("hetzner-eu-central-1"), next.NetworkID, "until somebody leaves it for good")
+	require.Equal(t, prego.NetworkID("hetzner-eu-central-1"), next.NetworkID, "until a server leaves it permanently")
 
 	insertServer(t, s, "us", "provisioning")
 	us, _, err := s.AssignNetwork(ctx, "us", "us-east", "10.64.0.0/22", nil)
@@ -190,7 +190,7 @@ func TestANetworkIsMadeAndLost(t *testing.T) {
 	n, err = s.Network(ctx, n.NetworkID)
 	require.NoError(t, err)
 	require.Empty(t, n.ProviderNetworkID)
-	require.Equal(t, 1, n.Members, "it is to be there again")
+	require.Equal(t, 1, n.Members, "it must be there again")
 }
 
 // placeable is an app server, a shard and a pool with room, and a tenant that asks for them.
@@ -210,7 +210,7 @@ func placeable(t *testing.T, s *Store) tenant.Reservation {
 	}
 }
 
-// TestAReservationIsInOneNetwork: one at a time, together, and whatever an operator says.
+// TestAReservationIsInOneNetwork: one at a time, together, and with any override.
 func TestAReservationIsInOneNetwork(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []string{"db_shard", "redis_pool", ""} {
@@ -273,8 +273,8 @@ func TestPlacementFollowsNetworks(t *testing.T) {
 	require.Equal(t, []placement.Network{{NetworkID: "west", Room: 99}}, c.Networks)
 }
 
-// TestDemandIsOfANetwork: what has room elsewhere is of no use, and tenants that may be
-// anywhere are where the control plane says.
+// TestDemandIsOfANetwork: room elsewhere is of no use, and tenants that may be
+// anywhere are where the control plane decides.
 func TestDemandIsOfANetwork(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -336,8 +336,8 @@ func TestTheOpenNetworkHasRoomForAll(t *testing.T) {
 	require.Empty(t, open("10.64.0.0/23"), "the range is used up")
 }
 
-// TestAServerMayBeAskedForInANetwork: it has its place there from its request on.
-func TestAServerMayBeAskedForInANetwork(t *testing.T) {
+// TestServerRequestMayNameANetwork: it has its place there from its request on.
+func TestServerRequestMayNameANetwork(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))

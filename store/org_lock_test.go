@@ -23,7 +23,7 @@ func (s *Store) volumeOf(t *testing.T, id, location string) {
 }
 
 // holding runs do beside a transaction that holds a row, and once do waits for it has
-// the transaction go on with then: it must not wait for what do holds.
+// transaction continue with then: it must not wait for what do holds.
 func (s *Store) holding(t *testing.T, hold string, do func() error, then func(tx pgx.Tx)) error {
 	t.Helper()
 	ctx := context.Background()
@@ -72,7 +72,7 @@ func TestLocksAreTakenInOneOrder(t *testing.T) {
 	}, free(`SELECT FROM envs WHERE env_id = 'env-acme' FOR UPDATE NOWAIT`)))
 }
 
-// TestAGroupIsNotDeletedUnderARoute: who makes a route holds the org, and saw the group.
+// TestAGroupIsNotDeletedUnderARoute: creating a route holds the org, and saw the group.
 func TestAGroupIsNotDeletedUnderARoute(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -169,7 +169,7 @@ func TestARefusedSurgeWaits(t *testing.T) {
 	demand, err := s.InstanceDemand(ctx, "eu", 10, nil)
 	require.NoError(t, err)
 	require.Empty(t, demand)
-	// A refusal that comes after the group was changed says nothing about it any more.
+	// A refusal that comes after the group was changed reports nothing about it any more.
 	_, err = s.ScaleGroup(ctx, prego.GroupID(group), 0, "test")
 	require.NoError(t, err)
 	for _, surge := range []bool{false, true} {
@@ -217,8 +217,8 @@ func TestSnapshotsOfEachTenantAreLimited(t *testing.T) {
 	require.Equal(t, org.QuotaExceeded{Dimension: "max_snapshots_per_volume", Limit: 1, CurrentUsage: 1, RequestedDelta: 1}, *over)
 }
 
-// TestAFleetKeepsAServerWithInstances: to take one away would end containers that nobody
-// asked to end.
+// TestAFleetKeepsAServerWithInstances: taking one away would end containers without
+// a request.
 func TestAFleetKeepsAServerWithInstances(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -15,9 +15,9 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// TestNobodyTakesMoreThanTheOrgHas: 32 at once want what there is room for 5 times,
-// of each kind, and the usage view counts what is there.
-func TestNobodyTakesMoreThanTheOrgHas(t *testing.T) {
+// TestConcurrentRequestsStayWithinOrgQuota: 32 concurrent requests compete for room for 5,
+// of each kind, and the usage view counts the rows.
+func TestConcurrentRequestsStayWithinOrgQuota(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	s, ctx := New(pool), context.Background()
@@ -87,7 +87,7 @@ func TestNobodyTakesMoreThanTheOrgHas(t *testing.T) {
 	}
 }
 
-// TestOneNameIsServedOnce: many orgs may have routes of one name, and only the one that
+// TestOneNameIsServedOnce: many orgs may have routes of one name, and only the org that
 // verifies it is served.
 func TestOneNameIsServedOnce(t *testing.T) {
 	t.Parallel()

@@ -196,7 +196,7 @@ func TestCountersAgreeWithTheRows(t *testing.T) {
 }
 
 // TestATriggerThatIsOffIsNoticed: each trigger counts something that no other one does, and
-// the sweep finds what is missing without it, and mends it.
+// the sweep finds what is missing without it, and repairs it.
 func TestATriggerThatIsOffIsNoticed(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -238,11 +238,11 @@ func TestATriggerThatIsOffIsNoticed(t *testing.T) {
 			if noticed = drift != nil; noticed {
 				break
 			}
-			if random.IntN(2) == 0 { // what is not folded yet is looked up anew each time
+			if random.IntN(2) == 0 { // what is not folded yet is looked up again each time
 				require.NoError(t, s.foldUsage(ctx))
 			}
 		}
-		require.True(t, noticed, "nobody misses trigger %s", trigger)
+		require.True(t, noticed, "the sweep does not notice that trigger %s is off", trigger)
 		_, err = s.pool.Exec(ctx, fmt.Sprintf(`ALTER TABLE %s ENABLE TRIGGER %s`, table, trigger))
 		require.NoError(t, err)
 		var found org.UsageCheck
@@ -254,7 +254,7 @@ func TestATriggerThatIsOffIsNoticed(t *testing.T) {
 }
 
 // TestTheSweepTakesTurns: page by page, from the first again after the last, and an org that
-// was wrong is told until it is found right.
+// was wrong is reported until it is found right.
 func TestTheSweepTakesTurns(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -322,7 +322,7 @@ func TestATenantEndsInTransactionsThatDoNotSeeEachOther(t *testing.T) {
 	}
 }
 
-// TestCountersUnderLoad: many change and take at once, nobody waits in a circle, and in the
+// TestCountersUnderLoad: many concurrent writers change and take without deadlocks, and in the
 // end the counters are right.
 func TestCountersUnderLoad(t *testing.T) {
 	t.Parallel()
@@ -334,7 +334,7 @@ func TestCountersUnderLoad(t *testing.T) {
 		random := rand.New(rand.NewPCG(uint64(w), 7))
 		wg.Go(func() {
 			for i := range 80 {
-				// Each row is one writer's, but for the group: its rows are what they meet at.
+				// Each row has one writer, except the group: all writers share its rows.
 				sql := fmt.Sprintf(ops[random.IntN(len(ops))]+"/* %[3]d */", "o", 10*w+random.IntN(4), 10*w+random.IntN(4))
 				if strings.Contains(sql, "WHERE org_id") {
 					continue
@@ -362,9 +362,9 @@ func TestCountersUnderLoad(t *testing.T) {
 	require.Zero(t, asks[int](t, s, `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`))
 }
 
-// TestGivingBackWaitsForNobody: what an org gives back is written while somebody holds the
+// TestGivingBackQuotaDoesNotWait: a decrease of usage is written while another transaction holds the
 // org, and taking sees it as soon as it is committed.
-func TestGivingBackWaitsForNobody(t *testing.T) {
+func TestGivingBackQuotaDoesNotWait(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := usageBundle(t, "o")
@@ -376,13 +376,13 @@ func TestGivingBackWaitsForNobody(t *testing.T) {
 		require.NoError(t, err)
 		ok, err := value[bool](ctx, s.pool, sqlFoldUsage, "o")
 		require.NoError(t, err)
-		require.False(t, ok, "it is counted by whoever holds the org")
+		require.False(t, ok, "the holder of the org counts it")
 		require.Zero(t, usedOf(t, s, "o", quota.MaxInstances))
 		return nil
 	}))
 }
 
-// TestChangesAreCountedInTime: what is not in the counters yet stays little.
+// TestChangesAreCountedInTime: few changes wait to be counted.
 func TestChangesAreCountedInTime(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

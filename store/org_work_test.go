@@ -13,8 +13,8 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// TestTurnsOfLongWork: at most so many of an org, in the order in which they were asked
-// for; who ends gives the turn on, and other orgs don't notice.
+// TestTurnsOfLongWork: at most so many of an org, in the order of their requests;
+// an end passes the turn on, and other orgs don't notice.
 func TestTurnsOfLongWork(t *testing.T) {
 	t.Parallel()
 	s := groupBundle(t)
@@ -34,20 +34,20 @@ func TestTurnsOfLongWork(t *testing.T) {
 	require.Equal(t, []string{"a1", "a2"}, ask("acme", "a", "a1", "a2", "a3").Begun, "asking again changes nothing")
 	require.Equal(t, []string{"x1"}, ask("other", "x", "x1").Begun)
 	require.Equal(t, []string{"a"}, end("a1"), "a3 is next, and b1 after it")
-	require.Empty(t, end("a1"), "an end is told twice")
+	require.Empty(t, end("a1"), "a repeated end changes nothing")
 	require.Empty(t, ask("acme", "b", "b1").Begun)
 	require.Equal(t, []string{"b"}, end("a2"))
 	require.Equal(t, []string{"b1"}, ask("acme", "b", "b1").Begun)
 	require.Empty(t, end("c1"), "what never began")
 
-	// What nobody speaks of any more is forgotten.
+	// Work that no run mentions any more is forgotten.
 	require.Empty(t, ask("acme", "c", "c1").Begun)
 	_, err := s.pool.Exec(t.Context(), `UPDATE org_work SET until = now() WHERE work_id = 'a3'`)
 	require.NoError(t, err)
 	require.Equal(t, org.Turn{Begun: []string{"d1"}, Wake: nil, Most: 2}, func() org.Turn { end("c1"); return ask("acme", "d", "d1") }())
 }
 
-// TestTurnsAreNeverTooMany has many writers ask for, take and end turns at once.
+// TestTurnsAreNeverTooMany has many concurrent writers request, take and end turns.
 func TestTurnsAreNeverTooMany(t *testing.T) {
 	t.Parallel()
 	s := groupBundle(t)
@@ -90,8 +90,8 @@ func TestTurnsAreNeverTooMany(t *testing.T) {
 	require.Positive(t, worst)
 }
 
-// TestStartsWaitForTheirTurn: an org's groups start so many instances at once together; the
-// next one says why it waits, and its group is woken.
+// TestStartsWaitForTheirTurn: an org's groups together start so many instances concurrently; the
+// next one records why it waits, and its group is woken.
 func TestStartsWaitForTheirTurn(t *testing.T) {
 	t.Parallel()
 	s := groupBundle(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// What is repeated keeps since when it holds; an agent that tells the same changes nothing but when.
+// A repeated report keeps since when it holds; an agent that reports the same changes nothing but when.
 const sqlTellPatches = `
 UPDATE servers SET patch_state = $2, patches = $3, patches_at = now(),
     patches_since = CASE WHEN $2 IN ('pending', 'reboot') THEN CASE WHEN patch_state IN ('pending', 'reboot') THEN COALESCE(patches_since, now()) ELSE now() END END
@@ -22,8 +22,8 @@ func (s *Store) TellPatches(ctx context.Context, id prego.ServerID, p server.Pat
 	return err
 }
 
-// PatchesLate is how many days a server may lack security updates, or a reboot, before somebody
-// has to see to it.
+// PatchesLate is how many days a server may lack security updates, or a reboot, before an operator
+// must act.
 const PatchesLate = 14
 
 const (
@@ -45,8 +45,8 @@ func (s *Store) FleetWindows(ctx context.Context) ([]server.FleetWindow, error) 
 	return collect[server.FleetWindow](ctx, s, "patch windows of fleets", sqlFleetWindows)
 }
 
-// One of each fleet (of each role and region, of servers in none) whose window is open, the one that has waited longest: in a
-// window each is tried once. Fleets without a window of their own have the environment's ($1), if that is open; $4 is when the
+// The longest waiting server of each fleet (of each role and region, for servers in none) whose window is open: in a
+// window each is tried once. Fleets without their own window have the environment's ($1), if that is open; $4 is when the
 // first of all that are opened.
 const sqlToPatch = `
 WITH fleet_windows AS (
@@ -89,7 +89,7 @@ CROSS JOIN LATERAL (SELECT kind, status, reason, message FROM server_maintenance
 WHERE s.server_id <> $1 AND s.status = 'active' AND s.cordoned_at IS NOT NULL AND COALESCE(s.fleet_id, '') = $2 AND ($2 <> '' OR s.role = $3 AND s.region = $4)
   AND d.kind = 'patch' AND d.status = 'failed' AND d.reason IN ('patch_failed', 'reboot_timeout') ORDER BY 1 LIMIT 1`
 
-// beginPatch closes a server whose turn it is, if anything is to be done on it. Otherwise it waits,
+// beginPatch closes a server whose turn it is, if it has anything to install. Otherwise it waits,
 // or the patch has ended.
 func (d *maintenanceStep) beginPatch(ctx context.Context) (begins bool, err error) {
 	// What broke one server is not done to the next.
@@ -101,7 +101,7 @@ func (d *maintenanceStep) beginPatch(ctx context.Context) (begins bool, err erro
 		d.reason, d.text = server.MaintenancePatchElsewhere, fmt.Sprintf("the patch of server %s of its fleet failed, and that is still cordoned: %s", broken.ServerID, broken.Message)
 		return false, d.progress(ctx)
 	}
-	// Nobody moves for a host that lacks nothing, or that can't tell.
+	// No instance moves for a host that lacks nothing, or that can't report it.
 	switch {
 	case d.Refused != "":
 		return false, d.end(ctx, server.MaintenanceFailed, server.MaintenancePatchRefused, d.Refused)
@@ -124,7 +124,7 @@ func (d *maintenanceStep) beginPatch(ctx context.Context) (begins bool, err erro
 	return true, nil
 }
 
-// patchWithin is how long a host may take to install what is missing, with all repetitions.
+// patchWithin is how long a host may take to install missing updates, with all repetitions.
 const patchWithin = 45 * time.Minute
 
 // patch follows a host that installs security updates, and then its reboot if it needs one.
@@ -134,7 +134,7 @@ func (d *maintenanceStep) patch(ctx context.Context) error {
 	case d.Refused != "":
 		return d.end(ctx, server.MaintenanceFailed, server.MaintenancePatchFailed, d.Refused)
 	case d.PatchedAt == nil && d.PatchingAt != nil && d.Now.After(d.PatchingAt.Add(patchWithin)):
-		return d.end(ctx, server.MaintenanceFailed, server.MaintenancePatchFailed, "its host did not tell of an end within "+patchWithin.String())
+		return d.end(ctx, server.MaintenanceFailed, server.MaintenancePatchFailed, "its host did not report an end within "+patchWithin.String())
 	case d.PatchedAt == nil:
 		d.out.Act = server.ActPatch
 		return d.progress(ctx)
@@ -150,7 +150,7 @@ func (d *maintenanceStep) needsReboot() bool {
 
 func (d *maintenanceStep) installedText() string {
 	if d.Patched == nil || d.Patched.Installed == 0 {
-		return "nothing was to be installed"
+		return "nothing needed installing"
 	}
 	first := d.Patched.Packages[0]
 	text := fmt.Sprintf("%d packages installed, %s %s among them", d.Patched.Installed, first.Name, first.To)
@@ -166,12 +166,12 @@ const (
 	sqlServerPatched = `UPDATE server_maintenances SET patched_at = COALESCE(patched_at, now()), patched = COALESCE(patched, $2), updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND kind = 'patch' AND status = 'finishing' AND patched_at IS NULL`
 )
 
-// PatchChecked records what a host has told that is to be done, "" for nothing, or why it could not.
+// PatchChecked records the work that a host reported, "" for nothing, or why it could not.
 func (s *Store) PatchChecked(ctx context.Context, id prego.ServerID, todo, refused string) error {
 	return s.exec(ctx, "patch "+string(id), sqlPatchChecked, id, todo, prego.Redact(refused))
 }
 
-// PatchBegins records that a host is told to install security updates; false if that has ended
+// PatchBegins records that a host will install security updates; false if the maintenance has ended
 // meanwhile.
 func (s *Store) PatchBegins(ctx context.Context, id prego.ServerID) (bool, error) {
 	ok, err := changed(ctx, s.pool, sqlPatchBegins, id)

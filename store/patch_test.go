@@ -26,7 +26,7 @@ func patchesOf(pending int, reboot bool) server.Patches {
 	return p
 }
 
-// TestAServerIsPatched: nothing moves before its host has told what it lacks; then it is
+// TestAServerIsPatched: nothing moves before its host has reported what it lacks; then it is
 // emptied, patched, and rebooted only if it needs that. A patch that fails leaves it closed.
 func TestAServerIsPatched(t *testing.T) {
 	t.Parallel()
@@ -37,7 +37,7 @@ func TestAServerIsPatched(t *testing.T) {
 		t.Helper()
 		require.Equal(t, server.MaintenanceWaiting, b.request("node-1", server.MaintenancePatch, nil).Status)
 		require.Equal(t, server.ActCheck, b.step("node-1").Act)
-		require.Equal(t, server.ActCheck, b.step("node-1").Act, "repeated until it is told")
+		require.Equal(t, server.ActCheck, b.step("node-1").Act, "repeated until the host reports")
 	}
 	closed := func() (reason string, is bool) {
 		t.Helper()
@@ -92,7 +92,7 @@ func TestAServerIsPatched(t *testing.T) {
 	exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'two', docker_state = 'stopped'`)
 	require.Empty(t, b.step("node-1").Act)
 	exec(t, b.Store, `UPDATE servers SET docker_state = 'running'`)
-	end(server.MaintenanceDone, "", "nothing was to be installed; rebooted (kernel 6.1), and away for")
+	end(server.MaintenanceDone, "", "nothing needed installing; rebooted (kernel 6.1), and away for")
 
 	begin()
 	require.NoError(t, b.PatchChecked(ctx, "node-1", patchesOf(1, false).ToDo(), ""))
@@ -111,12 +111,12 @@ func TestAServerIsPatched(t *testing.T) {
 	_, err = b.PatchBegins(ctx, "node-1")
 	require.NoError(t, err)
 	exec(t, b.Store, `UPDATE server_maintenances SET patching_at = now() - interval '46 minutes' WHERE finished_at IS NULL`)
-	end(server.MaintenanceFailed, server.MaintenancePatchFailed, "did not tell of an end within 45m0s")
+	end(server.MaintenanceFailed, server.MaintenancePatchFailed, "did not report an end within 45m0s")
 	require.Contains(t, b.steps("node-1"), string(server.StepPatched))
 }
 
 // TestPatchesComeOneByOne: a server is closed when its turn comes, not before; one that broke keeps the
-// others of its fleet waiting until somebody has seen to it; a window tries each once.
+// others of its fleet waiting until an operator has acted; a window tries each once.
 func TestPatchesComeOneByOne(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -163,7 +163,7 @@ func TestPatchesComeOneByOne(t *testing.T) {
 	_, err = b.UncordonServer(ctx, "node-2", "alice")
 	require.NoError(t, err)
 	require.Equal(t, server.MaintenanceWaiting, b.request("node-1", server.MaintenancePatch, nil).Status)
-	require.Equal(t, server.ActCheck, b.step("node-1").Act, "somebody has seen to it")
+	require.Equal(t, server.ActCheck, b.step("node-1").Act, "an operator has acted")
 	opened = time.Now().Add(time.Minute)
 	exec(t, b.Store, `UPDATE server_maintenances SET status = 'done', finished_at = now() WHERE finished_at IS NULL`)
 	next("alone-2", "node-2")
@@ -182,7 +182,7 @@ func (b maintenanceBundle) nextPatches(open server.OpenPatchWindows, want ...pre
 	return waves
 }
 
-// TestAFleetHasAWindow: its own instead of the environment's, in which each of its servers is tried
+// TestAFleetHasAWindow: its own instead of the environment's, and each of its servers is tried there
 // once, although the environment's opened at another time; or none.
 func TestAFleetHasAWindow(t *testing.T) {
 	t.Parallel()
@@ -234,7 +234,7 @@ func TestAFleetHasAWindow(t *testing.T) {
 	code(t, err, prego.CodeInvalidField)
 }
 
-// TestAWaveIsKept: what came of its servers, and when, is there after it ended.
+// TestAWaveIsKept: the outcome of each server, and when, is there after it ended.
 func TestAWaveIsKept(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -292,11 +292,11 @@ func TestAWaveIsKept(t *testing.T) {
 	}, told)
 	_, err = b.RequestMaintenance(ctx, "node-2", server.MaintenancePatch, server.MaintenanceRequest{}, "alice")
 	require.NoError(t, err)
-	require.Equal(t, 2, wave().Servers, "a patch of its own")
+	require.Equal(t, 2, wave().Servers, "a separate patch")
 }
 
-// TestWhatServersLack is kept with since when, counted, and found.
-func TestWhatServersLack(t *testing.T) {
+// TestMissingUpdatesAreKept: with since when, counted, and found.
+func TestMissingUpdatesAreKept(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
@@ -328,7 +328,7 @@ func TestWhatServersLack(t *testing.T) {
 	require.Equal(t, patchesOf(0, false).State(), srv.PatchState)
 }
 
-// TestMaintenanceAndAReleaseExclude each other: whoever comes second is refused, or waits.
+// TestMaintenanceAndAReleaseExclude each other: the second one is refused, or waits.
 func TestMaintenanceAndAReleaseExclude(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -123,7 +123,7 @@ func TestPeersFollowRows(t *testing.T) {
 	require.NotEmpty(t, b.wanted("db").Rule.Access)
 	b.exec(`UPDATE servers SET status = 'terminated', terminated_at = now() WHERE server_id = 'b'`)
 	require.Empty(t, b.wanted("db").Rule.Access, "its address is another's soon")
-	none, err := b.s.MakePeers(t.Context(), []prego.ServerID{"nobody"}, peersPorts)
+	none, err := b.s.MakePeers(t.Context(), []prego.ServerID{"unknown"}, peersPorts)
 	require.NoError(t, err)
 	require.Empty(t, none)
 }
@@ -149,7 +149,7 @@ func TestPeersVersionsGoOneWay(t *testing.T) {
 		return len(news.Versions) == 0
 	}, 30*time.Second, 20*time.Millisecond)
 
-	// Many at once: each sees all that was there when it got its turn.
+	// Many concurrent calls: each sees all that was there when it got its turn.
 	var wg sync.WaitGroup
 	for i := range 8 {
 		app := fmt.Sprintf("app-%d", i)
@@ -177,7 +177,7 @@ func TestPeersVersionsGoOneWay(t *testing.T) {
 	absurd, err := b.s.AckPeers(ctx, "db", 1<<60, "")
 	require.NoError(t, err)
 	require.Equal(t, ahead.Version, absurd.Version, "a host can't use the numbers up")
-	none, err := b.s.AckPeers(ctx, "nobody", 0, "")
+	none, err := b.s.AckPeers(ctx, "unknown", 0, "")
 	require.NoError(t, err)
 	require.Zero(t, none.Version)
 }
@@ -207,7 +207,7 @@ func TestEgressLeavesWhenEveryHostHasTheNew(t *testing.T) {
 	require.Equal(t, e.CIDRs, b.wanted("a").Rule.Control.CIDRs)
 	require.Equal(t, e, set("198.51.100.1/32"))
 	ack("a")
-	require.Equal(t, e, set("198.51.100.1/32"), "b has not said so")
+	require.Equal(t, e, set("198.51.100.1/32"), "b has not reported it")
 
 	back := set("203.0.113.7/32") // a worker with the settings of before
 	require.Equal(t, e.CIDRs, back.CIDRs)

@@ -17,7 +17,7 @@ import (
 // another statement found: what they cost does not depend on how many there are.
 var ofOneThing = map[string]string{
 	"AddEvent":                 "a server's timeline",
-	"CountCosts":               "what is billed, each thing of which has to be counted",
+	"CountCosts":               "billed resources, each of which has to be counted",
 	"DecisionInput":            "a decision's input, by its number",
 	"KeepInputs":               "a batch of decisions",
 	"AddressDeparts":           "a server's addresses",
@@ -33,19 +33,19 @@ var ofOneThing = map[string]string{
 	"RecordFailed":             "a record by its name",
 	"RecordOrphaned":           "a record by its name",
 	"TakeRecord":               "a record by its name",
-	"WantRecords":              "the records of edges and of sites away from home, of which there are few",
+	"WantRecords":              "the records of edges and of sites away from home, which are few",
 	"BackupRecord":             "a backup by its id",
 	"MoveRecord":               "a move by its id",
-	"QuietMoves":               "the moves under way, of which there are as many as operators and maintenances ask for",
+	"QuietMoves":               "the moves under way, as many as operators and maintenances ask for",
 	"DeleteBackup":             "a backup by its id",
 	"DeleteVolumeBackup":       "a backup by its id",
-	"LentVolumes":              "the volumes that are lent, of which there are as many as backups and restores under way",
+	"LentVolumes":              "the volumes that are lent, as many as backups and restores under way",
 	"PutVolumeBackupSchedules": "some volumes' turns, by their ids",
 	"ReturnVolume":             "a volume by its id",
 	"TakeDueVolumeBackup":      "a volume's turn, by its id",
 	"VolumeEver":               "a volume by its id",
 	"VolumeLent":               "a volume by its id",
-	"VolumeRestoresLeft":       "the restores under way, of which there are as many as orgs ask for",
+	"VolumeRestoresLeft":       "the restores under way, as many as orgs ask for",
 	"PutBackupSchedules":       "some tenants' turns, by their ids",
 	"TakeDueBackup":            "a tenant's turn, by its id",
 	"SealAudit":                "the audit's entries that are new, a page in a transaction",
@@ -69,9 +69,9 @@ var ofOneThing = map[string]string{
 	"ConfirmCreated":           "a resource by its id",
 	"FindResource":             "a resource by its name",
 	"GetServer":                "a server by its id",
-	"StepAgentRelease":         "the release of the agent that is open, of which there is one",
-	"QuietStackReleases":       "the release that is open, of which there is one",
-	"QuietMaintenances":        "the maintenances under way, of which there are as many as operators ask for",
+	"StepAgentRelease":         "the open release of the agent, at most one",
+	"QuietStackReleases":       "the open release, at most one",
+	"QuietMaintenances":        "the maintenances under way, as many as operators ask for",
 	"IPv4Record":               "an address by its id",
 	"InstanceFailed":           "an instance by its id",
 	"InstanceHost":             "an instance by its id",
@@ -109,9 +109,9 @@ func functions(t *testing.T, pattern string) map[string][]*ast.FuncDecl {
 	return out
 }
 
-// TestLooksAskWhatIsMeasured: what a look asks the store, itself or through other steps, is
+// TestLooksUseMeasuredStatements: what a look asks the store, itself or through other steps, is
 // in BenchmarkAtScale, unless it is about one thing.
-func TestLooksAskWhatIsMeasured(t *testing.T) {
+func TestLooksUseMeasuredStatements(t *testing.T) {
 	t.Parallel()
 	steps := functions(t, "../activities/[a-z]*[a-su-z].go") // no tests
 	for _, of := range []string{"../placer/[a-z]*[a-su-z].go", "../worker/look[_s]*[a-su-z].go"} {
@@ -166,7 +166,7 @@ func TestLooksAskWhatIsMeasured(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(asked)) {
 		if measured[name] == (ofOneThing[name] != "") {
-			t.Errorf("%s: either periodic (scale_bench_test.go) measures it, or ofOneThing says why it need not", name)
+			t.Errorf("%s: either periodic (scale_bench_test.go) measures it, or ofOneThing explains why it need not", name)
 		}
 	}
 	for name := range ofOneThing {

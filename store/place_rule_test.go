@@ -21,7 +21,7 @@ import (
 )
 
 // The engine decides on a snapshot, and the reservation looks at the rows again. What follows holds the two together:
-// for each condition of a place there are rows on which it alone decides.
+// for each condition of a place there are rows that it alone decides on.
 
 // placeFleet is a place of each kind for a tenant of the org o: app, db and redis, whose rows are named for their servers,
 // and a node. Each has a fleet that serves tenants, is in one network, and its agent has measured a little.
@@ -62,8 +62,9 @@ var placeWishes = map[string]wish{
 	"trial on its own node": {plan: "trial", mode: tenant.ModeOneTenantOneServer, app: "node", shard: "node", pool: "node", site: "node-site"},
 }
 
-// condition is a change of the rows, of those named A, D, R and S: the wish's app server, shard, pool and site, and DH and
-// RH, the servers of shard and pool. at is what the reservation says was lost where the change matters; "" where it never does.
+// condition is a change of the rows named A, D, R and S: the wish's app server, shard, pool and site, and DH and
+// RH, the servers of shard and pool. at names the loss that the reservation reports where the change matters; "" where
+// it never does.
 type condition struct{ at, change string }
 
 var placeConditions = func() map[string]condition {
@@ -190,10 +191,10 @@ var placeConditions = func() map[string]condition {
 	return out
 }()
 
-// ownRowsGone are conditions that no node is in: the rows of its own shard and pool are there as long as it is.
+// ownRowsGone are conditions that never hold for a node: the rows of its own shard and pool are there as long as it is.
 var ownRowsGone = regexp.MustCompile(`^the (db_shard|redis_pool) is (gone|terminated)$`)
 
-// apply changes the rows as they could be whatever triggers and foreign keys say: a condition is one row's.
+// apply changes the rows regardless of triggers and foreign keys: a condition belongs to one row.
 func (w wish) apply(t require.TestingT, tx pgx.Tx, changes ...string) {
 	hosts := strings.NewReplacer("'A'", "'"+w.app+"'", "'DH'", "'"+w.shard+"'", "'RH'", "'"+w.pool+"'", "'D'", "'"+w.shard+"'", "'R'", "'"+w.pool+"'", "'S'", "'"+w.site+"'")
 	sql := hosts.Replace(strings.Join(changes, ";\n"))
@@ -215,11 +216,11 @@ func (w wish) rows(t require.TestingT, tx pgx.Tx) (d placement.Data) {
 	return d
 }
 
-// placedBy is how a wish was decided on: by an override, one that skips the constraint, too, or one from before the rows changed, when
-// the server was empty.
+// placedBy is how a wish was decided on: by an override, which may also skip the constraint, or before the rows
+// changed, when the server was empty.
 type placedBy struct{ override, anyTags, before bool }
 
-// place compares what the engine says of a wish with what a reservation does, alone and together with others, and what
+// place compares the engine's result for a wish with what a reservation does, alone and together with others, and what
 // both leave behind. It returns whether the tenant has the place, and what was lost.
 func (w wish) place(t require.TestingT, conn *pgx.Conn, how placedBy, changes ...string) (bool, string) {
 	ctx := context.Background()
@@ -285,7 +286,7 @@ func (w wish) place(t require.TestingT, conn *pgx.Conn, how placedBy, changes ..
 		require.NoError(t, err)
 		out := all[0]
 		if lost = out.Lost; says != nil {
-			require.Equal(t, tenant.ReserveLost, out.Outcome, "together: %t; the engine says: %v", together, says)
+			require.Equal(t, tenant.ReserveLost, out.Outcome, "together: %t; the engine reports: %v", together, says)
 			require.Zero(t, w.allocations(t, inner))
 		} else {
 			require.Equal(t, tenant.ReservePlaced, out.Outcome, "together: %t, lost %s", together, out.Lost)
@@ -298,8 +299,8 @@ func (w wish) place(t require.TestingT, conn *pgx.Conn, how placedBy, changes ..
 	return says == nil, lost
 }
 
-// sees compares what each of the three rules says of its row with what the engine's filters removed. A node is removed for
-// what its shard and pool are, too.
+// sees compares the result of each of the three rules for its row with the servers that the engine's filters removed.
+// A node is also removed for its shard and pool.
 func (w wish) sees(t require.TestingT, tx pgx.Tx, p placement.Policy, funnel placement.Funnel) {
 	for i, takes := range []string{
 		`server_takes(s, f, p, t, $2, false, false, ROW($3, $4, $5, $6, $7, $8)) FROM servers s JOIN infra_providers p ON p.id = s.infra_provider
@@ -317,7 +318,7 @@ func (w wish) sees(t require.TestingT, tx pgx.Tx, p placement.Policy, funnel pla
 			return slices.Contains([]string{"constraint_mismatch", "network_zone_mismatch", "site_pool_empty", "no_db_shard", "no_redis_pool"}, f.Filter)
 		})
 		if len(filters) == 0 && len(part.Filters) > 0 && part.Filters[0].Filter == "constraint_mismatch" {
-			continue // what comes after it was not looked at
+			continue // later filters were not looked at
 		}
 		have, err := value[bool](context.Background(), tx, `SELECT `+strings.Replace(takes, "$8)", "$8)::placement_limits", 1),
 			[]string{w.app, w.shard, w.pool}[i], w.mode, p.MaxTenantsPerNode, p.MemoryPctMax, p.CPUPctMax, p.WorkerSlotsPctMax, p.DBDiskPctMax, p.RedisMemoryPctMax)
@@ -424,5 +425,5 @@ func TestPlaceRulesAreInlined(t *testing.T) {
 			(SELECT ROW(1, 2, 3, 4, 5, 6)::placement_limits AS l OFFSET 0) limits`)
 	require.NoError(t, err)
 	require.NotRegexp(t, `(_takes|reaches|tier_lock_allows|must_be_alone|has_reached|network_of)\(`, strings.Join(plan, "\n"))
-	require.Regexp(t, `runs_instances\(`, strings.Join(plan, "\n"), "is asked where a tenant is to be alone, and nowhere else")
+	require.Regexp(t, `runs_instances\(`, strings.Join(plan, "\n"), "is asked only for a tenant that must be alone")
 }

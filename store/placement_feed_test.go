@@ -33,8 +33,8 @@ func (f *follower) look() placement.Change {
 	return c
 }
 
-// TestTheFeedMissesNoCommit: transactions that began early and commit late are met, whoever
-// committed in between. While an older one runs, what came after it is met again each time.
+// TestTheFeedMissesNoCommit: transactions that began early and commit late are read, whatever
+// committed in between. While an older one runs, later changes are read again each time.
 func TestTheFeedMissesNoCommit(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -53,7 +53,7 @@ func TestTheFeedMissesNoCommit(t *testing.T) {
 		running = append(running, tx)
 		f.look()
 	}
-	// What came with an older transaction of another test is met again, as it was.
+	// Changes with an older transaction of another test are read again, as they were.
 	seen := func(i int) bool {
 		return slices.ContainsFunc(f.look().Servers, func(v placement.Server) bool {
 			return string(v.ServerID) == servers[i] && v.MemoryPct == float64(50+10*i)
@@ -66,9 +66,9 @@ func TestTheFeedMissesNoCommit(t *testing.T) {
 	}
 }
 
-// TestTheFeedHasWhatIsNew: servers, shards, pools and sites that were not there, and a
+// TestTheFeedHasNewRows: servers, shards, pools and sites that were not there, and a
 // reservation's four rows, which it notes itself.
-func TestTheFeedHasWhatIsNew(t *testing.T) {
+func TestTheFeedHasNewRows(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
@@ -84,7 +84,7 @@ func TestTheFeedHasWhatIsNew(t *testing.T) {
 	out, err := s.Reserve(ctx, benchReservation(1, 1))
 	require.NoError(t, err)
 	require.Equal(t, tenant.ReservePlaced, out.Outcome, "%+v", out)
-	c = f.look() // and what came before it, if another test's transaction is older
+	c = f.look() // and earlier changes, if another test's transaction is older
 	fleet := placement.SnapshotOf(placement.DefaultPolicy(), full)
 	fleet.Update(c)
 	app, _ := fleet.Server("app-1")
@@ -95,9 +95,9 @@ func TestTheFeedHasWhatIsNew(t *testing.T) {
 	require.Equal(t, 4, count(t, s, `changes WHERE xid = (SELECT max(xid) FROM changes)`), "each once")
 }
 
-// TestAPrunedFeedIsReadAnew: who looked before what is gone gets everything, who looked
-// after it what changed.
-func TestAPrunedFeedIsReadAnew(t *testing.T) {
+// TestPrunedFeedIsReadAgain: a reader with a cursor before the pruned changes gets everything, a reader
+// after them only the changes.
+func TestPrunedFeedIsReadAgain(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := sharingBundle(t)
@@ -118,7 +118,7 @@ func TestAPrunedFeedIsReadAnew(t *testing.T) {
 	require.False(t, c.Full)
 	require.Len(t, c.Servers, 1)
 	require.NoError(t, s.PruneChanges(ctx, 0))
-	require.Equal(t, 1, count(t, s, `changes`), "what came after the mark is kept")
+	require.Equal(t, 1, count(t, s, `changes`), "changes after the mark are kept")
 	// Of a cluster that the database was copied from: the number means nothing here.
 	exec(t, s, `INSERT INTO changes (xid, kind, id) VALUES ('18446744073709551000', 'servers', 'app-0')`)
 	require.NoError(t, s.PruneChanges(ctx, 0))
@@ -173,16 +173,16 @@ func TestUpdatesStayInTheirPages(t *testing.T) {
 		now := counted(table)
 		all, hot := now.All-before[table].All, now.Hot-before[table].Hot
 		require.GreaterOrEqual(t, all, n, table)
-		// Not all: while another test's transaction is older, what is dead fills the pages. With
+		// Not all: while another test's transaction is older, dead rows fill the pages. With
 		// the column in an index there would be none.
 		require.Greater(t, hot, all/2, "%s: %d of %d", table, hot, all)
 	}
 	require.Positive(t, count(t, s, `changes WHERE kind = 'servers' AND id = 'app-1'`))
 }
 
-// TestWhatAPlacementRefersToStays: reservations refer to rows without a foreign key, and
+// TestRowsOfAPlacementStay: reservations refer to rows without a foreign key, and
 // those are not deleted all the same; a site is, and its allocation forgets it.
-func TestWhatAPlacementRefersToStays(t *testing.T) {
+func TestRowsOfAPlacementStay(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))

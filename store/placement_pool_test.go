@@ -45,7 +45,7 @@ func TestPlacementPools(t *testing.T) {
 	require.Empty(t, p.Constraint.Require)
 	require.Equal(t, []string{"alice", "bob"}, []string{p.CreatedBy, p.UpdatedBy})
 
-	_, _, err = s.CreatePlacementPool(ctx, "everybody", prego.Constraint{Disallow: []string{"skynet"}}, "alice")
+	_, _, err = s.CreatePlacementPool(ctx, "general", prego.Constraint{Disallow: []string{"skynet"}}, "alice")
 	require.NoError(t, err)
 	names := func(org prego.OrgID) (out []string) {
 		got, err := s.OrgPlacementPools(ctx, org)
@@ -56,23 +56,23 @@ func TestPlacementPools(t *testing.T) {
 		return out
 	}
 	require.Empty(t, names("acme"))
-	_, err = s.SetDefaultPool(ctx, "everybody", true, "alice")
+	_, err = s.SetDefaultPool(ctx, "general", true, "alice")
 	require.NoError(t, err)
-	require.Equal(t, []string{"everybody"}, names("acme"))
+	require.Equal(t, []string{"general"}, names("acme"))
 	require.NoError(t, s.AssociatePool(ctx, "acme", "skynet", "alice"))
 	require.NoError(t, s.AssociatePool(ctx, "acme", "SKYNET", "alice"), "repeated it changes nothing")
 	require.Equal(t, []string{"Skynet"}, names("acme"), "the default is that of orgs without one")
-	require.Equal(t, []string{"everybody"}, names("corp"))
-	require.NoError(t, s.AssociatePool(ctx, "acme", "everybody", "alice"))
-	require.Equal(t, []string{"everybody", "Skynet"}, names("acme"), "unless it is said")
-	got, err := s.PoolsOf(ctx, prego.IDs[prego.OrgID]([]string{"acme", "corp", "nobody", "acme"}))
+	require.Equal(t, []string{"general"}, names("corp"))
+	require.NoError(t, s.AssociatePool(ctx, "acme", "general", "alice"))
+	require.Equal(t, []string{"general", "Skynet"}, names("acme"), "unless another is associated")
+	got, err := s.PoolsOf(ctx, prego.IDs[prego.OrgID]([]string{"acme", "corp", "unknown", "acme"}))
 	require.NoError(t, err)
 	require.Len(t, got["acme"], 2)
-	require.Equal(t, []prego.AppliedPool{{Name: "everybody", Require: []string{}, Disallow: []string{"skynet"}}}, got["nobody"])
+	require.Equal(t, []prego.AppliedPool{{Name: "general", Require: []string{}, Disallow: []string{"skynet"}}}, got["unknown"])
 
 	for name, err := range map[string]error{
-		"unknown org":          s.AssociatePool(ctx, "nobody", "skynet", "a"),
-		"dissociation of none": s.DissociatePool(ctx, "nobody", "skynet"),
+		"unknown org":          s.AssociatePool(ctx, "unknown", "skynet", "a"),
+		"dissociation of none": s.DissociatePool(ctx, "unknown", "skynet"),
 	} {
 		require.Equal(t, prego.CodeNotFound, prego.CodeOf(err), name)
 	}
@@ -85,17 +85,17 @@ func TestPlacementPools(t *testing.T) {
 	} {
 		require.Equal(t, prego.CodePlacementPoolNotFound, prego.CodeOf(err), name)
 	}
-	require.Equal(t, []string{"everybody"}, names("corp"), "a default that is unknown takes the old one from nobody")
+	require.Equal(t, []string{"general"}, names("corp"), "a default that is unknown leaves the old one")
 
-	err = s.DeletePlacementPool(ctx, "everybody")
+	err = s.DeletePlacementPool(ctx, "general")
 	require.Equal(t, prego.CodePlacementPoolInUse, prego.CodeOf(err))
 	require.ErrorContains(t, err, "it is the default pool; orgs are associated with it: acme")
 	_, err = s.SetDefaultPool(ctx, "skynet", true, "bob")
 	require.NoError(t, err)
-	require.Equal(t, prego.CodePlacementPoolInUse, prego.CodeOf(s.DeletePlacementPool(ctx, "everybody")))
-	require.NoError(t, s.DissociatePool(ctx, "acme", "everybody"))
-	require.NoError(t, s.DissociatePool(ctx, "acme", "everybody"))
-	require.NoError(t, s.DeletePlacementPool(ctx, "everybody"))
+	require.Equal(t, prego.CodePlacementPoolInUse, prego.CodeOf(s.DeletePlacementPool(ctx, "general")))
+	require.NoError(t, s.DissociatePool(ctx, "acme", "general"))
+	require.NoError(t, s.DissociatePool(ctx, "acme", "general"))
+	require.NoError(t, s.DeletePlacementPool(ctx, "general"))
 	_, err = s.SetDefaultPool(ctx, "skynet", false, "bob")
 	require.NoError(t, err)
 	require.Empty(t, names("corp"))
@@ -121,7 +121,7 @@ func TestPagesOfPlacementPools(t *testing.T) {
 }
 
 // TestPoolsRace: at most one default, no association with a pool that is gone, and no
-// org with more pools than it may have, whoever is at it at once.
+// org with more pools than it may have, under concurrent changes.
 func TestPoolsRace(t *testing.T) {
 	t.Parallel()
 	s, ctx := pools(t), context.Background()
@@ -223,9 +223,9 @@ func TestTagsAndConstraintsAreFixed(t *testing.T) {
 	exec(t, s, `UPDATE servers SET tags = tags`)
 }
 
-// TestAgentsSayTheirTags: what a host says of itself is kept and compared, and noted
+// TestAgentsReportTheirTags: the tags that a host reports are kept and compared, and noted
 // when that changes; the row stands.
-func TestAgentsSayTheirTags(t *testing.T) {
+func TestAgentsReportTheirTags(t *testing.T) {
 	t.Parallel()
 	s, ctx := New(pgtest.Pool(t)), context.Background()
 	_, _, err := s.CreateServer(ctx, server.CreateRequest{
@@ -236,7 +236,7 @@ func TestAgentsSayTheirTags(t *testing.T) {
 	before := len(stepsOf(t, s, "app-1"))
 	srv, err := s.GetServer(ctx, "app-1")
 	require.NoError(t, err)
-	require.Nil(t, srv.AgentTags, "it has not said so")
+	require.Nil(t, srv.AgentTags, "it has not reported tags")
 	for _, step := range []struct {
 		said []string
 		want []string // steps so far
@@ -263,7 +263,7 @@ func TestAgentsSayTheirTags(t *testing.T) {
 	require.Equal(t, "the agent says blue; the server was asked for with old, blue", events[before].Message)
 }
 
-// TestDemandIsCountedByConstraint: those who wait with a constraint are no demand for
+// TestDemandIsCountedByConstraint: tenants that wait with a constraint are no demand for
 // servers without its tags, and such servers are no room for them.
 func TestDemandIsCountedByConstraint(t *testing.T) {
 	t.Parallel()

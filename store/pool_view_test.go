@@ -28,7 +28,7 @@ func poolSite(t testing.TB, s *Store, server, state string, n int) {
 VALUES ($1, $2, $2, $1, $1, $3, CASE WHEN $3 = 'reserved' THEN now() END)`, fmt.Sprintf("%s-%s-%d", server, state, n), server, state)
 }
 
-func TestWarmPoolsCountWhatTheNextTenantCouldTake(t *testing.T) {
+func TestWarmPoolsCountClaimableSites(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for name, tc := range map[string]struct {
@@ -121,7 +121,7 @@ func TestPoolsBeyondTheirSLO(t *testing.T) {
 	exec(t, s, `UPDATE site_pool SET state = 'available', reserved_until = NULL`)
 	got, err := s.PoolsBeyondSLO(ctx)
 	require.NoError(t, err)
-	require.Zero(t, got, "what stands is late for nothing")
+	require.Zero(t, got, "ready servers are not late")
 }
 
 func TestOverridesAreKept(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/prego/prego/lab/pgtest"
 )
 
-func TestWhatSaysThatTheDatabaseIsUnavailable(t *testing.T) {
+func TestUnavailableRecognizesErrors(t *testing.T) {
 	t.Parallel()
 	_, refused := (&net.Dialer{Timeout: time.Second}).Dial("tcp", "127.0.0.1:1")
 	for _, err := range []error{
@@ -34,8 +34,8 @@ func TestWhatSaysThatTheDatabaseIsUnavailable(t *testing.T) {
 	}
 }
 
-// TestAPoolLeavesAHostThatTurnsReadOnly uses what Postgres tells by itself when a
-// setting changes, and that it refuses a write.
+// TestAPoolLeavesAHostThatTurnsReadOnly relies on Postgres reporting a changed
+// setting unasked, and refusing a write.
 func TestAPoolLeavesAHostThatTurnsReadOnly(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -59,7 +59,7 @@ func TestAPoolLeavesAHostThatTurnsReadOnly(t *testing.T) {
 	require.NotEqual(t, after, backend(), "it is closed when it refuses a write")
 }
 
-// TestOfSeveralHostsTheWritableOneIsUsed names one first on which nobody listens.
+// TestOfSeveralHostsTheWritableOneIsUsed names an address without a listener first.
 func TestOfSeveralHostsTheWritableOneIsUsed(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -135,7 +135,7 @@ func TestBudgetLanesKeepReserves(t *testing.T) {
 }
 
 // TestUrgentLanesGoFirst: while deletions take all that is refilled, creates and
-// polls wait, however many they are; and they go on afterwards.
+// polls wait, however many they are; and they continue afterwards.
 func TestUrgentLanesGoFirst(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -179,8 +179,8 @@ func TestBudgetObeysTheProvider(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(blocked), 350*time.Millisecond)
 }
 
-// TestObserveCountsTheRefillOnce: what the provider says is left includes what was
-// refilled until then, however long nobody took anything.
+// TestObserveCountsTheRefillOnce: the provider's remaining count includes what was
+// refilled until then, however long no tokens were taken.
 func TestObserveCountsTheRefillOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -202,8 +202,8 @@ func TestObserveIgnoresNonsense(t *testing.T) {
 	require.Equal(t, 10, drain(b, "delete"))
 }
 
-// TestObserversRace: many answers at once, in any order, leave the least of what
-// they say.
+// TestObserversRace: many concurrent answers, in any order, leave the least of their
+// counts.
 func TestObserversRace(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

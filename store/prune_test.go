@@ -30,7 +30,7 @@ func prunedTables() map[ops.PrunedTable]string {
 	}
 }
 
-// aged is a store with rows in all tables that are pruned, of which some are ten days old.
+// aged is a store with rows in all tables that are pruned; some are ten days old.
 func aged(t *testing.T) *Store {
 	t.Helper()
 	url := pgtest.URL(t)
@@ -70,7 +70,7 @@ func rowsOf(t *testing.T, s *Store, table ops.PrunedTable) (n int) {
 	return count(t, s, from(table, "true"))
 }
 
-func TestWhatIsOldIsPruned(t *testing.T) {
+func TestOldRowsArePruned(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	s := aged(t)
@@ -96,7 +96,7 @@ func TestWhatIsOldIsPruned(t *testing.T) {
 				break
 			}
 		}
-		if table == ops.PrunedEvents { // the oldest by their number are looked at, of which every other one is old
+		if table == ops.PrunedEvents { // the oldest by their number are looked at, and every other one is old
 			n, err := s.Prune(ctx, table, 9*24*time.Hour, before)
 			require.NoError(t, err)
 			gone += n
@@ -104,9 +104,9 @@ func TestWhatIsOldIsPruned(t *testing.T) {
 		require.Equal(t, old, gone, table)
 		require.Equal(t, before-old, rowsOf(t, s, table), table)
 	}
-	require.Equal(t, 1, count(t, s, `org_sessions WHERE session_id = 'open-2'`), "one that is open is kept")
+	require.Equal(t, 1, count(t, s, `org_sessions WHERE session_id = 'open-2'`), "an open session is kept")
 	require.Equal(t, 1, count(t, s, `request_keys WHERE key = 'under-way-2'`), "so is the key of a request that runs")
-	require.Zero(t, count(t, s, `org_usage_changes`), "what is pruned counted no more")
+	require.Zero(t, count(t, s, `org_usage_changes`), "pruned rows no longer counted")
 }
 
 // TestPruningStopsNoWriter lets writers insert into and update the tables, and one
@@ -163,7 +163,7 @@ func TestPruningStopsNoWriter(t *testing.T) {
 		require.Positive(t, wrote[i])
 	}
 	require.Equal(t, wrote[0], count(t, s, `org_events WHERE actor = 'w'`), "nothing new is pruned")
-	require.Equal(t, 1, count(t, s, `org_sessions WHERE session_id = 's-2'`), "what somebody changes is left for the next time")
+	require.Equal(t, 1, count(t, s, `org_sessions WHERE session_id = 's-2'`), "a row that is being changed is left for the next time")
 	require.Equal(t, 1, count(t, s, `request_keys WHERE key = 'k-2'`))
 	require.NoError(t, held.Rollback(context.Background()))
 	n, err := s.Prune(t.Context(), ops.PrunedSessions, 9*24*time.Hour, 40)
@@ -198,7 +198,7 @@ func TestACursorBehindWhichEventsArePrunedIsRefused(t *testing.T) {
 	_, _, err = follow(back, "-at")
 	require.NoError(t, err, "who reads backwards misses nothing in between")
 
-	// What the refusal says to do.
+	// As the refusal advises.
 	first, next, err := follow("", "at")
 	require.NoError(t, err)
 	require.Greater(t, first, int64(100))

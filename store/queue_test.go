@@ -64,7 +64,7 @@ func TestTheQueueIsInTheOrderInWhichItIsServed(t *testing.T) {
 	groups := listed[prego.RegionEU][placement.WaiterGroup]
 	require.Len(t, served, 15)
 	require.Equal(t, served, groups[:15])
-	require.ElementsMatch(t, []string{"grp-16", "grp-17", "grp-18"}, groups[15:], "those that back off come last")
+	require.ElementsMatch(t, []string{"grp-16", "grp-17", "grp-18"}, groups[15:], "groups that back off come last")
 
 	last := map[placement.WaiterKind]*time.Time{}
 	for _, e := range q.Expect() {
@@ -89,7 +89,7 @@ func TestTheQueueIsInTheOrderInWhichItIsServed(t *testing.T) {
 		require.NotNil(t, e.ExpectedAt, "%s: %s", e.ID, e.Because)
 		require.False(t, e.ExpectedAt.Before(q.At))
 		if e.Region == prego.RegionEU {
-			require.Len(t, e.Coming, 2, "neither a warm one nor one that is a tenant's own")
+			require.Len(t, e.Coming, 2, "neither a warm nor a dedicated one")
 			if p := last[e.Kind]; p != nil {
 				require.False(t, e.ExpectedAt.Before(*p))
 			}

@@ -20,9 +20,9 @@ import (
 const bareHold = `SELECT org_id FROM orgs WHERE org_id = $1 FOR NO KEY UPDATE`
 
 // BenchmarkTakeQuota is what a change pays for the check, in a database of 10,000 orgs:
-// one statement that holds the org, reads its counters and compares, beside one that only
-// holds the org, in the same transaction's place. "changed" is the check of an org of which
-// something was given back just before.
+// one statement that holds the org, reads its counters and compares, beside a statement that only
+// holds the org, in the same transaction's place. "changed" is the check of an org
+// that gave something back just before.
 func BenchmarkTakeQuota(b *testing.B) {
 	ctx := context.Background()
 	s := New(pgtest.Pool(b))
@@ -33,7 +33,7 @@ func BenchmarkTakeQuota(b *testing.B) {
 		`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by)
 			SELECT 'grp-' || i, 'env-' || i, 'o' || i, 'eu', 'web', '{}', 1, 0, 0, 'bench' FROM generate_series(1, 10000) i`,
 		`INSERT INTO org_quotas (org_id, dimension, limit_value, updated_by) SELECT org_id, d, 1000000000000000, 'bench' FROM orgs, unnest('{max_instances,max_total_memory_bytes,max_volumes}'::text[]) d`)
-	// o1 has one of each, o2 ten thousand, o3 a hundred thousand, everybody else two.
+	// o1 has one of each, o2 ten thousand, o3 a hundred thousand, all others two.
 	const sizes = `(SELECT i, CASE i WHEN 1 THEN 1 WHEN 2 THEN 10000 WHEN 3 THEN 100000 ELSE 2 END AS n FROM generate_series(1, 10000) i) z, generate_series(1, z.n) j`
 	fill = append(fill,
 		`INSERT INTO instances (instance_id, group_id, org_id, server_id, number, spec, release, memory_limit_bytes, cpu_request, state)
@@ -54,7 +54,7 @@ func BenchmarkTakeQuota(b *testing.B) {
 		"app":      {{Dimension: quota.MaxApps, By: 1}},
 		"changed":  {{Dimension: quota.MaxApps, By: 1}, {Dimension: quota.MaxInstances, By: 1}},
 	}
-	// timed is how long f takes in a transaction of its own that writes nothing.
+	// timed is how long f takes in a separate transaction that writes nothing.
 	timed := func(f func(tx pgx.Tx) error) time.Duration {
 		tx, err := s.pool.Begin(ctx)
 		require.NoError(b, err)
@@ -84,7 +84,7 @@ func BenchmarkTakeQuota(b *testing.B) {
 						}
 						h := timed(func(tx pgx.Tx) error { var id string; return tx.QueryRow(ctx, bareHold, org).Scan(&id) })
 						k := timed(func(tx pgx.Tx) error { return s.takeQuota(ctx, tx, prego.OrgID(org), deltas[kind]...) })
-						if turn >= 20 { // statements are prepared and planned by now
+						if turn >= 20 { // statements are prepared and planned
 							held, taken = append(held, h), append(taken, k)
 						}
 					}

@@ -56,7 +56,7 @@ type plainModel struct {
 	addresses map[string]bool
 	attached  map[string]bool
 	snapshots map[string]string // tenant
-	restores  map[string]string // tenants, of which each has one at a time
+	restores  map[string]string // by tenant, one at a time
 	sessions  map[string]string // kind; those over keep counting for the hour
 	over      map[string]bool
 }
@@ -66,7 +66,7 @@ type plainTenant struct {
 	gb     int
 	state  tenant.State
 	placed bool
-	server bool // of its own, that stands
+	server bool // its own, existing
 	gone   bool // purged, and the purge in effect
 }
 
@@ -174,7 +174,7 @@ func (d *driven) id(prefix string) string {
 	return fmt.Sprintf("%s-%s-%d", prefix, d.org, d.n)
 }
 
-// same compares a refusal with what the model says, and tells whether it was accepted.
+// same compares a refusal with the model's, and returns whether it was accepted.
 func (d *driven) same(want *org.QuotaExceeded, err error) bool {
 	var got *org.QuotaExceeded
 	if errors.As(err, &got) || want != nil {
@@ -291,7 +291,7 @@ func (d *driven) step() {
 		if id, ok := pick(d, d.tenants); ok && (d.tenants[id].state == tenant.Trial || d.tenants[id].state == tenant.Provisioning) {
 			require.NoError(t, d.s.FailTenant(ctx, ref(prego.TenantID(id)), prego.ReasonFailedSite, ""))
 			d.tenants[id].state = tenant.Failed
-			maps.DeleteFunc(d.restores, func(_, of string) bool { return of == id }) // one that was to bring it back has failed with it
+			maps.DeleteFunc(d.restores, func(_, of string) bool { return of == id }) // a restore that would bring it back has failed with it
 		}
 	case 14:
 		if id, ok := pick(d, d.tenants); ok && d.tenants[id].state == tenant.Provisioning {
@@ -336,7 +336,7 @@ func (d *driven) step() {
 			}
 		}
 		if p.state == tenant.DataPurged && !p.gone {
-			d.agree() // purged, and not in effect: what is still counted is counted
+			d.agree() // purged, and not in effect: the rest stays counted
 			require.NoError(t, d.s.TenantConverged(ctx, prego.TenantID(id), tenant.DataPurged))
 			p.gone = true
 			modelPurged.Add(1)
@@ -373,7 +373,7 @@ func (d *driven) step() {
 			d.exec(`UPDATE volumes SET deleted_at = now(), status = 'releasing' WHERE volume_id = $1`, id)
 			delete(d.volumes, id)
 		}
-	case 23, 28: // often: what is distinct shows with many of them
+	case 23, 28: // often: differences show with many of them
 		id := d.id("rte")
 		r := plainRoute{scope: rapid.SampledFrom([]string{"shared_v6", "env_v4"}).Draw(t, "scope"), env: d.env, port: rapid.SampledFrom([]int{80, 443, 5432}).Draw(t, "port")}
 		if rapid.Bool().Draw(t, "named") {
@@ -398,7 +398,7 @@ func (d *driven) step() {
 		}
 	case 24:
 		if name := d.id("dom"); rapid.Bool().Draw(t, "verified") {
-			// A claim that waits counts for nothing; one that is verified does.
+			// A claim that waits counts for nothing; a verified claim does.
 			d.exec(`INSERT INTO domains (domain_id, org_id, name, token, sought_until, created_by) VALUES ($1, $2, $1, 't', now(), 'test')`, name, d.org)
 			if d.take(oneMore(quota.MaxHostnames), `UPDATE domains SET status = 'verified' WHERE domain_id = $1`, name) {
 				d.domains[name] = true

@@ -20,7 +20,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// writers is how many take the quota of one org at once, each on a connection.
+// writers is how many concurrently take the quota of one org, each on a connection.
 const writers = 64
 
 // crowd is an org whose instances many writers make: tenants through their gate,
@@ -109,7 +109,7 @@ func (c *crowd) rush(n int64, after func(), take func(id string, w int) error) {
 	wg.Wait()
 }
 
-// recount counts what there is with other statements than the ones that limit it.
+// recount counts the rows with other statements than the limit uses.
 func (c *crowd) recount() (instances int, bytes float64) {
 	require.NoError(c.t, c.s.pool.QueryRow(context.Background(), `
 SELECT (SELECT count(*) FROM instances WHERE state <> 'stopped') + (SELECT count(*) FROM tenants),

@@ -24,8 +24,8 @@ func usedOf(t testing.TB, s *Store, org prego.OrgID, d quota.Dimension) float64 
 	return q[0].Usage
 }
 
-// TestATenantCountsWhileSomethingOfItStands walks through the ends of tenants: who fails
-// again and again must not pass a limit, and who is gone must not be held against an org.
+// TestATenantCountsWhileSomethingOfItStands walks through the ends of tenants: a tenant that
+// fails repeatedly must not pass a limit, and a tenant that is gone must not count against its org.
 func TestATenantCountsWhileSomethingOfItStands(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -72,7 +72,7 @@ func TestATenantCountsWhileSomethingOfItStands(t *testing.T) {
 	}
 }
 
-// TestTenantSizesAreThePlans: what a plan includes counts, also of who asks for less.
+// TestTenantSizesAreThePlans: a plan's size counts, also for a tenant that requests less.
 func TestTenantSizesAreThePlans(t *testing.T) {
 	t.Parallel()
 	s := tenantStore(t)
@@ -89,14 +89,14 @@ func TestAnUnknownDimensionIsNeverTaken(t *testing.T) {
 	tx, err := s.pool.Begin(context.Background())
 	require.NoError(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	require.NoError(t, s.takeQuota(context.Background(), tx, "acme", quota.Delta{Dimension: quota.MaxApps, By: 1}), "one that is known is")
+	require.NoError(t, s.takeQuota(context.Background(), tx, "acme", quota.Delta{Dimension: quota.MaxApps, By: 1}), "a known org is")
 	err = s.takeQuota(context.Background(), tx, "acme", quota.Delta{Dimension: "max_fun", By: 1})
 	require.ErrorContains(t, err, "case not found", "SQL knows every dimension by name")
 	require.Equal(t, prego.CodeInternal, prego.CodeOf(err), "it is a fault of ours, not the org's limit")
 }
 
-// TestALimitThatNobodyGaveIsNone: tiers are whole, but if they were not, nothing is free.
-func TestALimitThatNobodyGaveIsNone(t *testing.T) {
+// TestMissingLimitIsZero: tiers are whole, but if they were not, nothing is free.
+func TestMissingLimitIsZero(t *testing.T) {
 	t.Parallel()
 	s := tenantStore(t)
 	s.tierLimits = json.RawMessage(`{}`)
@@ -127,7 +127,7 @@ func TestDeltasOfOneDimensionAddUp(t *testing.T) {
 	require.NoError(t, take())
 }
 
-// TestUsageNearLimits tells the orgs nearest to a limit one by one, and the rest as one.
+// TestUsageNearLimits lists the orgs nearest to a limit one by one, and the rest as one.
 func TestUsageNearLimits(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -158,9 +158,9 @@ func TestUsageNearLimits(t *testing.T) {
 	require.Len(t, rows, len(quota.Dimensions()))
 }
 
-// TestARepeatedCreationIsMetByWhatWasDeleted: an answer that was lost is told again, whatever
-// became of what it made; it is not made anew.
-func TestARepeatedCreationIsMetByWhatWasDeleted(t *testing.T) {
+// TestRepeatedCreationReturnsDeletedObject: a lost answer is repeated, even when
+// its object is deleted since; nothing is created again.
+func TestRepeatedCreationReturnsDeletedObject(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)

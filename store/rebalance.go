@@ -12,7 +12,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// App servers on which tenants of several live, and which of them can be emptied: those that
+// App servers shared by several tenants, and which of them can be emptied: servers that
 // keep nothing else. Tenants of the same place can move among them, since tags decide who may
 // live where, and shard and pool stay.
 const sqlPackedServers = `
@@ -25,7 +25,7 @@ SELECT s.server_id, s.region, COALESCE(s.network_id, '') AS network_id, s.infra_
 FROM servers s LEFT JOIN fleets f ON f.fleet_id = s.fleet_id
 WHERE s.role = 'app' AND s.status = 'active' AND ($1 = '' OR s.region = $1) ORDER BY s.server_id`
 
-// The tenants on them. One that is being changed, or that is alone on its server by right, stays.
+// The tenants on them. A tenant that is being changed, or that has a right to its own server, stays.
 const sqlPackedTenants = `
 SELECT a.tenant_id, a.app_server_id AS server_id, COALESCE(u.files_bytes, 0) AS bytes,
     a.dedicated OR t.state NOT IN ('active', 'suspended') OR t.converged_state <> t.state OR NOT a.on_shard
@@ -96,7 +96,7 @@ func (s *Store) StartRebalance(ctx context.Context, id prego.RebalanceID, in ser
 			return err
 		}
 		if len(overtaken) > 0 {
-			return prego.Errorf(prego.CodeInvalidTransition, "the plan was overtaken: tenant %s does not live where it says, or the server that it is to move to takes nobody; make another one", overtaken[0])
+			return prego.Errorf(prego.CodeInvalidTransition, "the plan is outdated: tenant %s lives on another server, or its target accepts no tenants; create another plan", overtaken[0])
 		}
 		frees := make([]string, len(in.Plan.Frees))
 		for i, f := range in.Plan.Frees {
@@ -177,7 +177,7 @@ func (s *Store) CancelRebalance(ctx context.Context, id prego.RebalanceID) (serv
 	return r, err
 }
 
-// OpenRebalances are those that run.
+// OpenRebalances are the running ones.
 func (s *Store) OpenRebalances(ctx context.Context) ([]prego.RebalanceID, error) {
 	return collectValues[prego.RebalanceID](ctx, s, "rebalances", sqlRunningRebalance)
 }
@@ -188,7 +188,7 @@ const (
 UPDATE rebalance_moves m SET state = CASE v.state WHEN 'done' THEN 'moved' ELSE 'failed' END, reason = v.reason, message = v.message
 FROM tenant_moves v WHERE m.rebalance_id = $1 AND m.state = 'moving' AND v.move_id = m.rebalance_id || '-' || m.seq AND v.finished_at IS NOT NULL`
 
-	// A tenant that left by itself, or whose server is being emptied by somebody else, is not looked for.
+	// A tenant that left by itself, or whose server is emptied by another request, is not looked for.
 	sqlSkipRebalance = `
 UPDATE rebalance_moves m SET state = 'skipped', reason = 'tenant_changed', message = 'it does not live there any more'
 WHERE m.rebalance_id = $1 AND m.state = 'waiting'
@@ -203,15 +203,15 @@ SELECT s.server_id FROM servers s WHERE s.server_id IN (SELECT to_server_id FROM
 UPDATE rebalance_moves SET state = 'moving' WHERE rebalance_id = $1 AND seq IN (
     SELECT seq FROM rebalance_moves WHERE rebalance_id = $1 AND state = 'waiting' ORDER BY seq LIMIT $2)`
 
-	// Those that have begun here, and of which the tenant does not know yet, or whose run may not know: to
-	// ask again asks once.
+	// Moves that have started here, but whose tenant does not know yet, or whose run may not know:
+	// a repeated request has no second effect.
 	sqlRebalanceBegun = `
 SELECT m.seq, m.tenant_id, m.from_server_id AS "from", m.to_server_id AS "to", m.bytes FROM rebalance_moves m
 WHERE m.rebalance_id = $1 AND m.state = 'moving' AND NOT EXISTS (SELECT FROM tenant_moves v WHERE v.move_id = m.rebalance_id || '-' || m.seq AND v.state <> 'queued') ORDER BY m.seq`
 
 	sqlEndRebalance = `UPDATE rebalances SET state = $2, reason = $3, message = $4, finished_at = now(), updated_at = now() WHERE rebalance_id = $1 AND state = 'running'`
 
-	// Of those that it closed, the ones on which somebody still lives are opened again.
+	// Of the servers that it closed, those with tenants are opened again.
 	sqlReopenAfterRebalance = `
 UPDATE servers SET cordoned_at = CASE WHEN closing THEN cordoned_at END, cordoned_by = NULL, cordon_reason = NULL, updated_at = now()
 WHERE server_id IN (SELECT unnest(closed) FROM rebalances WHERE rebalance_id = $1) AND cordoned_by = $2 AND status = 'active'
@@ -224,7 +224,7 @@ WHERE s.status = 'active' AND ` + fleetSpares + ` AND s.tenant_count = 0 AND NOT
   AND NOT EXISTS (SELECT FROM rebalance_moves m WHERE m.rebalance_id = $1 AND m.from_server_id = s.server_id AND m.state NOT IN ('moved', 'skipped')) ORDER BY 1`
 )
 
-// fleetSpares: a fleet keeps its least number of members, without those that its actions are about to remove.
+// fleetSpares: a fleet keeps its least number of members, without the members that its actions are about to remove.
 const fleetSpares = `(s.fleet_id IS NULL OR (SELECT f.min_size FROM fleets f WHERE f.fleet_id = s.fleet_id) < (
     SELECT count(*) FROM servers v WHERE v.fleet_id = s.fleet_id AND v.status NOT IN ('draining', 'terminated') AND NOT EXISTS (
         SELECT FROM fleet_action_steps d JOIN fleet_actions a ON a.fleet_id = d.fleet_id AND a.seq = d.seq
@@ -236,14 +236,14 @@ UPDATE servers s SET status = 'draining', status_reason = 'decommission_requeste
 WHERE s.server_id = $1 AND s.status = 'active' AND ` + emptied + ` AND ` + fleetSpares + ` RETURNING ` + serverColumns
 	sqlFleetOfServer = `SELECT COALESCE(fleet_id, '') FROM servers WHERE server_id = $1`
 
-	// Servers that were to be deleted and stay, and why.
+	// Servers that should have been deleted and stay, and why.
 	sqlRebalanceKept = `
 SELECT s.server_id, COALESCE(s.fleet_id, '') AS fleet_id, s.status, NOT ` + fleetSpares + ` AS least FROM servers s JOIN rebalances r ON r.rebalance_id = $1 AND r.remove_servers AND s.server_id = ANY (r.frees)
 WHERE s.status NOT IN ('draining', 'terminated') ORDER BY 1`
 )
 
-// RemoveFreed begins to take a server down that a plan has emptied. It is CodeServerHasTenants if somebody
-// uses it by now, or if its fleet would have fewer members than it is to have.
+// RemoveFreed starts to take down a server that a plan has emptied. It is CodeServerHasTenants if the server
+// is in use, or if its fleet would have fewer members than its minimum.
 func (s *Store) RemoveFreed(ctx context.Context, id prego.ServerID, by string) (srv server.Server, err error) {
 	err = s.inTx(ctx, "remove "+string(id), func(tx pgx.Tx) error {
 		fleet, err := value[prego.FleetID](ctx, tx, sqlFleetOfServer, id)
@@ -267,14 +267,14 @@ func (s *Store) RemoveFreed(ctx context.Context, id prego.ServerID, by string) (
 			return addEvent(ctx, tx, server.Event{ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: "by " + by, Actor: prego.ActorOperator}, "")
 		}
 		if srv, err = serverIn(ctx, tx, id); err == nil && srv.Status != server.Decommissioning && srv.Status != server.Terminated {
-			err = prego.Errorf(prego.CodeServerHasTenants, "server %s is used, or its fleet has no more members than it is to have", id)
+			err = prego.Errorf(prego.CodeServerHasTenants, "server %s is in use, or its fleet has only its minimum of members", id)
 		}
 		return err
 	})
 	return srv, err
 }
 
-// keptServers are those that were to be deleted after a plan and stay, in words.
+// keptServers are the servers that should have been deleted after a plan and stay, in words.
 func keptServers(ctx context.Context, tx pgx.Tx, id prego.RebalanceID) (string, error) {
 	kept, err := many[struct {
 		ServerID prego.ServerID
@@ -295,7 +295,7 @@ func keptServers(ctx context.Context, tx pgx.Tx, id prego.RebalanceID) (string, 
 		case k.Status != server.Active:
 			why = append(why, fmt.Sprintf("%s is %s", k.ServerID, k.Status))
 		case k.Least:
-			why = append(why, fmt.Sprintf("%s is one of the least number of fleet %s", k.ServerID, k.FleetID))
+			why = append(why, fmt.Sprintf("%s is needed for the minimum size of fleet %s", k.ServerID, k.FleetID))
 		default:
 			why = append(why, fmt.Sprintf("%s is used", k.ServerID))
 		}
@@ -306,7 +306,7 @@ func keptServers(ctx context.Context, tx pgx.Tx, id prego.RebalanceID) (string, 
 // maxKeptNamed bounds the servers in a rebalance's message.
 const maxKeptNamed = 10
 
-// StepRebalance decides what comes next, and records what has ended.
+// StepRebalance decides the next step, and records ended moves.
 func (s *Store) StepRebalance(ctx context.Context, id prego.RebalanceID) (st server.RebalanceStep, err error) {
 	err = s.inTx(ctx, "step "+string(id), func(tx pgx.Tx) error {
 		if _, err := value[string](ctx, tx, sqlHoldRebalance, id); err != nil {
@@ -338,7 +338,7 @@ func (s *Store) StepRebalance(ctx context.Context, id prego.RebalanceID) (st ser
 		if st.Remove, err = values[prego.ServerID](ctx, tx, sqlRebalanceRemovable, id); err != nil {
 			return err
 		}
-		// The end waits for servers that are to be deleted, but for those that somebody uses by now.
+		// The end waits for servers to be deleted, except those that are in use again.
 		if state == server.RebalanceDone && len(st.Remove) > 0 {
 			state = server.RebalanceRunning
 		}

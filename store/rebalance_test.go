@@ -56,7 +56,7 @@ func packingPlan(t *testing.T, s *Store, r server.PackingRequest) server.Packing
 	return p
 }
 
-// carriedOut plays what the runs of moves do: they end as end says, once, and tenants live there.
+// carriedOut acts as the runs of moves: they end with end's state, once, and tenants live there.
 func carriedOut(t *testing.T, s *Store, id prego.RebalanceID, end func(m server.PlannedMoveSeq) (state string)) server.RebalanceStep {
 	t.Helper()
 	ctx := context.Background()
@@ -123,7 +123,7 @@ func TestAPackingPlanOf100ServersIsCarriedOut(t *testing.T) {
 	require.Equal(t, server.RebalanceRunning, r.State)
 	_, err = s.StartRebalance(ctx, "reb-2", in, "operator")
 	code(t, err, prego.CodeInvalidTransition)
-	require.Equal(t, len(p.Frees), count(t, s, `servers WHERE cordoned_by = 'rebalance reb-1'`), "nobody comes to what is to be free")
+	require.Equal(t, len(p.Frees), count(t, s, `servers WHERE cordoned_by = 'rebalance reb-1'`), "no tenant comes to a server that must become free")
 
 	st := carriedOut(t, s, "reb-1", func(server.PlannedMoveSeq) string { return "done" })
 	require.Equal(t, server.RebalanceDone, st.State)
@@ -134,7 +134,7 @@ func TestAPackingPlanOf100ServersIsCarriedOut(t *testing.T) {
 	for id, at := range want {
 		require.Equal(t, 1, count(t, s, fmt.Sprintf(`tenant_allocations WHERE tenant_id = '%s' AND app_server_id = '%s' AND released_at IS NULL`, id, at)), "%s is on %s", id, at)
 	}
-	require.Equal(t, len(p.Frees), count(t, s, `servers WHERE role = 'app' AND status = 'draining'`), "what is free is removed")
+	require.Equal(t, len(p.Frees), count(t, s, `servers WHERE role = 'app' AND status = 'draining'`), "free servers are removed")
 	require.GreaterOrEqual(t, p.Servers-len(p.Frees), p.Needed)
 	t.Logf("%d moves of %.1f GB freed %d of %d servers (%d are needed at least) and save %.2f %s a month", len(p.Moves), float64(p.Bytes)/1e9, len(p.Frees), p.Servers, p.Needed, p.Monthly, p.Currency)
 	require.Empty(t, packingPlan(t, s, server.PackingRequest{MaxMoves: 1}).Moves, "nothing is left to free in one move")
@@ -142,8 +142,8 @@ func TestAPackingPlanOf100ServersIsCarriedOut(t *testing.T) {
 	code(t, err, prego.CodeInvalidTransition) // the plan was overtaken: by itself
 }
 
-// TestFreedMembersOfFleetsAreRemoved: nothing makes others in their place. A fleet keeps its least number, of which
-// those don't count that it is removing already, and the rebalance says which servers stay.
+// TestFreedMembersOfFleetsAreRemoved: no servers are created in their place. A fleet keeps its least number, without
+// the members that it is removing already, and the rebalance reports which servers stay.
 func TestFreedMembersOfFleetsAreRemoved(t *testing.T) {
 	t.Parallel()
 	s, ctx := packedFleet(t, 20, 4), context.Background()
@@ -174,7 +174,7 @@ func TestFreedMembersOfFleetsAreRemoved(t *testing.T) {
 	require.NoError(t, err)
 	for _, id := range frees {
 		kept := count(t, s, fmt.Sprintf(`servers WHERE server_id = '%s' AND status = 'active'`, id)) == 1
-		require.Equal(t, kept, strings.Contains(r.Message, id+" is one of the least number of fleet few"), "%s: %s", id, r.Message)
+		require.Equal(t, kept, strings.Contains(r.Message, id+" is needed for the minimum size of fleet few"), "%s: %s", id, r.Message)
 	}
 	again, err := s.RemoveFreed(ctx, prego.ServerID(frees[0]), "test")
 	require.NoError(t, err, "repeated, it is the same success")
@@ -201,7 +201,7 @@ func TestARebalanceStops(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, server.RebalanceMovesFailed, r.Reason)
 		require.Equal(t, []int{2, 2, len(p.Moves) - 4}, []int{r.Moved, r.Failed, r.Waiting})
-		require.Zero(t, count(t, s, `servers v WHERE cordoned_at IS NOT NULL AND tenant_count > 0`), "those on which somebody lives are open again")
+		require.Zero(t, count(t, s, `servers v WHERE cordoned_at IS NOT NULL AND tenant_count > 0`), "servers with tenants are open again")
 		moves, err := s.RebalanceMoves(ctx, "reb-1", false, 10)
 		require.NoError(t, err)
 		require.Len(t, moves, 2)
@@ -227,12 +227,12 @@ func TestARebalanceStops(t *testing.T) {
 		st, err := s.StepRebalance(ctx, "reb-1")
 		require.NoError(t, err)
 		require.Len(t, st.Begin, 1)
-		require.Equal(t, p.Moves[1].TenantID, st.Begin[0].TenantID, "who has left by itself is not looked for")
+		require.Equal(t, p.Moves[1].TenantID, st.Begin[0].TenantID, "a tenant that has left by itself is not looked for")
 		_, err = s.CancelRebalance(ctx, "reb-1")
 		require.NoError(t, err)
 		st, err = s.StepRebalance(ctx, "reb-1")
 		require.NoError(t, err)
-		require.Equal(t, server.RebalanceRunning, st.State, "what is under way ends")
+		require.Equal(t, server.RebalanceRunning, st.State, "moves under way end")
 		require.NoError(t, s.RebalanceMoveRefused(ctx, "reb-1", st.Begin[0].Seq, prego.CodeMoveUnderWay, "no"))
 		st, err = s.StepRebalance(ctx, "reb-1")
 		require.NoError(t, err)

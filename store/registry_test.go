@@ -48,7 +48,7 @@ func TestRegistries(t *testing.T) {
 	require.Equal(t, prego.CodeRegistryNotFound, prego.CodeOf(s.DeleteRegistry(ctx, "r.example.com")))
 }
 
-// TestOneDigestHolds: of many that resolve a tag at once all use one digest.
+// TestOneDigestHolds: of many that concurrently resolve a tag all use one digest.
 func TestOneDigestHolds(t *testing.T) {
 	t.Parallel()
 	s, ctx := New(pgtest.Pool(t)), context.Background()
@@ -115,7 +115,7 @@ func TestSealedRegistries(t *testing.T) {
 	require.False(t, ok)
 
 	_, _, _, err = auth(with(second), "frappe/erpnext")
-	require.Equal(t, prego.CodeSealed, prego.CodeOf(err), "an unknown master key is said, and no pull goes without credentials")
+	require.Equal(t, prego.CodeSealed, prego.CodeOf(err), "an unknown master key is reported, and no pull goes without credentials")
 	require.Equal(t, prego.CodeSealed, prego.CodeOf(with(second).RotateRegistries(ctx)))
 	require.NoError(t, with(second, first).RotateRegistries(ctx))
 	_, password, _, err = auth(with(second), "r.example.com/team/bench:v15")

@@ -134,7 +134,7 @@ func drawFleet(t *rapid.T, tx pgx.Tx) []tenant.Reservation {
 			r.Generation = 2
 		}
 		if some("unknown", 15) {
-			r.TenantID = "nobody"
+			r.TenantID = "unknown"
 		}
 		if r.Dedicates || redis {
 			apart = append(apart, r)
@@ -146,7 +146,7 @@ func drawFleet(t *rapid.T, tx pgx.Tx) []tenant.Reservation {
 }
 
 // TestReservingTogetherIsReservingOneByOne: each gets the outcome that it would get alone after those before it, and what
-// is left behind is the same. TestPlacesAreOneRule says which one that is.
+// is left behind is the same. TestPlacesAreOneRule checks which outcome that is.
 func TestReservingTogetherIsReservingOneByOne(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -166,7 +166,7 @@ func TestReservingTogetherIsReservingOneByOne(t *testing.T) {
 			rows, err = value[string](ctx, inner, sqlPlaced)
 			require.NoError(t, err)
 			require.NoError(t, inner.Rollback(ctx))
-			for i := range out { // numbers of allocations go on
+			for i := range out { // numbers of allocations continue
 				require.Equal(t, out[i].Outcome == tenant.ReservePlaced || out[i].Outcome == tenant.ReserveAlready, out[i].AllocationID > 0)
 				out[i].AllocationID = 0
 			}

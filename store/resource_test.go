@@ -11,9 +11,9 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// TestWhatIsGivenUpSaysSoBefore anything is deleted: its resources are to be released, its token and its
-// identity are revoked. What another attempt has is left alone.
-func TestWhatIsGivenUpSaysSoBefore(t *testing.T) {
+// TestReleaseIsRecordedBeforeDeletion: the server's resources are due for release, its token and its
+// identity are revoked. Other attempts keep theirs.
+func TestReleaseIsRecordedBeforeDeletion(t *testing.T) {
 	t.Parallel()
 	s := New(pgtest.Pool(t))
 	bootingServer(t, s, "srv-1", time.Minute)
@@ -41,7 +41,7 @@ func TestCommandsAreInTheAudit(t *testing.T) {
 	}
 	code := 3
 	require.NoError(t, s.BeginCommands(t.Context(), []server.Command{some("a"), some("b")}))
-	require.NoError(t, s.BeginCommands(t.Context(), []server.Command{some("a")}), "one that is sent again")
+	require.NoError(t, s.BeginCommands(t.Context(), []server.Command{some("a")}), "a repeated command")
 	require.Equal(t, 2, count(t, s, `agent_command_audit WHERE server_id = 'srv-1' AND finished_at IS NULL`))
 	require.NoError(t, s.FinishCommands(t.Context(), []server.CommandOutcome{{AuditID: "a", ExitCode: &code, Stderr: "no", Duration: time.Second}}))
 	require.NoError(t, s.FinishCommands(t.Context(), []server.CommandOutcome{{AuditID: "a"}}))

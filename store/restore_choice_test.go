@@ -23,7 +23,7 @@ func unusableBackups(t *testing.T, s *Store) {
 	}
 }
 
-// TestRestoresChooseUsableBackups: what is said of a loss, what is shown as restorable, and what is restored is the
+// TestRestoresChooseUsableBackups: the message about a loss, the restorable backup shown, and the restored one are the
 // newest backup that is neither missing, nor unreadable, nor being deleted.
 func TestRestoresChooseUsableBackups(t *testing.T) {
 	t.Parallel()
@@ -58,8 +58,8 @@ func TestRestoresChooseUsableBackups(t *testing.T) {
 	require.Equal(t, prego.BackupID("bak-good"), copied.RestoreFrom)
 }
 
-// TestWithoutUsableBackupsNobodyIsRestored: not by the look either. A backup that was found unreadable can be named.
-func TestWithoutUsableBackupsNobodyIsRestored(t *testing.T) {
+// TestNoRestoreWithoutUsableBackup: not by the look either. A backup that was found unreadable can be named.
+func TestNoRestoreWithoutUsableBackup(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 1), context.Background()
 	counted(t, s)
@@ -83,9 +83,9 @@ func TestWithoutUsableBackupsNobodyIsRestored(t *testing.T) {
 	require.Equal(t, prego.BackupID("bak-unreadable"), back.RestoreFrom)
 }
 
-// TestRestoreGoesOnWithOlderBackup: the row, the restore and the timeline say which, until none is left. A backup that
+// TestRestoreContinuesWithOlderBackup: the row, the restore and the timeline name it, until none is left. A backup that
 // a caller named is not exchanged.
-func TestRestoreGoesOnWithOlderBackup(t *testing.T) {
+func TestRestoreContinuesWithOlderBackup(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 1), context.Background()
 	counted(t, s)
@@ -128,7 +128,7 @@ func TestRestoreGoesOnWithOlderBackup(t *testing.T) {
 	require.Empty(t, older, "the caller named it")
 }
 
-// TestCopyIsTriedAgainWithOlderBackup: of the tenant that it is a copy of, and no newer than what was to be copied.
+// TestCopyIsTriedAgainWithOlderBackup: of the tenant that it is a copy of, and no newer than the requested backup.
 func TestCopyIsTriedAgainWithOlderBackup(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 1), context.Background()

@@ -78,7 +78,7 @@ func (r *rolling) fail(id string) {
 	r.stop([]string{id})
 }
 
-// settle plays rounds in which all goes well until nothing is to be done.
+// settle plays successful rounds until nothing is left to do.
 func (r *rolling) settle() {
 	r.Helper()
 	for range 50 {
@@ -105,7 +105,7 @@ func (r *rolling) deploy(image string, change *workload.RolloutChange) workload.
 	return g
 }
 
-// operation is what those see who wait for it.
+// operation checks the operation as a waiting client sees it.
 func (r *rolling) operation(status ops.OperationStatus, reason string) {
 	r.Helper()
 	op, err := r.s.Operation(r.Context(), workload.GroupWorkflowID(r.id))
@@ -152,7 +152,7 @@ func TestARolloutThatFailsGoesBack(t *testing.T) {
 	require.Equal(t, 2, r.group().Instances[workload.InstanceRunning])
 	var old int
 	require.NoError(t, r.s.pool.QueryRow(t.Context(), `SELECT max(number) FROM instances WHERE state = 'running'`).Scan(&old))
-	require.Equal(t, 2, old, "what ran goes on, untouched")
+	require.Equal(t, 2, old, "running instances continue untouched")
 }
 
 func TestARolloutWithoutProgressGoesBack(t *testing.T) {
@@ -233,7 +233,7 @@ func TestRollbackRestartAndHistory(t *testing.T) {
 	r.settle()
 	g, err = r.s.RestartGroup(ctx, r.id, "bob", "key-1")
 	require.NoError(t, err)
-	require.Equal(t, 5, g.Release, "it was asked for before, whoever answered")
+	require.Equal(t, 5, g.Release, "it was requested before")
 	g, err = r.s.RollBackGroup(ctx, r.id, 0, "bob", "key-1")
 	require.NoError(t, err)
 	require.Equal(t, 5, g.Release)
@@ -270,7 +270,7 @@ func TestCrashesAreCountedAndWaitedOut(t *testing.T) {
 		}
 		require.Equal(t, reason, r.group().StatusReason)
 		require.NotNil(t, r.group().NextAttemptAt)
-		if crash == 0 { // what did not crash waits for nobody
+		if crash == 0 { // an instance that did not crash does not wait
 			r.exec(`UPDATE process_groups SET replicas = 3, wanted = 0`)
 			require.Len(t, r.place(), 1)
 			r.settleBooting()
@@ -283,13 +283,13 @@ func TestCrashesAreCountedAndWaitedOut(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, crash+1, i.Restarts)
 	}
-	// Who ran for long begins anew.
+	// An instance that ran for long starts its count again.
 	r.settleBooting()
 	r.exec(`UPDATE instances SET running_at = now() - interval '11 minutes' WHERE instance_id = $1`, victim)
 	r.fail(victim)
 	require.InDelta(t, time.Second, r.plan().Wait, float64(time.Second))
 	require.Equal(t, workload.ReasonInstanceFailed, r.group().StatusReason)
-	// Who asks for something does not wait.
+	// A user's request does not wait.
 	_, err := r.s.ScaleGroup(t.Context(), r.id, 4, "ann")
 	require.NoError(t, err)
 	require.Len(t, r.place(), 2)

@@ -174,7 +174,7 @@ func TestLimitsAreOneRule(t *testing.T) {
 		own := map[quota.Dimension]float64{}
 		for i, d := range quota.Dimensions() {
 			if i%2 == 0 {
-				own[d] = float64(i / 2) // 0 is a limit, too
+				own[d] = float64(i / 2) // 0 is also a limit
 				exec(t, s, `INSERT INTO org_quotas (org_id, dimension, limit_value, updated_by) VALUES ($1, $2, $3, 'test')`, org, d, own[d])
 			}
 		}
@@ -224,9 +224,9 @@ func TestRulesAreInNoStatement(t *testing.T) {
 	}
 }
 
-// TestATenantTakesWhatItCountsAs holds what is taken of an org's quota for a tenant to what
-// the view counts of it, at each plan and around the storage that the plan has anyhow.
-func TestATenantTakesWhatItCountsAs(t *testing.T) {
+// TestTakenQuotaMatchesCountedQuota compares the quota taken for a tenant with its count in
+// the view, at each plan and around the storage that the plan has anyhow.
+func TestTakenQuotaMatchesCountedQuota(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
@@ -255,7 +255,7 @@ func TestATenantTakesWhatItCountsAs(t *testing.T) {
 // What rows of a server state about a tenant while they are under way, by tables.
 var heldByServer = regexp.MustCompile(`FROM (stack_release_sites|backups|snapshots) (\w+)\s+WHERE \w+\.tenant_id = \w+\.tenant_id AND `)
 
-// TestServersHoldOnlyTenantsThatAreThere: every statement that asks by tenant what is under way on a server asks whether
+// TestServersHoldOnlyTenantsThatAreThere: every statement that reads by tenant the work under way on a server checks that
 // the tenant's place is there, so that a server that is lost has no hold over it.
 func TestServersHoldOnlyTenantsThatAreThere(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,7 @@ func takeSamples(t *testing.T, s *Store, every time.Duration) int {
 	return n
 }
 
-// TestASpanHasOneSampleOfEachServerThatReported, whoever looks how often.
+// TestASpanHasOneSampleOfEachServerThatReported, however often it is read.
 func TestASpanHasOneSampleOfEachServerThatReported(t *testing.T) {
 	t.Parallel()
 	s := New(pgtest.Pool(t))
@@ -57,7 +57,7 @@ func TestASpanHasOneSampleOfEachServerThatReported(t *testing.T) {
 	require.Zero(t, takeSamples(t, s, century), "the span has them")
 	require.Equal(t, map[string]float64{"app-1": 0.43, "app-2": 1}, samples())
 	exec(t, s, `UPDATE servers SET agent_last_heartbeat_at = now() WHERE server_id = 'silent'`)
-	require.Equal(t, 1, takeSamples(t, s, century), "one that reports again in the span")
+	require.Equal(t, 1, takeSamples(t, s, century), "a server that reports again in the span")
 	require.Equal(t, map[string]float64{"app-1": 0.43, "app-2": 1, "silent": 2}, samples())
 
 	exec(t, s, `UPDATE server_samples SET at = at - interval '5 minutes'`) // the next span
@@ -67,8 +67,8 @@ func TestASpanHasOneSampleOfEachServerThatReported(t *testing.T) {
 	require.Equal(t, 6, count(t, s, `server_samples`))
 }
 
-// TestWorkersThatLookAtOnceTakeOneSample of each server.
-func TestWorkersThatLookAtOnceTakeOneSample(t *testing.T) {
+// TestConcurrentWorkersTakeOneSample of each server.
+func TestConcurrentWorkersTakeOneSample(t *testing.T) {
 	t.Parallel()
 	s := New(pgtest.Pool(t))
 	for i := range 20 {
@@ -108,7 +108,7 @@ func TestADayOfSamples(t *testing.T) {
 	for takeSamples(t, s, server.SampleEvery) == 0 { // the span ended in between
 		exec(t, s, `UPDATE servers SET agent_last_heartbeat_at = now() WHERE server_id = 'now'`)
 	}
-	require.Len(t, read("now", time.Time{}), 1, "what is taken is read")
+	require.Len(t, read("now", time.Time{}), 1, "a taken sample is read")
 
 	began, err := value[time.Time](t.Context(), s.pool, `SELECT date_bin('5 minutes', now(), 'epoch')`)
 	require.NoError(t, err)
@@ -116,7 +116,7 @@ func TestADayOfSamples(t *testing.T) {
 INSERT INTO server_samples (at, server_id, load1, memory_pct)
 SELECT $1::timestamptz - make_interval(mins => 5 * i), 'app-' || k, i + 0.43, 41.26 FROM generate_series(0, 299) i, generate_series(1, 3) k WHERE i NOT BETWEEN 10 AND 19`, began)
 	day := read("app-2", time.Time{})
-	require.InDelta(t, 289-10, len(day), 1, "older ones are not told")
+	require.InDelta(t, 289-10, len(day), 1, "older samples are not returned")
 	for i, x := range day[1:] {
 		require.True(t, x.At.After(day[i].At), "the oldest first")
 	}
@@ -124,7 +124,7 @@ SELECT $1::timestamptz - make_interval(mins => 5 * i), 'app-' || k, i + 0.43, 41
 	require.Len(t, recent, 6)
 	load, memory := 5.43, 41.3
 	require.True(t, recent[0].At.Equal(began.Add(-25*time.Minute)))
-	require.Equal(t, server.Sample{At: recent[0].At, Load1: &load, MemoryPct: &memory}, recent[0], "without the noise of four bytes; what is not known is none")
+	require.Equal(t, server.Sample{At: recent[0].At, Load1: &load, MemoryPct: &memory}, recent[0], "without the noise of four bytes; an unknown value is absent")
 	require.Len(t, read("app-2", began.Add(-27*time.Minute)), 7, "the span that it is in begins before")
 	require.Len(t, read("app-2", began.Add(-19*server.SampleEvery)), 10, "a silence is a gap")
 	require.Empty(t, read("app-2", began.Add(time.Hour)))

@@ -71,7 +71,7 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 	ctx := context.Background()
 	none := func(_ any, err error) error { return err }
 	statements := map[string]func() error{
-		// What looks ask (TestLooksAskWhatIsMeasured).
+		// What looks ask (TestLooksUseMeasuredStatements).
 		"tenants' look":            func() error { return none(s.TenantsNeedSweep(ctx, 10*time.Minute)) },
 		"certificates' look":       func() error { return none(s.CertificatesNeedSweep(ctx, time.Now(), nil)) },
 		"certificates to ask":      func() error { return none(s.CertificatesToAsk(ctx, time.Now(), 100)) },
@@ -131,7 +131,7 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 		"objects of backups":         func() error { return none(s.BackupObjects(ctx)) },
 		"missing backups":            func() error { return s.BackupsMissing(ctx, nil) },
 		"tenants without a turn":     func() error { return none(s.UnscheduledTenants(ctx, 200)) },
-		"what is old": func() error {
+		"old rows": func() error {
 			for table := range prunedTables() {
 				if _, err := s.Prune(ctx, table, 100*365*24*time.Hour, 1000); err != nil {
 					return err

@@ -72,7 +72,7 @@ func (l scaleList) values(field string) []string {
 }
 
 // queries are the first pages of a list: with no filter, with each, and with each two, for
-// each of their values, in each order, with and without what has ended.
+// each of their values, in each order, with and without ended objects.
 func (l scaleList) queries() map[string]prego.ListQuery {
 	var filters []map[string][]string
 	with := func(f map[string][]string, field, value string) map[string][]string {
@@ -120,7 +120,7 @@ func (l scaleList) queries() map[string]prego.ListQuery {
 	return out
 }
 
-// A list that the benchmark left out could be slow and nobody would know.
+// A list that the benchmark left out could be slow without notice.
 func TestTheBenchmarkOfListsHasThemAll(t *testing.T) {
 	t.Parallel()
 	for _, l := range scaleLists() {

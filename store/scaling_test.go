@@ -12,9 +12,9 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// TestAServerThatIsAskedForSaysWhatItIsFor lets the step die right after the row is
-// there, as it can at any moment: repeated, it still says so.
-func TestAServerThatIsAskedForSaysWhatItIsFor(t *testing.T) {
+// TestRequestedServerRecordsItsPurpose lets the step die right after the row is
+// there, as it can at any moment: repeated, it still records it.
+func TestRequestedServerRecordsItsPurpose(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
@@ -32,7 +32,7 @@ func TestAServerThatIsAskedForSaysWhatItIsFor(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"n-t-1-g1"}, own)
 	require.Equal(t, 1, count(t, s, `servers WHERE plan_tier_lock = 'business'`))
-	// Asked again when it is somebody else's, it stays so.
+	// Requested again when it is dedicated to another tenant, it stays so.
 	exec(t, s, `UPDATE servers SET dedicated_for_tenant_id = 't-2'`)
 	_, err = s.RequestFleetServer(ctx, f, "tenant/t-1")
 	require.NoError(t, err)
@@ -63,7 +63,7 @@ func TestAWarmPoolThatOnlyFailsOrdersNoMore(t *testing.T) {
 }
 
 // TestAPlacedTenantWaitsForNothing records a wait that was decided on before
-// somebody else placed the tenant.
+// another process placed the tenant.
 func TestAPlacedTenantWaitsForNothing(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -75,7 +75,7 @@ func TestAPlacedTenantWaitsForNothing(t *testing.T) {
 	require.Zero(t, count(t, s, `tenants WHERE waiting_since IS NOT NULL OR status_reason <> ''`))
 }
 
-// placeOnNode reserves a node of its own for a tenant.
+// placeOnNode reserves a dedicated node for a tenant.
 func placeOnNode(t testing.TB, s *Store, tenantID prego.TenantID, server string) {
 	t.Helper()
 	warmNode(t, s, prego.ServerID(server))
@@ -117,7 +117,7 @@ func TestAZoneNamesItsProvidersOrAllowsAll(t *testing.T) {
 }
 
 // TestServersThatMeasureAsFullAreNotBoughtForEver: servers that are empty and measure as full
-// help nobody. A few may be broken; after three, more of their kind would be bought in vain.
+// help no tenant. A few may be broken; after three, buying more of their kind would be useless.
 func TestServersThatMeasureAsFullAreNotBoughtForEver(t *testing.T) {
 	t.Parallel()
 	s := tenantStore(t)
@@ -136,5 +136,5 @@ func TestServersThatMeasureAsFullAreNotBoughtForEver(t *testing.T) {
 	}
 	require.Len(t, room(), 1, "what they could take counts as room, so nothing is made")
 	exec(t, s, `UPDATE db_shards SET current_tenant_count = 1 WHERE server_id = 'db-1'`)
-	require.Empty(t, room(), "one that is in use is really full")
+	require.Empty(t, room(), "a server in use is really full")
 }

@@ -24,7 +24,7 @@ func TestEverySearchFitsTheSchema(t *testing.T) {
 	}
 }
 
-// lookFor returns what is found as "kind id field rank", with "gone" at the end of what is.
+// lookFor returns hits as "kind id field rank", with "gone" at the end of deleted ones.
 func lookFor(t *testing.T, s *Store, q ops.SearchQuery) (out []string) {
 	t.Helper()
 	if q.Limit == 0 {
@@ -136,11 +136,11 @@ func TestEverythingIsFound(t *testing.T) {
 	}
 	require.Equal(t, []string{"server app-2 id 0 gone"}, lookFor(t, s, ops.SearchQuery{Text: "app-2"}))
 	require.Equal(t, []string{"route rte-1 id 0 gone"}, lookFor(t, s, ops.SearchQuery{Text: "rte-1"}))
-	require.Equal(t, []string{"server app-1 id 0", "app app-1 id 0", "resource 1 name 2 gone"}[:2], lookFor(t, s, ops.SearchQuery{Text: "app-1"}), "the ledger's row says nothing new")
+	require.Equal(t, []string{"server app-1 id 0", "app app-1 id 0", "resource 1 name 2 gone"}[:2], lookFor(t, s, ops.SearchQuery{Text: "app-1"}), "the ledger's row adds nothing")
 	found, more, err := s.Search(t.Context(), ops.SearchQuery{Text: "shop", Limit: 2})
 	require.NoError(t, err)
 	require.True(t, more)
-	require.Equal(t, "app", found[0].Kind, "what is equal comes first")
+	require.Equal(t, "app", found[0].Kind, "an equal match comes first")
 	require.Equal(t, 1, found[1].Rank, "then what begins so")
 }
 

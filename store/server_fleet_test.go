@@ -70,7 +70,7 @@ func batch(t testing.TB, s *Store, fleet string, seq, limit int) []server.FleetS
 	return b.Steps
 }
 
-// results say how a batch went: as it should, but for the servers named.
+// results report how a batch went: it succeeded, except for the servers named.
 func results(steps []server.FleetStep, state server.FleetStepState, but ...string) (out []server.FleetStepResult) {
 	for _, st := range steps {
 		r := server.FleetStepResult{ServerID: st.ServerID, Op: st.Op, State: server.FleetStepDone}
@@ -178,7 +178,7 @@ func TestFleetsAreMadeChangedAndForgotten(t *testing.T) {
 	f, err = s.UpdateFleet(ctx, "pool", server.UpdateFleetRequest{Spec: &server.Spec{Tags: []string{"b"}}})
 	require.NoError(t, err)
 	require.Equal(t, 2, f.Profile)
-	require.EqualValues(t, 5, f.MaxSize, "what is left out stays")
+	require.EqualValues(t, 5, f.MaxSize, "an omitted field stays")
 
 	require.NoError(t, s.DeleteFleet(ctx, "pool"))
 	code(t, s.DeleteFleet(ctx, "pool"), prego.CodeFleetNotFound)
@@ -201,7 +201,7 @@ func TestAFleetWithServersOrActionsIsNotForgotten(t *testing.T) {
 	require.Zero(t, count(t, s, `fleet_actions`)+count(t, s, `fleet_action_steps`))
 	require.Equal(t, 1, count(t, s, `servers WHERE fleet_id IS NULL`), "its servers' rows stay")
 
-	// The next one of that id does not meet the servers of the last.
+	// The next fleet of that id does not meet the servers of the last.
 	newFleet(t, s, "pool", nil, nil)
 	a := ask(t, s, "pool", server.ClusterScaleOut, `{}`)
 	begin(t, s, "pool")
@@ -300,7 +300,7 @@ func TestOneKeyIsOneAction(t *testing.T) {
 	_, err = s.RequestFleetAction(ctx, r)
 	code(t, err, prego.CodeFleetNotFound)
 
-	// Without keys, each is one of its own.
+	// Without keys, each is a separate action.
 	r.FleetID, r.IdempotencyKey = "pool", ""
 	for range 32 {
 		wg.Go(func() { _, _ = s.RequestFleetAction(ctx, r) })
@@ -319,9 +319,9 @@ func TestOneKeyIsOneAction(t *testing.T) {
 	require.Len(t, page, 3)
 }
 
-// TestPlannersAtOnceStayWithinTheFleet has operators' actions, tenants' scale-outs
-// and tenants' own servers planned at once: all count what the others did.
-func TestPlannersAtOnceStayWithinTheFleet(t *testing.T) {
+// TestConcurrentPlannersStayWithinTheFleet has operators' actions, tenants' scale-outs
+// and tenants' own servers planned concurrently: all count what the others did.
+func TestConcurrentPlannersStayWithinTheFleet(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
@@ -396,10 +396,10 @@ func TestStepsBearRepetition(t *testing.T) {
 	spec := server.Spec{Tags: []string{"changed"}}
 	_, err := s.UpdateFleet(ctx, "pool", server.UpdateFleetRequest{Spec: &spec})
 	require.NoError(t, err)
-	require.Equal(t, steps, batch(t, s, "pool", a.Seq, 3), "also when the spec is another by now")
+	require.Equal(t, steps, batch(t, s, "pool", a.Seq, 3), "also when the spec has changed")
 	require.Equal(t, 3, count(t, s, `servers WHERE fleet_id = 'pool' AND fleet_profile = 1`))
 
-	// One fails: what is missing goes elsewhere, once.
+	// One fails: missing servers are created elsewhere, once.
 	exec(t, s, `UPDATE servers SET status = 'terminated' WHERE server_id = $1`, steps[0].ServerID)
 	for range 2 {
 		record(t, s, "pool", a.Seq, results(steps, server.FleetStepFailed, string(steps[0].ServerID)))
@@ -445,9 +445,9 @@ func TestStepsBearRepetition(t *testing.T) {
 	code(t, err, prego.CodeServerNotFound)
 }
 
-// TestAServerOfThatNameIsNobodysMember: an operator's server has the name that a
+// TestServerWithAStepsNameIsNoMember: an operator's server has the name that a
 // step would give.
-func TestAServerOfThatNameIsNobodysMember(t *testing.T) {
+func TestServerWithAStepsNameIsNoMember(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))
@@ -495,7 +495,7 @@ func TestCancellingLeavesNothingClosed(t *testing.T) {
 		require.Equal(t, server.ActionRunning, got.Status)
 	}
 	left := batch(t, s, "pool", in.Seq, 10)
-	require.Len(t, left, 1, "what is being taken down is seen to its end")
+	require.Len(t, left, 1, "a server being taken down is taken down to the end")
 	require.Equal(t, 2, count(t, s, `servers WHERE status = 'active' AND cordoned_at IS NULL`))
 	record(t, s, "pool", in.Seq, results(left, ""))
 	ended, err := s.FinishFleetAction(ctx, "pool", in.Seq)
@@ -573,7 +573,7 @@ func TestAReplacementLeavesRoomForTenants(t *testing.T) {
 	require.Equal(t, 6, count(t, s, `servers WHERE fleet_id = 'pool'`))
 }
 
-// TestALostDemandIsSettled: the run of a scale-out is gone for good.
+// TestALostDemandIsSettled: the run of a scale-out is gone permanently.
 func TestALostDemandIsSettled(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -623,7 +623,7 @@ func TestDemandGoesToTheNewestFleetThatHasRoom(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 1, count(t, s, fmt.Sprintf(`servers WHERE server_id = 'own-%d' AND fleet_id = '%s'`, i, want)))
 	}
-	// A fleet below its least size serves them, too.
+	// A fleet below its least size also serves them.
 	exec(t, s, `UPDATE fleets SET min_size = 3 WHERE fleet_id = 'tenants-redis'`)
 	_, err := s.RequestFleetMember(ctx, server.Wanted{ServerID: "own-9", Role: prego.RoleRedisPool, Region: prego.RegionUS, Provider: prego.ProviderHetzner}, prego.Constraint{}, "tenant", scale.Plan)
 	require.NoError(t, err)
@@ -644,8 +644,8 @@ func TestOpenFleetsAreFound(t *testing.T) {
 	require.Equal(t, []string{"pool"}, open)
 }
 
-// TestACordonedServerTakesNobody: the decision was made right before.
-func TestACordonedServerTakesNobody(t *testing.T) {
+// TestCordonedServerTakesNoTenant: the decision was made right before.
+func TestCordonedServerTakesNoTenant(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
@@ -677,9 +677,9 @@ func TestACordonedServerTakesNobody(t *testing.T) {
 	require.Equal(t, 1, count(t, s, `servers WHERE status = 'active' AND tenant_count = 1`))
 }
 
-// TestAPlanCountsWhatItWaitedFor: another plan has the fleet's lock, and takes the
+// TestPlanCountsConcurrentPlan: another plan has the fleet's lock, and takes the
 // last room while this one waits for it.
-func TestAPlanCountsWhatItWaitedFor(t *testing.T) {
+func TestPlanCountsConcurrentPlan(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := New(pgtest.Pool(t))

@@ -28,7 +28,7 @@ func counted(t *testing.T, s *Store) {
 	exec(t, s, `UPDATE redis_pools r SET current_tenants = (SELECT count(*) FROM tenant_allocations a WHERE a.redis_pool_id = r.pool_id)`)
 }
 
-// TestAServerThatIsGoneTakesItsTenants: they fail, their places are free, they say what is lost;
+// TestAServerThatIsGoneTakesItsTenants: they fail, their places are free, they record the loss;
 // then they come back as they were.
 func TestAServerThatIsGoneTakesItsTenants(t *testing.T) {
 	t.Parallel()
@@ -43,7 +43,7 @@ func TestAServerThatIsGoneTakesItsTenants(t *testing.T) {
 	marked, err := s.MarkMissing(ctx, "n-0", "8")
 	require.NoError(t, err)
 	require.False(t, marked, "another machine")
-	require.Equal(t, 0, count(t, s, "tenants WHERE state = 'failed'"), "and nobody is lost with that")
+	require.Equal(t, 0, count(t, s, "tenants WHERE state = 'failed'"), "and no tenant is lost with that")
 	marked, err = s.MarkMissing(ctx, "n-0", "7")
 	require.NoError(t, err)
 	require.True(t, marked)
@@ -61,7 +61,7 @@ func TestAServerThatIsGoneTakesItsTenants(t *testing.T) {
 	require.Nil(t, lost.Allocation)
 	require.Contains(t, run("t-3").StatusMessage, "and there is no backup")
 	require.Equal(t, tenant.Terminated, run("t-6").State)
-	require.Nil(t, run("t-6").Allocation, "its place is free, too")
+	require.Nil(t, run("t-6").Allocation, "its place is also free")
 	require.Equal(t, tenant.Active, run("t-1").State)
 	require.Equal(t, 0, count(t, s, "servers WHERE server_id = 'n-0' AND tenant_count <> 0"))
 	require.Equal(t, 2, count(t, s, "org_events WHERE type = 'tenant.server_lost'"))
@@ -131,13 +131,13 @@ func TestAServerThatIsGoneTakesItsTenants(t *testing.T) {
 
 	exec(t, s, `UPDATE backups SET tenant_id = 't-3' WHERE backup_id = 'bak-old'`)
 	comesBack("t-3", tenant.Suspended)
-	require.Equal(t, tenant.State(""), run("t-3").ConvergedState, "its new site is to be taken offline")
+	require.Equal(t, tenant.State(""), run("t-3").ConvergedState, "its new site must be taken offline")
 	n, err = s.CountLost(ctx)
 	require.NoError(t, err)
 	require.Zero(t, n)
 }
 
-// TestALostTenantIsNotMadeActiveWithoutItsData: whatever a run does.
+// TestALostTenantIsNotMadeActiveWithoutItsData: whatever its run does.
 func TestALostTenantIsNotMadeActiveWithoutItsData(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 1), context.Background()

@@ -34,9 +34,9 @@ func requireKept(t *testing.T, s *Store, id prego.ServerID, has string) {
 	require.Equal(t, events, count(t, s, `server_events`))
 }
 
-// TestARetryKeepsWhatIsOnTheServer: while anything is on a failed server that would be lost with its machine, a retry is
+// TestRetryKeepsServerContent: while anything is on a failed server that would be lost with its machine, a retry is
 // refused. An empty one is provisioned again.
-func TestARetryKeepsWhatIsOnTheServer(t *testing.T) {
+func TestRetryKeepsServerContent(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := groupBundle(t)
@@ -110,7 +110,7 @@ func TestARetryKeepsBothEndsOfAMove(t *testing.T) {
 	}
 }
 
-// TestARetryOfAnImportKeepsTheMachine and what is on it: it is taken over again, so nothing refuses it.
+// TestARetryOfAnImportKeepsTheMachine and its content: it is taken over again, so nothing refuses it.
 func TestARetryOfAnImportKeepsTheMachine(t *testing.T) {
 	t.Parallel()
 	b := moveSetup(t)
@@ -124,7 +124,7 @@ func TestARetryOfAnImportKeepsTheMachine(t *testing.T) {
 	require.Equal(t, 1, count(t, b.s, `site_pool WHERE state = 'available'`))
 }
 
-// TestNoSiteOfAPoolOutlivesItsMachine: those that were on a machine that is replaced, or had their database there, are given to no tenant.
+// TestNoSiteOfAPoolOutlivesItsMachine: sites on a replaced machine, or with their database there, are given to no tenant.
 func TestNoSiteOfAPoolOutlivesItsMachine(t *testing.T) {
 	t.Parallel()
 	for id, gone := range map[prego.ServerID]map[string]string{

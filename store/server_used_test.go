@@ -22,7 +22,7 @@ func does(t *testing.T, sql ...string) func(tx pgx.Tx) {
 }
 
 // TestAServerIsNotRemovedUnderAPlacement: a tenant that is just placed on its shard or its pool, and an instance, are
-// seen by whoever waited for them.
+// seen by a transaction that waited for them.
 func TestAServerIsNotRemovedUnderAPlacement(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -94,7 +94,8 @@ func TestAMoveLooksAgainAtItsServers(t *testing.T) {
 	require.True(t, ok)
 }
 
-// TestAServerIsNotOpenedDuringMaintenance: what leaves it would come back. Who opens it waits for whoever empties it.
+// TestAServerIsNotOpenedDuringMaintenance: its instances would come back. Opening waits for the transaction that
+// empties it.
 func TestAServerIsNotOpenedDuringMaintenance(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -112,8 +113,8 @@ func TestAServerIsNotOpenedDuringMaintenance(t *testing.T) {
 	require.NotNil(t, srv.CordonedAt)
 }
 
-// TestAMoveThatSwitches while its old or its new server is lost is seen: the tenant lives where it is, or again where it was. What is
-// accepted for its site meanwhile names the server that the site is on.
+// TestAMoveThatSwitches while its old or its new server is lost is seen: the tenant lives where it is, or again where
+// it was. Work accepted for its site meanwhile names the server that the site is on.
 func TestAMoveThatSwitches(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -159,7 +160,7 @@ func TestAMoveThatSwitches(t *testing.T) {
 	})
 }
 
-// TestARestoreAndAFreezeExclude each other: whoever comes second sees the first, and waits for it.
+// TestARestoreAndAFreezeExclude each other: the second one sees the first, and waits for it.
 func TestARestoreAndAFreezeExclude(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -21,9 +21,9 @@ func sharedServer(t testing.TB, s *Store, id prego.ServerID, role prego.Role) {
 	exec(t, s, `UPDATE servers SET status = 'active', agent_status = 'connected' WHERE server_id = $1`, id)
 }
 
-// TestSitesThatNobodyCanTakeCountForNothing: a site is bound to its shard, and goes
-// with it when that is full or somebody's own.
-func TestSitesThatNobodyCanTakeCountForNothing(t *testing.T) {
+// TestUnclaimableSitesDoNotCount: a site is bound to its shard, and goes
+// with it when that is full or dedicated to a tenant.
+func TestUnclaimableSitesDoNotCount(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for name, change := range map[string]string{
@@ -82,9 +82,9 @@ func TestAFailedSiteIsNotForgotten(t *testing.T) {
 	require.Empty(t, left())
 }
 
-// TestTwoRefillsAtOnceMakeOnePool repeats a step whose first attempt is still under
+// TestConcurrentRefillsCreateOnePool repeats a step whose first attempt is still under
 // way.
-func TestTwoRefillsAtOnceMakeOnePool(t *testing.T) {
+func TestConcurrentRefillsCreateOnePool(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)

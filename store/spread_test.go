@@ -27,7 +27,7 @@ func walkList[T any](t *testing.T, s *Store, l listing[T], q prego.ListQuery) (o
 	}
 }
 
-// sameSpread compares a list with the one that is read without ranges of an index.
+// sameSpread compares a list with the same list read without ranges of an index.
 func sameSpread[T any](t *testing.T, s *Store, l listing[T], q prego.ListQuery) int {
 	t.Helper()
 	plain := l
@@ -43,7 +43,7 @@ func TestAListIsTheSameFromRangesOfAnIndex(t *testing.T) {
 	s := tenantStore(t)
 	pgtest.FillLarge(t, s.pool.Config().ConnString(), 30)
 	r := rand.New(rand.NewPCG(1, 2))
-	// What is not there and what has ended is asked for, too.
+	// Missing and ended values are also requested.
 	exec(t, s, `UPDATE tenants SET state = (ARRAY['provisioning', 'active', 'terminated', 'data_purged', 'failed'])[1 + substr(tenant_id, 3)::int % 5], plan = (ARRAY['trial', 'starter', 'enterprise'])[1 + substr(tenant_id, 3)::int % 3]`)
 	exec(t, s, `UPDATE servers SET status = (ARRAY['active', 'terminated', 'failed'])[1 + substr(server_id, 3)::int % 3], fleet_id = CASE WHEN substr(server_id, 3)::int % 2 = 0 THEN 'nodes-7' END`)
 	met := 0
@@ -58,7 +58,7 @@ func TestAListIsTheSameFromRangesOfAnIndex(t *testing.T) {
 		for _, name := range names[:min(deep.Times(40), len(names))] {
 			q := queries[name]
 			if states, ok := q.Filters["state"]; ok {
-				q.Filters["state"] = append(slices.Clone(states), "provisioning", states[0]) // several, one of them twice
+				q.Filters["state"] = append(slices.Clone(states), "provisioning", states[0]) // several, one twice
 			}
 			if l.what == tenants.what {
 				met += sameSpread(t, s, tenants, q)

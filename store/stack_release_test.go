@@ -33,7 +33,7 @@ func releaseSetup(t *testing.T, servers int) *Store {
 }
 
 // TestAReleaseGoesByRings: rings come after each other and soak, a server that goes back stops it, it is tried again,
-// who comes late gets it, and new servers run it once it is done.
+// a late server gets it, and new servers run it once it is done.
 func TestAReleaseGoesByRings(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -155,8 +155,8 @@ func TestAReleaseKeepsItsBudget(t *testing.T) {
 	require.True(t, p.fits(of("a", "a", "a", "a"), 2, map[prego.OrgID]int{"b": 2}), "an org whose sites are all on one server")
 }
 
-// TestSitesAreClosedForARelease: servers begin within the budget of their tenants' org, once nobody else is changing
-// a site; then edges are told, and nobody else changes the sites until they are open again.
+// TestSitesAreClosedForARelease: servers begin within the budget of their tenants' org, once no other work is changing
+// a site; then edges are notified, and no other work changes the sites until they are open again.
 func TestSitesAreClosedForARelease(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 9), context.Background()
@@ -169,7 +169,7 @@ func TestSitesAreClosedForARelease(t *testing.T) {
 	require.NoError(t, err)
 	st, err := s.StepStackRelease(ctx, "r1", releaseLimits)
 	require.NoError(t, err)
-	require.Equal(t, []prego.ServerID{"n-0"}, st.Updating, "of the org only 3 sites at once")
+	require.Equal(t, []prego.ServerID{"n-0"}, st.Updating, "of the org only 3 sites concurrently")
 
 	exec(t, s, `UPDATE tenants SET converged_state = 'suspended' WHERE tenant_id = 't-3'`)
 	run, err := s.BeginBenchUpdate(ctx, "r1", "n-0")
@@ -202,7 +202,7 @@ func TestSitesAreClosedForARelease(t *testing.T) {
 	closed(true)
 	told, err := s.EdgeChanges(ctx, start.Since)
 	require.NoError(t, err)
-	require.Contains(t, told.TenantIDs, prego.TenantID("t-3"), "edges are told")
+	require.Contains(t, told.TenantIDs, prego.TenantID("t-3"), "edges are notified")
 	require.NoError(t, s.OpenBenchSites(ctx, "r1", "n-0"))
 	closed(false)
 }
@@ -294,7 +294,7 @@ func TestLostServerReleasesItsTenants(t *testing.T) {
 	require.NoError(t, s.EndBench(ctx, "r1", "n-1", server.BenchDone, "", ""))
 	require.Equal(t, []prego.ServerID{"n-2"}, step().Updating)
 	// The last ring loses its only server: resumed, the release ends with what the ring before has shown.
-	_, err = s.LoseServer(ctx, "n-2", "its disk died, too", "ann")
+	_, err = s.LoseServer(ctx, "n-2", "its disk also died", "ann")
 	require.NoError(t, err)
 	require.Equal(t, server.ReleaseStopped, step().Status)
 	_, err = s.ResumeStackRelease(ctx, "r1", "ann")
@@ -302,8 +302,8 @@ func TestLostServerReleasesItsTenants(t *testing.T) {
 	require.Equal(t, server.ReleaseDone, step().Status)
 }
 
-// TestReleaseOfLostServersIsNotDone: with no server left that has it, a release does not become what new servers run. One
-// whose way back failed and that is lost keeps no release from being cancelled; one that is only silent does.
+// TestReleaseOfLostServersIsNotDone: with no server left that has it, a release does not become what new servers run. A
+// lost server whose way back failed keeps no release from being cancelled; a silent server does.
 func TestReleaseOfLostServersIsNotDone(t *testing.T) {
 	t.Parallel()
 	s, ctx := releaseSetup(t, 1), context.Background()

@@ -11,7 +11,7 @@ import (
 )
 
 // TestAStateThatComesBackIsPutIntoEffectAgain suspends a tenant and resumes it while
-// the suspension is still being put into effect: its site may be offline by now.
+// the suspension is still being put into effect: its site may already be offline.
 func TestAStateThatComesBackIsPutIntoEffectAgain(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -33,8 +33,8 @@ func TestAStateThatComesBackIsPutIntoEffectAgain(t *testing.T) {
 			back, err := s.ChangeTenant(ctx, "t-1", actions[1], lasting, "someone", "")
 			require.NoError(t, err)
 			require.Equal(t, tenant.Active, back.State)
-			require.NotEqual(t, back.State, back.ConvergedState, "somebody has to look after its site")
-			require.NoError(t, s.TenantConverged(ctx, "t-1", away.State)) // comes late, and is nobody's
+			require.NotEqual(t, back.State, back.ConvergedState, "a run has to look after its site")
+			require.NoError(t, s.TenantConverged(ctx, "t-1", away.State)) // comes late, without a change to confirm
 			require.NoError(t, s.TenantConverged(ctx, "t-1", tenant.Active))
 			now, err := s.GetTenant(ctx, "t-1")
 			require.NoError(t, err)

@@ -13,7 +13,7 @@ import (
 )
 
 // What a request must agree with: its org and that one's parent, the country's
-// zone, and the clouds of the region, also those of them that the zone allows; and what it
+// zone, and the clouds of the region, as far as the zone allows them; and what it
 // takes.
 const sqlTenantFacts = `
 SELECT EXISTS (SELECT FROM orgs WHERE org_id = $3) AS org,
@@ -25,7 +25,7 @@ SELECT EXISTS (SELECT FROM orgs WHERE org_id = $3) AS org,
     EXISTS (SELECT FROM infra_providers i WHERE i.enabled AND $6 = ANY (i.regions) AND residency_allows($5, $6, i.id)) AS served_in_zone,
     size.* FROM (` + sqlTenantSize + `) size`
 
-// As the view counted_tenants counts (TestATenantTakesWhatItCountsAs).
+// As the view counted_tenants counts (TestTakenQuotaMatchesCountedQuota).
 const sqlTenantSize = `
 SELECT z.memory_bytes + w.overhead_bytes_per_instance AS memory, z.cpu_request AS cpu, GREATEST(z.storage_bytes, $2::bigint * 1000000000) AS storage
 FROM tenant_sizes z, workload_settings w WHERE z.plan = $1`
@@ -47,7 +47,7 @@ func (z tenantSize) deltas() []quota.Delta {
 	}
 }
 
-// checkTenantFacts refuses what the request alone could not say, fills in the parent
+// checkTenantFacts refuses what validation of the request alone could not, fills in the parent
 // that the org has, and returns what the tenant takes.
 func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *tenant.CreateRequest) (tenantSize, error) {
 	type facts struct {
@@ -86,8 +86,8 @@ func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *tenant.CreateRequest) (
 }
 
 // CreateTenant accepts a request that is validated: the row, its key and its first
-// event, in one transaction, in which the org's quota is taken. The same request again with the same key is met by
-// the tenant that is there, whatever became of it; another one with that key is
+// event, in one transaction that also takes the org's quota. Repeating the request with the same key returns
+// its tenant, in any state; another request with that key is
 // CodeIdempotencyConflict.
 func (s *Store) CreateTenant(ctx context.Context, r tenant.CreateRequest, tenantID prego.TenantID, mode tenant.PlacementMode, idempotencyKey, by string) (t tenant.Tenant, created bool, err error) {
 	hash := r.Hash() // of the request as it was sent, before the org's parent is filled in

@@ -10,12 +10,12 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// TestAPlaceIsGivenBackWhole: server, shard and pool count one tenant less, once, and the timeline says so.
+// TestAPlaceIsGivenBackWhole: server, shard and pool count one tenant less, once, and the timeline records it.
 func TestAPlaceIsGivenBackWhole(t *testing.T) {
 	t.Parallel()
 	s := backupTenants(t, 7) // t-0, t-3 and t-6 on n-0
 	counted(t, s)
-	require.Equal(t, 1, count(t, s, `org_events WHERE type = 'tenant.create' AND subject = 't-0'`), "the org was told of it")
+	require.Equal(t, 1, count(t, s, `org_events WHERE type = 'tenant.create' AND subject = 't-0'`), "the org was notified")
 	for range 2 {
 		require.NoError(t, s.FreePlace(t.Context(), "t-0", "failed_site", "", tenant.SiteDropped, false))
 		require.Equal(t, 0, count(t, s, `tenant_allocations WHERE tenant_id = 't-0' AND released_at IS NULL`))
@@ -27,8 +27,8 @@ func TestAPlaceIsGivenBackWhole(t *testing.T) {
 	require.Equal(t, 2, count(t, s, `tenant_allocations WHERE app_server_id = 'n-0' AND released_at IS NULL`), "the others stay")
 }
 
-// TestNobodysTimeIsCutShort: a state ends when its time is over, and not a minute before.
-func TestNobodysTimeIsCutShort(t *testing.T) {
+// TestDeadlinesAreNotCutShort: a state ends when its time is over, and not a minute before.
+func TestDeadlinesAreNotCutShort(t *testing.T) {
 	t.Parallel()
 	s := backupTenants(t, 1)
 	periods := tenant.LifecyclePeriods{Grace: time.Hour, Retention: time.Hour}
@@ -51,7 +51,7 @@ func TestNobodysTimeIsCutShort(t *testing.T) {
 	require.Equal(t, 1, count(t, s, `tenants WHERE state = 'terminated' AND deadline_at > now() + interval '59 minutes'`))
 }
 
-// TestARetriedTenantKeepsItsPlace: whoever found it as a leftover looks again before the place is freed.
+// TestARetriedTenantKeepsItsPlace: a sweep that found it as a leftover looks again before the place is freed.
 func TestARetriedTenantKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 2), t.Context()

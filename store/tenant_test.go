@@ -39,7 +39,7 @@ func count(t testing.TB, s *Store, from string) (n int) {
 	return n
 }
 
-func TestCreateTenantWithOneKeyAtOnceMakesOne(t *testing.T) {
+func TestConcurrentCreatesWithOneKeyCreateOneTenant(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for name, slug := range map[string]func(i int) string{
@@ -93,7 +93,7 @@ func TestCreateTenantWithOneKeyAtOnceMakesOne(t *testing.T) {
 	}
 }
 
-func TestOneSlugAtOnceIsTakenOnce(t *testing.T) {
+func TestConcurrentSlugIsTakenOnce(t *testing.T) {
 	t.Parallel()
 	s := tenantStore(t)
 	var wg sync.WaitGroup
@@ -157,9 +157,9 @@ func TestChangeTenant(t *testing.T) {
 		{"a failed one is tried again", "t-paid", tenant.Failed, tenant.ActionRetry, "", tenant.Provisioning, 0, "", ""},
 		{"a trial that never began", "t-try", tenant.Trial, tenant.ActionCancel, "", tenant.Terminated, 30 * day, prego.ReasonCancelled, ""},
 		{"a trial runs out", "t-try", tenant.Active, tenant.ActionCancel, string(prego.ReasonTrialExpired), tenant.GracePeriod, 7 * day, prego.ReasonTrialExpired, ""},
-		{"a trial begins anew", "t-try", tenant.GracePeriod, tenant.ActionReactivate, "", tenant.Active, 14 * day, "", ""},
+		{"a trial starts again", "t-try", tenant.GracePeriod, tenant.ActionReactivate, "", tenant.Active, 14 * day, "", ""},
 		{"a trial pauses", "t-try", tenant.Active, tenant.ActionSuspend, "", tenant.Suspended, 3 * day, "", ""},
-		{"a trial goes on", "t-try", tenant.Suspended, tenant.ActionResume, "", tenant.Active, 3 * day, "", ""},
+		{"a trial continues", "t-try", tenant.Suspended, tenant.ActionResume, "", tenant.Active, 3 * day, "", ""},
 	} {
 		exec(t, s, `UPDATE tenants SET state = $2, status_reason = 'old', status_message = 'old', deadline_at = now() + interval '3 days',
     waiting_since = now(), waiting_roles = '{app}', generation = 1 WHERE tenant_id = $1`, tc.id, tc.from)
@@ -182,15 +182,15 @@ func TestChangeTenant(t *testing.T) {
 		last.EventID, last.At = 0, time.Time{}
 		require.Equal(t, tenant.Event{TenantID: prego.TenantID(tc.id), FromState: tc.from, ToState: tc.to, Step: tenant.StepChanged, Actor: "op", Reason: tc.reason, Message: string(tc.action)}, last)
 	}
-	_, err = s.ChangeTenant(ctx, "t-nobody", tenant.ActionSuspend, lasting, "op", "")
+	_, err = s.ChangeTenant(ctx, "t-unknown", tenant.ActionSuspend, lasting, "op", "")
 	require.Equal(t, prego.CodeTenantNotFound, prego.CodeOf(err))
 	exec(t, s, `UPDATE tenants SET state = 'suspended'`)
 	_, err = s.ChangeTenant(ctx, "t-paid", tenant.ActionSuspend, lasting, "op", "")
-	require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(err), "what is done is not done again")
+	require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(err), "a change is not repeated")
 	require.True(t, strings.Contains(err.Error(), "suspended"))
 }
 
-func TestCancellingWhatIsBeingProvisioned(t *testing.T) {
+func TestCancellingProvisioningTenant(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
@@ -239,7 +239,7 @@ func TestConcurrentChangesHappenOnceEach(t *testing.T) {
 	require.NoError(t, err)
 	at := tenant.Active
 	for _, e := range events[1:] {
-		require.Equal(t, at, e.FromState, "each change is of the state that the one before led to")
+		require.Equal(t, at, e.FromState, "each change is of the state that the previous one led to")
 		at = e.ToState
 	}
 	now, err := s.GetTenant(ctx, "t-1")
@@ -247,7 +247,7 @@ func TestConcurrentChangesHappenOnceEach(t *testing.T) {
 	require.Equal(t, at, now.State)
 }
 
-func TestOrgsCannotCloseACircleAtOnce(t *testing.T) {
+func TestConcurrentParentChangesFormNoCycle(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)
@@ -273,7 +273,7 @@ func TestOrgsCannotCloseACircleAtOnce(t *testing.T) {
 	}
 }
 
-func TestAnOrgKeepsWhatAChangeLeavesOut(t *testing.T) {
+func TestOrgKeepsOmittedFields(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := tenantStore(t)

@@ -10,7 +10,7 @@ import (
 
 const sqlTimedChange = `SELECT state FROM tenants WHERE tenant_id = $1 AND deadline_at <= now()`
 
-// ExpireTenant does what the timer of a tenant's state says, if it ran out.
+// ExpireTenant does what the timer of a tenant's state requires, if it ran out.
 func (s *Store) ExpireTenant(ctx context.Context, id prego.TenantID, p tenant.LifecyclePeriods) (changed bool, err error) {
 	state, err := value[tenant.State](ctx, s.pool, sqlTimedChange, id)
 	if isNoRows(err) {

@@ -81,7 +81,7 @@ func TestAVolumeIsBackedUpWhereItIs(t *testing.T) {
 	_, err = s.RequestVolumeBackup(ctx, askedOf("bak-3", "vol-0", tenant.BackupFinal))
 	require.NoError(t, err, "the last one is made all the same")
 
-	// What is held or restored is not deleted; a volume that goes leaves its newest.
+	// Held or restored backups are not deleted; a volume that goes leaves its newest.
 	_, err = s.HoldVolumeBackup(ctx, "vol-1", "bak-1", "case", "ann")
 	require.NoError(t, err)
 	_, err = s.DeleteVolumeBackup(ctx, "vol-1", "bak-1", "ann")
@@ -140,7 +140,7 @@ func TestWhenAVolumeIsBackedUp(t *testing.T) {
 	queued := 0
 	var mu sync.Mutex
 	var work sync.WaitGroup
-	for i := range 2 { // by two workers at once
+	for i := range 2 { // by two concurrent workers
 		for _, d := range due {
 			work.Go(func() {
 				ok, err := s.TakeDueVolumeBackup(ctx, d, prego.BackupID(fmt.Sprintf("bak-%d-%s", i, d.VolumeID)), "schedule")
@@ -176,7 +176,7 @@ func TestWhenAVolumeIsBackedUp(t *testing.T) {
 	require.Empty(t, late)
 }
 
-// TestALentVolumeHasOneUser: of a group, a backup and a restore one has it, whoever comes first.
+// TestALentVolumeHasOneUser: only one of a group, a backup and a restore has it, the first to come.
 func TestALentVolumeHasOneUser(t *testing.T) {
 	t.Parallel()
 	s, ctx := volumesOf(t), context.Background()
@@ -204,7 +204,7 @@ func TestALentVolumeHasOneUser(t *testing.T) {
 	require.NoError(t, s.ReturnVolume(ctx, "vol-0", "bak-0"))
 	require.NoError(t, s.AttachedTo(ctx, "vat-0", "n-1"))
 
-	// Both at once, many times: never both.
+	// Both concurrently, many times: never both.
 	for i := range 20 {
 		require.NoError(t, s.AttachedTo(ctx, "vat-0", ""))
 		require.NoError(t, s.ReturnVolume(ctx, "vol-0", "bak-0"))
@@ -270,8 +270,8 @@ func TestARestoreNeedsAVolumeAtRest(t *testing.T) {
 	require.False(t, wants, "no group ever had it")
 }
 
-// TestAVolumesBackupsAreHeldTogether: those that there are and those to come, by retention, on request and
-// after the volume's end, until they are released; also those of a volume that is deleted already.
+// TestAVolumesBackupsAreHeldTogether: existing and later backups, by retention, on request and
+// after the volume's end, until they are released; also for a volume that is deleted already.
 func TestAVolumesBackupsAreHeldTogether(t *testing.T) {
 	t.Parallel()
 	s, ctx := volumesOf(t), context.Background()
@@ -329,7 +329,7 @@ func TestAVolumesBackupsAreHeldTogether(t *testing.T) {
 	require.ElementsMatch(t, []prego.BackupID{"bak-vol-0", "bak-later"}, left())
 }
 
-// TestALoanTakesASlot: the provider attaches 16 volumes to a server. Those that are lent to it for a
+// TestALoanTakesASlot: the provider attaches 16 volumes to a server. Volumes lent to it for a
 // backup or a restore count when an instance is placed, when it is allocated, and when another is lent.
 func TestALoanTakesASlot(t *testing.T) {
 	t.Parallel()
@@ -365,7 +365,7 @@ func TestALoanTakesASlot(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, prego.ServerID("n-1"), at, "another one has room")
 
-	// Two want the last slot at once, many times: one gets it.
+	// Two concurrently want the last slot, many times: one gets it.
 	for i := 17; i <= 30; i++ {
 		_, err := lend(fmt.Sprintf("vol-l%d", i), "n-1")
 		require.NoError(t, err)
@@ -449,8 +449,8 @@ func TestAnInstanceFindsNoSlotThatIsLent(t *testing.T) {
 	require.Empty(t, decide(one, 1).Code, "its own volume is not counted twice")
 }
 
-// TestALastBackupThatFailsIsTriedLaterEachTime: the volume says why, how often and when next, its org hears
-// of it once, and who gives a reason gets rid of it at once.
+// TestALastBackupThatFailsIsTriedLaterEachTime: the volume records why, how often and when next, its org is notified
+// once, and with a given reason the volume goes immediately.
 func TestALastBackupThatFailsIsTriedLaterEachTime(t *testing.T) {
 	t.Parallel()
 	s, ctx := volumesOf(t), context.Background()
@@ -483,8 +483,8 @@ func TestALastBackupThatFailsIsTriedLaterEachTime(t *testing.T) {
 	require.NoError(t, err, "it is gone")
 }
 
-// TestAVolumesRowSaysWhenItChanged: whoever changes it; what changes nothing leaves it.
-func TestAVolumesRowSaysWhenItChanged(t *testing.T) {
+// TestVolumeRowRecordsItsChangeTime: whatever changes it; without a change it stays.
+func TestVolumeRowRecordsItsChangeTime(t *testing.T) {
 	t.Parallel()
 	s, ctx := volumesOf(t), context.Background()
 	changes := func(what string, want bool, f func() error) {
@@ -540,7 +540,7 @@ func TestAVolumesRowSaysWhenItChanged(t *testing.T) {
 	changes("that it is made", true, func() error { return s.VolumeMade(ctx, fresh, "777") })
 }
 
-// TestAVolumeIsNotLentToATenantsServer: one that became a tenant's alone while the volume waited for it gets none.
+// TestAVolumeIsNotLentToATenantsServer: a server dedicated to a tenant while the volume waited for it gets none.
 func TestAVolumeIsNotLentToATenantsServer(t *testing.T) {
 	t.Parallel()
 	s, ctx := volumesOf(t), context.Background()
