@@ -18,14 +18,14 @@ import (
 )
 
 // listing describes how things of one kind are listed in pages. Paging by a column that
-// never changes returns everything that existed at the start exactly once, regardless of what is
+// never changes returns everything that existed at the start exactly once, regardless of objects
 // created in the meantime.
 type listing[T any] struct {
 	what   string   // for errors
 	from   string   // SELECT … FROM …
 	always string   // a condition, "" for none
 	live   string   // the condition that leaves out ended objects, "" where nothing stays
-	state  string   // the filter that asks for states by name, including ended states
+	state  string   // the filter for states by name, including ended states
 	states []string // the states that live lets through, if state is a dimension
 	// filters are columns by field; a text with $? is a condition on the list of values,
 	// a text with $each is a condition on each of them, and one must hold.
@@ -130,7 +130,7 @@ func without(values []string, these ...string) []string {
 // maxRanges bounds how many ranges of an index one page is read from.
 const maxRanges = 4000
 
-// ranges are the dimensions of a query with the values that are asked for, nil if the
+// ranges are the dimensions of a query with the requested values, nil if the
 // query is not to be spread: an index has just what a query for all that is live lists, in
 // its order.
 func (l listing[T]) ranges(q prego.ListQuery) (out []dimension) {

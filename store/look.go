@@ -40,7 +40,7 @@ UPDATE looks SET leased_until = now(), pause_seconds = $3, took_seconds = EXTRAC
     looked_at = CASE WHEN $5 = '' THEN now() ELSE looked_at END, found_at = CASE WHEN $4 THEN now() ELSE found_at END
 WHERE look = $1 AND holder = $2`
 
-// EndLook records what a look came to: whether it found something to do, why it failed, and
+// EndLook records the result of a look: whether it found work, why it failed, and
 // the least time until the next one begins after this one began.
 func (s *Store) EndLook(ctx context.Context, look, holder string, r ops.LookResult, why error) error {
 	message := ""

@@ -106,7 +106,7 @@ FROM server_maintenances d JOIN servers s ON s.server_id = d.server_id WHERE d.s
 
 const sqlHasReplacement = `UPDATE server_maintenances SET replacement_id = $2, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL`
 
-// MakeReplacement asks for the server that takes a server's place: of its role, fleet, tags,
+// MakeReplacement requests the server that takes a server's place: of its role, fleet, tags,
 // location and network. Repeated, it returns its row; nil if no maintenance waits for one any more.
 func (s *Store) MakeReplacement(ctx context.Context, id prego.ServerID) (made *server.Server, err error) {
 	err = s.inTx(ctx, "replace "+string(id), func(tx pgx.Tx) error {

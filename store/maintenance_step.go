@@ -84,7 +84,7 @@ SELECT g.status_reason AS reason, g.group_id || ': ' || g.status_message AS mess
 WHERE g.status = 'unschedulable' AND g.wanted > 0 AND EXISTS (SELECT FROM instances i WHERE i.group_id = g.group_id AND i.server_id = $1 AND i.leaving AND i.state <> 'stopped')
 ORDER BY g.group_id LIMIT 1`
 
-// maintenanceRow is a maintenance with what its next step depends on.
+// maintenanceRow is a maintenance with the input of its next step.
 type maintenanceRow struct {
 	server.Maintenance
 	Role         prego.Role
@@ -232,7 +232,7 @@ func (d *maintenanceStep) move(ctx context.Context, limits server.MaintenanceLim
 		return err
 	}
 	// Nothing can be stopped on a host that is silent or without dockerd: a reboot that waited for that
-	// would never come, though it is what helps.
+	// would never come, though it is the remedy.
 	helpless := d.Kind == server.MaintenanceReboot && (!d.Connected || d.DockerState == "stopped")
 	if d.left = len(list); d.stay == 0 && (d.left == 0 || helpless) {
 		return d.empty(ctx)

@@ -68,7 +68,7 @@ func (at movable) parts(a tenant.MoveAsked) (app, shard, pool bool) {
 	return a.To != "" || a.Shard == "" && a.Pool == "", a.Shard != "", a.Pool != ""
 }
 
-// named is a target that is asked for by name, or "".
+// named is a target that is requested by name, or "".
 func named[T ~string](target T) T {
 	if target == tenant.AnyTarget {
 		return ""

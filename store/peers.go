@@ -22,7 +22,7 @@ INSERT INTO server_peers (server_id) SELECT server_id FROM servers WHERE server_
 	sqlLockPeers   = `SELECT server_id FROM server_peers WHERE server_id = ANY ($1) ORDER BY server_id FOR UPDATE`
 )
 
-// What the rules of some servers are made of.
+// The input of the rules of some servers.
 const sqlPeersInput = `
 SELECT jsonb_build_object('server_id', s.server_id, 'role', s.role, 'address', COALESCE(host(s.private_address), ''), 'network', COALESCE(s.network_id, '')) AS server,
     CASE s.role
@@ -259,7 +259,7 @@ func (s *Store) PeersBehind(ctx context.Context, limit int) ([]server.PeersState
 	return collect[server.PeersState](ctx, s, "peers behind", sqlPeersBehind, limit)
 }
 
-// A host that is not connected gets its document when it returns: it is not waited for.
+// A host that is not connected gets its document when it returns: no caller waits for it.
 const sqlPeersBehindEgress = `
 SELECT EXISTS (SELECT FROM server_peers p JOIN servers s ON s.server_id = p.server_id
     WHERE p.applied_epoch < $1 AND s.status IN ('active', 'draining', 'failed', 'provisioning') AND s.agent_status IN ('connected', 'degraded'))`

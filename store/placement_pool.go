@@ -13,7 +13,7 @@ import (
 const poolColumns = `p.pool_id, p.name, jsonb_build_object('require', p.require_tags, 'disallow', p.disallow_tags) AS "constraint", p.is_default AS "default", (SELECT count(*) FROM org_placement_pools o WHERE o.pool_id = p.pool_id) AS orgs,
     p.created_by, p.created_at, p.updated_by, p.updated_at`
 
-// poolID is what a pool is found by: case does not matter in its name.
+// poolID is the key of a pool: case does not matter in its name.
 func poolID(name string) string { return strings.ToLower(name) }
 
 func noSuchPool(name string) error {
@@ -92,7 +92,7 @@ UPDATE placement_pools p SET is_default = $2, updated_by = CASE WHEN is_default 
     updated_at = CASE WHEN is_default = $2 THEN updated_at ELSE now() END
 WHERE pool_id = $1 RETURNING ` + poolColumns
 
-// SetDefaultPool makes a pool the default one, instead of the present one, or no
+// SetDefaultPool makes a pool the default one, in place of the present one, or no
 // longer the default.
 func (s *Store) SetDefaultPool(ctx context.Context, name string, on bool, by string) (p prego.PlacementPool, err error) {
 	err = s.inTx(ctx, "default placement pool", func(tx pgx.Tx) error {
@@ -110,7 +110,7 @@ func (s *Store) SetDefaultPool(ctx context.Context, name string, on bool, by str
 	return p, err
 }
 
-// An association holds the pool's key while it is made.
+// An association holds the pool's key while it is created.
 const sqlLockPool = `SELECT ` + poolColumns + ` FROM placement_pools p WHERE p.pool_id = $1 FOR UPDATE`
 
 const sqlPoolOrgs = `SELECT org_id FROM org_placement_pools WHERE pool_id = $1 ORDER BY org_id LIMIT $2`

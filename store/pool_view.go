@@ -97,7 +97,7 @@ const sqlScalingEvents = `
 SELECT event_id, region, role, trigger, waiting, requested, made, server_ids, workflow_id, message, created_at, finished_at
 FROM scaling_events`
 
-// ListScalingEvents is a page of what made the fleet grow.
+// ListScalingEvents is a page of the events that made the fleet grow.
 func (s *Store) ListScalingEvents(ctx context.Context, q prego.ListQuery) (page []tenant.ScalingEvent, next string, err error) {
 	return scalingEvents.page(ctx, s, q)
 }

@@ -38,7 +38,7 @@ const sqlInitBudget = `
 INSERT INTO provider_budgets (project, capacity, refill_per_s, tokens) VALUES ($1, $2, $3, $2)
 ON CONFLICT (project) DO NOTHING`
 
-// NewBudget makes the bucket unless it is there; capacity in requests.
+// NewBudget creates the bucket unless it is there; capacity in requests.
 func NewBudget(ctx context.Context, pool *pgxpool.Pool, project string, capacity, refillPerSecond float64) (*Budget, error) {
 	if _, err := pool.Exec(ctx, sqlInitBudget, project, capacity, refillPerSecond); err != nil {
 		return nil, fmt.Errorf("request budget: %w", err)

@@ -154,7 +154,7 @@ WITH recorded AS (
 )
 SELECT EXISTS (SELECT FROM recorded)`
 
-// RecordCreated writes what the provider made for an attempt, in one statement. When the
+// RecordCreated writes the server that the provider created for an attempt, in one statement. When the
 // row has moved on meanwhile the resources are recorded all the same, since they exist
 // and are billed, and ErrSuperseded is returned.
 func (s *Store) RecordCreated(ctx context.Context, serverID prego.ServerID, generation int, h server.Handle, provider prego.InfraProviderID) error {

@@ -26,7 +26,7 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone`
 
-// onlyInFeed are events that are no line of a timeline, nor of what an org is shown.
+// onlyInFeed are events that appear neither in a timeline nor in an org's events.
 const onlyInFeed = `payload IS NULL AND kind NOT IN ('server', 'tenant')`
 
 // The oldest that only the feed has, by its order. A transaction that is not over may yet write something before

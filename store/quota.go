@@ -12,7 +12,7 @@ import (
 
 const sqlTakeQuota = `SELECT dimension, limit_value AS "limit", current_usage, requested_delta FROM take_quota($1, $2, $3, $4, $5)`
 
-// takeQuota lets a transaction take what it is about to take of an org's quota, or
+// takeQuota takes an org's quota for what a transaction is about to create, or
 // refuses it as a *org.QuotaExceeded: the first in the order given. From here to the
 // end of the transaction no other transaction changes what the org uses. It is one statement.
 func (s *Store) takeQuota(ctx context.Context, tx pgx.Tx, org prego.OrgID, deltas ...quota.Delta) error {
@@ -20,7 +20,7 @@ func (s *Store) takeQuota(ctx context.Context, tx pgx.Tx, org prego.OrgID, delta
 }
 
 // takePromised is takeQuota for an allocation that the org was promised already: the
-// promises don't count, only what is used.
+// promises don't count, only the usage.
 func (s *Store) takePromised(ctx context.Context, tx pgx.Tx, org prego.OrgID, deltas ...quota.Delta) error {
 	return s.checkQuota(ctx, tx, org, true, deltas)
 }

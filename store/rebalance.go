@@ -34,7 +34,7 @@ FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id JOIN t
     LEFT JOIN site_usage u ON u.tenant_id = a.tenant_id
 WHERE a.released_at IS NULL AND s.role = 'app' AND s.status = 'active' AND ($1 = '' OR s.region = $1) ORDER BY a.tenant_id`
 
-// PackedFleet reads what a packing plan is made from.
+// PackedFleet reads the input of a packing plan.
 func (s *Store) PackedFleet(ctx context.Context, region prego.Region) (f server.PackedFleet, err error) {
 	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if f.Servers, err = many[server.PackedServer](ctx, tx, sqlPackedServers, region); err != nil {
@@ -127,7 +127,7 @@ func (s *Store) StartRebalance(ctx context.Context, id prego.RebalanceID, in ser
 	return out, err
 }
 
-// rebalanceActor is who closes servers for a rebalance.
+// rebalanceActor is the actor that closes servers for a rebalance.
 func rebalanceActor(id prego.RebalanceID) string { return "rebalance " + string(id) }
 
 func noSuchRebalance(id prego.RebalanceID) error {
@@ -250,7 +250,7 @@ func (s *Store) RemoveFreed(ctx context.Context, id prego.ServerID, by string) (
 		if err != nil {
 			return ifNoRows(err, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", id))
 		}
-		if fleet != "" { // of two who remove a member each sees the other
+		if fleet != "" { // of two removals of a member each sees the other
 			if _, err := lockFleet(ctx, tx, fleet); err != nil {
 				return err
 			}

@@ -67,7 +67,7 @@ func (s *Store) DeleteRegistry(ctx context.Context, host string) error {
 
 const sqlImageDigest = `SELECT digest FROM image_digests WHERE image = $1`
 
-// ImageDigest is what an image was resolved to, ok when it was.
+// ImageDigest is an image's resolved digest, ok if there is one.
 func (s *Store) ImageDigest(ctx context.Context, image string) (digest string, ok bool, err error) {
 	err = s.pool.QueryRow(ctx, sqlImageDigest, image).Scan(&digest)
 	if isNoRows(err) {
@@ -76,7 +76,7 @@ func (s *Store) ImageDigest(ctx context.Context, image string) (digest string, o
 	return digest, true, failed("digest of "+image, err)
 }
 
-// The first who resolves an image decides; the row stays as it is for all others.
+// The first host to resolve an image decides; the row stays as it is for all others.
 const sqlPutImageDigest = `
 INSERT INTO image_digests AS d (image, digest) VALUES ($1, $2)
 ON CONFLICT (image) DO UPDATE SET digest = d.digest RETURNING digest`

@@ -20,7 +20,7 @@ type Opener interface {
 	Open(belongsTo, keyID string, sealed []byte) ([]byte, error)
 }
 
-// boundTo is what a password is sealed for: it opens for no other registry or user.
+// boundTo is the context that a password is sealed for: it opens for no other registry or user.
 func boundTo(r server.Registry) string { return "registry/" + r.Host + "/" + r.Username }
 
 // Registries keep credentials of container registries. They take passwords and can't
@@ -82,7 +82,7 @@ type RegistryLogins struct {
 	Opener Opener
 }
 
-// RegistryAuth is what an image is pulled with; it is not ok when none is kept for its
+// RegistryAuth is the credential for pulling an image; it is not ok when none is kept for its
 // registry.
 func (s RegistryLogins) RegistryAuth(ctx context.Context, image string) (username, password string, ok bool, err error) {
 	r, err := s.Store.SealedRegistry(ctx, server.RegistryOf(image))

@@ -25,7 +25,7 @@ SELECT EXISTS (SELECT FROM begun)`
 
 const sqlKeptRequest = `SELECT request_hash, status, body FROM request_keys WHERE subject = $1 AND key = $2`
 
-// BeginRequest takes a key for a request. It answers what the same request was answered
+// BeginRequest takes a key for a request. It returns the answer that the same request got
 // before, nil where it is to run now; CodeIdempotencyConflict where another request has
 // the key, and CodeRequestUnderWay while the same one runs.
 func (s *Store) BeginRequest(ctx context.Context, subject, key string, hash []byte, lease time.Duration) (*prego.KeptAnswer, error) {
@@ -85,7 +85,7 @@ var errKeyKept = errors.New("the idempotency key is kept by another request")
 // keyed is a request and its idempotency key, if it has one.
 type keyed struct {
 	by, key string
-	kind    string // of what it creates
+	kind    string // of the created object
 	hash    []byte
 }
 
@@ -95,7 +95,7 @@ func keyedRequest(by, key, kind string, fields ...string) keyed {
 	return keyed{by: by, key: key, kind: kind, hash: h[:]}
 }
 
-// createdBefore is the id of what an earlier request with this key created, "" when there
+// createdBefore is the id of the object that an earlier request with this key created, "" when there
 // was none, CodeIdempotencyConflict when that request was another one.
 func (k keyed) createdBefore(ctx context.Context, q querier) (id string, err error) {
 	if k.key == "" {
@@ -114,7 +114,7 @@ func (k keyed) createdBefore(ctx context.Context, q querier) (id string, err err
 	return id, nil
 }
 
-// keep stores the key with the id of what the request created. On errKeyKept another
+// keep stores the key with the id of the created object. On errKeyKept another
 // request was first, and the transaction must be rolled back.
 func (k keyed) keep(ctx context.Context, tx pgx.Tx, id string) error {
 	if k.key == "" {

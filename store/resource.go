@@ -30,7 +30,7 @@ func intend(ctx context.Context, q querier, provider prego.InfraProviderID, serv
 	return nil
 }
 
-// Intend writes the intent to make something, before the call that makes it.
+// Intend writes the intent to create something, before the call that creates it.
 // serverID "" makes the environment its owner.
 func (s *Store) Intend(ctx context.Context, provider prego.InfraProviderID, serverID prego.ServerID, attempt int, r server.ResourceIntent) error {
 	return intend(ctx, s.pool, provider, serverID, attempt, r)
@@ -61,7 +61,7 @@ UPDATE resources SET state = 'released', released_at = now(), details = details 
 WHERE server_id = $1 AND attempt = $2 AND provider_id IS NULL AND state IN ('intended', 'releasing')`
 
 // IntentRefused closes the intents of an attempt after the provider's definite
-// refusal: nothing was made. It also puts the refusal on the timeline.
+// refusal: nothing was created. It also puts the refusal on the timeline.
 func (s *Store) IntentRefused(ctx context.Context, serverID prego.ServerID, attempt int, c server.Candidate, refusal *server.InfraError) error {
 	details, err := json.Marshal(map[string]string{"refused": refusal.Code})
 	if err != nil {
@@ -84,7 +84,7 @@ const sqlLiveResources = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE
 
 const sqlAllLiveResources = `SELECT ` + sqlResourceColumns + ` FROM resources WHERE provider = $1 AND state <> 'released' ORDER BY resource_id`
 
-// LiveResources lists what a server owns that is not confirmed as gone.
+// LiveResources lists a server's resources that are not confirmed as gone.
 func (s *Store) LiveResources(ctx context.Context, serverID prego.ServerID) ([]server.ProviderResource, error) {
 	return s.resources(ctx, sqlLiveResources, serverID)
 }

@@ -33,7 +33,7 @@ const sqlPruneRollouts = `
 DELETE FROM rollouts r USING process_groups g WHERE g.group_id = $1 AND r.group_id = $1 AND r.number <= g.last_rollout - $2
   AND (r.release NOT IN (g.release, g.stable_release) OR EXISTS (SELECT FROM rollouts n WHERE n.group_id = $1 AND n.release = r.release AND n.number > r.number))`
 
-// What crashed is not waited for any longer: the group was changed.
+// Crashed instances no longer wait: the group was changed.
 const sqlForgetCrashes = `UPDATE instances SET retry_at = NULL WHERE group_id = $1 AND retry_at IS NOT NULL`
 
 const sqlEndRollout = `
@@ -54,7 +54,7 @@ func beginRollout(ctx context.Context, tx pgx.Tx, id prego.GroupID, kind workloa
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// release is a change of what a group runs.
+// release is a change of a group's workload.
 type release struct {
 	kind    workload.RolloutKind
 	release int // 0 for the next one
@@ -160,7 +160,7 @@ func (s *Store) RestartGroup(ctx context.Context, id prego.GroupID, by, key stri
 	return g, err
 }
 
-// The last that was good besides the present one, or the release that is asked for.
+// The last good release besides the present one, or the requested one.
 const sqlRolloutTarget = `
 SELECT release, spec FROM rollouts WHERE group_id = $1 AND release <> $2 AND CASE $3::int WHEN 0 THEN outcome = 'succeeded' ELSE release = $3 END ORDER BY number DESC LIMIT 1`
 
@@ -241,7 +241,7 @@ func (s *Store) ListRollouts(ctx context.Context, q prego.ListQuery) (page []wor
 	return rollouts.page(ctx, s, q)
 }
 
-// strategy decides how a deploy replaces what runs.
+// strategy decides how a deploy replaces running instances.
 func (s *Store) strategy(ctx context.Context, tx pgx.Tx, g lockedGroup, spec workload.Spec) (workload.DeployStatus, string, error) {
 	surge, unavailable := g.Policy.Bounds(g.Replicas)
 	rolling := fmt.Sprintf("at most %d instances more than replicas, and %d fewer", surge, unavailable)
@@ -273,7 +273,7 @@ func drainFirstText(over *org.QuotaExceeded) string {
 	return fmt.Sprintf("the org's %s has no room for one instance more: an instance is drained before the next one starts, so that the group has one less meanwhile", over.Dimension)
 }
 
-// surgeOf is what one instance takes.
+// surgeOf is the quota of one instance.
 func surgeOf(spec workload.Spec, overhead int64) []quota.Delta {
 	return promised(promise{replicas: 1, memory: spec.MemoryLimitBytes + overhead, cpu: spec.CPURequest})
 }

@@ -19,8 +19,8 @@ WHERE status <> 'terminated' AND agent_last_heartbeat_at >= began
   AND NOT EXISTS (SELECT FROM server_samples x WHERE x.at = began AND x.server_id = s.server_id)
 ON CONFLICT DO NOTHING`
 
-// TakeSamples keeps what agents last reported in the current span of time, and returns of how many
-// servers that had no sample of it yet.
+// TakeSamples keeps the agents' last reports in the current span of time, and returns the number of
+// servers sampled for the first time in it.
 func (s *Store) TakeSamples(ctx context.Context, every time.Duration) (int, error) {
 	tag, err := s.pool.Exec(ctx, sqlTakeSamples, every.Seconds())
 	return int(tag.RowsAffected()), failed("take samples", err)

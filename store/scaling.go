@@ -17,8 +17,8 @@ const sqlFleetServerTraits = `
 UPDATE servers SET dedicated_for_tenant_id = NULLIF($2, ''), warm_plan = NULLIF($3, ''), plan_tier_lock = NULLIF($4, ''),
     fleet_id = NULLIF($5, ''), fleet_profile = $6 WHERE server_id = $1`
 
-// RequestFleetServer accepts a server that the control plane asks for by itself,
-// in one transaction with what it is for. Repeated, it meets its row.
+// RequestFleetServer accepts a server that the control plane requests by itself,
+// in one transaction with its purpose. Repeated, it returns its row.
 func (s *Store) RequestFleetServer(ctx context.Context, f server.Wanted, by string) (server.Server, error) {
 	if f.FleetID != "" {
 		if member, err := memberIn(ctx, s.pool, f.ServerID, f.FleetID); err != nil || member {
@@ -171,8 +171,8 @@ const sqlBeginScaling = `
 INSERT INTO scaling_events (region, role, trigger, waiting, requested, server_ids, tier_locks, workflow_id, round, message, server_tags)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (workflow_id, round) DO NOTHING RETURNING event_id`
 
-// BeginScaling records which servers are going to be asked for. It is written before
-// they are, so that a repeated step finds what the first one decided.
+// BeginScaling records which servers will be requested. It is written before
+// they are, so that a repeated step finds the first one's decision.
 func (s *Store) BeginScaling(ctx context.Context, e tenant.ScalingRound) (tenant.ScalingRound, error) {
 	err := s.pool.QueryRow(ctx, sqlBeginScaling, e.Region, e.Role, e.Trigger, e.Waiting, e.Requested, filled(e.ServerIDs), filled(e.TierLocks), e.WorkflowID, e.Round, e.Message, filled(e.Tags)).Scan(&e.EventID)
 	if isNoRows(err) {

@@ -25,7 +25,7 @@ type searched struct {
 	status string
 	gone   string // a condition, never if empty
 	org    string
-	within string // the id of what it is shown within
+	within string // the id of the object it is shown within
 	newest string // the columns by which the newest are found, with an index unless there are few; without, only whole values are
 	fields []searchField
 }
@@ -34,7 +34,7 @@ type searched struct {
 type searchField struct {
 	name   string
 	column string
-	where  string // what the index asks for
+	where  string // the condition of the index
 	// exact: it has no index for beginnings
 	exact bool
 	// list: an array with a GIN index
@@ -189,7 +189,7 @@ func (k searched) beginnings() string {
 	return strings.Join(parts, " UNION ALL ")
 }
 
-// parts finds what contains $1, with $2 the limit, among the newest.
+// parts finds values that contain $1, with $2 the limit, among the newest.
 func (k searched) parts() string {
 	values := make([]string, len(k.fields))
 	for i, f := range k.fields {

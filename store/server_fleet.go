@@ -199,7 +199,7 @@ const sqlGetPolicy = `SELECT ` + policyColumns + ` FROM policies WHERE policy_id
 
 const sqlPolicyRepeated = `SELECT EXISTS (SELECT FROM policies WHERE policy_id = $1 AND type = $2 AND spec = $3)`
 
-// CreatePolicy makes a policy whose spec is checked. The same again meets it.
+// CreatePolicy creates a policy whose spec is checked. Repeating it returns the policy.
 func (s *Store) CreatePolicy(ctx context.Context, p server.FleetPolicy) (policy server.FleetPolicy, created bool, err error) {
 	made, err := find[server.FleetPolicy](ctx, s.pool, sqlCreatePolicy, p.PolicyID, p.Type, p.Spec, p.CreatedBy)
 	if err != nil {

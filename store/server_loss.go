@@ -366,7 +366,7 @@ LEFT JOIN db_shards d ON d.shard_id = a.db_shard_id LEFT JOIN servers dh ON dh.s
 LEFT JOIN redis_pools r ON r.pool_id = a.redis_pool_id LEFT JOIN servers rh ON rh.server_id = r.server_id
 WHERE l.tenant_id = $1 AND l.cleared_at IS NULL ORDER BY l.loss_id`
 
-// LeftOfLosses lists what may be left of places that a tenant has lost.
+// LeftOfLosses lists possible remains of places that a tenant has lost.
 func (s *Store) LeftOfLosses(ctx context.Context, id prego.TenantID) ([]tenant.LeftPlace, error) {
 	type row struct {
 		LossID                      int64

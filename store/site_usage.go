@@ -42,7 +42,7 @@ const siteUsageColumns = `u.tenant_id, u.database_bytes, u.files_bytes, u.backup
 
 const sqlSiteUsage = `SELECT ` + siteUsageColumns + ` FROM site_usage u WHERE u.tenant_id = $1`
 
-// SiteUsage is what a tenant's site takes, nil while it was never measured.
+// SiteUsage is the storage of a tenant's site, nil while it was never measured.
 func (s *Store) SiteUsage(ctx context.Context, tenantID prego.TenantID) (*tenant.SiteUsage, error) {
 	u, err := find[tenant.SiteUsage](ctx, s.pool, sqlSiteUsage, tenantID)
 	if err != nil || u == nil || u.MeasuredAt == nil {

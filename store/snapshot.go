@@ -186,7 +186,7 @@ func (s *Store) SnapshotBegun(ctx context.Context, id prego.SnapshotID) error {
 
 const sqlSiteSnapshotTaken = `UPDATE snapshots SET bytes = $2 WHERE snapshot_id = $1`
 
-// SiteSnapshotTaken records what a snapshot's files take on its host.
+// SiteSnapshotTaken records the size of a snapshot's files on its host.
 func (s *Store) SiteSnapshotTaken(ctx context.Context, id prego.SnapshotID, b tenant.HostBackup) error {
 	return s.exec(ctx, string("snapshot "+id), sqlSiteSnapshotTaken, id, b.Bytes)
 }

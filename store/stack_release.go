@@ -88,7 +88,7 @@ UPDATE stack_releases SET status = $2, reason = $3, message = $4, updated_at = n
 WHERE name = $1 RETURNING ` + releaseColumns
 )
 
-// StartStackRelease begins to roll a release out: every server gets its ring. While another
+// StartStackRelease starts the rollout of a release: every server gets its ring. While another
 // one is open it is CodeInvalidTransition.
 func (s *Store) StartStackRelease(ctx context.Context, name server.StackReleaseName, by string) (out server.StackRelease, err error) {
 	err = s.inTx(ctx, fmt.Sprintf("start release %s", name), func(tx pgx.Tx) error {
@@ -372,7 +372,7 @@ func (p *releaseStep) roll(ctx context.Context) error {
 }
 
 // unproven is why nothing may follow on a ring that has ended: no server of it got the release, so that the ring proved
-// nothing. "" if there is none such.
+// nothing. "" if there is none.
 func (p *releaseStep) unproven() string {
 	for begin := 0; begin < len(p.servers); { // by rings
 		ring := p.servers[begin].Ring

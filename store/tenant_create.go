@@ -30,7 +30,7 @@ const sqlTenantSize = `
 SELECT z.memory_bytes + w.overhead_bytes_per_instance AS memory, z.cpu_request AS cpu, GREATEST(z.storage_bytes, $2::bigint * 1000000000) AS storage
 FROM tenant_sizes z, workload_settings w WHERE z.plan = $1`
 
-// tenantSize is what a tenant takes of its org's quota.
+// tenantSize is a tenant's share of its org's quota.
 type tenantSize struct{ Memory, CPU, Storage float64 }
 
 func sizeOf(ctx context.Context, tx pgx.Tx, plan prego.Plan, storageQuotaGB int) (tenantSize, error) {

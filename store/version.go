@@ -52,7 +52,7 @@ func holdVersion(ctx context.Context, tx pgx.Tx, match []string, what prego.Repl
 	return err
 }
 
-// replacing runs a write of what match allows.
+// replacing runs a write that match allows.
 func (s *Store) replacing(ctx context.Context, match []string, what prego.Replaceable, key []any, write func(tx pgx.Tx) error) error {
 	return s.inTx(ctx, "replace "+string(what), func(tx pgx.Tx) error {
 		if err := holdVersion(ctx, tx, match, what, key...); err != nil {

@@ -28,7 +28,7 @@ const sqlCreateVolume = `
 INSERT INTO volumes AS v (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, status, created_by)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'pending', $9) RETURNING ` + volumeColumns
 
-// CreateVolume asks for a volume: the row is the intent that is made true later.
+// CreateVolume requests a volume: the row is the intent that is carried out later.
 func (s *Store) CreateVolume(ctx context.Context, v workload.Volume, environment, by string) (out workload.Volume, err error) {
 	err = s.inTx(ctx, "create volume", func(tx pgx.Tx) error {
 		if err := lockNamedOrg(ctx, tx, v.OrgID); err != nil {
@@ -58,7 +58,7 @@ const sqlGetVolume = `SELECT ` + volumeColumns + ` FROM volumes v WHERE v.volume
 
 const sqlVolumesAttachments = `SELECT ` + attachmentColumns + ` FROM volume_attachments t WHERE t.volume_id = ANY ($1) AND t.deleted_at IS NULL`
 
-// withAttachments adds to volumes what they are attached to.
+// withAttachments adds to volumes their attachments.
 func (s *Store) withAttachments(ctx context.Context, volumes []workload.Volume) error {
 	ids := make([]string, len(volumes))
 	for i, v := range volumes {
@@ -113,7 +113,7 @@ var attachments = listing[workload.VolumeAttachment]{
 	id:      "t.attachment_id",
 }
 
-// ListAttachments is a page of what volumes are attached to.
+// ListAttachments is a page of attachments of volumes.
 func (s *Store) ListAttachments(ctx context.Context, q prego.ListQuery) (page []workload.VolumeAttachment, next string, err error) {
 	return attachments.page(ctx, s, q)
 }
@@ -268,7 +268,7 @@ func (s *Store) GrowVolume(ctx context.Context, id prego.VolumeID, size int64, b
 
 const sqlVolumeGrown = `UPDATE volumes SET made_bytes = GREATEST(made_bytes, $2), grown_bytes = GREATEST(grown_bytes, $3) WHERE volume_id = $1`
 
-// VolumeGrown records what a volume has grown to, at the provider and in its file system.
+// VolumeGrown records a volume's new size, at the provider and in its file system.
 func (s *Store) VolumeGrown(ctx context.Context, id prego.VolumeID, made, grown int64) error {
 	return s.exec(ctx, fmt.Sprintf("volume %s has grown", id), sqlVolumeGrown, id, made, grown)
 }
@@ -306,7 +306,7 @@ UPDATE process_groups g SET converged = false, next_attempt_at = NULL, updated_a
     deploy_reason = CASE WHEN r.live THEN '' ELSE deploy_reason END, progress_at = now(), last_rollout = CASE WHEN r.live THEN last_rollout + 1 ELSE last_rollout END
 FROM (SELECT EXISTS (SELECT FROM instances WHERE group_id = $1 AND state <> 'stopped') AS live) r WHERE g.group_id = $1 RETURNING r.live`
 
-// AttachVolume makes a volume that of a process group. The scheduler brings it to
+// AttachVolume assigns a volume to a process group. The scheduler brings it to
 // the group's server.
 func (s *Store) AttachVolume(ctx context.Context, a workload.VolumeAttachment, by string) (out workload.VolumeAttachment, err error) {
 	err = s.inTx(ctx, "attach volume", func(tx pgx.Tx) error {

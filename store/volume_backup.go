@@ -265,7 +265,7 @@ const (
 	sqlOthersVolumes   = `SELECT count(DISTINCT volume_id) AS n, kept_for_tenants($1) AS kept FROM volumes_on($1) WHERE volume_id <> $2`
 )
 
-// hasVolumeSlot makes sure that a server can have one more volume. Its row is held, as a placement of an
+// hasVolumeSlot ensures that a server can have one more volume. Its row is held, as a placement of an
 // instance and a dedication to a tenant hold it, so that of two requests for the last slot one sees the other.
 func hasVolumeSlot(ctx context.Context, tx pgx.Tx, at prego.ServerID, id prego.VolumeID) error {
 	if _, err := tx.Exec(ctx, sqlHoldServerSlots, at); err != nil {
