@@ -266,7 +266,7 @@ func (v *auditVerifier) unsealed(ctx context.Context, q querier) error {
 		return err
 	}
 	for _, id := range ids {
-		v.notef(0, id, ops.AuditUnsealed, "waits for being sealed for more than %s", unsealedFor)
+		v.notef(0, id, ops.AuditUnsealed, "has been unsealed for more than %s", unsealedFor)
 	}
 	return nil
 }

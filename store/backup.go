@@ -42,7 +42,7 @@ func (s *Store) RequestBackup(ctx context.Context, a tenant.BackupAsked) (out te
 	}
 	err = s.inTenant(ctx, "request a backup", a.TenantID, func(tx pgx.Tx, t tenantSite) error {
 		if !t.state.HasSite() && a.Kind != tenant.BackupFinal {
-			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only one with a site is backed up", a.TenantID, t.state)
+			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only a tenant with a site is backed up", a.TenantID, t.state)
 		}
 		if a.Kind == tenant.BackupManual {
 			if err := s.refuseAboveLimit(ctx, tx, t.org); err != nil {

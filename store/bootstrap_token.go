@@ -163,7 +163,7 @@ WHERE t.token_hash = $1 AND t.superseded_at IS NULL AND t.expires_at > now() AND
 
 // BootIdentity checks a bootstrap token without consuming it.
 func (s *Store) BootIdentity(ctx context.Context, tokenHash []byte) (server.BootIdentity, error) {
-	return get[server.BootIdentity](ctx, s.pool, prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is not known, or its time is over"), sqlBootIdentity, tokenHash)
+	return get[server.BootIdentity](ctx, s.pool, prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is unknown or has expired"), sqlBootIdentity, tokenHash)
 }
 
 // AddBootStage adds a boot milestone to the timeline, once per attempt. Retries of a step

@@ -46,5 +46,5 @@ func (s *Store) CreateConsoleLogin(ctx context.Context, hash []byte, c ops.Conso
 
 // UseConsoleLogin redeems a code once and returns the session that it starts, or CodeUnauthenticated.
 func (s *Store) UseConsoleLogin(ctx context.Context, hash []byte) (ops.ConsoleSession, error) {
-	return get[ops.ConsoleSession](ctx, s.pool, prego.Errorf(prego.CodeUnauthenticated, "the link was used before, or is older than its few minutes: ask for another one with prego console"), sqlUseConsoleLogin, hash)
+	return get[ops.ConsoleSession](ctx, s.pool, prego.Errorf(prego.CodeUnauthenticated, "the link was already used or has expired: request another with prego console"), sqlUseConsoleLogin, hash)
 }

@@ -143,7 +143,7 @@ ON CONFLICT (server_id) DO UPDATE SET network = excluded.network, asked_at = now
 // EdgeAsks records that an edge polled for its document, and returns its network.
 func (s *Store) EdgeAsks(ctx context.Context, serverID prego.ServerID) (network string, err error) {
 	network, err = value[string](ctx, s.pool, sqlEdgeAsks, serverID)
-	return network, failed("edge asks", ifNoRows(err, prego.Errorf(prego.CodeScopeMissing, "server %s is no edge", serverID)))
+	return network, failed("edge asks", ifNoRows(err, prego.Errorf(prego.CodeScopeMissing, "server %s is not an edge", serverID)))
 }
 
 // A name left out since an earlier report keeps that report's time.

@@ -114,7 +114,7 @@ func (s *Store) Events(ctx context.Context, q ops.EventQuery) (out ops.EventPage
 		return out, err
 	}
 	if !end.Kept {
-		return out, &prego.Error{Code: prego.CodeEventsGone, Field: "since", Message: "is from before events that were deleted by age, or from another database. Read what there is now, and follow the feed from its end, without a cursor"}
+		return out, &prego.Error{Code: prego.CodeEventsGone, Field: "since", Message: "is older than the oldest kept event, or from another database. Read the current state, and follow the feed from its end, without a cursor"}
 	}
 	out.Next, out.More = end.place().String(), end.Looked == int64(window)
 	if len(rows) > q.Limit {

@@ -225,7 +225,7 @@ func (s *Store) CancelFleetAction(ctx context.Context, fleetID prego.FleetID, se
 		return now, err
 	}
 	if !now.Status.Ended() {
-		return now, prego.Errorf(prego.CodeInvalidTransition, "the action serves waiting tenants and is not an operator's to cancel")
+		return now, prego.Errorf(prego.CodeInvalidTransition, "the action serves waiting tenants; operators can't cancel it")
 	}
 	return now, prego.Errorf(prego.CodeInvalidTransition, "the action is %s", now.Status)
 }

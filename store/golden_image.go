@@ -241,7 +241,7 @@ func (s *Store) RequestImageDelete(ctx context.Context, imageID prego.ImageID, b
 	case g.Current:
 		return g, prego.Errorf(prego.CodeGoldenImageCurrent, "image %s is the current one for new servers; build another image first", imageID)
 	case g.Status == server.ImageReady || g.Status == server.ImageFailed:
-		return g, prego.Errorf(prego.CodeGoldenImageInUse, "a server is being made from image %s; try again when it is active", imageID)
+		return g, prego.Errorf(prego.CodeGoldenImageInUse, "a server is being created from image %s; try again when it is active", imageID)
 	}
 	return g, nil
 }

@@ -72,7 +72,7 @@ func (s *Store) EnableIPv4(ctx context.Context, envID prego.EnvID, id, environme
 		if err == nil {
 			switch out.Status {
 			case workload.ResourceReleasing:
-				return prego.Errorf(prego.CodeInvalidTransition, "the address that the env had is still being given back; try again")
+				return prego.Errorf(prego.CodeInvalidTransition, "the env's previous address is still being released; try again")
 			case workload.ResourceFailed:
 				out, err = oneIPv4(ctx, tx, sqlIPv4Status, out.AllocationID, workload.ResourcePending)
 			case workload.ResourcePending, workload.ResourceReady:
