@@ -305,7 +305,7 @@ func TestOnlyADrainingServerIsDecommissioned(t *testing.T) {
 	p.line(server.ResourceVolume, "v", "1", "srv-draining", 3)
 	require.Error(t, a.TerminateServer(t.Context(), "srv-draining"), "it owns a volume")
 	p.Exec(`UPDATE resources SET state = 'released'`)
-	broken, _ := p.servers(&cloud{}, p.stumbling("INTO server_events"))
+	broken, _ := p.servers(&cloud{}, p.stumbling("SELECT 'server', s.server_id"))
 	require.ErrorIs(t, broken.TerminateServer(t.Context(), "srv-draining"), errStore)
 	require.Zero(t, p.Number(`SELECT count(*) FROM servers WHERE server_id = 'srv-draining' AND status = 'terminated'`))
 	for range 2 {

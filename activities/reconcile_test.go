@@ -295,7 +295,7 @@ func TestAReconciliationThatStumblesSaysSo(t *testing.T) {
 	r.cloud.fails["GetServer/2"] = &server.InfraError{Class: server.InfraNotFound, Code: "not_found"}
 	const destroyed, released, ended = "SET destroyed_at = now()", "SET state = 'released', released_at = now() WHERE resource_id", "UPDATE reconcile_runs"
 	for _, at := range []string{
-		"INTO reconcile_runs", "now() - updated_at AS idle", "FROM resources WHERE provider = $1 AND state", "ListOwned", "INTO server_events", "provider_server_id = NULL, host = ''",
+		"INTO reconcile_runs", "now() - updated_at AS idle", "FROM resources WHERE provider = $1 AND state", "ListOwned", "SELECT 'server', s.server_id", "provider_server_id = NULL, host = ''",
 		"INTO orphan_sightings", "DELETE FROM orphan_sightings", destroyed, released, ended,
 	} {
 		r.Exec(`DELETE FROM orphan_sightings`)

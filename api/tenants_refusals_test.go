@@ -11,6 +11,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/tenant"
 )
 
 func TestBadInputOfTenantsIsRefusedAndNothingIsWritten(t *testing.T) {
@@ -23,6 +24,16 @@ func TestBadInputOfTenantsIsRefusedAndNothingIsWritten(t *testing.T) {
 	b.do("POST", create, "operator", js, valid)
 	b.do("POST", create, "operator", js, strings.ReplaceAll(strings.Replace(valid, `"app"`, `"redis-pool"`, 1), "app-1", "redis-1"))
 	b.sql(`UPDATE infra_providers SET regions = '{sg,eu}'`)
+	b.fleet("app-8", "app-9", "db-9", "redis-9")
+	b.sql(`UPDATE servers SET server_id = 'draining-1', status = 'draining' WHERE server_id = 'app-8'`)
+	for _, id := range []prego.TenantID{"t-1", "t-placed"} {
+		r := tenant.CreateRequest{Slug: string(id), OrgID: "acme", Region: "eu", Plan: prego.PlanStarter}
+		require.NoError(t, r.Validate())
+		_, _, err := b.store.CreateTenant(t.Context(), r, id, tenant.ModeShared, "", "test")
+		require.NoError(t, err)
+	}
+	resp, body := b.do("POST", "/internal/placement-overrides", "operator", js, `{"tenant_id":"t-placed","force_app_server_id":"app-9","reason":"r"}`)
+	require.Equal(t, 200, resp.StatusCode, "%s", body)
 	rows, started := b.rows(), len(b.runs.asked())
 	with := func(old, replaced string) string {
 		require.Contains(t, order, old)

@@ -48,7 +48,7 @@ func scaleLists() []scaleList {
 var scaleValues = map[string][]string{
 	"region": {"eu", "us", "sg"}, "plan": {"business", "enterprise", "trial"}, "state": {"active", "failed", "grace_period", "terminated"}, "status": {"active", "failed", "draining", "terminated"},
 	"agent_status": {"connected", "disconnected", "degraded", "unknown"}, "role": {"app", "redis-pool", "node"}, "infra_provider": {"hetzner", "aws"}, "location": {"fsn1", "ash", "none"}, "patch_state": {"unknown", "pending", "reboot"},
-	"org_id": {"o-0", "o-7", "none"}, "parent_org_id": {"o-0", "none"}, "tenant_id": {"t-77", "none"}, "slug": {"slug-77", "none"}, "server_id": {"s-77", "none"}, "fleet_id": {"nodes-7", "none"},
+	"org_id": {"o-0", "o-7", "none"}, "parent_org_id": {"o-0", "none"}, "tenant_id": {"t-77", "none"}, "slug": {"slug-77", "none"}, "external_ref": {"none"}, "server_id": {"s-77", "none"}, "fleet_id": {"nodes-7", "none"},
 	"tag": {"many", "few", "oldest", "none"}, "group_id": {"g-7", "none"}, "env_id": {"e-7", "none"}, "app_id": {"a-7", "none"}, "volume_id": {"v-7", "none"},
 	"instance_id": {"i-7", "none"}, "address": {"203.0.113.7", "none"}, "protocol": {"https", "tcp"}, "route_id": {"r-7", "none"}, "hostname": {"h-7.example.com", "none"}, "name": {"g", "a", "e", "v", "oldest", "none"}, "tier": {"enterprise", "paid", "free"},
 	"subject": {"g-10", "none"}, "actor": {"operator", "workflow", "ann", "none"}, "type": {"group", "volume", "none"}, "trigger": {"threshold", "warm_pool", "scale_out_required"},
