@@ -10,10 +10,10 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// MoveAddress brings a floating address to the edge that is to have it: edges stop serving
-// it, the edge that had it gives it up if it still answers, the provider routes it, its new
-// edge configures it, and edges serve it again. Each step can be repeated, and where the
-// address is on its way to is recorded before the provider is asked.
+// MoveAddress brings a floating address to its planned edge: edges stop serving it, the edge that
+// had it gives it up if it still answers, the provider routes it, its new edge configures it, and
+// edges serve it again. Each step can be repeated. The target is recorded before the provider is
+// called.
 func (a *OrgResources) MoveAddress(ctx context.Context, id string) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -59,8 +59,8 @@ func (a *OrgResources) MoveAddress(ctx context.Context, id string) error {
 	return a.Store.AddressServed(ctx, id, home.Wanted)
 }
 
-// leaveEdge removes an address from an edge. One that does not answer keeps it, which does
-// no harm: the provider routes it elsewhere.
+// leaveEdge removes an address from an edge. An edge that does not answer keeps it, which does no
+// harm: the provider routes it elsewhere.
 func (a *OrgResources) leaveEdge(ctx context.Context, serverID prego.ServerID, v workload.IPv4Allocation) error {
 	if a.Hosts == nil || v.Address == "" {
 		return nil

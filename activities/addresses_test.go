@@ -57,8 +57,8 @@ func (h *addressHosts) Bench(_ context.Context, c server.BenchCommand) (string, 
 	return "", nil
 }
 
-// TestAnAddressFollowsTheEdges: to one that is there, to another one when that drains or is
-// dead, and back to none when it is released; the edges serve it only where it is.
+// TestAnAddressFollowsTheEdges moves an address to a live edge, to another when that drains or
+// dies, and to none on release. Only its edge serves it.
 func TestAnAddressFollowsTheEdges(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)

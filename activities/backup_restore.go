@@ -17,8 +17,8 @@ import (
 // FetchInput asks to bring a backup to the host of a tenant's site.
 type FetchInput struct {
 	BackupID prego.BackupID `json:"backup_id"`
-	// TenantID is whose site gets it. The site is there, and need not be the one that the
-	// backup was made of.
+	// TenantID names the tenant whose site is restored. The site exists; the backup may be another
+	// site's.
 	TenantID prego.TenantID `json:"tenant_id"`
 	// Name is what the host calls it then: "bench restore NAME" takes it.
 	Name string `json:"name"`
@@ -42,17 +42,17 @@ func (a *Backups) FetchBackup(ctx context.Context, in FetchInput) error {
 	return a.fetch(ctx, b, atOf(t), in.Name)
 }
 
-// fetched is how far a download is: a repeated step goes on there.
+// fetched is the progress of a download: a repeated step continues there.
 type fetched struct {
 	BackupID prego.BackupID `json:"backup_id"`
 	Name     string         `json:"name"`
 	Next     int            `json:"next"` // part
 }
 
-// fetching is a download that is under way, with what this step says while it lives.
+// fetching is a running download, with the step's heartbeat.
 type fetching struct {
 	known   atomic.Pointer[fetched]
-	resumed bool // goes on where an earlier attempt was
+	resumed bool // continues an earlier attempt
 }
 
 // newFetch begins where an earlier attempt at the same download was.
@@ -87,14 +87,14 @@ func (f *fetching) again(ctx context.Context) {
 	f.reached(ctx, 1)
 }
 
-// siteAt is a site to which a backup is restored: of a tenant, or of nobody.
+// siteAt is the site that a restore writes to, with or without a tenant.
 type siteAt struct {
 	ServerID prego.ServerID
 	Addr     string
 	TenantID prego.TenantID
 	Site     string
 	Volume   string // the provider's id, of a volume instead of a site
-	ID       string // with which the ids of its commands begin
+	ID       string // prefix of the ids of its commands
 }
 
 // atOf is the site of a tenant's allocation.
@@ -144,10 +144,9 @@ func (a *Backups) fetch(ctx context.Context, b tenant.BackupRecord, at siteAt, n
 	})
 }
 
-// fetchWith downloads a backup and has the host open it, which says what for if it does it twice.
+// fetchWith downloads a backup and has the host open it. A host that does so twice needs the purpose.
 func (a *Backups) fetchWith(ctx context.Context, b tenant.BackupRecord, at siteAt, name string, opens func(what string) error) error {
-	// The only one who says that this step is alive: what another one says would take the place
-	// of how far it is.
+	// The step's only heartbeat: another one would overwrite the progress.
 	done := newFetch(ctx, b.BackupID, name)
 	defer keepAliveWith(ctx, done.details)()
 	open := func(what string) error {
@@ -169,8 +168,8 @@ func (a *Backups) fetchWith(ctx context.Context, b tenant.BackupRecord, at siteA
 	return nil
 }
 
-// downloadAll downloads what the host lacks of a backup. The host says so if it has lost what an
-// earlier attempt brought: then all of it is downloaded.
+// downloadAll downloads the parts of a backup that the host lacks. If the host reports that an
+// earlier attempt's parts are lost, everything is downloaded.
 func (a *Backups) downloadAll(ctx context.Context, b tenant.BackupRecord, at siteAt, done *fetching) error {
 	for done.next() <= b.Parts {
 		next, err := a.downloadParts(ctx, b, at, done.known.Load().Name, done.next())
@@ -187,11 +186,11 @@ func (a *Backups) downloadAll(ctx context.Context, b tenant.BackupRecord, at sit
 	return nil
 }
 
-// unusable are the reasons that say that a backup can't be restored anywhere: it is missing, or can't be read.
+// unusable are the reasons why a backup can't be restored anywhere: it is missing, or can't be read.
 var unusable = []prego.Reason{tenant.ReasonUnreadable, tenant.ReasonDigest, prego.Reason(wire.FailedNoBackup), tenant.ReasonSealedElsewhere}
 
-// unusableFor is for which of them a restore has ended, "" for none. That something of a backup is not in the restored
-// site is none: it may be the host's fault, and then each backup would be spoilt in turn.
+// unusableFor returns the one that ended a restore, or "". A restored site that lacks parts of the backup is no such
+// reason: it may be the host's fault, and then each backup would be spoilt in turn.
 func unusableFor(err error) prego.Reason {
 	if !answeredNo(err) {
 		return ""
@@ -232,7 +231,7 @@ func (a *Backups) downloadParts(ctx context.Context, b tenant.BackupRecord, at s
 		return from, err
 	}
 	if f := out.Failed; f != nil {
-		// A full disk is left at once: to go on trying would keep it full.
+		// Give up immediately on a full disk: retrying would keep it full.
 		last := f.Code == wire.FailedNoBackup || f.Code == wire.FailedUnreadable || f.Code == wire.FailedDiskFull
 		return from, because(last, prego.Reason(f.Code), fmt.Sprintf("part %d: %s: %s", f.Number, f.Code, f.Message))
 	}

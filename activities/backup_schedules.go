@@ -14,11 +14,11 @@ import (
 // lookMost bounds what one look at backups does of each kind.
 const lookMost = 200
 
-// BeginBackups queues the backups that are due, begins as many as hosts and regions
-// may have at once, and sees to those that nobody sees to.
+// BeginBackups queues the backups that are due, starts as many as hosts and regions may run
+// concurrently, and takes up abandoned ones.
 func (a *Backups) BeginBackups(ctx context.Context) (n int, err error) {
 	if a.Objects == nil {
-		return a.admit(ctx) // they fail, and say why
+		return a.admit(ctx) // they fail with a reason
 	}
 	for _, f := range []func(context.Context) (int, error){a.takeDue, a.admit, a.seeToLeft, a.seeToVolumes} {
 		found, foundErr := f(ctx)
@@ -81,7 +81,7 @@ func (a *Backups) admit(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// seeToLeft starts runs that were lost, and deletes what has no time left.
+// seeToLeft starts lost runs and deletes expired backups.
 func (a *Backups) seeToLeft(ctx context.Context) (n int, err error) {
 	left, err := a.Store.BackupsLeft(ctx, a.Settings.Quiet, lookMost)
 	for _, b := range left {
@@ -105,7 +105,7 @@ func (a *Backups) seeToLeft(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// staleUpload is how old an upload is that nobody goes on with: no backup takes so long.
+// staleUpload is the age of an abandoned upload: no backup takes that long.
 const staleUpload = 24 * time.Hour
 
 // StorageCompared is what a comparison of the storage with the rows found.
@@ -116,8 +116,8 @@ type StorageCompared struct {
 	Missing []prego.BackupID
 }
 
-// CompareStorage compares what is in the bucket with the rows. Objects without a row are told
-// and not touched: after a restore of the database they may be all that is left of a tenant.
+// CompareStorage compares the bucket with the rows. Objects without a row are reported and not
+// touched: after a restore of the database they may be all that is left of a tenant.
 func (a *Backups) CompareStorage(ctx context.Context, now time.Time) (out StorageCompared, err error) {
 	prefix := a.Settings.Environment + "/"
 	there := make(map[string]int64)

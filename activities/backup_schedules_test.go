@@ -18,8 +18,8 @@ import (
 	"github.com/prego/prego/worker"
 )
 
-// TestTheBucketIsCompared: what has no row is told and left alone, what is missing is told on
-// its row, and uploads that nobody goes on with are aborted.
+// TestTheBucketIsCompared: objects without a row are reported and kept, missing objects are
+// recorded on their rows, and abandoned uploads are aborted.
 func TestTheBucketIsCompared(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 1)
@@ -54,7 +54,7 @@ func TestTheBucketIsCompared(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"e/tenants/t-lost/bak-9/site.age"}, c.Unknown)
 	require.ElementsMatch(t, prego.IDs[prego.BackupID]([]string{"bak-2", "bak-3"}), c.Missing)
-	require.Zero(t, c.Aborted, "somebody may be at it")
+	require.Zero(t, c.Aborted, "it may still be in progress")
 	for backup, want := range map[prego.BackupID]string{"bak-1": "", "bak-2": "the storage does not have it any more", "bak-3": "the storage does not have it any more"} {
 		b, err := p.Store.GetBackup(ctx, id, backup)
 		require.NoError(t, err)
@@ -69,7 +69,7 @@ func TestTheBucketIsCompared(t *testing.T) {
 	c, err = a.CompareStorage(ctx, time.Now().Add(25*time.Hour))
 	require.NoError(t, err)
 	require.Equal(t, 1, c.Aborted)
-	require.Equal(t, []string{"bak-3"}, missing(), "what is there again is not missing")
+	require.Equal(t, []string{"bak-3"}, missing(), "a backup that reappeared is not missing")
 	left, err := bucket.Uploads(ctx, "e/")
 	require.NoError(t, err)
 	require.Empty(t, left)

@@ -38,7 +38,7 @@ type ObjectStorage interface {
 	Get(ctx context.Context, key string, limit int64) ([]byte, error)
 	Head(ctx context.Context, key string) (o tenant.StoredObject, ok bool, err error)
 	List(ctx context.Context, prefix, after string, n int) ([]tenant.StoredObject, error)
-	// Delete returns nil once the object is seen to be gone.
+	// Delete returns nil once the object is known to be gone.
 	Delete(ctx context.Context, key string) error
 }
 
@@ -61,7 +61,7 @@ type BackupSettings struct {
 	MaxParts    int           // that the storage takes
 	URLTTL      time.Duration // of signed URLs
 	UploadFor   time.Duration // how long an upload or a download may take
-	PerHost     int           // at once
+	PerHost     int           // run concurrently
 	PerRegion   int
 	LateAfter   time.Duration // a turn that came so long ago, without a backup since, is late
 	FinalFor    time.Duration // how long a tenant's last backup is kept
@@ -117,7 +117,7 @@ func NewBackupMetrics(reg prometheus.Registerer) *BackupMetrics {
 type BackupPlan struct {
 	OrgID     prego.OrgID       `json:"org_id"`
 	TenantID  prego.TenantID    `json:"tenant_id"`
-	VolumeID  prego.VolumeID    `json:"volume_id,omitempty"` // "" for one of a tenant
+	VolumeID  prego.VolumeID    `json:"volume_id,omitempty"` // "" for a tenant's backup
 	Kind      tenant.BackupKind `json:"kind"`
 	Done      bool              `json:"done,omitempty"`
 	Step      time.Duration     `json:"step"`
@@ -158,8 +158,8 @@ func (a *Backups) runOnHost(ctx context.Context, id prego.BackupID) (tenant.Back
 	return b, t, err
 }
 
-// MakeBackup has the host dump, compress and encrypt the site, to an identity that is made
-// here and of which the host gets the public half.
+// MakeBackup has the host dump, compress and encrypt the site, to an identity that is made here.
+// The host gets its public half.
 func (a *Backups) MakeBackup(ctx context.Context, id prego.BackupID) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -189,7 +189,7 @@ func (a *Backups) MakeBackup(ctx context.Context, id prego.BackupID) error {
 	return a.sealed(ctx, b, out, made.Bytes, object, manifest)
 }
 
-// sealed records what a host says that it sealed, of so many bytes.
+// sealed records the sealed files that a host reports, and their source's size in bytes.
 func (a *Backups) sealed(ctx context.Context, b tenant.BackupRecord, report string, of int64, object, manifest string) error {
 	var sealed tenant.SealedBackup
 	err := json.Unmarshal([]byte(report), &sealed)
@@ -198,7 +198,7 @@ func (a *Backups) sealed(ctx context.Context, b tenant.BackupRecord, report stri
 		return permanentError(ErrTypeCommand, "the host's report of what it sealed can't be read", nil)
 	}
 	a.Tenants.hook("stored-backup/sealed")
-	// What is sealed is never larger than what it was made of, but for what age and tar add.
+	// A sealed file is never larger than its source, except for the overhead of age and tar.
 	part := tenant.PartBytes(max(sealed.Bytes, of), a.Settings.PartBytes, a.Settings.MaxParts)
 	if part > wire.MaxPiece {
 		return because(true, tenant.ReasonStorageRefused, fmt.Sprintf("%d bytes are more than the storage takes in parts of %d", sealed.Bytes, wire.MaxPiece))
@@ -236,8 +236,8 @@ const batchBytes = 256 << 20
 // batchPieces bounds it too: the URLs of a request have to fit into it.
 const batchPieces = 24
 
-// UploadBackup uploads the parts that the storage lacks. The storage knows which it has, so
-// this goes on where it was, whoever died.
+// UploadBackup uploads the parts that the storage lacks. The storage knows which it has, so this
+// continues after any crash.
 func (a *Backups) UploadBackup(ctx context.Context, id prego.BackupID) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -268,8 +268,8 @@ func (a *Backups) UploadBackup(ctx context.Context, id prego.BackupID) error {
 	}
 }
 
-// missingParts are the parts that the upload lacks. An upload that the storage does not know
-// any more is begun anew, unless it was completed.
+// missingParts are the parts that the upload lacks. An upload that the storage does not know any
+// more is restarted, unless it was completed.
 func (a *Backups) missingParts(ctx context.Context, b *tenant.BackupRecord) (missing []int, err error) {
 	var have []tenant.ObjectPart
 	if b.UploadID != "" {
@@ -356,7 +356,7 @@ func (a *Backups) uploadParts(ctx context.Context, b tenant.BackupRecord, at sit
 	return a.Store.BackupMessage(ctx, b.BackupID, fmt.Sprintf("part %d of %d is uploaded", numbers[len(numbers)-1], b.Parts))
 }
 
-// transferFailed says on the row why a transfer does not get on, and gives it its type. A
+// transferFailed records on the row why a transfer is stuck, and gives the error its type. A
 // missing backup is permanent: nothing brings it back.
 func (a *Backups) transferFailed(ctx context.Context, id prego.BackupID, f *wire.TransferFailed) error {
 	message := fmt.Sprintf("part %d: %s: %s", f.Number, f.Code, f.Message)
@@ -366,7 +366,7 @@ func (a *Backups) transferFailed(ctx context.Context, id prego.BackupID, f *wire
 	return because(f.Code == wire.FailedNoBackup || f.Code == wire.FailedUnreadable, prego.Reason(f.Code), message)
 }
 
-// transfer asks the host of a site, with a row in the audit of commands; what tells apart what one step transfers.
+// transfer asks the host of a site, with a row in the audit of commands; what distinguishes the transfers of one step.
 func (a *Backups) transfer(ctx context.Context, at siteAt, verb, what string, in wire.TransferRequest) (out wire.TransferResponse, err error) {
 	info := activity.GetInfo(ctx)
 	pieces := slices.Concat(in.Upload, in.Download)
@@ -531,8 +531,8 @@ func (a *Backups) ClearHost(ctx context.Context, id prego.BackupID) error {
 	return err
 }
 
-// EraseBackup deletes the objects of a backup that failed or is being deleted, and every
-// upload of them, until the storage says that none is left.
+// EraseBackup deletes the objects of a backup that failed or is being deleted, and every upload of
+// them, until the storage reports none.
 func (a *Backups) EraseBackup(ctx context.Context, id prego.BackupID) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -580,7 +580,7 @@ func (a *Backups) RetainBackups(ctx context.Context, tenantID prego.TenantID) (d
 	return deleted, nil
 }
 
-// giveUp begins the deletion of a backup. One that was held or is restored meanwhile stays.
+// giveUp starts the deletion of a backup, unless it was put on hold or is being restored meanwhile.
 func (a *Backups) giveUp(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) error {
 	if _, err := a.Store.DeleteBackup(ctx, tenantID, id, by); err != nil {
 		if prego.CodeOf(err) == prego.CodeBackupNotReady {
@@ -599,7 +599,7 @@ type BackupWanted struct {
 	BackupID prego.BackupID    `json:"backup_id,omitempty"` // of an earlier answer
 }
 
-// BackupGranted says which backup it is, and whether it is stored already.
+// BackupGranted identifies the backup and reports whether it is already stored.
 type BackupGranted struct {
 	BackupID prego.BackupID `json:"backup_id"`
 	Stored   bool           `json:"stored,omitempty"`

@@ -26,7 +26,7 @@ const (
 	StepRestore BuildStep = "restore"
 )
 
-// ErrTypeOverdue says that a part of a step on a host did not end in its time.
+// ErrTypeOverdue means that a part of a step on a host exceeded its time limit.
 const ErrTypeOverdue = "overdue"
 
 // BuildTenant makes a placed tenant's site, installs its apps, opens it, and makes the
@@ -107,8 +107,8 @@ func (a *Tenants) promote(ctx context.Context, ref tenant.Ref, t tenant.Record) 
 	return a.activate(ctx, ref, t.Plan, append([]tenant.Event{{TenantID: t.TenantID, Step: siteStep(t), Message: t.Site}}, opened(t)...)...)
 }
 
-// part runs a part of the step until limit has passed since the step was first scheduled;
-// what then fails, fails for good.
+// part runs a part of the step until limit has passed since the step was first scheduled; later
+// failures are permanent.
 func (a *Tenants) part(ctx context.Context, step BuildStep, limit time.Duration, f func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, max(limit-time.Since(activity.GetInfo(ctx).ScheduledTime), leastTry))
 	defer cancel()
@@ -119,7 +119,7 @@ func (a *Tenants) part(ctx context.Context, step BuildStep, limit time.Duration,
 	return inPart(err, step)
 }
 
-// inPart notes in an error that ends the step in which part of it that was.
+// inPart adds the name of the failed part to an error that ends the step.
 func inPart(err error, step BuildStep) error {
 	var ended *temporal.ApplicationError
 	if !errors.As(err, &ended) || !ended.NonRetryable() || ended.HasDetails() {

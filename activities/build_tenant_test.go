@@ -36,7 +36,7 @@ func toBuild(t *testing.T, pooled bool, apps ...string) (*placing, *steps, tenan
 	return p, s, ref
 }
 
-// TestATenantIsBuiltOnce: whatever was done before the answer was lost is the same success.
+// TestATenantIsBuiltOnce: a repeated build succeeds wherever the answer was lost.
 func TestATenantIsBuiltOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -145,7 +145,7 @@ func TestATenantWhoseServerIsLostTakesAnotherPlace(t *testing.T) {
 			require.Contains(t, ended.Message(), string("server "+lost+" is gone"))
 			var step activities.BuildStep
 			require.NoError(t, ended.Details(&step))
-			require.Equal(t, activities.StepSite, step, "of which the run tries another one")
+			require.Equal(t, activities.StepSite, step, "the run tries another site")
 			require.Empty(t, s.hosts.ran)
 
 			_, err = s.env.ExecuteActivity(s.DropSite, activities.DropInput{TenantID: ref.TenantID})

@@ -18,8 +18,8 @@ type IssueDetails struct {
 	RetryAfter time.Duration `json:"retry_after,omitempty"`
 }
 
-// issueError gives an error its class as its type. Only a failing authority, and what has
-// no class, is tried again within a run; what needs somebody to act is recorded.
+// issueError gives an error its class as its type. Only failures of the authority and errors
+// without a class are retried within a run; errors that need a person are recorded.
 func issueError(err error) error {
 	var e *tenant.IssueError
 	switch {

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// sweepNames, sweepStarts and sweepAsks bound what one sweep does; what is left is done
-	// by the next one, which begins at once when there is more.
+	// sweepNames, sweepStarts and sweepAsks bound what one sweep does; the rest is left to the next
+	// one, which starts immediately.
 	sweepNames  = 500
 	sweepStarts = 50
 	sweepAsks   = 50
@@ -28,7 +28,7 @@ type CertificateMetrics struct {
 // NewCertificateMetrics creates and registers them.
 func NewCertificateMetrics(reg prometheus.Registerer) *CertificateMetrics {
 	m := &CertificateMetrics{Attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: prego.MetricCertificateTries, Help: "Attempts to get a certificate issued, by what came of them: issued, or why not.",
+		Name: prego.MetricCertificateTries, Help: "Attempts to get a certificate issued, by outcome: issued, or the reason for the failure.",
 	}, []string{"outcome"})}
 	reg.MustRegister(m.Attempts)
 	m.Attempts.WithLabelValues("issued")
@@ -61,8 +61,8 @@ func (a *Certificates) siteCertificates() []tenant.CertificateWant {
 	return out
 }
 
-// SweepCertificates makes, loses and retires rows as names change, asks the authority when
-// to renew, and starts the runs of what is due.
+// SweepCertificates makes, loses and retires rows as names change, asks the authority when to
+// renew, and starts the runs that are due.
 func (a *Certificates) SweepCertificates(ctx context.Context) (out CertificateSweep, err error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -112,7 +112,7 @@ func (a *Certificates) ask(ctx context.Context) (n int, err error) {
 			w, ok, err := a.Authority.RenewalInfo(ctx, c.Chain)
 			switch {
 			case err != nil:
-				a.Log.Info("the authority does not say when to renew a certificate", zap.String("certificate_id", string(c.CertificateID)), zap.Error(err))
+				a.Log.Info("the authority gives no renewal time for a certificate", zap.String("certificate_id", string(c.CertificateID)), zap.Error(err))
 			case ok:
 				at := tenant.RenewWithin(w.Start, w.End, c.Serial, tenant.RenewAt(c.NotBefore, c.NotAfter, c.Serial))
 				renewAt, url = &at, w.URL

@@ -57,7 +57,7 @@ type ChallengeProbe interface {
 	Answer(ctx context.Context, name, token string) (string, error)
 }
 
-// CertificateSettings say which certificates there are, and how they are asked for.
+// CertificateSettings configure which certificates exist and how they are ordered.
 type CertificateSettings struct {
 	Account     string   // which of the accounts at the authority
 	Contact     string   // an e-mail address; "" for none
@@ -77,8 +77,8 @@ type Certificates struct {
 	Keys      AccountKeys
 	DNS       Challenges // nil: no challenges by DNS
 	Probe     ChallengeProbe
-	// EdgesServe waits, for a bounded time, until all edges serve what is committed now; nil
-	// for an installation without edges.
+	// EdgesServe waits, for a bounded time, until all edges serve the state committed now; nil for an
+	// installation without edges.
 	EdgesServe func(ctx context.Context, names []string) (bool, error)
 	Runs       Runs
 	Settings   CertificateSettings
@@ -93,8 +93,7 @@ type CertificateRef struct {
 	CertificateID prego.CertificateID `json:"certificate_id"`
 }
 
-// CertificatePlan says what is to be done for a certificate, with the numbers that its run
-// uses.
+// CertificatePlan is the work due for a certificate, with the numbers that its run uses.
 type CertificatePlan struct {
 	Needed      bool                 `json:"needed"`
 	Names       []string             `json:"names,omitempty"`
@@ -107,7 +106,7 @@ type CertificatePlan struct {
 	Poll        time.Duration        `json:"poll"`
 }
 
-// PlanCertificate reads what is to be done for a certificate.
+// PlanCertificate reads the work due for a certificate.
 func (a *Certificates) PlanCertificate(ctx context.Context, in CertificateRef) (CertificatePlan, error) {
 	out := CertificatePlan{ServeWithin: a.Settings.ServeWithin, IssueWithin: a.Settings.IssueWithin, Poll: a.Settings.Poll}
 	c, err := a.Store.GetCertificate(ctx, in.CertificateID)
@@ -133,7 +132,7 @@ func (a *Certificates) PlanCertificate(ctx context.Context, in CertificateRef) (
 type OrderStep struct {
 	OrderID string            `json:"order_id"`
 	State   tenant.OrderState `json:"state"`
-	Left    int               `json:"left,omitempty"`  // challenges that are to be shown
+	Left    int               `json:"left,omitempty"`  // challenges to publish
 	Again   time.Duration     `json:"again,omitempty"` // when the authority wants to be asked again
 }
 
@@ -172,8 +171,8 @@ func (a *Certificates) PlaceOrder(ctx context.Context, in CertificateRef) (Order
 	return step, a.forget(ctx, row, err)
 }
 
-// intend writes the intent to order, or finds the one that is open. One whose key nobody can
-// open any more, or of another account, is given up.
+// intend writes the intent to order, or finds the open one. It abandons an intent of another
+// account, or whose key can't be opened any more.
 func (a *Certificates) intend(ctx context.Context, c tenant.Certificate, account tenant.IssuerAccount) (o tenant.CertificateOrder, found bool, err error) {
 	open, err := a.Store.OpenOrder(ctx, c.CertificateID)
 	if err != nil {
@@ -271,8 +270,8 @@ func (a *Certificates) account(ctx context.Context) (out tenant.AuthorityAccount
 	return out, row, a.Store.IssuerAccountRegistered(ctx, id, out.Location, out.OrdersURL, a.Settings.Contact)
 }
 
-// accountKey opens an account's key. One that an earlier master key sealed is sealed anew,
-// so that a rotation ends by itself.
+// accountKey opens an account's key. A key sealed by an earlier master key is sealed again, so that
+// a rotation ends by itself.
 func (a *Certificates) accountKey(ctx context.Context, row tenant.IssuerAccount) (crypto.Signer, error) {
 	text, err := a.Keys.Open(tenant.AccountKeyFor(row.AccountID), row.KeyID, row.SealedKey)
 	if err != nil {
@@ -303,8 +302,8 @@ func (a *Certificates) accountKey(ctx context.Context, row tenant.IssuerAccount)
 	return signer, nil
 }
 
-// forget makes the next attempt register anew when the authority does not know the account
-// any more.
+// forget makes the next attempt register again when the authority does not know the account any
+// more.
 func (a *Certificates) forget(ctx context.Context, row tenant.IssuerAccount, err error) error {
 	if err != nil && tenant.ClassOfIssue(err) == tenant.IssueAccount {
 		if e := a.Store.IssuerAccountRegistered(ctx, row.AccountID, "", "", row.Contact); e != nil {
@@ -333,8 +332,8 @@ func (a *Certificates) place(ctx context.Context, c tenant.Certificate, o tenant
 	return a.Authority.Place(ctx, account, c.Names, o.Replaces)
 }
 
-// recordOrder writes what the authority says of an order, and the challenges of names that
-// it does not know to be ours.
+// recordOrder writes the authority's state of an order, and the challenges of names that it does
+// not know to be ours.
 func (a *Certificates) recordOrder(ctx context.Context, c tenant.Certificate, o tenant.CertificateOrder, placed tenant.AuthorityOrder, account tenant.AuthorityAccount) (OrderStep, error) {
 	o.Location, o.FinalizeURL, o.State = placed.Location, placed.FinalizeURL, placed.State
 	if !placed.Expires.IsZero() {
@@ -368,7 +367,7 @@ func (a *Certificates) recordOrder(ctx context.Context, c tenant.Certificate, o 
 	return step, a.Store.OrderPlaced(ctx, o, show)
 }
 
-// failed says why an order became invalid: which name, if the authority tells.
+// failed returns why an order became invalid, with the name if the authority reports it.
 func (a *Certificates) failed(ctx context.Context, c tenant.Certificate, placed tenant.AuthorityOrder, account tenant.AuthorityAccount) error {
 	for _, url := range placed.Authz {
 		z, err := a.Authority.Authorization(ctx, account, url, c.Challenge)
@@ -550,7 +549,7 @@ func (a *Certificates) order(ctx context.Context, in OrderRef) (c tenant.Certifi
 	return c, o, account, row, err
 }
 
-// StoreCertificate downloads what was issued, checks it, and stores it: edges serve it from
+// StoreCertificate downloads the issued certificate, checks it, and stores it: edges serve it from
 // then on.
 func (a *Certificates) StoreCertificate(ctx context.Context, in OrderRef) error {
 	stop := keepAlive(ctx)
@@ -640,8 +639,7 @@ func CheckChain(chainPEM, csr []byte, names []string, now time.Time) (tenant.Iss
 	}, nil
 }
 
-// RemoveChallenges takes the answers of a certificate's orders away, those of earlier ones
-// included.
+// RemoveChallenges removes the challenge answers of a certificate's orders, including earlier ones.
 func (a *Certificates) RemoveChallenges(ctx context.Context, in CertificateRef) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -688,8 +686,8 @@ type IssueOutcome struct {
 	Failures      int                 `json:"failures,omitempty"` // before this one
 }
 
-// IssueFailed records why an attempt failed, takes it out of the authority's budget, and
-// says when the next one begins. An order that can be taken up again is kept.
+// IssueFailed records why an attempt failed, charges it to the authority's budget, and returns the
+// time of the next one. A resumable order is kept.
 func (a *Certificates) IssueFailed(ctx context.Context, in IssueOutcome) error {
 	c, err := a.Store.GetCertificate(ctx, in.CertificateID)
 	if err != nil {
@@ -729,8 +727,8 @@ func (a *Certificates) IssueFailed(ctx context.Context, in IssueOutcome) error {
 	return nil
 }
 
-// blocked is the bucket in which an authority refuses: that of the domain that it names, or
-// else the account's orders.
+// blocked is the bucket that an authority's refusal fills: the domain it names, or else the
+// account's orders.
 func (a *Certificates) blocked(directory, account string, names []string, message string) *tenant.IssueCharge {
 	for _, name := range names {
 		if domain := tenant.RegisteredDomain(name); strings.Contains(message, domain) {

@@ -54,7 +54,7 @@ func (c *Commander) Bench(ctx context.Context, b server.BenchCommand) (stdout st
 	return outcome.Stdout, err
 }
 
-// notRun is what the audit says of a command whose predecessor failed.
+// notRun is the audit's message for a command whose predecessor failed.
 const notRun = "not run: the command before it failed"
 
 // BenchAll runs short commands of one host, one after the other, until one fails; done is

@@ -62,7 +62,7 @@ func TestEachCommandHasItsRowBeforeAndAfter(t *testing.T) {
 	require.Equal(t, wire.ExecRequest{
 		WorkflowID: "tenant-provision/t-1", Kind: wire.KindBench, AuditID: "good", TenantID: "t-1", TimeoutSeconds: 2,
 		Args: []string{"--site", "a.example.com", "set-config", "admin_password", secret},
-	}, asked, "what runs is what was asked for")
+	}, asked, "exactly the requested commands run")
 	r := row("good")
 	require.Equal(t, "--site a.example.com set-config admin_password [redacted]", r.Args)
 	require.Equal(t, []any{0, int64(12), "set to [redacted]\n", "token=[redacted]", prego.ActorWorkflow, "tenant-provision/t-1", "bench"},
@@ -81,7 +81,7 @@ func TestEachCommandHasItsRowBeforeAndAfter(t *testing.T) {
 	require.ErrorAs(t, err, &ce)
 	require.Equal(t, server.CommandTimeout, ce.Code)
 
-	// The host is away: nobody knows, until it is asked again with the same id.
+	// The host is away: the outcome is unknown until the same id is sent again.
 	away := &server.CommandError{Kind: "bench", Code: server.CommandUnreachable, Message: "dial: password=" + secret, Stderr: "token=abcdef"}
 	_, err = run("away", func() (wire.ExecResult, error) { return wire.ExecResult{}, away }, "list-sites")
 	require.ErrorAs(t, err, &ce)
@@ -98,7 +98,7 @@ func TestEachCommandHasItsRowBeforeAndAfter(t *testing.T) {
 	_, err = run("away", func() (wire.ExecResult, error) { return wire.ExecResult{}, away }, "list-sites")
 	require.ErrorAs(t, err, &ce)
 	require.Equal(t, server.CommandUnreachable, ce.Code)
-	require.Equal(t, 0, *row("away").ExitCode, "what is known stays known")
+	require.Equal(t, 0, *row("away").ExitCode, "a known outcome is kept")
 
 	_, err = run("refused", func() (wire.ExecResult, error) {
 		return wire.ExecResult{}, &server.CommandError{Kind: "bench", Permanent: true, Code: "site_not_owned", Message: "args: the site belongs to another tenant"}
@@ -111,7 +111,7 @@ func TestEachCommandHasItsRowBeforeAndAfter(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Nil(t, row("given-up").ExitCode)
 
-	// What is left of a secret that the host cut in two.
+	// The rest of a secret that the host cut in two.
 	_, err = run("long", func() (wire.ExecResult, error) {
 		return wire.ExecResult{StdoutTruncated: "ter2-hunter2 " + strings.Repeat("x ", server.MaxAuditedOutput/2-6)}, nil
 	}, "list-sites")
@@ -162,8 +162,8 @@ func TestHostsAreToldWholeSeconds(t *testing.T) {
 	}
 }
 
-// TestCommandsInTurn: their rows are there before the first one runs, the first failure
-// ends them, and the repeated step completes what is missing.
+// TestCommandsInTurn: their rows exist before the first command runs, the first failure ends them,
+// and a repeated step runs the missing ones.
 func TestCommandsInTurn(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 1)

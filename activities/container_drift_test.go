@@ -53,7 +53,7 @@ func TestDriftGoesOnTheTimeline(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, f.drift, r.Drift)
 	}
-	require.LessOrEqual(t, p.Number(`SELECT count(*) FROM server_events`), 2, "the same drift is told once an hour")
+	require.LessOrEqual(t, p.Number(`SELECT count(*) FROM server_events`), 2, "the same drift is reported once an hour")
 	require.Equal(t, "container_drift bench: changed (memory)", p.Text(`SELECT DISTINCT step || ' ' || message FROM server_events`))
 	_, err = run(a.RepairContainers)
 	require.NoError(t, err)
@@ -67,7 +67,7 @@ func TestDriftGoesOnTheTimeline(t *testing.T) {
 	require.Equal(t, activities.ErrTypeContainer, app.Type())
 	require.True(t, app.NonRetryable())
 
-	// The host would fail, so that whoever looked at it all the same would be noticed.
+	// The host would fail, so any check of it is noticed.
 	for says, sql := range map[string]string{
 		"the server is draining":                             `UPDATE servers SET status = 'draining'`,
 		"the server was imported with containers of its own": `UPDATE servers SET status = 'active', purpose = 'import_existing_server'`,
@@ -79,5 +79,5 @@ func TestDriftGoesOnTheTimeline(t *testing.T) {
 			require.Equal(t, activities.ContainerReport{ServerID: "app-1", Skipped: says}, r)
 		}
 	}
-	require.Equal(t, told, p.Number(`SELECT count(*) FROM server_events`), "and nothing was told of them")
+	require.Equal(t, told, p.Number(`SELECT count(*) FROM server_events`), "and nothing was reported about them")
 }

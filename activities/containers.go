@@ -36,7 +36,7 @@ func fromContainers(err error) error {
 	return err
 }
 
-// ContainerReport is what was found on one server.
+// ContainerReport is the result for one server.
 type ContainerReport struct {
 	ServerID prego.ServerID          `json:"server_id"`
 	Skipped  string                  `json:"skipped,omitempty"` // why it was not checked
@@ -131,9 +131,9 @@ const (
 	driftPerRun   = time.Minute
 )
 
-// Turn picks the servers whose containers a run checks: consecutive windows of n over
-// the sorted ids, chosen by the run's number. Each server is checked again only after
-// all others were, on whichever worker, and no state is needed.
+// Turn picks the servers whose containers a run checks: consecutive windows of n over the sorted
+// ids, chosen by the run's number. Each server is checked again only after all others, on any
+// worker and without state.
 func Turn(ids []string, runID int64, n int) []string {
 	ids = slices.Clone(ids)
 	slices.Sort(ids)

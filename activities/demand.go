@@ -40,9 +40,9 @@ func (a *Tenants) newServerTags(ctx context.Context, region prego.Region, role p
 	return c.Require, c.Satisfiable(), nil
 }
 
-// shortage says why a tenant waits, and for servers of which roles. If no server
-// satisfies its constraint, none is created for it (placement-pools, "Auctioneer")
-// unless a fleet's would.
+// shortage returns why a tenant waits, and the roles of the servers it waits for. If no server
+// satisfies its constraint, none is created for it (placement-pools, "Auctioneer") unless a fleet's
+// would.
 func (a *Tenants) shortage(ctx context.Context, t tenant.Record, d placement.Decision) (prego.Reason, []prego.Role, error) {
 	if d.Code != prego.CodeCellMismatch {
 		return prego.ReasonAwaitingCapacity, d.MissingRoles, nil

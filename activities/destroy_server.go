@@ -9,7 +9,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// DestroyInput says what to destroy: all of a server's attempts up to one.
+// DestroyInput names the resources to destroy: all of a server's attempts up to one.
 type DestroyInput struct {
 	ServerID prego.ServerID `json:"server_id"`
 	Attempt  int            `json:"attempt"`
@@ -152,7 +152,7 @@ func destroyError(err error) error {
 	return fromInfra(err)
 }
 
-// DecommissionPlan says what a decommissioning has to destroy.
+// DecommissionPlan lists the resources that a decommissioning destroys.
 type DecommissionPlan struct {
 	Role    prego.Role   `json:"role"`
 	Region  prego.Region `json:"region"`

@@ -22,8 +22,7 @@ import (
 	"github.com/prego/prego/store"
 )
 
-// cloud is a provider's account: what is there, what was deleted from it, and what it
-// says no to.
+// cloud is a provider's account: its resources, its deletions, and the requests it rejects.
 type cloud struct {
 	activities.Infra
 	things    []server.OwnedResource
@@ -34,7 +33,7 @@ type cloud struct {
 
 func (*cloud) ID() prego.InfraProviderID { return prego.ProviderHetzner }
 
-// has adds a thing that is a day old; one of attempt 0 is nobody's.
+// has adds a resource that is a day old; attempt 0 means no owner.
 func (c *cloud) has(kind server.ResourceKind, id, name string, serverID prego.ServerID, attempt int) {
 	o := server.OwnedResource{Kind: kind, ProviderID: id, Name: name, Labels: map[string]string{}, CreatedAt: time.Now().Add(-24 * time.Hour)}
 	if attempt > 0 {
@@ -134,7 +133,7 @@ func TestDestroyingTakesDownAttemptsUpToOne(t *testing.T) {
 	p.machine("srv-1", server.Provisioning, 2, "20")
 	p.line(server.ResourceServer, "srv-1", "20", "srv-1", 2)
 	p.line(server.ResourceServer, "srv-1-unlabelled", "21", "srv-1", 2)
-	p.line(server.ResourceServer, "srv-1-taken-over", "30", "srv-1", 2) // it says 3 itself
+	p.line(server.ResourceServer, "srv-1-taken-over", "30", "srv-1", 2) // its label is 3
 	p.line(server.ResourcePrimaryIP, "ip", "22", "srv-1", 2)
 	p.line(server.ResourceVolume, "volume", "23", "srv-1", 1)
 	p.line(server.ResourceVolume, "volume-3", "33", "srv-1", 3)
@@ -163,9 +162,9 @@ func TestDestroyingTakesDownAttemptsUpToOne(t *testing.T) {
 	}
 }
 
-// TestACreateOfUnknownOutcomeIsWaitedFor, for as long as it may still land: then
-// whatever bears its name is deleted. A server that was found settles what came with
-// it, but no volume, which was made before it.
+// TestACreateOfUnknownOutcomeIsWaitedFor for as long as it may still land: then all resources with
+// its name are deleted. A server that was found settles its attachments, but no volume, which was
+// made before it.
 func TestACreateOfUnknownOutcomeIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
@@ -269,7 +268,7 @@ func TestADestructionThatStumblesIsNotOver(t *testing.T) {
 	require.ErrorContains(t, err, "no adapter")
 }
 
-// counted is what a metric says now.
+// counted is a metric's current value.
 func counted(t *testing.T, m prometheus.Metric) float64 {
 	t.Helper()
 	var out dto.Metric

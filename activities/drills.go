@@ -20,7 +20,7 @@ import (
 // DrillSettings are the numbers of drills.
 type DrillSettings struct {
 	Every  time.Duration // from a tenant's or a volume's drill to its next; 0 for none
-	Retry  time.Duration // from one that failed
+	Retry  time.Duration // after a failed drill
 	AtOnce int
 	Quiet  time.Duration // a drill that was begun so long ago may have lost its run
 }
@@ -50,7 +50,7 @@ func NewDrillMetrics(reg prometheus.Registerer) *DrillMetrics {
 	m := &DrillMetrics{
 		Ended:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_drills_total", Help: "Drills that ended, by outcome: passed, or the reason of failure."}, []string{"outcome"}),
 		Failed: prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricDrillsFailed, Help: "Tenants and volumes whose last drill failed: their backup could not be restored."}),
-		Late:   prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricDrillsLate, Help: "Tenants and volumes of which no backup was drilled for half as long again as PREGO_DRILL_EVERY."}),
+		Late:   prometheus.NewGauge(prometheus.GaugeOpts{Name: prego.MetricDrillsLate, Help: "Tenants and volumes without a backup drill for half as long again as PREGO_DRILL_EVERY."}),
 	}
 	reg.MustRegister(m.Ended, m.Failed, m.Late)
 	m.Ended.WithLabelValues(string(tenant.DrillPassed))
@@ -105,8 +105,7 @@ func (a *Drills) place(ctx context.Context, id string) (d tenant.DrillRecord, sr
 	return d, srv, shard, err
 }
 
-// RunDrill restores a backup and compares what came of it with the backup. Its error's type says
-// what is wrong.
+// RunDrill restores a backup and compares the result with it. The type of its error is the reason.
 func (a *Drills) RunDrill(ctx context.Context, id string) (out DrillFound, err error) {
 	d, srv, shard, err := a.place(ctx, id)
 	if err != nil || d.State.Ended() {
@@ -164,7 +163,7 @@ func answeredNo(err error) bool {
 	return errors.As(err, &app) && app.NonRetryable()
 }
 
-// FinishDrill records how a drill ended. One whose server went says nothing of the backup, and is due again at once.
+// FinishDrill records how a drill ended. A drill that lost its server proves nothing and is due again immediately.
 func (a *Drills) FinishDrill(ctx context.Context, in tenant.DrillEnd) error {
 	outcome := string(in.State)
 	if in.State == tenant.DrillFailed {
@@ -185,7 +184,7 @@ func (a *Drills) ClearDrill(ctx context.Context, id string) error {
 	defer stop()
 	d, srv, shard, err := a.place(ctx, id)
 	if isBecause(err, prego.Reason(ErrTypeGone)) && srv.Status == server.Terminated {
-		return a.Store.DrillCleared(ctx, id) // a database on a shard is dropped with those of pools
+		return a.Store.DrillCleared(ctx, id) // a database on a shard is dropped with the pool databases
 	}
 	if err != nil || d.Cleared {
 		return err

@@ -14,8 +14,8 @@ import (
 // Edges are the steps that wait for edges.
 type Edges struct {
 	Store *store.Store
-	// Within is how long a step waits; then it goes on, since an edge that does not answer
-	// must not hold up what is to stop.
+	// Within limits a step's wait. It then continues, since an edge that does not answer must not
+	// delay a stop.
 	Within time.Duration
 	// Settle is how long requests that an edge had begun to forward may take before what
 	// served them is stopped.
@@ -31,9 +31,9 @@ type AwaitEdgesInput struct {
 	ServerIDs []prego.ServerID `json:"server_ids"`
 }
 
-// AwaitEdgesResult says how the wait ended.
+// AwaitEdgesResult is the outcome of the wait.
 type AwaitEdgesResult struct {
-	// Edges is false if there was nobody to wait for.
+	// Edges is false if there was no edge to wait for.
 	Edges bool `json:"edges,omitempty"`
 	// Behind are the edges, or their networks, that were not waited for any longer.
 	Behind []string `json:"behind,omitempty"`
@@ -41,8 +41,8 @@ type AwaitEdgesResult struct {
 
 const edgesPoll = 50 * time.Millisecond
 
-// AwaitEdges waits until the edges of servers' networks serve what was committed before the
-// call. It is bounded; who was late is in the result.
+// AwaitEdges waits until the edges of servers' networks serve the state committed before the call.
+// The wait is bounded; the result names late edges.
 func (e *Edges) AwaitEdges(ctx context.Context, in AwaitEdgesInput) (AwaitEdgesResult, error) {
 	networks, barrier, err := e.Store.EdgeBarrier(ctx, in.ServerIDs)
 	if err != nil || len(networks) == 0 {
@@ -54,7 +54,7 @@ func (e *Edges) AwaitEdges(ctx context.Context, in AwaitEdgesInput) (AwaitEdgesR
 			return out, err
 		}
 		if time.Now().After(end) {
-			e.Log.Warn("edges don't serve yet what was changed; going on without them", zap.Strings("behind", out.Behind))
+			e.Log.Warn("edges do not serve the change yet; continuing without them", zap.Strings("behind", out.Behind))
 			return out, nil
 		}
 		select {
@@ -65,8 +65,8 @@ func (e *Edges) AwaitEdges(ctx context.Context, in AwaitEdgesInput) (AwaitEdgesR
 	}
 }
 
-// DrainEdges waits until no edge sends new requests to what has left the rows, and gives
-// those that it had sent a moment to end.
+// DrainEdges waits until no edge sends new requests to removed instances, and gives running
+// requests a moment to end.
 func DrainEdges(e *Edges) func(ctx context.Context, serverID prego.ServerID) error {
 	return func(ctx context.Context, serverID prego.ServerID) error {
 		r, err := e.AwaitEdges(ctx, AwaitEdgesInput{ServerIDs: []prego.ServerID{serverID}})

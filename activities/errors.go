@@ -39,11 +39,11 @@ const (
 	ErrTypeContainer = "container_failed"
 )
 
-// Types of errors of tenants' steps, in addition to those of servers'.
+// Error types of tenants' steps, in addition to the servers' types.
 const (
 	// ErrTypePlacement: no placement can ever satisfy the request.
 	ErrTypePlacement = "placement_impossible"
-	// ErrTypeCommand: a command on a host failed for good.
+	// ErrTypeCommand: a command on a host failed permanently.
 	ErrTypeCommand = "command_failed"
 	// ErrTypeSiteUpdating: a release has the site offline.
 	ErrTypeSiteUpdating = "site_updating"
@@ -160,7 +160,7 @@ func keepAlive(ctx context.Context) (stop func()) {
 	return keepAliveWith(ctx, func() []any { return nil })
 }
 
-// keepAliveWith is keepAlive with what a repeated step goes on from.
+// keepAliveWith is keepAlive with the progress that a repeated step continues from.
 func keepAliveWith(ctx context.Context, details func() []any) (stop func()) {
 	if !activity.IsActivity(ctx) {
 		return func() {}

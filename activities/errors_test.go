@@ -45,7 +45,7 @@ func TestAProvidersErrorIsSortedForTheWorkflow(t *testing.T) {
 	}
 	require.NoError(t, fromInfra(nil))
 	other := errors.New("context deadline exceeded")
-	require.Same(t, other, fromInfra(other), "what is none of the provider's is the retry policy's")
+	require.Same(t, other, fromInfra(other), "errors that are not the provider's follow the retry policy")
 	odd := &server.InfraError{Class: "odd"}
 	require.Same(t, odd, fromInfra(odd))
 }

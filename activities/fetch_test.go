@@ -88,7 +88,7 @@ func newFetches(t *testing.T) *fetches {
 	return f
 }
 
-// fails downloads the backup, which goes wrong, to a host, with what an earlier attempt had told.
+// fails runs a failing download to a host, with the heartbeat of an earlier attempt.
 func (f *fetches) fails(host activities.Transfers, details any) error {
 	f.t.Helper()
 	a := &activities.Backups{
@@ -105,14 +105,14 @@ func (f *fetches) fails(host activities.Transfers, details any) error {
 	return err
 }
 
-// said is what is known of the backup: why it is not good, and whether it was found good.
+// said returns why the backup is bad, and whether it was verified.
 func (f *fetches) said() (why string, verified bool) {
 	f.t.Helper()
 	require.NoError(f.t, f.Pool.QueryRow(f.t.Context(), `SELECT verify_message, verified_at IS NOT NULL FROM backups`).Scan(&why, &verified))
 	return why, verified
 }
 
-// TestADownloadGoesOn: where the attempt before was, or from the start if the host has lost it.
+// TestADownloadGoesOn where the previous attempt stopped, or restarts if the host has lost its parts.
 func TestADownloadGoesOn(t *testing.T) {
 	t.Parallel()
 	f := newFetches(t)
@@ -126,25 +126,26 @@ func TestADownloadGoesOn(t *testing.T) {
 
 	host.asked = nil
 	_ = f.fails(host, at("again", 49))
-	require.Equal(t, []int{49}, host.asked, "what came is not asked for again")
+	require.Equal(t, []int{49}, host.asked, "downloaded parts are not fetched again")
 
 	lost := &downloads{parts: parts}
 	_ = f.fails(lost, at("again", 25))
-	require.Equal(t, []int{25, 1, 25, 49}, lost.asked, "the host was made anew meanwhile")
+	require.Equal(t, []int{25, 1, 25, 49}, lost.asked, "the host was recreated meanwhile")
 
 	forgot := &downloads{parts: parts}
 	_ = f.fails(forgot, at("again", parts+1))
-	require.Equal(t, []int{1, 25, 49}, forgot.asked, "the attempt before was done with it, and had it deleted")
+	require.Equal(t, []int{1, 25, 49}, forgot.asked, "the previous attempt was complete and deleted its files")
 	why, _ := f.said()
-	require.Empty(t, why, "which says nothing about the backup")
+	require.Empty(t, why, "it proves nothing about the backup")
 
 	host = &downloads{parts: parts}
 	_ = f.fails(host, at("another", 25))
 	require.Equal(t, []int{1, 25, 49}, host.asked, "that was another download")
 }
 
-// TestWhyADownloadFails: each reason is the step's, and only what is wrong with the backup itself is said of
-// it. What can pass is tried again; a full disk is left at once, so that what came is deleted.
+// TestWhyADownloadFails: each reason is recorded on the step, and only faults of the backup itself on the
+// backup. Transient failures are retried; a full disk is left immediately, so that the partial download is
+// deleted.
 func TestWhyADownloadFails(t *testing.T) {
 	t.Parallel()
 	f := newFetches(t)
