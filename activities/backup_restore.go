@@ -144,7 +144,7 @@ func (a *Backups) fetch(ctx context.Context, b tenant.BackupRecord, at siteAt, n
 	})
 }
 
-// fetchWith downloads a backup and has the host open it. A host that does so twice needs the purpose.
+// fetchWith downloads a backup and has the host open it. opens runs as another command if it is repeated.
 func (a *Backups) fetchWith(ctx context.Context, b tenant.BackupRecord, at siteAt, name string, opens func(what string) error) error {
 	// The step's only heartbeat: another one would overwrite the progress.
 	done := newFetch(ctx, b.BackupID, name)

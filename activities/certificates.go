@@ -332,8 +332,8 @@ func (a *Certificates) place(ctx context.Context, c tenant.Certificate, o tenant
 	return a.Authority.Place(ctx, account, c.Names, o.Replaces)
 }
 
-// recordOrder writes the authority's state of an order, and the challenges of names that it does
-// not know to be ours.
+// recordOrder writes the authority's state of an order, and the challenges of names that it
+// has not verified yet.
 func (a *Certificates) recordOrder(ctx context.Context, c tenant.Certificate, o tenant.CertificateOrder, placed tenant.AuthorityOrder, account tenant.AuthorityAccount) (OrderStep, error) {
 	o.Location, o.FinalizeURL, o.State = placed.Location, placed.FinalizeURL, placed.State
 	if !placed.Expires.IsZero() {

@@ -65,7 +65,7 @@ func (e *Edges) AwaitEdges(ctx context.Context, in AwaitEdgesInput) (AwaitEdgesR
 	}
 }
 
-// DrainEdges waits until no edge sends new requests to removed instances, and gives running
+// DrainEdges waits until no edge sends new requests to upstreams without a row, and gives running
 // requests a moment to end.
 func DrainEdges(e *Edges) func(ctx context.Context, serverID prego.ServerID) error {
 	return func(ctx context.Context, serverID prego.ServerID) error {

@@ -15,7 +15,7 @@ import (
 type FleetActions struct {
 	Store *store.Store
 	Runs  Runs
-	// Parallel is how many servers of one action are created or removed at once.
+	// Parallel is how many servers of one action are created or removed concurrently.
 	Parallel int
 	Poll     time.Duration // how often a draining server is checked
 	Hooks
@@ -93,8 +93,8 @@ type FleetResults struct {
 	Results []server.FleetStepResult `json:"results"`
 }
 
-// RecordFleetSteps records the outcomes of steps, cleans up after servers that failed,
-// and replans what is missing over the remaining regions.
+// RecordFleetSteps records the outcomes of steps, cleans up after servers that failed, and replans
+// missing servers over the remaining regions.
 func (a *FleetActions) RecordFleetSteps(ctx context.Context, in FleetResults) error {
 	for i, r := range in.Results {
 		if r.Op != server.StepOpCreate || r.State != server.FleetStepFailed {
@@ -146,7 +146,7 @@ type RemoveServerInput struct {
 type RemoveServerResult struct {
 	Occupied bool `json:"occupied,omitempty"` // tenants are on it
 	Gone     bool `json:"gone,omitempty"`
-	// Why says what keeps an occupied server.
+	// Why is the reason for keeping an occupied server.
 	Why string `json:"why,omitempty"`
 	// Left is the remaining grace period of an occupied server.
 	Left time.Duration `json:"left,omitempty"`
@@ -171,8 +171,8 @@ func (a *FleetActions) RemoveFleetServer(ctx context.Context, in RemoveServerInp
 	return RemoveServerResult{Gone: status == server.Terminated}, nil
 }
 
-// How long a fleet waits at least until a server has lost its instances, and its tenants if they
-// move, whatever the grace period for tenants.
+// The least time that a fleet waits for a server's instances, and its moving tenants, to leave. A
+// shorter grace period for tenants does not reduce it.
 const (
 	instancesLeave = 30 * time.Minute
 	tenantsLeave   = 6 * time.Hour

@@ -69,7 +69,7 @@ func ensurePublicFirewall(ctx context.Context, store *store.Store, infra Infra, 
 	return infra.EnsureFirewall(ctx, server.FirewallParams{Environment: environment, Name: name, Everyone: append([]int{80, 443}, ports...)})
 }
 
-// ensureFirewall lets in the addresses that this process calls from, and those that hosts
+// ensureFirewall lets in the addresses that this process calls from, and the addresses that hosts
 // still let in.
 func (a *Servers) ensureFirewall(ctx context.Context, infra Infra, name string) (string, error) {
 	cidrs, err := allEgress(ctx, a.Egress, a.Settings.EgressCIDRs)

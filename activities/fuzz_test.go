@@ -30,7 +30,7 @@ func FuzzBenchOutput(f *testing.F) {
 		coded := func(err error) {
 			var coded *prego.Error
 			require.ErrorAs(t, err, &coded)
-			require.LessOrEqual(t, len(coded.Message), 1000, "a sentence and not what was printed")
+			require.LessOrEqual(t, len(coded.Message), 1000, "a sentence, not a command's output")
 		}
 		if s, err := parseSiteSize(printed); err != nil {
 			coded(err)
@@ -68,8 +68,8 @@ func (b bucket) Head(context.Context, string) (tenant.StoredObject, bool, error)
 	return tenant.StoredObject{Bytes: 5, ETag: "e"}, true, nil
 }
 
-// FuzzManifest: who can write to the bucket can write what was written there, and nothing that
-// says anything else.
+// FuzzManifest: write access to the bucket allows replaying a genuine manifest, but not changing
+// one.
 func FuzzManifest(f *testing.F) {
 	dir, others := f.TempDir(), f.TempDir()
 	vault := func(dir string) *token.Sealing {
@@ -98,7 +98,7 @@ func FuzzManifest(f *testing.F) {
 	want, text := genuine(ours, "bak-1")
 	_, another := genuine(ours, "bak-2")
 	_, foreign := genuine(other, "bak-1")
-	// A corpus can't know the keys of a run: what is kept says where the genuine text is changed.
+	// A corpus can't know the keys of a run: a kept input is an edit of the genuine text.
 	f.Add(0, 0, "")
 	f.Add(len(text)-1, 0, `,"ORG_ID":"thief"`)
 	f.Add(1, 0, `"org_id":"thief",`)
@@ -117,6 +117,6 @@ func FuzzManifest(f *testing.F) {
 			return
 		}
 		got.MAC = want.MAC
-		require.Equal(t, want, got, "a manifest that says something else was believed")
+		require.Equal(t, want, got, "a changed manifest was accepted")
 	})
 }

@@ -18,8 +18,8 @@ type short struct {
 	decision instance.Decision
 }
 
-// grow makes fleets grow for all instances that found no place in a region, and says at
-// their groups what is done. It runs under the region's lock.
+// grow makes fleets grow for all unplaced instances of a region, and records the outcome on their
+// groups. It runs under the region's lock.
 func (a *Groups) grow(ctx context.Context, region prego.Region, all []short, refused []prego.GroupID) error {
 	if len(all) == 0 {
 		return nil
@@ -61,12 +61,12 @@ func (a *Groups) grow(ctx context.Context, region prego.Region, all []short, ref
 		a.hook("group/growth_queued")
 		a.Log.Info("a fleet grows for instances that wait", zap.String("fleet_id", string(g.FleetID)), zap.String("region", string(region)), zap.Int64("servers", g.Servers))
 		if err := a.Runs.EnsureScaleFleet(ctx, g.FleetID); err != nil {
-			a.Log.Warn("fleet not told to grow; the sweep will", zap.String("fleet_id", string(g.FleetID)), zap.Error(err))
+			a.Log.Warn("could not signal the fleet to grow; the sweep will retry", zap.String("fleet_id", string(g.FleetID)), zap.Error(err))
 		}
 	}
 	for id, w := range says {
 		d, ok := decisions[id]
-		if !ok { // it was told when it was tried
+		if !ok { // it was signalled when it was tried
 			continue
 		}
 		code, text := d.Code, d.SelectionReason
@@ -81,8 +81,8 @@ func (a *Groups) grow(ctx context.Context, region prego.Region, all []short, ref
 	return errors.Join(errs...)
 }
 
-// backingOff are the instances that were tried before and are not tried now: fleets grow
-// for them, too.
+// backingOff are the instances that were tried earlier and not in this round: fleets also grow for
+// them.
 func (a *Groups) backingOff(ctx context.Context, region prego.Region, except []prego.GroupID) (out []short, err error) {
 	waiting, err := a.Store.InstancesBackingOff(ctx, region, except)
 	if err != nil || len(waiting) == 0 {

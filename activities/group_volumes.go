@@ -21,8 +21,8 @@ import (
 // system after a power cut takes the longest.
 const hostVerbTime = 5 * time.Minute
 
-// onHost runs a verb of a kind on a server. Verbs can be repeated, so each call has an
-// audit id of its own.
+// onHost runs a verb of a kind on a server. Verbs can be repeated, so each call has a separate
+// audit id.
 func onHost(ctx context.Context, hosts Bench, srv server.Server, kind wire.CommandKind, args ...string) (string, error) {
 	c := server.BenchCommand{
 		Kind: string(kind), ServerID: srv.ServerID, Addr: srv.Host, AuditID: string(kind) + "-" + rand.Text(), Timeout: hostVerbTime, Args: args,
@@ -61,15 +61,14 @@ func (a *OrgResources) mounted(ctx context.Context, v workload.Volume, report wi
 	return a.Store.VolumeGrown(ctx, v.VolumeID, v.MadeBytes, v.MadeBytes)
 }
 
-// follows reports whether a file system fills its volume, but for what it needs itself: the
-// rest is less than a twentieth. A report without a size stands for a host that is a
-// directory.
+// follows reports whether a file system fills its volume except for its own overhead, which is less
+// than a twentieth. A report without a size stands for a host that is a directory.
 func follows(report wire.VolumeReport, v workload.Volume) bool {
 	return report.SizeBytes == 0 || report.SizeBytes >= v.MadeBytes-v.MadeBytes/20
 }
 
-// GrowVolume makes a volume at the provider as large as its row asks, and grows the file
-// system where it is mounted. One that is on no server grows when it is mounted next.
+// GrowVolume makes a volume at the provider as large as its row asks, and grows the file system
+// where it is mounted. A volume on no server grows at its next mount.
 func (a *OrgResources) GrowVolume(ctx context.Context, id prego.VolumeID) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -110,9 +109,9 @@ func (a *OrgResources) GrowVolume(ctx context.Context, id prego.VolumeID) error 
 	return a.Store.VolumeGrown(ctx, id, v.MadeBytes, v.MadeBytes)
 }
 
-// unmountVolume unmounts a volume before it is detached. While its server is active this
-// must succeed: what is in use stays attached. A server that is given up and does not
-// answer loses the volume: detaching it keeps the server from writing to it.
+// unmountVolume unmounts a volume before it is detached. While its server is active this must
+// succeed: a volume in use stays attached. A server that is given up and does not answer loses the
+// volume: detaching it keeps the server from writing to it.
 func (a *OrgResources) unmountVolume(ctx context.Context, serverID prego.ServerID, v workload.Volume) error {
 	if a.Hosts == nil || serverID == "" {
 		return nil
@@ -157,7 +156,7 @@ func (a *OrgResources) DetachIdleVolumes(ctx context.Context, groupID prego.Grou
 	return a.DetachGroupVolumes(ctx, GroupVolumesInput{GroupID: groupID})
 }
 
-// withVolumes runs f while nobody else moves the group's volumes.
+// withVolumes runs f while holding the lock on the group's volumes.
 func (a *OrgResources) withVolumes(ctx context.Context, groupID prego.GroupID, f func(context.Context) error) error {
 	done, err := a.Store.WithGroupVolumes(ctx, groupID, f)
 	if err == nil && !done {

@@ -31,8 +31,8 @@ type InstanceEngine interface {
 	ListContainers(ctx context.Context, serverID prego.ServerID, addr string) ([]server.ContainerInfo, error)
 }
 
-// VolumeAttacher attaches a group's volumes to a server before its instance starts
-// there, and says how the engine mounts them.
+// VolumeAttacher attaches a group's volumes to a server before its instance starts there, and
+// returns how the engine mounts them.
 type VolumeAttacher func(ctx context.Context, groupID prego.GroupID, serverID prego.ServerID) (binds []string, err error)
 
 // GroupSettings are the settings of process groups.
@@ -72,13 +72,12 @@ type Groups struct {
 	Settings GroupSettings
 	Metrics  *GroupMetrics
 	Log      *zap.Logger
-	// Volumes attaches volumes; if nil, what the rows say is mounted as it is.
+	// Volumes attaches volumes; if nil, the mounts in the rows are used unchanged.
 	Volumes VolumeAttacher
 	// Drained waits until no edge sends requests to an instance of a server that drains; nil
 	// if there are no edges.
 	Drained func(ctx context.Context, serverID prego.ServerID) error
-	// Idle detaches the volumes of a group that runs nothing and is not to; nil if nobody
-	// does.
+	// Idle detaches the volumes of a group without running or wanted instances; nil disables that.
 	Idle func(ctx context.Context, groupID prego.GroupID) error
 	Hooks
 
@@ -164,7 +163,7 @@ type serving struct {
 	// refused are groups with a reason why they get nothing now. Later passes leave them
 	// out: otherwise as many as a pass considers would hide all who came after them.
 	refused []prego.GroupID
-	short   []short // instances for which no server has room
+	short   []short // instances that fit on no server
 }
 
 // servePass goes through the waiting instances once. It reports whether another pass may
@@ -221,8 +220,8 @@ func (a *Groups) servePass(ctx context.Context, region prego.Region, s *serving)
 	return more, nil
 }
 
-// place finds and reserves a place for one instance, and updates servers accordingly
-// for the next one. It tells of an instance for which no server has room.
+// place finds and reserves a place for one instance, and updates servers accordingly for the next
+// one. It reports an instance that fits on no server.
 func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []prego.AppliedPool, servers []instance.Server) (workload.AllocationOutcome, *short, error) {
 	if len(d.Missing) > 0 {
 		return workload.AllocationNone, nil, a.Store.NoPlace(ctx, d.GroupID, workload.ReasonVolumeMissing, "no volume of the group is mounted at "+strings.Join(d.Missing, ", "), nil, d.At, a.Settings.Retry)
@@ -350,7 +349,7 @@ func (a *Groups) BootInstance(ctx context.Context, id string) (err error) {
 	if ok {
 		return nil
 	}
-	// It was stopped while it started: remove what was started after the stop.
+	// It was stopped while it started: remove the container started after the stop.
 	if h, err = a.Store.InstanceHost(ctx, id); err != nil {
 		return fromGroups(err)
 	}
@@ -369,7 +368,7 @@ func (a *Groups) endWork(ctx context.Context, id string) {
 	a.wakeRuns(ctx, wake)
 }
 
-// wakeRuns wakes those whose turn has come; who is not told asks again by itself.
+// wakeRuns wakes the runs whose turn has come. A run that misses its signal checks again by itself.
 func (a *Groups) wakeRuns(ctx context.Context, runs []string) {
 	if len(runs) == 0 {
 		return
@@ -379,7 +378,7 @@ func (a *Groups) wakeRuns(ctx context.Context, runs []string) {
 	}
 }
 
-// FailInstanceInput says why an instance failed.
+// FailInstanceInput is the reason why an instance failed.
 type FailInstanceInput struct {
 	InstanceID prego.InstanceID `json:"instance_id"`
 	Message    string           `json:"message"`
@@ -479,9 +478,9 @@ type GroupSweepResult struct {
 	Servers int `json:"servers"` // that may run instances
 }
 
-// SweepGroups looks for groups whose run was lost or whose servers are gone, for
-// instances whose containers ended or became healthy without their agents having told, and
-// for containers that belong to no instance. Agents tell at once: this is the net below.
+// SweepGroups looks for groups whose run was lost or whose servers are gone, for instances whose
+// containers ended or became healthy without a report of their agents, and for containers that
+// belong to no instance. Agents report immediately; this is the fallback.
 func (a *Groups) SweepGroups(ctx context.Context) (GroupSweepResult, error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -519,12 +518,12 @@ func (a *Groups) SweepGroups(ctx context.Context) (GroupSweepResult, error) {
 	return r, errors.Join(errs...)
 }
 
-// unnoticed is how long an instance without a check may run before it counts as healthy
-// here, where its agent has not said so.
+// unnoticed is how long an instance without a check may run before it counts as healthy here,
+// without a report of its agent.
 const unnoticed = 30 * time.Second
 
-// becameHealthy reports whether a booting instance is healthy by what its engine says. Only
-// the agent knows the outcome of checks that it carries out itself.
+// becameHealthy reports whether a booting instance is healthy according to its engine. Only the
+// agent knows the outcome of checks that it carries out itself.
 func becameHealthy(i workload.Instance, c server.ContainerInfo, now time.Time) bool {
 	if h := i.Spec.Health; h != nil {
 		return h.Kind == workload.HealthCommand && c.Health == "healthy"

@@ -15,7 +15,7 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// woken records the groups that are woken, and the fleets whose run is told of an action.
+// woken records the groups that are woken, and the fleets whose runs are signalled an action.
 type woken struct {
 	activities.Runs
 	groups []prego.GroupID
@@ -110,7 +110,7 @@ func TestInstancesMakeFleetsGrow(t *testing.T) {
 	serve()
 	require.Equal(t, 1, p.Number(`SELECT count(*) FROM fleet_actions`), "one growth for all, however often they ask")
 
-	// The action is planned and its servers come to life: those that still wait ask again.
+	// The action is planned and its servers come to life: waiting groups check again.
 	action, err := p.Store.BeginFleetAction(t.Context(), "nodes", scale.Plan)
 	require.NoError(t, err)
 	require.Len(t, action.Steps, 4)
@@ -123,7 +123,7 @@ func TestInstancesMakeFleetsGrow(t *testing.T) {
 	_, message = says("grp-000000000001")
 	require.Contains(t, message, "fleet nodes is at its maximum size")
 
-	// A growth that failed is not asked for at once again.
+	// A growth that failed is not retried immediately.
 	p.Exec(`UPDATE fleets SET max_size = 6`)
 	p.Exec(`UPDATE fleet_actions SET status = 'failed'`)
 	serve()

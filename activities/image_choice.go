@@ -38,7 +38,7 @@ type Machine struct {
 	Zone         string `json:"zone,omitempty"`    // network zone of the location
 }
 
-// machineOf is what the catalog says of a candidate.
+// machineOf is a candidate's entry in the catalog.
 func machineOf(offer server.CatalogState, c server.Candidate) Machine {
 	if typ, ok := offer.Type(c.ServerType); ok {
 		return Machine{Architecture: typ.Architecture, DiskGB: typ.DiskGB, Zone: offer.ZoneOf(c.Location)}
@@ -46,8 +46,8 @@ func machineOf(offer server.CatalogState, c server.Candidate) Machine {
 	return Machine{Architecture: "x86", Zone: offer.ZoneOf(c.Location)}
 }
 
-// withoutImage marks a golden image as missing after the provider said it does not have
-// it. It reports whether there is another image to use.
+// withoutImage marks a golden image as missing after the provider reported it missing. It reports
+// whether there is another image to use.
 func (a *Servers) withoutImage(ctx context.Context, st server.ProvisionState, in CreateServerInput, image string, cause error) (bool, error) {
 	var ie *server.InfraError
 	if st.Spec.Image != "" || image == a.Catalog.ImageFor(st.Spec) || !errors.As(cause, &ie) || ie.Code != server.InfraImageGone {

@@ -132,8 +132,8 @@ type BuilderInput struct {
 	Candidate server.Candidate `json:"candidate"`
 }
 
-// MakeBuilder creates the machine that the image is taken from, or finds the one that
-// an earlier call created. It has no row in servers, no token and no agent.
+// MakeBuilder creates the machine that the image is taken from, or finds the machine of an earlier
+// call. It has no row in servers, no token and no agent.
 func (a *Images) MakeBuilder(ctx context.Context, in BuilderInput) (server.Handle, error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -340,7 +340,7 @@ func (a *Images) GiveUpVerifier(ctx context.Context, in ImageRef) (bool, error) 
 	return err == nil, err
 }
 
-// PublishImage makes the image the one that servers are created from.
+// PublishImage makes the image current: servers are created from it.
 func (a *Images) PublishImage(ctx context.Context, in ImageRef) error {
 	if err := a.Store.PublishImage(ctx, in.ImageID); err != nil {
 		return fromStore(err)
@@ -379,7 +379,7 @@ func (a *Images) ImageIsDeleted(ctx context.Context, in ImageRef) error {
 	return a.Store.ImageIsDeleted(ctx, in.ImageID)
 }
 
-// ImageFailure says why a build ended.
+// ImageFailure is the reason why a build ended.
 type ImageFailure struct {
 	ImageID prego.ImageID `json:"image_id"`
 	Reason  prego.Reason  `json:"reason"`

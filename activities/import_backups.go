@@ -15,7 +15,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// ImportedBackup is what was found of one backup in the storage.
+// ImportedBackup is the result for one backup in the storage.
 type ImportedBackup struct {
 	TenantID prego.TenantID // or
 	VolumeID prego.VolumeID
@@ -25,10 +25,10 @@ type ImportedBackup struct {
 	Message  string // of what can't be imported
 }
 
-// ImportBackups lists the bucket and writes the rows that the database lacks, after it was lost
-// or restored to an earlier time: of backups, and of tenants and volumes of which nothing else is left. Only
-// what a manifest says whose code and whose identity our key opens is believed. Without apply it
-// says what it would do. What is there stays as it is.
+// ImportBackups lists the bucket and writes the rows that the database lacks, after it was lost or restored
+// to an earlier time: of backups, and of tenants and volumes that have no other trace. It trusts a manifest
+// only if our key verifies its code and opens its identity. Without apply it only returns the changes.
+// Existing rows stay unchanged.
 func (a *Backups) ImportBackups(ctx context.Context, to *store.Store, apply bool) ([]ImportedBackup, error) {
 	if a.Objects == nil {
 		return nil, because(true, tenant.ReasonNoStorage, "no object storage is configured (PREGO_BACKUP_ENDPOINT)")
@@ -70,7 +70,7 @@ func (a *Backups) ImportBackups(ctx context.Context, to *store.Store, apply bool
 			break
 		}
 	}
-	// The newest first: a tenant's row is made of what was last known of it.
+	// The newest first: a tenant's row is made from its latest state.
 	slices.SortFunc(good, func(x, y found) int { return y.m.TakenAt.Compare(x.m.TakenAt) })
 	for _, f := range good {
 		b := ImportedBackup{TenantID: f.m.TenantID, BackupID: f.m.BackupID, Slug: f.m.Slug}
@@ -89,7 +89,7 @@ func (a *Backups) ImportBackups(ctx context.Context, to *store.Store, apply bool
 	return out, nil
 }
 
-// listPage is how many objects are listed at once.
+// listPage is how many objects one request lists.
 const listPage = 1000
 
 // readManifest reads a manifest and believes it only if everything about it is right.
@@ -118,7 +118,7 @@ func (a *Backups) readManifest(ctx context.Context, key string, tenantID prego.T
 		return m, "", "", fmt.Errorf("key %s of %s is not among PREGO_KEYS_DIR/backup", m.KeyID, key)
 	}
 	if subtle.ConstantTimeCompare(code, want) != 1 {
-		return m, "", "", fmt.Errorf("the code of %s is wrong: somebody else wrote it", key)
+		return m, "", "", fmt.Errorf("the code of %s is wrong: it was not written with our key", key)
 	}
 	if _, err := a.Vault.Open(tenant.BackupKeyFor(id), m.KeyID, m.SealedIdentity); err != nil {
 		return m, "", "", fmt.Errorf("the identity in %s can't be opened", key)

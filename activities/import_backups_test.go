@@ -17,8 +17,8 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// TestBackupsAreImported: the database was lost. What the bucket has comes back, of which our
-// keys say that we wrote it; nothing else does, and nothing twice.
+// TestBackupsAreImported: after the database was lost, the bucket's backups come back if our keys
+// verify them; nothing else does, and nothing twice.
 func TestBackupsAreImported(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -122,7 +122,7 @@ func TestBackupsAreImported(t *testing.T) {
 	require.Equal(t, []any{tenant.Failed, prego.PlanBusiness, []string{"erpnext"}}, []any{got.State, got.Plan, got.Apps}, "as it was last")
 	lost, err := p.Store.LostTenants(ctx, prego.Plans(), 5)
 	require.NoError(t, err)
-	require.Empty(t, lost, "nobody restores it without being asked: its site may still be somewhere")
+	require.Empty(t, lost, "it is restored only on request: its site may still exist")
 
 	// What its run needs is there: the identity opens, and the restore is accepted.
 	b, err := p.Store.BackupRecord(ctx, "bak-2")
@@ -136,5 +136,5 @@ func TestBackupsAreImported(t *testing.T) {
 	require.Equal(t, []any{tenant.Provisioning, prego.BackupID("bak-2"), prego.BackupID("bak-2")}, []any{back.State, back.RestoreFrom, restore.BackupID})
 	p.Exec(`UPDATE restore_jobs SET status = 'failed'`)
 	p.Exec(`UPDATE backups SET state = 'deleting' WHERE backup_id = 'bak-1'`)
-	require.Equal(t, tenant.ImportDeleting, run(true)["bak-1"], "what was deleted does not come back")
+	require.Equal(t, tenant.ImportDeleting, run(true)["bak-1"], "a deleted backup does not come back")
 }

@@ -37,7 +37,7 @@ func TestServersOfAFleetSpreadOverLocations(t *testing.T) {
 	for i := range 4 {
 		got = append(got, first(fmt.Sprint(i)))
 	}
-	require.Equal(t, []string{"cx43 in fsn1", "cx43 in nbg1", "cx43 in hel1", "cx43 in fsn1"}, got, "planned at once")
+	require.Equal(t, []string{"cx43 in fsn1", "cx43 in nbg1", "cx43 in hel1", "cx43 in fsn1"}, got, "planned together")
 	require.Equal(t, 2, p.Number(`SELECT count(*) FROM server_events WHERE step = 'location_spread'`), "where it changes the order")
 	require.Equal(t, 1, p.Number(`SELECT count(*) FROM server_events WHERE step = 'location_spread' AND server_id = 'web-2' AND message LIKE 'hel1 first:%'`))
 

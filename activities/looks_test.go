@@ -41,9 +41,9 @@ func TestALookTakesSamples(t *testing.T) {
 	p.Exec(`UPDATE servers SET agent_last_heartbeat_at = NULL`)
 	r, err := look(t.Context())
 	require.NoError(t, err)
-	require.False(t, r.Found, "nobody reported")
+	require.False(t, r.Found, "no server reported")
 	require.Zero(t, p.Number(`SELECT count(*) FROM server_samples`))
-	for range 3 { // of which two at least are in one span
+	for range 3 { // at least two are in one span
 		p.Exec(`UPDATE servers SET agent_last_heartbeat_at = now(), load1 = 0.5`)
 		_, err := look(t.Context())
 		require.NoError(t, err)

@@ -17,9 +17,9 @@ import (
 // cutting its power.
 type Rebooter interface {
 	RebootServer(ctx context.Context, providerServerID prego.ServerID, hard bool) error
-	// ResizeServer gives a host another type of the provider's, for which it is switched off and on.
-	// What the provider refuses leaves it on, and is an InfraError that is permanent or names
-	// another type as the way out. It can be repeated at any step.
+	// ResizeServer gives a host another type, and switches it off and on for that. A refusal leaves it
+	// on and returns an InfraError that is permanent or suggests another type. It can be repeated at
+	// any step.
 	ResizeServer(ctx context.Context, providerServerID prego.ServerID, serverType string) error
 }
 
@@ -46,7 +46,7 @@ type Maintenances struct {
 	NewMoveID func() prego.MoveID
 }
 
-// MaintenanceProgress says what a maintenance's run does next.
+// MaintenanceProgress is the next step of a maintenance's run.
 type MaintenanceProgress struct {
 	Status  server.MaintenanceStatus `json:"status"`
 	Kind    server.MaintenanceKind   `json:"kind"`
@@ -58,8 +58,8 @@ type MaintenanceProgress struct {
 	Changed bool `json:"changed,omitempty"`
 }
 
-// StepMaintenance decides what comes next for a server that is being emptied, and wakes the groups
-// whose instances are to leave.
+// StepMaintenance decides the next step for a server that is being emptied, and wakes the groups
+// whose instances must leave.
 func (a *Maintenances) StepMaintenance(ctx context.Context, serverID prego.ServerID) (MaintenanceProgress, error) {
 	a.hook("maintenance/step")
 	st, err := a.Store.StepMaintenance(ctx, serverID, a.Limits)
@@ -84,8 +84,8 @@ func (a *Maintenances) StepMaintenance(ctx context.Context, serverID prego.Serve
 	return MaintenanceProgress{Status: st.Status, Kind: st.Kind, Role: st.Role, Region: st.Region, Message: st.Message, Act: st.Act, Changed: len(st.Groups)+len(st.Tenants) > 0}, nil
 }
 
-// moveTenants begins the moves of tenants, and undoes those of a maintenance that ended. What does not
-// work out the next look repeats.
+// moveTenants begins the moves of tenants, and undoes those of a maintenance that ended. The next
+// check repeats failed ones.
 func (a *Maintenances) moveTenants(ctx context.Context, serverID prego.ServerID, st server.MaintenanceStep) {
 	for _, id := range st.Tenants {
 		m, err := a.Store.RequestMove(ctx, tenant.MoveAsked{ID: a.NewMoveID(), TenantID: id, Why: string(st.Kind) + " of " + string(serverID), By: string(prego.ActorWorkflow), MaintenanceOf: serverID})
@@ -197,8 +197,8 @@ func (a *Maintenances) RebootServer(ctx context.Context, in RebootInput) error {
 	return nil
 }
 
-// DeleteReplaced decommissions a server that was replaced. One that is used again by now is
-// not: the step fails, and is repeated.
+// DeleteReplaced decommissions a server that was replaced. If the server is in use again, the step
+// fails and is repeated.
 func (a *Maintenances) DeleteReplaced(ctx context.Context, serverID prego.ServerID) error {
 	srv, err := a.Store.RequestDecommission(ctx, serverID, "its replacement", false)
 	if err != nil {

@@ -51,7 +51,7 @@ func TestWhatIsAlertedOnBeginsAtZero(t *testing.T) {
 			}
 		}
 	}
-	// Each reason for which a provisioning fails, of each role: two labels a series.
+	// Each reason of a failed provisioning, by role: two labels a series.
 	require.Len(t, got["prego_provisionings_total"], 2*9*5)
 	delete(got, "prego_provisionings_total")
 	require.Equal(t, map[string][]string{

@@ -41,7 +41,7 @@ func (a *Moves) CopySite(ctx context.Context, id prego.MoveID) (int64, error) {
 		}
 	}
 	archives := m.DataArchives
-	// A frozen database has arrived but for the last archive.
+	// A frozen database has arrived except for the last archive.
 	if m.MovesData() && (m.State != tenant.MoveFrozen || archives == 0) {
 		sent, n, err := a.copyData(ctx, m)
 		if err != nil {
@@ -54,8 +54,8 @@ func (a *Moves) CopySite(ctx context.Context, id prego.MoveID) (int64, error) {
 	return bytes, err
 }
 
-// ship brings an archive of the site from one host to the other. Who opens it is known to this
-// call alone: a repeated one makes the archive anew.
+// ship brings an archive of the site from one host to the other. Only this call knows the archive's
+// key: a repeated call makes a new archive.
 func (a *Moves) ship(ctx context.Context, m moving, n int, how string) (int64, error) {
 	name := archiveName(m.MoveID, n)
 	key, err := age.GenerateX25519Identity()
@@ -175,8 +175,8 @@ func (a *Moves) FreezeMove(ctx context.Context, id prego.MoveID) error {
 	return nil
 }
 
-// CatchUp holds the site, copies what has changed, and makes it a site at its new place, which
-// is tried. It returns how many bytes were sent.
+// CatchUp holds the site, copies the changes, and makes and tests the site at its new place. It
+// returns the bytes sent.
 func (a *Moves) CatchUp(ctx context.Context, id prego.MoveID) (int64, error) {
 	stop := keepAlive(ctx)
 	defer stop()

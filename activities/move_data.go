@@ -17,9 +17,9 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// A database moves as archives that the app server makes, which has its user's certificate: all of
-// it while the site serves, then what has changed since, again and again while that gets less. The
-// last archive is made after the shard took the right to write from the database's user.
+// A database moves as archives that the app server makes, which has its user's certificate: a full
+// one while the site serves, then the changes, repeatedly while they shrink. The last archive is
+// made after the shard took the right to write from the database's user.
 
 const (
 	// maxDataArchives bounds the archives of one copy, while the site serves.
@@ -71,7 +71,7 @@ func (a *Moves) copyData(ctx context.Context, m moving) (bytes int64, n int, err
 		a.Tenants.hook("move/data")
 		bytes += packed.Bytes
 		took := time.Since(began)
-		// The first is never the last: what was written while it was made can be a lot.
+		// The first is never the last: many writes can arrive while it is made.
 		if since > 0 && (took < quickArchive || before > 0 && took > before*7/10) || n >= maxDataArchives {
 			return bytes, n, nil
 		}
@@ -82,14 +82,14 @@ func (a *Moves) copyData(ctx context.Context, m moving) (bytes int64, n int, err
 	}
 }
 
-// shipData brings what has changed since the archive before to the next place.
+// shipData brings the changes since the previous archive to the next place.
 func (a *Moves) shipData(ctx context.Context, m moving, n int, last bool) (wire.PackedData, error) {
 	return a.shipDataSince(ctx, m, n, n-1, last)
 }
 
 // shipDataSince brings an archive of the database from one host to the other, or, if the site stays
-// on its host, from one of the host's connections to the other. Who opens it is known to this call
-// alone.
+// on its host, from one of the host's connections to the other. Only this call knows the archive's
+// key.
 func (a *Moves) shipDataSince(ctx context.Context, m moving, n, since int, last bool) (packed wire.PackedData, err error) {
 	name := dataName(m.MoveID, n)
 	key, err := age.GenerateX25519Identity()
@@ -129,7 +129,7 @@ func (a *Moves) shipDataSince(ctx context.Context, m moving, n, since int, last 
 	return packed, err
 }
 
-// freezeData lets nobody write to the database where it is, not even sessions from before.
+// freezeData blocks all writes to the database at its old place, including existing sessions.
 func (a *Moves) freezeData(ctx context.Context, m moving) error {
 	if !m.from.Allocation.OnShard {
 		_, err := a.run(ctx, m, m.from, "freeze", a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "freeze-data")
@@ -171,7 +171,7 @@ func (a *Moves) eraseData(ctx context.Context, m moving, t tenant.Record) error 
 	return nil
 }
 
-// makeCache makes the cache's user in the next pool. The cache itself is filled anew.
+// makeCache makes the cache's user in the next pool. The cache itself starts empty.
 func (a *Moves) makeCache(ctx context.Context, m moving) error {
 	al := m.to.Allocation
 	c := a.Tenants.dataCommand(m.to.Pool, wire.KindRedisCLI, a.audit(ctx, m, "create-user"), a.Tenants.cacheSecret(m.DatabaseName, al.PasswordVersion), "create-user", m.DatabaseName, strconv.Itoa(tenant.CacheDB(m.AllocationID)))

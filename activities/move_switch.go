@@ -54,7 +54,7 @@ func (a *Moves) FreeMoved(ctx context.Context, id prego.MoveID) error {
 	return err
 }
 
-// MoveOpened records that the edges send everybody to the new place.
+// MoveOpened records that the edges send all requests to the new place.
 func (a *Moves) MoveOpened(ctx context.Context, id prego.MoveID) error {
 	if err := a.Store.MoveOpened(ctx, id); err != nil {
 		return err
@@ -75,13 +75,13 @@ func (a *Moves) wake(ctx context.Context, m tenant.Move) {
 	}
 }
 
-// MoveRest is for how long the old place is kept; Returned says that it is the tenant's again.
+// MoveRest is how long the old place is kept; Returned is set if the tenant uses it again.
 type MoveRest struct {
 	For      time.Duration `json:"for,omitempty"`
 	Returned bool          `json:"returned,omitempty"`
 }
 
-// RestMove reads for how long what a tenant had before is kept: no longer if the new place is lost, too.
+// RestMove reads how long a tenant's old place is kept. Losing the new place also ends that.
 func (a *Moves) RestMove(ctx context.Context, id prego.MoveID) (MoveRest, error) {
 	m, err := a.read(ctx, id)
 	if err != nil || m.State != tenant.MoveSwitched || !m.There() {
@@ -115,8 +115,7 @@ func (a *Moves) SweepLate(ctx context.Context, id prego.MoveID) error {
 	return a.shipLate(ctx, m)
 }
 
-// shipLate brings files after that the site has got at its old place. One that is cleared away
-// has none.
+// shipLate copies files that the site received at its old place later. A cleared site has none.
 func (a *Moves) shipLate(ctx context.Context, m moving) error {
 	_, err := a.ship(ctx, m, archiveLate, "missing")
 	if isBecause(err, prego.Reason(wire.FailedNoSite)) {
@@ -125,7 +124,7 @@ func (a *Moves) shipLate(ctx context.Context, m moving) error {
 	return err
 }
 
-// ClearMove clears away what the tenant had on the server before, and what the move needed.
+// ClearMove clears the tenant's site and data on the old server, and the move's own files.
 func (a *Moves) ClearMove(ctx context.Context, id prego.MoveID) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -149,7 +148,7 @@ func (a *Moves) ClearMove(ctx context.Context, id prego.MoveID) error {
 	}
 	// A site whose cache is lost does not open, and loses nothing else.
 	if there && (m.MovesData() || m.MovesPool) && m.to.Pool.Status != server.Terminated {
-		// What was before goes only when the site opens with what is now.
+		// The old data goes only after the site opens with the new.
 		if _, err := a.run(ctx, m, m.to, "proof", a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "list-apps"); err != nil {
 			return err
 		}
@@ -184,7 +183,7 @@ func (a *Moves) grant(ctx context.Context, m moving, app prego.ServerID, address
 }
 
 // leave deletes the site's directory on a server that it is not on, and its database if that is
-// there, too.
+// also there.
 func (a *Moves) leave(ctx context.Context, m moving, t tenant.Record) error {
 	if t.AppServerStatus == server.Terminated || t.Allocation.AppServerID == "" {
 		return nil
@@ -236,7 +235,7 @@ func (a *Moves) forgetObjects(ctx context.Context, m moving) error {
 	return ofStorage(err)
 }
 
-// UndoMove leaves the tenant where it is, and nothing where it was to go.
+// UndoMove leaves the tenant where it is, and leaves nothing at its planned place.
 func (a *Moves) UndoMove(ctx context.Context, id prego.MoveID) error {
 	stop := keepAlive(ctx)
 	defer stop()

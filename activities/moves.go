@@ -30,9 +30,9 @@ type MoveSettings struct {
 }
 
 // Moves are the steps that bring a tenant to another place: its site's directory to another app
-// server, its database to another shard, its cache to another pool, or some of these. What moves
-// goes through object storage; for what stays it changes who is let in. See move_data.go for
-// databases and caches.
+// server, its database to another shard, its cache to another pool, or some of these. Moved parts
+// go through object storage; parts that stay get new access rules. See move_data.go for databases
+// and caches.
 type Moves struct {
 	Store    *store.Store
 	Tenants  *Tenants
@@ -55,7 +55,7 @@ func NewMoveMetrics(reg prometheus.Registerer) *MoveMetrics {
 	m := &MoveMetrics{
 		Ended: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_tenant_moves_total", Help: "Moves of tenants that ended, by outcome: done, cancelled, or the reason of failure."}, []string{"outcome"}),
 		Downtime: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "prego_tenant_move_downtime_seconds", Help: "Seconds for which a site that moved could not be written to.", Buckets: []float64{.25, .5, 1, 2, 5, 10, 30, 60},
+			Name: "prego_tenant_move_downtime_seconds", Help: "Seconds without write access to a moved site.", Buckets: []float64{.25, .5, 1, 2, 5, 10, 30, 60},
 		}),
 	}
 	reg.MustRegister(m.Ended, m.Downtime)
@@ -239,8 +239,8 @@ func (a *Moves) audit(ctx context.Context, m moving, what string) string {
 	return fmt.Sprintf("%s-%s-%s", m.MoveID, what, thisCall(ctx))
 }
 
-// thisCall is of one attempt of one step of one run: what is asked for again has another key, and
-// is another command.
+// thisCall is of one attempt of one step of one run: a repeated request has another key and is
+// another command.
 func thisCall(ctx context.Context) string {
 	info := activity.GetInfo(ctx)
 	run := info.WorkflowExecution.RunID

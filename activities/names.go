@@ -20,9 +20,8 @@ import (
 // DNS is where the records of this installation's zone are kept. Every error that it
 // returns is a *server.InfraError.
 type DNS interface {
-	// EnsureRecordSet makes a record set, or corrects it, and waits until it is
-	// published at the zone's name servers. One that is not ours is
-	// InfraForeign, and is left alone.
+	// EnsureRecordSet makes a record set, or corrects it, and waits until it is published at the
+	// zone's name servers. A foreign set returns InfraForeign and stays unchanged.
 	EnsureRecordSet(ctx context.Context, r server.RecordSet, known server.RecordWrite) error
 	// DeleteRecordSet deletes a record set of ours; a missing one is success.
 	DeleteRecordSet(ctx context.Context, zone, name string, typ server.RecordType) error
@@ -32,16 +31,16 @@ type DNS interface {
 
 // Resolver asks the public DNS.
 type Resolver interface {
-	// TXT are the texts of a name, asked of its own name servers, so that no cache
-	// answers. No such name is none.
+	// TXT returns the texts of a name from its own name servers, bypassing caches; none if the name
+	// does not exist.
 	TXT(ctx context.Context, name string) ([]string, error)
 	// Addresses are the addresses that a name leads to, aliases followed.
 	Addresses(ctx context.Context, name string) ([]string, error)
 }
 
-// Challenges publishes what a certificate authority asks to see in the DNS. Several values
-// may stand at one name. AddTXT returns once the provider has it; TXTVisible tells whether
-// the zone's own name servers say it yet. Names is one.
+// Challenges publishes the DNS answers to a certificate authority. A name may have several values.
+// AddTXT returns once the provider has the value; TXTVisible reports whether the zone's own name
+// servers serve it. Names implements it.
 type Challenges interface {
 	AddTXT(ctx context.Context, fqdn, value string) error
 	RemoveTXT(ctx context.Context, fqdn, value string) error
@@ -76,8 +75,8 @@ const (
 
 // NamesResult counts what one run did.
 type NamesResult struct {
-	Wanted  int `json:"wanted"`  // record sets that are to be made, changed or deleted anew
-	Applied int `json:"applied"` // record sets that the provider has now as they are to be
+	Wanted  int `json:"wanted"`  // record sets to make, change or delete again
+	Applied int `json:"applied"` // record sets that the provider now has as planned
 	Failed  int `json:"failed"`
 	Looked  int `json:"looked"` // names of orgs that were looked up
 }
@@ -104,8 +103,8 @@ func (a *Names) KeepNames(ctx context.Context) (NamesResult, error) {
 	return r, err
 }
 
-// RecordsPlanned counts record sets that the zone shall have, and those that are new, say
-// something else or go.
+// RecordsPlanned counts record sets planned for the zone, and those among them that are new,
+// changed or deleted.
 type RecordsPlanned struct{ Records, Changed int }
 
 // PlanRecords writes down what the zone shall have.
@@ -192,8 +191,7 @@ func (a *Names) apply(ctx context.Context, r server.DNSRecord) error {
 	return errors.Join(a.Store.RecordFailed(ctx, r, err.Error(), min(again, recordRetryMax)), err)
 }
 
-// applyNow applies one record set, or waits for who does, until it is as it was written
-// down to be.
+// applyNow applies one record set, or waits for another process to do so, until it matches its row.
 func (a *Names) applyNow(ctx context.Context, key server.RecordSet) error {
 	for {
 		taken, err := a.Store.TakeRecord(ctx, key, recordLease)
@@ -210,7 +208,7 @@ func (a *Names) applyNow(ctx context.Context, key server.RecordSet) error {
 		if err != nil || r == nil || r.State == server.ResourceCreated || r.State == server.ResourceReleased {
 			return err
 		}
-		select { // somebody has it
+		select { // another process has it
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(200 * time.Millisecond):
@@ -288,7 +286,7 @@ func (a *Names) leave(ctx context.Context, addresses []string) error {
 			return err
 		}
 		if len(named) > 0 {
-			return fromInfra(&server.InfraError{Class: server.InfraRetry, Code: "address_in_dns", Message: fmt.Sprintf("%s is still to name an address that is to be released", named[0].FQDN())})
+			return fromInfra(&server.InfraError{Class: server.InfraRetry, Code: "address_in_dns", Message: fmt.Sprintf("%s still names an address that must be released", named[0].FQDN())})
 		}
 	}
 	wait, err := a.Store.AddressDeparts(ctx, addresses)
@@ -358,15 +356,14 @@ func (a *Names) look(ctx context.Context, d org.Domain, ours []string) org.Domai
 	return look
 }
 
-// CompareRecords compares the rows with what the provider has of ours. What is otherwise is
-// written again, and what nobody wants is deleted, unless it is so much that the database
-// is to be doubted.
+// CompareRecords compares the rows with our records at the provider. It rewrites records that
+// differ and deletes records without a row, unless there are so many that the database is suspect.
 func (a *Names) CompareRecords(ctx context.Context) (RecordsCompared, error) {
 	var c RecordsCompared
 	if a.Zone == "" {
 		return c, nil
 	}
-	// What is made after this is no orphan: rows are written first, and read last.
+	// A record made after this is no orphan: rows are written first, and read last.
 	there, err := a.DNS.ListRecordSets(ctx, a.Zone)
 	if err != nil {
 		return c, fromInfra(err)
@@ -387,7 +384,7 @@ func (a *Names) CompareRecords(ctx context.Context) (RecordsCompared, error) {
 		return c, err
 	}
 	if c.BreakerHit {
-		a.Log.Error("records of ours that nobody wants are left alone: too many of all have no row in this database", zap.Int("orphans", len(orphans)), zap.Int("owned", len(there)))
+		a.Log.Error("records without a row are kept: there are too many, so this database may be wrong", zap.Int("orphans", len(orphans)), zap.Int("owned", len(there)))
 		return c, nil
 	}
 	for _, o := range orphans {

@@ -114,12 +114,12 @@ const (
 	usEdges = "hetzner-us-east-1.edges." + sites
 )
 
-// TestEdgesComeAndGo: sites lead to the edges of their network, each change of which is one
+// TestEdgesComeAndGo: sites lead to the edges of their network, and each change of these is one
 // record set.
 func TestEdgesComeAndGo(t *testing.T) {
 	t.Parallel()
 	w := newZoneWorld(t)
-	require.Zero(t, w.keep().Wanted, "without edges there is nothing to say")
+	require.Zero(t, w.keep().Wanted, "without edges there are no records")
 	w.edge("e1", "hetzner-eu-central-1", "eu", "192.0.2.1")
 	w.edge("e2", "hetzner-us-east-1", "us", "192.0.2.2")
 	w.keep()
@@ -164,8 +164,8 @@ func (w *zoneWorld) tenantAt(slug, network string) {
 		VALUES ('t-' || $1, 'app-' || $2, 's-' || $2, 'p-' || $2, 'pool-' || $1 || '.`+sites+`', $1, 'hetzner', 'best_fit')`, slug, network)
 }
 
-// TestAddressIsReleasedAfterItLeftTheDNS: a record that names an address which is somebody
-// else's by now would hand them our callers.
+// TestAddressIsReleasedAfterItLeftTheDNS: a record with an address that has been reassigned would
+// send our callers to a stranger.
 func TestAddressIsReleasedAfterItLeftTheDNS(t *testing.T) {
 	t.Parallel()
 	w := newZoneWorld(t)
@@ -188,8 +188,8 @@ func TestAddressIsReleasedAfterItLeftTheDNS(t *testing.T) {
 	require.NoError(t, w.LeaveDNS(t.Context(), "app"), "no record names it")
 }
 
-// TestCrashAroundARecord: whatever is lost between the row and the provider, the next run
-// makes the record set, once.
+// TestCrashAroundARecord: after a crash between the row and the provider, the next run makes the
+// record set once.
 func TestCrashAroundARecord(t *testing.T) {
 	t.Parallel()
 	for _, point := range []string{"record/taken", "record/sent"} {
@@ -240,8 +240,8 @@ func TestChallengesShareAName(t *testing.T) {
 	require.NoError(t, w.AddTXT(t.Context(), name, "three"), "after it was released")
 }
 
-// TestZoneIsComparedWithTheRows: what was changed or deleted by hand comes back, what is
-// ours and wanted by nobody goes, what is not ours stays.
+// TestZoneIsComparedWithTheRows: manual changes and deletions are reverted, our records without a
+// row are deleted, foreign records stay.
 func TestZoneIsComparedWithTheRows(t *testing.T) {
 	t.Parallel()
 	w := newZoneWorld(t)
@@ -301,8 +301,7 @@ func TestZoneIsComparedWithTheRows(t *testing.T) {
 	require.Zero(t, w.keep().Applied)
 }
 
-// TestTenThousandTenants: those of the network that the wildcard leads to cost no request,
-// each other one costs about one.
+// TestTenThousandTenants: a tenant in the wildcard's network costs no request, any other about one.
 func TestTenThousandTenants(t *testing.T) {
 	t.Parallel()
 	w := newZoneWorld(t)
@@ -362,7 +361,7 @@ func TestNameOfACustomer(t *testing.T) {
 	}
 	records := d.Records(sites)
 	add("_prego-challenge.www", "TXT", `"`+records[0].Value+`"`)
-	require.False(t, status(org.DomainVerified).Points, "it proves who has it, and leads nowhere yet")
+	require.False(t, status(org.DomainVerified).Points, "it proves ownership, and leads nowhere yet")
 	add("www", "CNAME", records[1].Value+".")
 	require.Eventually(t, func() bool { return status(org.DomainVerified).Points }, 10*time.Second, 5*time.Millisecond)
 	w.inject(sim.Fault{Kind: "dns", Action: "fail", Path: "_prego-challenge.www.customer.org", Times: 2})

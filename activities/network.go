@@ -12,17 +12,15 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// networkTries is how many networks one server tries when the provider says that they are
-// full.
+// networkTries is how many full networks one server tries.
 const networkTries = 3
 
-// network assigns a server to a private network of the zone, and creates that if it is the
-// first one there. The network is empty if the worker has no range for networks, or nobody
-// knows the zone of the location. Once the network exists it takes one statement and no
-// call.
+// network assigns a server to a private network of the zone, and creates that for the zone's first
+// server. The network is empty if the worker has no range for networks, or the zone of the location
+// is unknown. Once the network exists it takes one statement and no call.
 //
-// Networks have lines in the ledger although they cost nothing: the provider limits their
-// number, and the reconciler deletes what has no owner.
+// Networks have lines in the ledger although they cost nothing: the provider limits their number,
+// and the reconciler deletes networks without an owner.
 func (a *Servers) network(ctx context.Context, infra Infra, serverID prego.ServerID, zone string, refused []prego.NetworkID) (server.Network, error) {
 	if a.Settings.NetworkRange == "" || zone == "" {
 		return server.Network{}, nil
@@ -55,8 +53,8 @@ func (a *Servers) network(ctx context.Context, infra Infra, serverID prego.Serve
 	return n, a.Store.NetworkMade(ctx, n.NetworkID, n.ProviderNetworkID, n.IPRange)
 }
 
-// inZone are the candidates where a server that is to be in a certain network can be: those in
-// the network's zone, all of them if it may be in any.
+// inZone returns the candidates in the zone of a server's network, or all if it may be in any
+// network.
 func (a *Servers) inZone(ctx context.Context, st server.ProvisionState, candidates []server.Candidate, offer server.CatalogState) ([]server.Candidate, error) {
 	if st.Spec.Network == "" {
 		return candidates, nil
@@ -72,8 +70,7 @@ func (a *Servers) inZone(ctx context.Context, st server.ProvisionState, candidat
 	return there, nil
 }
 
-// OpenNetwork is the network in which servers of all roles are to be made for tenants of a
-// region that find no place anywhere.
+// OpenNetwork is the network for new servers of all roles, made for unplaced tenants of a region.
 func (a *Servers) OpenNetwork(ctx context.Context, region prego.Region, provider prego.InfraProviderID) (prego.NetworkID, error) {
 	offer, err := a.Store.ProviderCatalog(ctx, provider)
 	if err != nil {
@@ -86,8 +83,8 @@ func (a *Servers) OpenNetwork(ctx context.Context, region prego.Region, provider
 	return a.Store.OpenNetwork(ctx, provider, zones, a.Settings.NetworkRange)
 }
 
-// withoutNetwork decides about a create or attachment that was refused because of its
-// network: again is whether to assign one anew, with the refused ones.
+// withoutNetwork decides about a create or attachment that was refused because of its network:
+// again reports whether to assign another one, with the refused ones excluded.
 func (a *Servers) withoutNetwork(ctx context.Context, provider prego.InfraProviderID, n server.Network, refused []prego.NetworkID, cause error) (_ []prego.NetworkID, again bool, err error) {
 	var ie *server.InfraError
 	if n.NetworkID == "" || !errors.As(cause, &ie) {
@@ -98,7 +95,7 @@ func (a *Servers) withoutNetwork(ctx context.Context, provider prego.InfraProvid
 		refused = append(refused, n.NetworkID)
 		return refused, len(refused) < networkTries, nil
 	case server.InfraNetworkGone:
-		a.Log.Error("the provider does not have a network; it is made anew", zap.String("network_id", string(n.NetworkID)), zap.String("provider_network_id", n.ProviderNetworkID))
+		a.Log.Error("the provider does not have a network; creating it again", zap.String("network_id", string(n.NetworkID)), zap.String("provider_network_id", n.ProviderNetworkID))
 		return refused, true, a.Store.NetworkGone(ctx, provider, n.ProviderNetworkID)
 	}
 	return refused, false, nil
@@ -110,9 +107,8 @@ func (a *Servers) zoneOf(ctx context.Context, provider prego.InfraProviderID, lo
 	return offer.ZoneOf(location), err
 }
 
-// attach makes sure that a server has an address in a private network, which it returns: it
-// may have been created without one, or imported. It asks nobody about a server that has its
-// address.
+// attach makes sure that a server has an address in a private network, which it returns: it may
+// have been created without one, or imported. A server with an address needs no call.
 func (a *Servers) attach(ctx context.Context, infra Infra, st server.ProvisionState) (string, error) {
 	if st.PrivateAddress != "" || st.ProviderServerID == "" || a.Settings.NetworkRange == "" {
 		return st.PrivateAddress, nil
@@ -140,9 +136,9 @@ func (a *Servers) attach(ctx context.Context, infra Infra, st server.ProvisionSt
 	}
 }
 
-// attached is attach for a server that is about to become active. That the provider refuses
-// to have a server in its network fails a server of ours; an imported one may be in networks
-// of its own, so it stays without.
+// attached is attach for a server that is about to become active. That the provider refuses to have
+// a server in its network fails a server of ours; an imported one may have its own networks, so it
+// stays without.
 func (a *Servers) attached(ctx context.Context, st server.ProvisionState) (string, error) {
 	if st.PrivateAddress != "" {
 		return st.PrivateAddress, nil
@@ -184,7 +180,7 @@ func (a *Servers) AttachNetwork(ctx context.Context, serverID prego.ServerID) (s
 	}
 	address, err := a.attach(ctx, infra, st)
 	if err == nil && address == "" {
-		return "", prego.Errorf(prego.CodeNotImplemented, "nobody knows the network zone of location %q", st.Location)
+		return "", prego.Errorf(prego.CodeNotImplemented, "unknown network zone of location %q", st.Location)
 	}
 	return address, err
 }

@@ -83,9 +83,9 @@ func (a *OrgResources) infra(id prego.InfraProviderID) (OrgInfra, error) {
 type OrgResourcePlan struct {
 	OrgID  prego.OrgID             `json:"org_id,omitempty"`
 	Status workload.ResourceStatus `json:"status,omitempty"` // "" once it is deleted
-	Move   bool                    `json:"move,omitempty"`   // a ready address is to be on another edge
-	Grow   bool                    `json:"grow,omitempty"`   // a ready volume is to be larger
-	// LastBackup: one that is released is to be backed up before.
+	Move   bool                    `json:"move,omitempty"`   // a ready address must go to another edge
+	Grow   bool                    `json:"grow,omitempty"`   // a ready volume must grow
+	// LastBackup: a released volume must be backed up first.
 	LastBackup bool          `json:"last_backup,omitempty"`
 	Left       int           `json:"left,omitempty"` // ended attachments that are still to be detached
 	Wait       time.Duration `json:"wait"`
@@ -180,7 +180,7 @@ func isDefinite(c server.InfraClass) bool {
 	return c == server.InfraQuota || c == server.InfraNext || c == server.InfraPermanent || c == server.InfraForeign
 }
 
-// OrgResourceWait says why a resource is not ready.
+// OrgResourceWait is the reason why a resource is not ready.
 type OrgResourceWait struct {
 	Ref     OrgResourceRef `json:"ref"`
 	Reason  prego.Reason   `json:"reason"`
@@ -291,8 +291,7 @@ type GroupVolumesInput struct {
 	ServerID prego.ServerID `json:"server_id,omitempty"`
 }
 
-// GroupMount is a volume attached to the instance's server: HostPath is to be mounted
-// at MountPath.
+// GroupMount is a volume attached to the instance's server: HostPath is mounted at MountPath.
 type GroupMount struct {
 	VolumeID  prego.VolumeID `json:"volume_id"`
 	HostPath  string         `json:"host_path"`
@@ -351,8 +350,8 @@ func (a *OrgResources) attachGroupVolumes(ctx context.Context, in GroupVolumesIn
 			return nil, fromInfra(err)
 		}
 		a.hook("attach/done")
-		// It may have been detached from the group meanwhile: then nobody else would
-		// know that it is attached here.
+		// It may have been detached from the group meanwhile: then no other process knows that it is
+		// attached here.
 		if err := a.Store.AttachedTo(ctx, t.AttachmentID, in.ServerID); err != nil {
 			if prego.CodeOf(err) != prego.CodeAttachmentNotFound {
 				return nil, err

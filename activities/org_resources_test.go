@@ -46,7 +46,7 @@ func (c *orgCloud) DetachVolume(_ context.Context, volume prego.VolumeID) error 
 	return nil
 }
 
-// volumeHosts are hosts that mount what is attached to them, and refuse to unmount what a
+// volumeHosts are hosts that mount attached volumes, and refuse to unmount a volume that a
 // container uses.
 type volumeHosts struct {
 	cloud   *orgCloud
@@ -182,8 +182,8 @@ func (c *orgCloud) ResizeVolume(_ context.Context, _ prego.VolumeID, gb int) err
 	return err
 }
 
-// TestAVolumeGrows: what it grows by counts at once, the provider follows, and the file system
-// where it is mounted; on no server it waits for the next mount.
+// TestAVolumeGrows: its growth counts immediately, then the provider and the mounted file system
+// follow; an unmounted volume waits for its next mount.
 func TestAVolumeGrows(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
@@ -244,8 +244,8 @@ func TestAVolumeGrows(t *testing.T) {
 	require.Contains(t, hosts.did, "volume grow 77 on srv-1")
 }
 
-// TestALostServerLosesItsVolume: what does not answer and is given up is fenced off by
-// detaching; what is active and does not answer keeps its volume.
+// TestALostServerLosesItsVolume: detaching fences off a server that is given up and silent; an
+// active silent server keeps its volume.
 func TestALostServerLosesItsVolume(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)

@@ -21,7 +21,7 @@ const (
 	applyTime = 15 * time.Minute // the longest that a host lets a command run
 )
 
-// CheckPatches asks a host which security updates it lacks, before anybody moves for them.
+// CheckPatches asks a host which security updates it lacks, before any tenant moves for them.
 func (a *Maintenances) CheckPatches(ctx context.Context, id prego.ServerID) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -42,8 +42,8 @@ func (a *Maintenances) CheckPatches(ctx context.Context, id prego.ServerID) erro
 	return a.Store.PatchChecked(ctx, id, now.ToDo(), refused)
 }
 
-// PatchServer has a host install the security updates that it lacks. Repeated, it installs what
-// is still missing: what apt has begun the host brings to its end, whoever waits for it.
+// PatchServer has a host install the security updates that it lacks. Repeated, it installs the
+// missing ones: a started apt always finishes on the host.
 func (a *Maintenances) PatchServer(ctx context.Context, id prego.ServerID) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -100,7 +100,7 @@ func (a *Maintenances) patch(ctx context.Context, id prego.ServerID, verb string
 		return "", err
 	}
 	if err := json.Unmarshal([]byte(out), into); err != nil {
-		return "its host told something else than what it did: " + err.Error(), nil //nolint:nilerr // it is the server's failure, and ends its patch
+		return "its host's report can't be read: " + err.Error(), nil //nolint:nilerr // it is the server's failure, and ends its patch
 	}
 	return "", nil
 }

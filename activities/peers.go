@@ -11,8 +11,8 @@ import (
 	"github.com/prego/prego/store"
 )
 
-// PeersAgents asks a host to fetch its document at once. It answers when at least version is
-// in force; a failure is a *server.CommandError, unless ctx ended.
+// PeersAgents asks a host to fetch its document immediately. It returns when at least version is
+// active; a failure is a *server.CommandError, unless ctx ended.
 type PeersAgents interface {
 	PeersNow(ctx context.Context, serverID prego.ServerID, addr string, version int64) (applied int64, err error)
 }
@@ -37,8 +37,8 @@ type AwaitPeersInput struct {
 	ServerIDs []prego.ServerID `json:"server_ids"`
 }
 
-// AwaitPeers returns when the rules of some servers, as they are made of the rows now, are in
-// force on their hosts. A rule that a host has said is in force costs no call.
+// AwaitPeers returns when the rules of some servers, as the rows now define them, are active on
+// their hosts. A rule that a host has already reported active costs no call.
 func (a *Peers) AwaitPeers(ctx context.Context, in AwaitPeersInput) error {
 	versions, err := a.Store.MakePeers(ctx, in.ServerIDs, a.Ports)
 	if err != nil {
@@ -59,8 +59,8 @@ func (a *Peers) AwaitPeers(ctx context.Context, in AwaitPeersInput) error {
 	return nil
 }
 
-// Firewalls brings the firewalls that there are to where the control plane calls from; one
-// that is not made yet is made with its first server.
+// Firewalls updates existing firewalls to the control plane's addresses. A missing one is created
+// with its first server.
 func Firewalls(a *Servers) func(context.Context) error {
 	return func(ctx context.Context) error {
 		name := FirewallName(a.Settings.Environment)
@@ -98,8 +98,8 @@ func (a *Servers) OpenPublicPorts(ctx context.Context) error {
 	return nil
 }
 
-// allEgress are the addresses that a firewall is to let in: those of this process's settings,
-// and those that hosts still let in.
+// allEgress returns the addresses that a firewall must let in: this process's settings, and the
+// addresses that hosts still let in.
 func allEgress(ctx context.Context, read func(context.Context) (server.Egress, error), set []string) ([]string, error) {
 	if read == nil {
 		return set, nil

@@ -25,8 +25,8 @@ func blueAndPlain(t *testing.T) *placing {
 	return p
 }
 
-// TestPoolsDecideWhereAnOrgLives: by union with what the request asks for, and for
-// simulations, too.
+// TestPoolsDecideWhereAnOrgLives: their constraints are united with the request's, also in
+// simulations.
 func TestPoolsDecideWhereAnOrgLives(t *testing.T) {
 	t.Parallel()
 	p := blueAndPlain(t)
@@ -69,7 +69,7 @@ func TestAChangeOfAPoolIsForLaterPlacements(t *testing.T) {
 	d, err = placer.Place(t.Context(), read, nil, "test")
 	require.NoError(t, err)
 	require.Equal(t, "app-blue", string(d.AppServerID))
-	require.Equal(t, "app-plain", string(p.Run(first.TenantID).Allocation.AppServerID), "who has a place keeps it")
+	require.Equal(t, "app-plain", string(p.Run(first.TenantID).Allocation.AppServerID), "a placed tenant keeps its place")
 	p.Recount()
 }
 
@@ -97,8 +97,8 @@ func (p *placing) growing() *steps {
 	return s
 }
 
-// TestScaleOutMakesServersThatTheWaitingCanUse: those who wait with a constraint get
-// servers with the tags that they require, and asking again asks for the same ones.
+// TestScaleOutMakesServersThatTheWaitingCanUse: requests with a constraint get servers with the
+// required tags, and a repeated plan is the same.
 func TestScaleOutMakesServersThatTheWaitingCanUse(t *testing.T) {
 	t.Parallel()
 	p := blueAndPlain(t)
@@ -122,7 +122,7 @@ func TestScaleOutMakesServersThatTheWaitingCanUse(t *testing.T) {
 	require.NoError(t, p.Store.DissociatePool(t.Context(), "o1", "blue"))
 	again, err := s.PlanScaleOut(t.Context(), in)
 	require.NoError(t, err)
-	require.Equal(t, plan, again, "whatever the pools have become")
+	require.Equal(t, plan, again, "even if the pools have changed")
 	require.Equal(t, 1, p.Number(`SELECT count(*) FROM servers WHERE server_id = $1 AND tags = '{blue}'`, plan.Servers[0].ServerID))
 	require.NoError(t, p.Store.AssociatePool(t.Context(), "o1", "blue", "test"))
 	in.Key = "k2"
@@ -173,8 +173,8 @@ func TestWithoutAServerThatSatisfiesNoneIsMade(t *testing.T) {
 	require.Empty(t, made(), "no fleet's would")
 }
 
-// TestNothingIsAskedForInTheDark: who waits and what the fleets would make is known, or
-// no server is asked for. One constraint that nothing can satisfy holds up no other.
+// TestNothingIsAskedForInTheDark: without the demand and the fleets' plans, no server is requested.
+// An unsatisfiable constraint does not block others.
 func TestNothingIsAskedForInTheDark(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)

@@ -23,7 +23,7 @@ type Reconciler struct {
 	Runs        Runs
 	Environment string
 	Firewall    server.FirewallParams
-	// Egress is as in Servers: its addresses are let in besides those of Firewall.
+	// Egress is as in Servers: its addresses are let in besides the Firewall addresses.
 	Egress func(ctx context.Context) (server.Egress, error)
 	Rules  OrphanRules
 	Grace  time.Duration // how long a create of unknown outcome may still land
@@ -261,8 +261,8 @@ func (a *Reconciler) destroyOrphans(ctx context.Context, infra Infra, snapshot C
 	return nil
 }
 
-// settle closes ledger lines: shared resources that are gone at the provider or never came, and lines
-// of failed or terminated servers whose outcome nobody waits for.
+// settle closes ledger lines: shared resources that are gone at the provider or never came, and
+// settled lines of failed or terminated servers.
 func (a *Reconciler) settle(ctx context.Context, infra Infra, s Comparison, lost []server.ProviderResource, result *ReconcileResult) error {
 	for _, r := range lost {
 		if a.Org != nil && (r.Kind == server.ResourceVolume || r.Kind == server.ResourceFloatingIP) {
@@ -293,7 +293,7 @@ func (a *Reconciler) settle(ctx context.Context, infra Infra, s Comparison, lost
 	for _, r := range s.Resources {
 		_, there := byName[resourceKey(r.Kind, r.Name)]
 		if shared := r.Kind == server.ResourceFirewall || r.Kind == server.ResourcePlacementGroup; shared && r.ServerID == "" && r.ProviderID == "" && !there && r.Age >= a.Grace {
-			// Whoever needed it needs it no more, or asks again. One that was made since has its id, and stays.
+			// Its user no longer needs it, or asks again. A resource made since has its id, and stays.
 			if err := a.Store.IntentWithdrawn(ctx, infra.ID(), r.Kind, r.Name); err != nil {
 				return err
 			}
@@ -353,17 +353,17 @@ func (a *Reconciler) ensureFirewall(ctx context.Context, infra Infra, name strin
 }
 
 const (
-	keepChanges   = 10 * time.Minute // who looks less often reads everything anew
+	keepChanges   = 10 * time.Minute // a slower reader reloads everything
 	usagePage     = 1000             // orgs
 	usagePatience = 5 * time.Second
 )
 
-// checkUsage compares the counters of some orgs with their rows, others each time. That it
-// can't be done now keeps nobody from anything.
+// checkUsage compares the counters of some orgs with their rows, others each time. A failure here
+// blocks nothing.
 func (a *Reconciler) checkUsage(ctx context.Context) {
 	c, err := a.Store.CheckUsage(ctx, usagePage, usagePatience)
 	for _, d := range c.Repaired {
-		a.Log.Error("an org's quota counters were wrong, and are counted anew", zap.String("org_id", string(d.OrgID)), zap.ByteString("drift", d.Drift))
+		a.Log.Error("an org's quota counters were wrong and were recomputed", zap.String("org_id", string(d.OrgID)), zap.ByteString("drift", d.Drift))
 	}
 	if err != nil {
 		a.Log.Warn("usage of orgs not compared", zap.String("error", prego.Redact(err.Error())))
@@ -380,7 +380,7 @@ func (a *Reconciler) SweepSilent(ctx context.Context) (server.SweepResult, error
 	}
 	a.Metrics.Frozen.Set(map[bool]float64{true: 1}[r.Frozen])
 	if r.Frozen {
-		a.Log.Error("too many agents are silent at once for any to be marked: suspect the gateway",
+		a.Log.Error("too many agents are silent at the same time, so none is marked: check the gateway",
 			zap.Int("silent", r.Silent), zap.Int("fleet", r.Fleet))
 	}
 	a.Metrics.Silent.WithLabelValues(string(server.AgentDegraded)).Add(float64(r.Degraded))

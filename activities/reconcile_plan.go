@@ -23,7 +23,7 @@ type Comparison struct {
 	Images map[string]server.GoldenImage
 }
 
-// OrphanRules guard against destroying what is merely not understood.
+// OrphanRules guard against destroying resources that are only misunderstood.
 type OrphanRules struct {
 	MinAge     time.Duration // more than the longest provisioning attempt
 	MaxPerRun  int
@@ -118,9 +118,8 @@ func Compare(s Comparison) Findings {
 	return f
 }
 
-// ownedByImage reports whether a resource with an image's label is what its row says:
-// the builder during the build, or the one snapshot that the row names or is about to
-// name.
+// ownedByImage reports whether a resource with an image's label matches its row: the builder during
+// the build, or the snapshot that the row names or will name.
 func ownedByImage(g server.GoldenImage, o server.OwnedResource) bool {
 	making := g.Status == server.ImageBuilding || g.Status == server.ImageVerifying
 	switch o.Kind {

@@ -34,9 +34,8 @@ func TestOfTwoServersForOneRowTheBoundOneStays(t *testing.T) {
 	require.Equal(t, "1", f.Orphans[0].ProviderID)
 }
 
-// TestDoomedKeepsToItsGuards: whatever the fleet looks like, nothing goes that is
-// young, seen once or has an owner; never more than the cap; and nothing at all
-// when the rows are gone.
+// TestDoomedKeepsToItsGuards: in any fleet, no resource goes that is young, seen once or has an
+// owner; never more than the cap; and none at all when the rows are gone.
 func TestDoomedKeepsToItsGuards(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -75,8 +74,8 @@ func TestDoomedKeepsToItsGuards(t *testing.T) {
 	})
 }
 
-// TestWhatCarriesAnImagesLabel: builders and snapshots are their image's while its row says
-// so, and orphans when it does not.
+// TestWhatCarriesAnImagesLabel: builders and snapshots belong to their image while its row names
+// them, and are orphans otherwise.
 func TestWhatCarriesAnImagesLabel(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -109,7 +108,7 @@ func TestWhatCarriesAnImagesLabel(t *testing.T) {
 		"snap-failed", "snap-nobodys", "twin-verifying", "twin-ready", "twin-failed", "twin-deleting",
 	}, orphans, "while it is building, which of its snapshots is the one is not known yet")
 
-	// A builder of an image that is known says nothing about the database.
+	// A builder of an image that is known proves nothing about the database.
 	sightings := map[string]server.Sighting{}
 	for _, o := range Compare(s).Orphans {
 		sightings[resourceKey(o.Kind, o.ProviderID)] = server.Sighting{Sightings: 2}
@@ -123,8 +122,8 @@ func TestWhatCarriesAnImagesLabel(t *testing.T) {
 	require.Empty(t, doomed)
 }
 
-// TestWhatAReconciliationFinds is every row of the comparison: what the database says,
-// what the provider has, and what is concluded.
+// TestWhatAReconciliationFinds covers every row of the comparison: the database's state, the
+// provider's resources, and the conclusion.
 func TestWhatAReconciliationFinds(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -155,7 +154,7 @@ func TestWhatAReconciliationFinds(t *testing.T) {
 		"provisioning is left alone":                        {rows: []server.ReconcileRow{row(server.Provisioning, 2, "", idleAfter-1)}, owned: []server.OwnedResource{newServer("1", "a", "2")}},
 		"provisioning that stands still":                    {rows: []server.ReconcileRow{row(server.Provisioning, 2, "", idleAfter)}, idle: []string{"a"}},
 		"draining that stands still":                        {rows: []server.ReconcileRow{row(server.Decommissioning, 2, "1", time.Hour)}, idle: []string{"a"}},
-		"an active one that stands still is at rest":        {rows: []server.ReconcileRow{row(server.Failed, 2, "", time.Hour)}},
+		"an idle active server is at rest":                  {rows: []server.ReconcileRow{row(server.Failed, 2, "", time.Hour)}},
 		"an attempt to come":                                {rows: []server.ReconcileRow{row(server.Provisioning, 2, "", 0)}, owned: []server.OwnedResource{newServer("1", "a", "3")}},
 		"an earlier attempt":                                {rows: []server.ReconcileRow{row(server.Provisioning, 2, "", 0)}, owned: []server.OwnedResource{newServer("1", "a", "1")}, orphaned: []string{"server/1"}},
 		"an attempt that nobody can read":                   {rows: []server.ReconcileRow{row(server.Provisioning, 0, "", 0)}, owned: []server.OwnedResource{newServer("1", "a", "x")}, orphaned: []string{"server/1"}},
