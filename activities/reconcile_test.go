@@ -21,8 +21,7 @@ import (
 	"github.com/prego/prego/worker"
 )
 
-// serverRuns is a workflow engine: which runs it was asked for, and those that are
-// under way.
+// serverRuns is a workflow engine: the runs requested of it, and those under way.
 type serverRuns struct {
 	activities.Runs
 	asked []string
@@ -83,8 +82,8 @@ func (r *reconciling) reconcile() activities.ReconcileResult {
 	return out
 }
 
-// TestAnOrphanIsDestroyedWhenItIsSeenAgain, and one that had an owner meanwhile is
-// seen for the first time.
+// TestAnOrphanIsDestroyedWhenItIsSeenAgain. If it had an owner meanwhile, the next sighting is its
+// first.
 func TestAnOrphanIsDestroyedWhenItIsSeenAgain(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
@@ -100,7 +99,7 @@ func TestAnOrphanIsDestroyedWhenItIsSeenAgain(t *testing.T) {
 	r.Exec(`DELETE FROM resources`)
 	require.Equal(t, activities.ReconcileResult{Owned: 3, Orphans: 2}, r.reconcile())
 	require.Empty(t, r.cloud.deleted())
-	require.Equal(t, activities.ReconcileResult{Owned: 3, Orphans: 2, Destroyed: 1}, r.reconcile(), "one that is refused holds up no other")
+	require.Equal(t, activities.ReconcileResult{Owned: 3, Orphans: 2, Destroyed: 1}, r.reconcile(), "a refused deletion does not block others")
 	require.Equal(t, []string{"volume/9"}, r.cloud.deleted())
 	require.Zero(t, r.Number(`SELECT count(*) FROM server_events WHERE step = 'reconciled'`))
 	delete(r.cloud.fails, "server/8")
@@ -158,8 +157,7 @@ func TestAServerIsMissingWhenTheProviderSaysSo(t *testing.T) {
 	require.Equal(t, activities.ReconcileResult{}, r.reconcile())
 }
 
-// TestARowInMotionGetsTheRunThatItLost, and is told of it; one that has a run is left
-// alone.
+// TestARowInMotionGetsTheRunThatItLost and is signalled; a row with a run is left alone.
 func TestARowInMotionGetsTheRunThatItLost(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
@@ -204,7 +202,7 @@ func TestWhatWasNeverBegunIsStartedSoon(t *testing.T) {
 	require.Equal(t, []string{"decommission srv-down", "provision srv-new"}, r.runs.asked)
 	require.Equal(t, 2, r.Number(`SELECT count(*) FROM server_events WHERE step = 'workflow_restarted'`))
 	r.runs.busy["srv-new"], r.runs.busy["srv-down"] = true, true
-	look(false) // they have runs by now
+	look(false) // they have runs now
 	r.Exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, status, created_by, updated_at)
 		VALUES ('vol-lost', 'o1', 'eu', 'fsn1', 'lost', 10000000000, 'hetzner', 'name', 'pending', 'a', now() - interval '6 seconds')`)
 	look(true)
@@ -214,9 +212,8 @@ func TestWhatWasNeverBegunIsStartedSoon(t *testing.T) {
 	require.ErrorContains(t, err, "the engine is away")
 }
 
-// TestTheLedgerIsSettled: lines of servers that have ended, when no create can land any
-// more, and shared things that are gone. What is at the provider still is deleted
-// first.
+// TestTheLedgerIsSettled: lines of ended servers once no create can land any more, and of missing
+// shared resources. Resources that the provider still has are deleted first.
 func TestTheLedgerIsSettled(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
@@ -243,7 +240,7 @@ func TestTheLedgerIsSettled(t *testing.T) {
 	r.cloud.has(server.ResourceVolume, "34", "made", "srv-lost", 1)
 	r.line(server.ResourceFirewall, "fw", "41", "", 0)
 	r.line(server.ResourcePlacementGroup, "pg", "42", "", 0)
-	r.line(server.ResourcePlacementGroup, "pg-absent", "", "", 0) // nobody asked again after its answer was lost
+	r.line(server.ResourcePlacementGroup, "pg-absent", "", "", 0) // its answer was lost, and it was never retried
 	r.line(server.ResourcePlacementGroup, "pg-there", "", "", 0)
 	r.cloud.has(server.ResourcePlacementGroup, "43", "pg-there", "", 0)
 	r.Exec(`UPDATE resources SET state = 'releasing' WHERE name IN ('half', 'done', 'stuck')`)
@@ -331,8 +328,8 @@ func (r *volumeRuns) EnsureVolume(_ context.Context, id prego.VolumeID) (bool, e
 	return id == "vol-lost", r.err
 }
 
-// TestWhatAnOrgOwnsIsNoOrphan, by its name alone, from the moment that it is asked for;
-// one that the provider lost is failed, and a run that was lost is started.
+// TestWhatAnOrgOwnsIsNoOrphan: its name alone protects it from the request on. A resource lost at
+// the provider fails, and a lost run is started.
 func TestWhatAnOrgOwnsIsNoOrphan(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
@@ -380,7 +377,7 @@ func TestContainersOfActiveServersAreLookedAt(t *testing.T) {
 	require.Equal(t, activities.ReconcileResult{ContainersChecked: 1}, r.reconcile())
 }
 
-// TestReconcilingComparesQuotaCounters, mends them, and says how many orgs were wrong.
+// TestReconcilingComparesQuotaCounters, repairs them, and returns how many orgs were wrong.
 func TestReconcilingComparesQuotaCounters(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
@@ -393,20 +390,20 @@ func TestReconcilingComparesQuotaCounters(t *testing.T) {
 	require.InDelta(t, 0, counted(t, r.fleet.Metrics.Usage), 0)
 }
 
-// TestReconcilingPrunesTheFeed of what everybody who follows it has read.
+// TestReconcilingPrunesTheFeed of entries that all followers have read.
 func TestReconcilingPrunesTheFeed(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
 	r.machine("srv-1", server.Active, 1, "")
 	require.Positive(t, r.Number(`SELECT count(*) FROM changes`))
-	require.Eventually(t, func() bool { // an older transaction of another test keeps what came after it
+	require.Eventually(t, func() bool { // an older transaction of another test keeps later entries
 		r.Exec(`UPDATE changes_pruned SET marked_at = now() - interval '11 minutes'`)
 		r.reconcile()
 		return r.Number(`SELECT count(*) FROM changes`) == 0
 	}, 20*time.Second, 50*time.Millisecond)
 }
 
-// TestASweepIsCounted, and one that marks nobody, since too many are silent, is seen.
+// TestASweepIsCounted, and a sweep that marks no agent, since too many are silent, is visible.
 func TestASweepIsCounted(t *testing.T) {
 	t.Parallel()
 	r := newReconciling(t)
@@ -426,7 +423,7 @@ func TestASweepIsCounted(t *testing.T) {
 	r.fleet.Store = r.stumbling("WITH fleet AS")
 	_, err = r.fleet.SweepSilent(t.Context())
 	require.ErrorIs(t, err, errStore)
-	require.InDelta(t, 1, counted(t, m.Frozen), 0, "nobody looked")
+	require.InDelta(t, 1, counted(t, m.Frozen), 0, "no sweep ran")
 	r.fleet.Store = r.Store
 	silent(0, 0, 8)
 	silent(2, 0, 1)

@@ -13,8 +13,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// Difference is something in which the database, restored to an earlier moment, and the
-// world do not agree, and what the control plane will do about it.
+// Difference is a mismatch between the world and the database restored to an earlier moment, and
+// the control plane's response.
 type Difference struct {
 	Where    string // database, provider, temporal or host
 	What     string // kind and name
@@ -46,7 +46,7 @@ func CheckRestore(ctx context.Context, a *Reconciler, runs Runs, hosts *HostChec
 		return nil, fmt.Errorf("open runs: %w", err)
 	}
 	var out []Difference
-	missing := map[prego.ServerID]bool{} // at the provider; nobody is there to be asked
+	missing := map[prego.ServerID]bool{} // at the provider; no host can answer
 	for _, infra := range a.Infra {
 		s, err := a.snapshot(ctx, infra)
 		if err != nil {
@@ -72,15 +72,15 @@ func CheckRestore(ctx context.Context, a *Reconciler, runs Runs, hosts *HostChec
 	return append(out, askSites(ctx, rows, hosts.Sites)...), nil
 }
 
-// predict says what differs and what the reconciliations after a restore will do. It is pure.
+// predict returns the differences and the effects of the reconciliations after a restore. It is pure.
 func predict(s Comparison, open []string, rules OrphanRules) []Difference {
 	var out []Difference
 	found := Compare(s)
 	out = append(out, predictOrphans(s, found.Orphans, rules)...)
 	for _, r := range found.Missing {
 		out = append(out, Difference{
-			Where: "provider", What: "server " + string(r.ServerID), Is: fmt.Sprintf("the database says %s, the provider has no machine %s", r.Status, r.ProviderServerID),
-			Then: "fails with server_missing; its tenants are restored elsewhere, as PREGO_RESTORE_LOST says",
+			Where: "provider", What: "server " + string(r.ServerID), Is: fmt.Sprintf("%s in the database, but the provider has no machine %s", r.Status, r.ProviderServerID),
+			Then: "fails with server_missing; its tenants are restored elsewhere, as PREGO_RESTORE_LOST configures",
 		})
 	}
 	for _, r := range found.Lost {
@@ -102,10 +102,10 @@ func predict(s Comparison, open []string, rules OrphanRules) []Difference {
 		switch r.Status {
 		case server.Provisioning:
 			d.Is = fmt.Sprintf("was being provisioned, at attempt %d", r.Attempt)
-			d.Then = "goes on from its row, and gets a machine"
+			d.Then = "continues from its row, and gets a machine"
 			if m := machines[string(r.ServerID)]; len(m) > 0 {
 				d.Is += fmt.Sprintf("; the provider has machine %s for it", m[0].ProviderID)
-				d.Then = "goes on from its row; if the machine has used its token since, it is destroyed with all that is on it, and another is made. Back up what is on it first"
+				d.Then = "continues from its row; if the machine has used its token since, it is destroyed with all its data, and another is made. Back up its data first"
 				d.Destroys = true
 			}
 		case server.Decommissioning:
@@ -164,7 +164,7 @@ func predictRuns(rows map[string]server.ReconcileRow, open []string) []Differenc
 			if r, known := rows[name]; !known {
 				d.Is = "is open, and the database knows no such server"
 			} else if r.Status != status {
-				d.Is = fmt.Sprintf("is open, and the database says %s", r.Status)
+				d.Is = fmt.Sprintf("is open, and %s in the database", r.Status)
 			} else {
 				continue
 			}
@@ -237,7 +237,7 @@ func askSites(ctx context.Context, rows []tenant.HostSites, list func(context.Co
 	return slices.Concat(found...)
 }
 
-// predictSites says what differs between the sites that a server has and those that its rows name.
+// predictSites returns the differences between the sites on a server and the sites in its rows.
 func predictSites(h tenant.HostSites, there []string) []Difference {
 	var out []Difference
 	known := map[string]bool{}
@@ -247,11 +247,11 @@ func predictSites(h tenant.HostSites, there []string) []Difference {
 		case !r.Finished || slices.Contains(there, r.Site):
 		case r.TenantID == "":
 			out = append(out, Difference{
-				Where: "host", What: "site " + r.Site, Is: fmt.Sprintf("the database says that it is free, and server %s does not have it", h.ServerID), Then: "a tenant that is given it is placed again, on another one; its database stays with the site that was promoted from it",
+				Where: "host", What: "site " + r.Site, Is: fmt.Sprintf("free in the database, but server %s does not have it", h.ServerID), Then: "a tenant that gets it is placed again on another site; its database stays with the site that was promoted from it",
 			})
 		default:
 			out = append(out, Difference{
-				Where: "host", What: "site " + r.Site, Is: fmt.Sprintf("the database says that tenant %s is %s, and server %s does not have its site", r.TenantID, r.State, h.ServerID),
+				Where: "host", What: "site " + r.Site, Is: fmt.Sprintf("tenant %s is %s in the database, but server %s does not have its site", r.TenantID, r.State, h.ServerID),
 				Then: "is not noticed: if the tenant was deleted since, cancel it again; if it was moved since, restore it from a backup",
 			})
 		}
@@ -259,7 +259,7 @@ func predictSites(h tenant.HostSites, there []string) []Difference {
 	for _, site := range slices.Sorted(slices.Values(there)) {
 		if !known[site] {
 			out = append(out, Difference{
-				Where: "host", What: "site " + site, Is: fmt.Sprintf("is on server %s, and of no tenant in the database", h.ServerID), Then: "is kept, and nobody else gets it; it is not backed up. See docs/production.md",
+				Where: "host", What: "site " + site, Is: fmt.Sprintf("is on server %s, but belongs to no tenant in the database", h.ServerID), Then: "is kept, and no other tenant gets it; it is not backed up. See docs/production.md",
 			})
 		}
 	}

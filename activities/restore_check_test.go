@@ -50,8 +50,8 @@ func TestWhatHappensAfterARestore(t *testing.T) {
 		"provider: firewall fw":                    "its line is closed",
 		"provider: server n-6":                     "is destroyed by the second reconciliation",
 		"provider: server n-7":                     "is destroyed once it is older than 45m0s",
-		"database: server finished-since":          "goes on from its row; if the machine has used its token",
-		"database: server begun":                   "goes on from its row, and gets a machine",
+		"database: server finished-since":          "continues from its row; if the machine has used its token",
+		"database: server begun":                   "continues from its row, and gets a machine",
 		"database: server leaving":                 "is deleted",
 		"temporal: run server-provision/fine":      "ends when it reads the row",
 		"temporal: run server-provision/never-was": "ends when it reads the row",
@@ -82,7 +82,7 @@ func TestWhatHappensAfterARestore(t *testing.T) {
 	require.Empty(t, predict(Comparison{Now: now, Rows: s.Rows[:1], Owned: s.Owned[:1]}, nil, rules), "nothing differs")
 }
 
-// TestSitesAfterARestore: what was deleted, made and taken into use since, and nothing of what may be on its way.
+// TestSitesAfterARestore: sites deleted, made and taken into use since, and no site that may be on its way.
 func TestSitesAfterARestore(t *testing.T) {
 	t.Parallel()
 	h := tenant.HostSites{ServerID: "app", Sites: []tenant.HostSite{
@@ -106,8 +106,8 @@ func TestSitesAfterARestore(t *testing.T) {
 		is[d.What] = d.Is
 	}
 	require.Equal(t, map[string]string{
-		"site deleted.sites.test": "the database says that tenant t-2 is suspended, and server app does not have its site",
-		"site pool-1.pool":        "the database says that it is free, and server app does not have it",
+		"site deleted.sites.test": "tenant t-2 is suspended in the database, but server app does not have its site",
+		"site pool-1.pool":        "free in the database, but server app does not have it",
 		"site made.sites.test":    "is on server app, and of no tenant in the database",
 		"sites of server silent":  "were not listed: connection refused",
 	}, is)

@@ -17,22 +17,22 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// RestoredSite is what a site was restored from, and what was found in it.
+// RestoredSite is a restored site's backup, and the checks of the site.
 type RestoredSite struct {
 	Backup  tenant.Backup
 	Checked wire.CheckedSite
 }
 
-// LossSettings say what becomes of tenants whose server is gone.
+// LossSettings configure the handling of tenants whose server is gone.
 type LossSettings struct {
 	Plans  []prego.Plan  // whose tenants are restored elsewhere without being asked
 	AtOnce int           // tenants
 	For    time.Duration // how long a restore may take
 }
 
-// buildFromBackup makes a tenant's site at its place and restores it from a backup: of a tenant
-// whose server was lost, or of one that is a copy of another. What is in the backup needs neither
-// apps nor a first user.
+// buildFromBackup makes a tenant's site at its place and restores it from a backup, after its
+// server was lost or as a copy of another tenant. A restored site needs neither apps nor a first
+// user.
 //
 // The site of a lost tenant is restored under another name, with a database of another name, beside what the lost
 // place may have left on the same servers. Only when it stands, and was compared with the backup, is that erased, and
@@ -73,13 +73,13 @@ func (a *Tenants) buildFromBackup(ctx context.Context, ref tenant.Ref, t tenant.
 	if err := a.activate(ctx, ref, t.Plan); err != nil {
 		return err
 	}
-	// One that was suspended is so again, and its site does not know yet.
+	// A suspended tenant is suspended again, and its site does not know yet.
 	_, err := a.Runs.EnsureTenantChange(ctx, t.TenantID)
 	a.logNotSignalled(err)
 	return nil
 }
 
-// makeToRestore makes the site that a backup is restored into. One of a pool is there.
+// makeToRestore makes the site that a backup is restored into. A pool site already exists.
 func (a *Tenants) makeToRestore(ctx context.Context, t tenant.Record) error {
 	if t.Allocation.PoolSiteID == "" {
 		if err := a.ensureDatabase(ctx, t); err != nil {
@@ -119,10 +119,10 @@ func (a *Tenants) restoreInto(ctx context.Context, ref tenant.Ref, t tenant.Reco
 	}
 }
 
-// replaceLost erases what stands in the way of a restored site, and makes the site the tenant's.
+// replaceLost erases obstacles to a restored site and makes the site the tenant's.
 func (a *Tenants) replaceLost(ctx context.Context, ref tenant.Ref, t tenant.Record) error {
 	if t.Moving {
-		// One of its two servers was lost. The move clears away what it left on the other one, now that it is replaced.
+		// One of its two servers was lost. Now that the site is replaced, the move clears the other one.
 		now, err := a.Store.TenantRecord(ctx, t.TenantID)
 		if err != nil {
 			return fromTenantStore(err)
@@ -146,11 +146,11 @@ func (a *Tenants) replaceLost(ctx context.Context, ref tenant.Ref, t tenant.Reco
 // movingRetry is how often a restore and the tenant's move ask whether the other has come so far.
 const movingRetry = time.Second
 
-// restored is what the timeline says of it.
+// restored is its message on the timeline.
 func restored(t tenant.Record, back RestoredSite) tenant.Event {
 	message := fmt.Sprintf("backup %s of %s: %d tables, %d rows, %d files", back.Backup.BackupID, back.Backup.TakenAt.UTC().Format(time.RFC3339), back.Checked.Tables, back.Checked.Rows, back.Checked.Files)
 	if t.LostAt != nil {
-		message += fmt.Sprintf(". What was written in the %d min before the server was lost is lost", tenant.LostMinutes(*back.Backup.TakenAt, *t.LostAt))
+		message += fmt.Sprintf(". Changes made in the %d min before the server was lost are lost", tenant.LostMinutes(*back.Backup.TakenAt, *t.LostAt))
 	}
 	return tenant.Event{TenantID: t.TenantID, Step: tenant.StepRestored, Message: message}
 }
@@ -163,9 +163,9 @@ func (a *Tenants) onSiteInTurn(t tenant.Record, what string, commands [][]string
 	return cs
 }
 
-// clearLosses erases what the places that a tenant has lost left on servers that live on, once nothing needs it any
-// more: the tenant is restored, or its data is purged. What is on servers of the new place must be gone before that has
-// the tenant's names; the rest is tried again by the next sweep if it fails.
+// clearLosses erases the remains of a tenant's lost places on surviving servers, once the tenant is restored or its
+// data is purged. Remains on servers of the new place must go before that place gets the tenant's names; the next sweep
+// retries the rest.
 func (a *Tenants) clearLosses(ctx context.Context, t tenant.Record) error {
 	left, err := a.Store.LeftOfLosses(ctx, t.TenantID)
 	if err != nil {
@@ -186,7 +186,7 @@ func (a *Tenants) clearLosses(ctx context.Context, t tenant.Record) error {
 	return nil
 }
 
-// clearAllLosses does so for tenants that no run sees to. It goes on after one that fails.
+// clearAllLosses does so for tenants without a run. It continues after a failure.
 func (a *Tenants) clearAllLosses(ctx context.Context) error {
 	ids, err := a.Store.UnclearedLosses(ctx)
 	for _, id := range ids {
@@ -224,7 +224,7 @@ func (a *Tenants) eraseLeft(ctx context.Context, t tenant.Record, l tenant.LeftP
 	return a.dropData(ctx, was)
 }
 
-// ErrNotRestored is the type of a restore's failure that has no reason of its own.
+// ErrNotRestored is the type of a restore's failure without a specific reason.
 const ErrNotRestored = "not_restored"
 
 // RestoreInto fetches the backup that a tenant is restored from to the host of its new site,
@@ -246,12 +246,12 @@ func (a *Backups) RestoreInto(ctx context.Context, t tenant.Record) (out Restore
 	if err != nil {
 		if unusableFor(err) != "" { // the next one needs the room
 			if left := forget(); left != nil {
-				a.Log.Warn("what was fetched of a backup that can't be restored stays with the site", zap.String("backup_id", string(b.BackupID)), zap.Error(left))
+				a.Log.Warn("the downloaded parts of an unrestorable backup stay with the site", zap.String("backup_id", string(b.BackupID)), zap.Error(left))
 			}
 		}
 		return out, err
 	}
-	// The code here may be newer than the one that the backup is of.
+	// The code here may be newer than the backup's.
 	if _, err := a.Tenants.bench(ctx, at.command(name+"-migrate", a.Tenants.Settings.SiteTimeout, "migrate")); err != nil {
 		return out, err
 	}
@@ -287,7 +287,7 @@ func (a *Backups) restoreAt(ctx context.Context, b tenant.BackupRecord, at siteA
 // RestoreLost has a tenant restored whose server was lost.
 func (a *Tenants) RestoreLost(ctx context.Context, id prego.TenantID) error {
 	t, _, err := a.Store.RestoreElsewhere(ctx, id, "", "", "policy")
-	if prego.CodeOf(err) == prego.CodeInvalidTransition { // somebody was faster
+	if prego.CodeOf(err) == prego.CodeInvalidTransition { // another process was faster
 		return nil
 	}
 	if err == nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// takesAll is a host that downloads whatever it is given.
+// takesAll is a host that downloads every part.
 type takesAll struct{}
 
 func (takesAll) Transfer(context.Context, prego.ServerID, string, wire.TransferRequest) (wire.TransferResponse, error) {
@@ -58,7 +58,7 @@ func (h *choosy) BenchAll(ctx context.Context, cs []server.BenchCommand) (done i
 	return done, nil
 }
 
-// losing is a tenant whose server is lost, with backups bak-3, the newest, to bak-1, and a place among what is left.
+// losing is a tenant whose server is lost, with backups bak-3, the newest, to bak-1, and a place on a surviving server.
 type losing struct {
 	*placing
 	*steps
@@ -191,7 +191,7 @@ func TestRestoreSkipsBackupsThatAreGoneOrUnreadable(t *testing.T) {
 	}
 }
 
-// TestFailedRestoreErasesNothing: whatever goes wrong before the restored site stands, and whoever clears up after it.
+// TestFailedRestoreErasesNothing, at any point before the restored site stands, and in any cleanup after it.
 func TestFailedRestoreErasesNothing(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -201,12 +201,12 @@ func TestFailedRestoreErasesNothing(t *testing.T) {
 		says   string
 		marked int
 	}{
-		"all backups are gone":           {"", []string{"bak-1", "bak-2", "bak-3"}, nil, "is not in the storage", 3},
-		"none can be read":               {"", nil, map[string]string{"open-backup bak": "site: backup_unreadable: no"}, "backup_unreadable", 3},
-		"the one that was named is gone": {"bak-3", []string{"bak-3"}, nil, "it was named", 1},
-		"the restore fails":              {"", nil, map[string]string{"restore": "Frappe can't"}, "Frappe can't", 0},
-		"something is not in it":         {"", nil, map[string]string{"check-restored": "site: restore_incomplete: 1 of 7 tables"}, "restore_incomplete", 1},
-		"the site can't be made":         {"", nil, map[string]string{"new-site": "no"}, "no", 0},
+		"all backups are gone":     {"", []string{"bak-1", "bak-2", "bak-3"}, nil, "is not in the storage", 3},
+		"none can be read":         {"", nil, map[string]string{"open-backup bak": "site: backup_unreadable: no"}, "backup_unreadable", 3},
+		"the named backup is gone": {"bak-3", []string{"bak-3"}, nil, "it was named", 1},
+		"the restore fails":        {"", nil, map[string]string{"restore": "Frappe can't"}, "Frappe can't", 0},
+		"something is not in it":   {"", nil, map[string]string{"check-restored": "site: restore_incomplete: 1 of 7 tables"}, "restore_incomplete", 1},
+		"the site can't be made":   {"", nil, map[string]string{"new-site": "no"}, "no", 0},
 	} {
 		for survivor, lost := range survivors {
 			t.Run(name+"/"+survivor, func(t *testing.T) {
@@ -223,8 +223,8 @@ func TestFailedRestoreErasesNothing(t *testing.T) {
 				require.Contains(t, ended.Message(), c.says)
 				l.nothingErased()
 				require.Equal(t, c.marked, l.Number(`SELECT count(*) FROM backups WHERE verify_message <> ''`))
-				require.NotEqual(t, -1, l.at("erase-site", l.Text(`SELECT site_name FROM tenant_allocations WHERE released_at IS NULL`)), "what was made is dropped")
-				// The place is freed; a repeated step has nothing to drop, and leaves what was lost.
+				require.NotEqual(t, -1, l.at("erase-site", l.Text(`SELECT site_name FROM tenant_allocations WHERE released_at IS NULL`)), "the created site is dropped")
+				// The place is freed; a repeated step has nothing to drop, and keeps the lost site.
 				require.NoError(t, l.placing.Store.FreePlace(t.Context(), l.ref.TenantID, "failed_restore", "", tenant.SiteDropped, false))
 				_, err = l.env.ExecuteActivity(l.DropSite, activities.DropInput{TenantID: l.ref.TenantID})
 				require.NoError(t, err)
@@ -234,7 +234,7 @@ func TestFailedRestoreErasesNothing(t *testing.T) {
 	}
 }
 
-// TestRestoredSiteIsNotRestoredTwice: a step that died after the site was restored goes on with its name.
+// TestRestoredSiteIsNotRestoredTwice: a step that died after the site was restored continues with its name.
 func TestRestoredSiteIsNotRestoredTwice(t *testing.T) {
 	t.Parallel()
 	l := newLosing(t, "db-0", "")

@@ -96,8 +96,8 @@ func (a *Servers) PlanProvisioning(ctx context.Context, in ServerRef) (Provision
 	return p, nil
 }
 
-// spread lets a fleet's server prefer the locations of its region where the fleet has the
-// fewest, and says so on the timeline where that changes the order.
+// spread lets a fleet's server prefer the locations of its region where the fleet has the fewest
+// servers, and records a changed order on the timeline.
 func (a *Servers) spread(ctx context.Context, st server.ProvisionState, p *ProvisionPlan) error {
 	if !st.Member || len(p.Candidates) < 2 {
 		return nil
@@ -136,7 +136,7 @@ func (a *Servers) usable(ctx context.Context, st server.ProvisionState, p Provis
 	}
 	text := strings.Join(texts, "; ")
 	if len(usable) == 0 {
-		return nil, permanentError(ErrTypePermanent, "the provider sells none of what is configured: "+text, nil)
+		return nil, permanentError(ErrTypePermanent, "the provider sells none of the configured types: "+text, nil)
 	}
 	return usable, a.Store.AddEvent(ctx, server.Event{ServerID: st.ServerID, Step: server.StepCandidatesSkipped, Message: text},
 		fmt.Sprintf("%s/g%d", server.StepCandidatesSkipped, st.Generation))
@@ -252,7 +252,7 @@ func (a *Servers) AdoptImported(ctx context.Context, in ServerRef) error {
 	return fromStore(a.Store.RecordImported(ctx, in.ServerID, in.Generation, in.Attempt, st.Provider, h))
 }
 
-// FinishInput says what is left to do for a server whose agent is there.
+// FinishInput lists the remaining work for a server with a connected agent.
 type FinishInput struct {
 	Server     ServerRef     `json:"server"`
 	Containers bool          `json:"containers"` // start those of its role
@@ -296,8 +296,7 @@ func (a *Servers) FinishServer(ctx context.Context, in FinishInput) error {
 // find out that it was done before.
 const leastTry = 15 * time.Second
 
-// startContainers gives up for good when the time since the step was first scheduled is
-// over.
+// startContainers gives up permanently when the time since the step was first scheduled is over.
 func (a *Servers) startContainers(ctx context.Context, st server.ProvisionState, within time.Duration) error {
 	left := max(within-time.Since(activity.GetInfo(ctx).ScheduledTime), leastTry)
 	limited, cancel := context.WithTimeout(ctx, left)
@@ -330,14 +329,14 @@ func (a *Servers) activate(ctx context.Context, in ServerRef, role prego.Role, b
 	return nil
 }
 
-// announce says that a server is usable.
+// announce records that a server is usable.
 func (a *Servers) announce(ctx context.Context, serverID prego.ServerID) {
 	if a.Capacity != nil {
 		a.Capacity(ctx, serverID)
 	}
 }
 
-// FailInput says why a provisioning failed.
+// FailInput is the reason why a provisioning failed.
 type FailInput struct {
 	Server  ServerRef    `json:"server"`
 	Role    prego.Role   `json:"role"`

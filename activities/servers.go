@@ -75,7 +75,7 @@ type Settings struct {
 	ContainerTimeout  time.Duration
 	AmbiguousGrace    time.Duration // how long a create of unknown outcome may still complete
 	EgressCIDRs       []string
-	NetworkRange      string // from which private networks are cut; "" for none
+	NetworkRange      string // source of private networks; "" for none
 	Ports             []int  // that the firewall opens to EgressCIDRs
 }
 
@@ -94,8 +94,8 @@ type Servers struct {
 	Log        *zap.Logger
 	// Capacity is called when a server becomes usable; may be nil.
 	Capacity func(ctx context.Context, serverID prego.ServerID)
-	// Egress is where the control plane calls from, by its processes with other settings, too;
-	// nil takes Settings.EgressCIDRs alone.
+	// Egress is the control plane's addresses, including processes with other settings; nil takes
+	// Settings.EgressCIDRs alone.
 	Egress func(ctx context.Context) (server.Egress, error)
 	// LeaveDNS takes a server's addresses out of the DNS before they are given back to the
 	// provider, and fails until no resolver can have them; nil does nothing.
@@ -138,7 +138,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Cleanup:  prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_cleanups_incomplete_total", Help: "Clean-ups given up and left to the reconciler."}),
 		Orphans:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_orphans_destroyed_total", Help: "Things without an owner destroyed, by kind."}, []string{"kind"}),
 		Breaker:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "prego_reconcile_breaker_open", Help: "1 while the reconciler refuses to destroy."}),
-		Frozen:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "prego_sweep_frozen", Help: "1 while too many agents are silent at once for any to be marked."}),
+		Frozen:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "prego_sweep_frozen", Help: "1 while too many agents are silent at the same time, so that none is marked."}),
 		Awaiting: prometheus.NewCounter(prometheus.CounterOpts{Name: "prego_awaiting_capacity_total", Help: "Servers that had to wait for stock or quota."}),
 		Silent:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_agents_silent_total", Help: "Agents marked as silent, by new status."}, []string{"status"}),
 		Drift:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prego_container_drift_total", Help: "Containers found not to be as declared, by kind."}, []string{"kind"}),

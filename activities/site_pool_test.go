@@ -68,7 +68,7 @@ func TestAnEnterpriseSitePoolFills(t *testing.T) {
 			require.Empty(t, again.Sites)
 			low, err = p.Store.LowPools(ctx, time.Hour)
 			require.NoError(t, err)
-			require.Empty(t, low, "what is filled is not low")
+			require.Empty(t, low, "a filled pool is not low")
 
 			tenant, err := p.Store.TenantRecord(ctx, p.Tenant(prego.PlanEnterprise, nil).TenantID)
 			require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestAnEnterpriseSitePoolFills(t *testing.T) {
 	}
 }
 
-// A shard that somebody uses, with the site of app-1 that trial and starter want.
+// A shard in use, with the site of app-1 that trial and starter want.
 const usedShardWithSite = `
 WITH used AS (UPDATE db_shards SET current_tenant_count = 1 WHERE shard_id = 'db-1')
 INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state, available_at)
@@ -103,7 +103,7 @@ g AS (INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, 
 INSERT INTO instances (instance_id, group_id, org_id, server_id, release, memory_limit_bytes, cpu_request, number, spec, state)
 VALUES ('ins-a', 'grp-a', 'o1', 'db-1', 1, 1, 1, 1, '{}', 'running')`
 
-// recountEnterprise says that one tenant is placed, alone on all that it has.
+// recountEnterprise counts one placed tenant, with dedicated resources.
 func (p *placing) recountEnterprise() {
 	p.T.Helper()
 	require.Equal(p.T, 1, p.Number(`SELECT count(*) FROM tenant_allocations a

@@ -212,7 +212,7 @@ func (a *Tenants) opening(t tenant.Record) []server.BenchCommand {
 	return append(cs, command(t, "scheduler", a.Settings.CommandTimeout, "--site", t.Site, "enable-scheduler"))
 }
 
-// opened is what the timeline says of it.
+// opened is its message on the timeline.
 func opened(t tenant.Record) []tenant.Event {
 	if t.AdminEmail == "" {
 		return nil
@@ -267,11 +267,11 @@ func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 	}
 	restoring := t.State == tenant.Provisioning && t.RestoreFrom != ""
 	if restoring && t.Site == "" || slices.ContainsFunc(left, func(l tenant.LeftPlace) bool { return l.App.ServerID == t.Allocation.AppServerID }) {
-		names = names[:1] // what has the tenant's name there is what it has lost, and not replaced yet
+		names = names[:1] // the site with the tenant's name is the lost one, not replaced yet
 	}
 	if t.Site == "" && (!restoring || t.Allocation.PoolSiteID == "") {
-		// The command that creates the site may still be running, and would bring back
-		// what was dropped before it ended.
+		// The command that creates the site may still be running, and would recreate a site dropped
+		// before its end.
 		var final *temporal.ApplicationError
 		if err := a.obtainSite(ctx, t, site); err != nil && (!errors.As(err, &final) || !final.NonRetryable()) {
 			return err
@@ -305,7 +305,7 @@ func (a *Tenants) NoteSiteLeft(ctx context.Context, in FailTenantInput) error {
 		fmt.Sprintf("site_left/g%d", in.Tenant.Generation))
 }
 
-// ChangePlan says which state to bring a tenant into.
+// ChangePlan names the state to bring a tenant into.
 type ChangePlan struct {
 	State   tenant.State  `json:"state"`
 	Settled bool          `json:"settled"`
@@ -411,7 +411,7 @@ func (a *Tenants) takeOffline(ctx context.Context, t tenant.Record, what string)
 // putOnline makes a site serve again, read-only while it is above its storage quota.
 func (a *Tenants) putOnline(ctx context.Context, t tenant.Record, what string) error {
 	if t.StorageLevel == tenant.StorageReadOnly {
-		// Recorded first, so that whoever takes the site offline has to undo it.
+		// Recorded first, so that taking the site offline undoes it.
 		if err := a.Store.SiteReadOnly(ctx, t.TenantID, true); err != nil {
 			return err
 		}
@@ -465,7 +465,7 @@ func (a *Tenants) backup(ctx context.Context, t tenant.Record, what, name string
 	return b, nil
 }
 
-// backupReport says where a backup is and how large it is.
+// backupReport is a backup's path and size.
 func backupReport(t tenant.Record, b tenant.HostBackup) string {
 	parts := make([]string, 0, len(b.Files))
 	for _, f := range b.Files {
@@ -576,8 +576,8 @@ func (a *Tenants) DropFailedSites(ctx context.Context, serverID prego.ServerID) 
 		return err
 	}
 	for _, site := range sites {
-		// The build may still be running, and would bring back what was dropped:
-		// joining it waits for its end.
+		// The build may still be running, and would recreate the dropped site: joining it waits for its
+		// end.
 		var final *temporal.ApplicationError
 		shard, err := a.shardOf(ctx, site)
 		if err != nil {
@@ -594,10 +594,10 @@ func (a *Tenants) DropFailedSites(ctx context.Context, serverID prego.ServerID) 
 		}
 		var out wire.ErasedSite
 		if err := json.Unmarshal([]byte(erased), &out); err != nil {
-			return fmt.Errorf("what server %s says of the site %s that it erased: %w", serverID, site.SiteName, err)
+			return fmt.Errorf("server %s: report about the erased site %s: %w", serverID, site.SiteName, err)
 		}
 		// After a restore to before the site was promoted, our row still calls it a pool site. The host
-		// says which site has the database now, and that site keeps it.
+		// reports the site that has the database now, and that site keeps it.
 		if out.KeptFor == "" {
 			if err := a.erasePoolDatabase(ctx, site, shard); err != nil {
 				return err

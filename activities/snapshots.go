@@ -32,7 +32,7 @@ type SnapshotPlan struct {
 	Files    []string       `json:"files,omitempty"` // to restore
 	// BackupID is what a restore is of, if it is in object storage; it has to be fetched.
 	BackupID  prego.BackupID `json:"backup_id,omitempty"`
-	Name      string         `json:"name,omitempty"` // of what is fetched
+	Name      string         `json:"name,omitempty"` // of the download
 	UploadFor time.Duration  `json:"upload_for,omitempty"`
 	Step      time.Duration  `json:"step"`
 	// Wait is set when other work of the org comes first: ask again when signalled, or
@@ -40,7 +40,7 @@ type SnapshotPlan struct {
 	Wait time.Duration `json:"wait,omitempty"`
 }
 
-// turnNet is how often what waits for its turn asks, though it is told.
+// turnNet is how often a waiting job checks for its turn, in case a signal is lost.
 const turnNet = time.Minute
 
 // await asks for the turn of a job that is to run.
@@ -304,7 +304,7 @@ const (
 	RestoreUndo  = "undo"
 )
 
-// RestoreInput says what to restore.
+// RestoreInput names the backup to restore.
 type RestoreInput struct {
 	JobID string   `json:"job_id"`
 	What  string   `json:"what"`

@@ -35,7 +35,7 @@ type StackReleases struct {
 	Containers Benches
 	Runs       Runs
 	Limits     server.StackReleaseLimits
-	// Parallel is how many sites of one server are worked on at once.
+	// Parallel is how many sites of one server are worked on concurrently.
 	Parallel int
 	// AnswerFor is how long a site may take until it answers again.
 	AnswerFor time.Duration
@@ -56,17 +56,17 @@ func NewBenchUpdates(reg prometheus.Registerer) *prometheus.CounterVec {
 	return c
 }
 
-// StackReleaseProgress says what a release's run does next.
+// StackReleaseProgress is the next step of a release's run.
 type StackReleaseProgress struct {
 	Status  server.ReleaseStatus `json:"status"`
 	Message string               `json:"message,omitempty"`
-	// Busy is set while servers are being updated, whatever the release's status.
+	// Busy is set while servers are being updated, in any status of the release.
 	Busy  bool `json:"busy,omitempty"`
 	Began bool `json:"began,omitempty"`
 }
 
-// StepStackRelease decides what comes next for a release, and starts the runs of the servers that
-// are to be updated.
+// StepStackRelease decides the next step of a release, and starts the runs of the servers to
+// update.
 func (a *StackReleases) StepStackRelease(ctx context.Context, name server.StackReleaseName) (StackReleaseProgress, error) {
 	a.hook("release/step")
 	st, err := a.Store.StepStackRelease(ctx, name, a.Limits)
@@ -92,7 +92,7 @@ type BenchRef struct {
 type BenchPlan struct {
 	Done    bool   `json:"done,omitempty"` // it has ended, or the server is gone
 	Undoing bool   `json:"undoing,omitempty"`
-	Waits   string `json:"waits,omitempty"` // what has to end first
+	Waits   string `json:"waits,omitempty"` // the work that must end first
 	Changed bool   `json:"changed,omitempty"`
 
 	Region   prego.Region              `json:"region,omitempty"`
@@ -104,8 +104,7 @@ type BenchPlan struct {
 	Leaves bool `json:"leaves,omitempty"`
 }
 
-// PlanBench finds the sites of a server that is to be updated, once nobody else is changing
-// one.
+// PlanBench finds the sites of a server to update, once no other run is changing one.
 func (a *StackReleases) PlanBench(ctx context.Context, ref BenchRef) (BenchPlan, error) {
 	v, err := a.Store.BeginBenchUpdate(ctx, ref.Release, ref.ServerID)
 	if err != nil {
@@ -121,7 +120,7 @@ func (a *StackReleases) PlanBench(ctx context.Context, ref BenchRef) (BenchPlan,
 	}, nil
 }
 
-// tag tells the tries of a server's update apart, in names of backups and of commands.
+// tag distinguishes the tries of a server's update in names of backups and commands.
 func tag(v server.BenchRecord) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%d", v.Release, v.ServerID, v.Try))
 	return "upd-" + hex.EncodeToString(sum[:6])
@@ -139,13 +138,13 @@ func (a *StackReleases) PrepareBench(ctx context.Context, ref BenchRef) error {
 	return fromContainers(a.Containers.PrepareBench(ctx, ref.ServerID, v.Host, v.Image))
 }
 
-// PhaseInput says what is done with a server now.
+// PhaseInput is the current phase of a server's update.
 type PhaseInput struct {
 	BenchRef
 	Phase string `json:"phase"`
 }
 
-// NoteBench records what is done with a server now.
+// NoteBench records the current phase of a server's update.
 func (a *StackReleases) NoteBench(ctx context.Context, in PhaseInput) error {
 	return a.Store.BenchPhase(ctx, in.Release, in.ServerID, in.Phase)
 }
@@ -171,15 +170,15 @@ type SiteRef struct {
 	Site string `json:"site"`
 }
 
-// errSiteGone says that a site has left the server: nothing is to be done with it.
+// errSiteGone means that a site has left the server and needs no work.
 var errSiteGone = errors.New("the site is gone")
 
-// benchSite is a site of a server that is being updated. Its tenant is zero for one of the pool.
+// benchSite is a site of a server that is being updated. Its tenant is zero for a pool site.
 type benchSite struct {
 	run  server.BenchRecord
 	site server.StackReleaseSite
 	t    tenant.Record
-	// what names the step's commands, and once those that a repeated step joins.
+	// what prefixes the ids of the step's commands, once those of commands that a repeated step joins.
 	what, once string
 }
 
@@ -263,10 +262,10 @@ func (a *StackReleases) offline(ctx context.Context, s benchSite) error {
 	return a.Tenants.onSite(ctx, s.t, s.what+"-offline", maintenanceOn)
 }
 
-// SwapInput says which image a server's bench is to run.
+// SwapInput names the image for a server's bench.
 type SwapInput struct {
 	BenchRef
-	Back bool `json:"back,omitempty"` // the one before
+	Back bool `json:"back,omitempty"` // to the previous image
 }
 
 // SwapBench gives a server's bench another image, and waits until its containers are healthy.
@@ -315,8 +314,8 @@ func (a *StackReleases) MigrateSite(ctx context.Context, ref SiteRef) error {
 	return a.Store.BenchSiteStep(ctx, ref.Release, ref.ServerID, ref.Site, server.SiteMigrated)
 }
 
-// CheckSite checks that a site has the versions that the release asks for, and answers. Edges
-// go on showing the page for maintenance.
+// CheckSite checks that a site has the versions that the release asks for, and answers. Edges keep
+// showing the maintenance page.
 func (a *StackReleases) CheckSite(ctx context.Context, ref SiteRef) error {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -334,7 +333,7 @@ func (a *StackReleases) CheckSite(ctx context.Context, ref SiteRef) error {
 	}
 	for _, app := range slices.Sorted(maps.Keys(s.run.Apps)) {
 		if got, installed := has[app]; installed && got != s.run.Apps[app] {
-			return because(true, server.ReasonWrongVersion, fmt.Sprintf("site %s has %s %s, and was to have %s", ref.Site, app, got, s.run.Apps[app]))
+			return because(true, server.ReasonWrongVersion, fmt.Sprintf("site %s has %s %s instead of %s", ref.Site, app, got, s.run.Apps[app]))
 		}
 	}
 	if err := a.online(ctx, s); err != nil {
@@ -443,7 +442,7 @@ func (a *StackReleases) ForgetOld(ctx context.Context, ref SiteRef) error {
 	return err
 }
 
-// UndoInput says why a server goes back.
+// UndoInput is the reason why a server goes back.
 type UndoInput struct {
 	BenchRef
 	Reason  prego.Reason `json:"reason"`
@@ -455,7 +454,7 @@ func (a *StackReleases) UndoBench(ctx context.Context, in UndoInput) error {
 	return a.Store.UndoBench(ctx, in.Release, in.ServerID, in.Reason, in.Message)
 }
 
-// BenchEnd says how the update of a server ended.
+// BenchEnd is the outcome of a server's update.
 type BenchEnd struct {
 	BenchRef
 	Status  server.BenchStatus `json:"status"`

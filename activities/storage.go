@@ -21,9 +21,9 @@ type StorageResult struct {
 	Changed  int `json:"changed,omitempty"` // sites that became read-only or writable again
 }
 
-// MeasureSites measures the storage of the sites that were measured longest ago, and
-// makes sites above their storage quota read-only. A few hosts are asked at once, each
-// for one site after the other. A site that does not answer is tried again later.
+// MeasureSites measures the storage of the sites that were measured longest ago, and makes sites
+// above their storage quota read-only. A few hosts are queried concurrently, each for one site
+// after the other. A site that does not answer is retried later.
 func (a *Tenants) MeasureSites(ctx context.Context) (StorageResult, error) {
 	stop := keepAlive(ctx)
 	defer stop()

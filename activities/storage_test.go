@@ -53,8 +53,7 @@ func TestASiteIsPromotedConfiguredAndOpened(t *testing.T) {
 	require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'user_added' AND message = 'ann@example.com'`))
 }
 
-// TestPurgingErasesUnderBothNames, also when one of them is not there any more, and
-// forgets what was kept of the site.
+// TestPurgingErasesUnderBothNames, even if one of them is gone, and deletes the site's kept files.
 func TestPurgingErasesUnderBothNames(t *testing.T) {
 	t.Parallel()
 	p, s, ref := living(t, nil)
@@ -73,7 +72,7 @@ func TestPurgingErasesUnderBothNames(t *testing.T) {
 	require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'site_dropped' AND message LIKE '%"database":true%'`))
 }
 
-// TestSuspendingAndResuming stops what a site does by itself, too.
+// TestSuspendingAndResuming also stops a site's scheduled work.
 func TestSuspendingAndResuming(t *testing.T) {
 	t.Parallel()
 	p, s, ref := living(t, nil)
@@ -89,8 +88,7 @@ func TestSuspendingAndResuming(t *testing.T) {
 	require.Empty(t, s.hosts.asked(), "the tenant has moved on")
 }
 
-// TestASiteAboveItsQuotaIsReadOnly until there is room, whatever happens to it
-// meanwhile.
+// TestASiteAboveItsQuotaIsReadOnly until there is room, through every change meanwhile.
 func TestASiteAboveItsQuotaIsReadOnly(t *testing.T) {
 	t.Parallel()
 	p, s, ref := living(t, nil)
@@ -120,9 +118,9 @@ func TestASiteAboveItsQuotaIsReadOnly(t *testing.T) {
 	p.Exec(`UPDATE site_usage SET over_since = now() - interval '61 minutes'`)
 	require.Equal(t, readOnly, measure(11))
 	require.Equal(t, "read_only!", level())
-	require.Equal(t, []string{"usage"}, measure(11), "told once")
+	require.Equal(t, []string{"usage"}, measure(11), "reported once")
 
-	// Suspended, it is read by nobody; resumed, it is what it was.
+	// While suspended, it can't be read; resumed, it is as before.
 	p.Exec(`UPDATE tenants SET state = 'suspended', converged_state = 'suspended'`)
 	s.do(t, s.SetOffline, activities.OfflineInput{TenantID: "t1", State: tenant.Suspended})
 	require.Equal(t, []string{`configure {"allow_reads_during_maintenance":null}`, "set-maintenance-mode on", "disable-scheduler"}, s.hosts.asked())
@@ -131,7 +129,7 @@ func TestASiteAboveItsQuotaIsReadOnly(t *testing.T) {
 	s.do(t, s.SetOffline, activities.OfflineInput{TenantID: "t1", State: tenant.Active, Off: true})
 	require.Equal(t, readOnly[1:], s.hosts.asked())
 
-	// A host that fails half way is told again.
+	// A host that fails half way gets the command again.
 	s.hosts.fails = "configure"
 	measure(5)
 	require.Equal(t, "ok!", level())
@@ -140,7 +138,7 @@ func TestASiteAboveItsQuotaIsReadOnly(t *testing.T) {
 	require.Equal(t, "ok", level())
 
 	// An operator raises the quota.
-	require.Equal(t, readOnly, measure(12), "by so much at once")
+	require.Equal(t, readOnly, measure(12), "by so much in one step")
 	_, err = p.Store.SetStorageQuota(t.Context(), "t1", 20, "op")
 	require.NoError(t, err)
 	require.Equal(t, append([]string{"usage", `configure {"prego_storage_quota_gb":20}`}, writable[1:]...), measure(12))
@@ -148,8 +146,8 @@ func TestASiteAboveItsQuotaIsReadOnly(t *testing.T) {
 	require.Equal(t, 7, p.Number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'storage'`), "each change is on the timeline, once")
 }
 
-// TestAHostThatDoesNotAnswerKeepsNobodyWaiting: the site's next turn comes, and what
-// was measured stays.
+// TestAHostThatDoesNotAnswerKeepsNobodyWaiting: the site's next turn comes, and its measurement
+// stays.
 func TestAHostThatDoesNotAnswerKeepsNobodyWaiting(t *testing.T) {
 	t.Parallel()
 	p, s, ref := living(t, nil)
@@ -180,7 +178,7 @@ func (s *steps) snapshots(p *placing) *activities.Snapshots {
 	return b
 }
 
-// TestSnapshotsHaveTheNamesThatTheyAreGiven, by which they are restored and deleted.
+// TestSnapshotsHaveTheNamesThatTheyAreGiven: these restore and delete them.
 func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 	t.Parallel()
 	p, s, ref := living(t, func(r *tenant.CreateRequest) { r.Slug = "acme-kr-2" })
@@ -223,7 +221,7 @@ func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 	require.Equal(t, []string{"set-maintenance-mode on", "backup", "restore", "restore", "set-maintenance-mode off", "enable-scheduler", "delete-backup"}, s.hosts.asked())
 	s.do(t, b.FinishRestore, activities.SnapshotEnd{ID: j.JobID, Status: tenant.JobSucceeded})
 
-	// What is of another name is no backup of ours.
+	// A file with another name is no backup of ours.
 	_, err = p.Store.CreateSnapshot(t.Context(), "t1", "snp-2", "op")
 	require.NoError(t, err)
 	_, err = s.env.ExecuteActivity(b.TakeSnapshot, prego.SnapshotID("snp-2"))

@@ -58,8 +58,8 @@ func (a *Tenants) dataCommand(on tenant.DataHost, kind wire.CommandKind, auditID
 	}
 }
 
-// grantDatabase makes a site's database and its user on the shard, who is let in from the
-// app server alone.
+// grantDatabase makes a site's database and its user on the shard, with access only from the app
+// server.
 func (a *Tenants) grantDatabase(on tenant.DataHost, auditID, name string, app prego.ServerID, address string, secrets map[string]string) server.BenchCommand {
 	return a.dataCommand(on, wire.KindMariaDB, auditID, secrets, "grant-database", name, clientAddress(address), string(app))
 }
@@ -120,8 +120,8 @@ func (a *Tenants) awaitPool(ctx context.Context, t tenant.Record) error {
 	return a.awaitPeers(ctx, t.Pool.ServerID)
 }
 
-// dropData drops what a tenant has on its shard and in its pool, with its users there. What
-// is on a server that is gone went with it.
+// dropData drops a tenant's database and cache, with its users there. Data on a lost server is
+// already gone.
 func (a *Tenants) dropData(ctx context.Context, t tenant.Record) error {
 	al, try := t.Allocation, activity.GetInfo(ctx).Attempt
 	if al.OnPool && t.Pool.Status != server.Terminated {
@@ -170,8 +170,8 @@ func (a *Tenants) erasePoolDatabase(ctx context.Context, site tenant.PoolSite, s
 	return err
 }
 
-// dropLeftDatabases drops the databases of pool sites whose server is gone. It goes on after
-// one that fails: the next sweep tries that again.
+// dropLeftDatabases drops the databases of pool sites whose server is gone. It continues after a
+// failure, which the next sweep retries.
 func (a *Tenants) dropLeftDatabases(ctx context.Context) error {
 	sites, err := a.Store.LeftDatabases(ctx)
 	if err != nil {

@@ -16,14 +16,14 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// passwords are easy to tell apart.
+// passwords are easy to distinguish.
 type passwords struct{}
 
 func (passwords) Password(use, name string, version int) string {
 	return fmt.Sprintf("password of %s %s v%d", use, name, version)
 }
 
-// AwaitPeers is noted among what is asked of hosts.
+// AwaitPeers is noted among the hosts' commands.
 func (h *hosts) AwaitPeers(_ context.Context, in activities.AwaitPeersInput) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -60,8 +60,8 @@ func networked(t *testing.T, pooled bool) (*placing, *steps, tenant.Ref) {
 	return p, s, ref
 }
 
-// TestATenantsDataIsOnItsShardAndInItsPool: who is asked for what, in which order, with
-// which secrets, and that all of it is dropped with the tenant.
+// TestATenantsDataIsOnItsShardAndInItsPool: checks each host's commands, their order and their
+// secrets, and that all data is dropped with the tenant.
 func TestATenantsDataIsOnItsShardAndInItsPool(t *testing.T) {
 	t.Parallel()
 	for name, pooled := range map[string]bool{"a pool site": true, "a new site": false} {

@@ -45,7 +45,7 @@ type TenantSettings struct {
 	StepTimeout     time.Duration // for a step on a host with all its retries
 	ReserveFor      time.Duration
 	FailureMemory   time.Duration // how long a failed build keeps its server from being tried
-	RefillParallel  int           // builds at once per host
+	RefillParallel  int           // builds concurrent, per host
 	ScaleOutMaxRun  int           // servers per scale-out run
 	ScaleOutMaxRole int           // servers of a role per region
 	ThresholdPct    float64       // share of capacity used in percent, above which the fleet grows ahead of need; 70 by default
@@ -53,12 +53,12 @@ type TenantSettings struct {
 	Storage         tenant.StorageRules
 	StorageEvery    time.Duration // between two measurements of a site
 	StorageBatch    int           // sites measured per run
-	StorageHosts    int           // hosts measured at once
+	StorageHosts    int           // hosts measured concurrently
 	Losses          LossSettings
 }
 
-// OpenNetwork is the private network in which servers of all roles are to be made for tenants
-// of a region that find no place anywhere; "" when servers are in no networks.
+// OpenNetwork is the private network for new servers of all roles, made for unplaced tenants of a
+// region; "" when servers are in no networks.
 type OpenNetwork func(ctx context.Context, region prego.Region, provider prego.InfraProviderID) (prego.NetworkID, error)
 
 // Tenants are the steps in the lives of tenants and site pools, and of the fleet's
@@ -69,10 +69,10 @@ type Tenants struct {
 	// Networks may be nil: servers are in no networks.
 	Networks OpenNetwork
 	Bench    Bench
-	// Passwords are those of tenants on shards and in pools; Peers may be nil, if servers let
+	// Passwords returns tenants' passwords on shards and in pools; Peers may be nil if servers let
 	// everyone in.
 	Passwords Passwords
-	// AwaitPeers waits until the firewalls of servers let in those that use them by now; nil without firewalls.
+	// AwaitPeers waits until the firewalls of servers let in their current users; nil without firewalls.
 	AwaitPeers func(context.Context, AwaitPeersInput) error
 	Runs       Runs
 	Settings   TenantSettings
@@ -83,7 +83,7 @@ type Tenants struct {
 	// Drained waits until no edge sends requests to a site of a server that is suspended or
 	// has ended; nil if there are no edges.
 	Drained func(ctx context.Context, serverID prego.ServerID) error
-	// BackupsLeave says that there is object storage: last backups go there.
+	// BackupsLeave is set if there is object storage: last backups go there.
 	BackupsLeave bool
 	// Restorer is nil without object storage.
 	Restorer *Backups
@@ -310,15 +310,15 @@ func (a *Tenants) refill(ctx context.Context, appServerID prego.ServerID) {
 	a.logNotSignalled(err)
 }
 
-// logNotSignalled logs that a run could not be signalled; the sweep makes up for it.
+// logNotSignalled logs that a run could not be signalled; the sweep will retry.
 func (a *Tenants) logNotSignalled(err error) {
 	if err != nil {
-		a.Log.Warn("run not told; the sweep will", zap.Error(err))
+		a.Log.Warn("could not signal the run; the sweep will retry", zap.Error(err))
 	}
 }
 
-// ServeQueue places the waiting tenants of a region in order, and wakes the runs of
-// those that were placed. If another worker already serves the region, it does nothing.
+// ServeQueue places the waiting tenants of a region in order, and wakes the runs of placed tenants.
+// If another worker already serves the region, it does nothing.
 func (a *Tenants) ServeQueue(ctx context.Context, region prego.Region) (placed int, err error) {
 	stop := keepAlive(ctx)
 	defer stop()
@@ -463,7 +463,7 @@ func (a *Tenants) activate(ctx context.Context, ref tenant.Ref, plan prego.Plan,
 	return nil
 }
 
-// FailTenantInput says why a tenant's provisioning failed.
+// FailTenantInput is the reason why a tenant's provisioning failed.
 type FailTenantInput struct {
 	Tenant  tenant.Ref   `json:"tenant"`
 	Plan    prego.Plan   `json:"plan"`
@@ -481,7 +481,7 @@ func (a *Tenants) FailTenant(ctx context.Context, in FailTenantInput) error {
 	return nil
 }
 
-// FreePlaceInput says how a tenant's place is freed.
+// FreePlaceInput controls how a tenant's place is freed.
 type FreePlaceInput struct {
 	TenantID prego.TenantID  `json:"tenant_id"`
 	Reason   string          `json:"reason"`
@@ -504,8 +504,8 @@ func (a *Tenants) RetireSpareServers(ctx context.Context, tenantID prego.TenantI
 		if prego.ServerID(id) == t.Allocation.AppServerID {
 			continue
 		}
-		// What is in use is no spare one: a move that is being undone holds it until the tenant stands at its new
-		// place, and gives it back then. To wait for that here would have each wait for the other.
+		// A server in use is not spare: a move being undone holds it until the tenant stands at its new place,
+		// and then gives it back. Waiting for that here would be a deadlock.
 		if err := a.retire(ctx, prego.ServerID(id), string("tenant/"+tenantID)); err != nil && prego.CodeOf(err) != prego.CodeServerHasTenants {
 			return err
 		}
@@ -535,7 +535,7 @@ func (a *Tenants) FreePlace(ctx context.Context, in FreePlaceInput) error {
 	return a.retireAll(ctx, in.TenantID, own)
 }
 
-// freeLeftover is FreePlace for a tenant that no run sees to; released is false if it was retried meanwhile.
+// freeLeftover is FreePlace for a tenant without a run; released is false if it was retried meanwhile.
 func (a *Tenants) freeLeftover(ctx context.Context, id prego.TenantID) (released bool, err error) {
 	own, err := a.Store.OwnServers(ctx, id)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// noRuns is a workflow engine that remembers which servers are to be taken down.
+// noRuns is a workflow engine that remembers the servers to take down.
 type noRuns struct {
 	activities.Runs
 	mu   sync.Mutex
@@ -59,12 +59,12 @@ func (r *noRuns) EnsureDecommission(_ context.Context, id prego.ServerID) (bool,
 	return true, nil
 }
 
-// hosts remembers what was run on them.
+// hosts remembers the commands run on them.
 type hosts struct {
 	mu  sync.Mutex
 	ran [][]string // server, then the command
 	all []server.BenchCommand
-	// says is what a command prints, by its verb, or nil for nothing.
+	// says returns a command's output by its verb, or nil for nothing.
 	says map[string]string
 	// fails is the verb that no host can do.
 	fails string
@@ -134,8 +134,8 @@ func (p *placing) steps(placer *placer.Placer) *steps {
 	return s
 }
 
-// TestADatabaseOutlivesTheTenantsServer: a tenant with an app server of its own has
-// its database on a shard elsewhere, and that one stays when the app server goes.
+// TestADatabaseOutlivesTheTenantsServer: a tenant with a dedicated app server has its database on a
+// shard elsewhere, which stays when the app server goes.
 func TestADatabaseOutlivesTheTenantsServer(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
@@ -157,8 +157,8 @@ func TestADatabaseOutlivesTheTenantsServer(t *testing.T) {
 	require.True(t, slices.ContainsFunc(s.hosts.ran, func(c []string) bool { return slices.Contains(c, "erase-site") && slices.Contains(c, "s1.sites.test") }), "%v", s.hosts.ran)
 }
 
-// TestAResumedRunSeesToTheServerOfTheLostOne: one that was asked for and is not
-// lived on yet is the new run's to take down, too.
+// TestAResumedRunSeesToTheServerOfTheLostOne: the new run also takes down a requested server that
+// is not in use yet.
 func TestAResumedRunSeesToTheServerOfTheLostOne(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)
@@ -220,13 +220,13 @@ func TestOneTenantHoldsUpNoQueue(t *testing.T) {
 	}))
 	s := p.steps(placer)
 	_, err := s.env.ExecuteActivity(s.ServeQueue, prego.Region("eu"))
-	require.ErrorContains(t, err, ": this one cannot be reserved for", "and it is told of")
+	require.ErrorContains(t, err, ": this one cannot be reserved for", "and it is reported")
 	require.Equal(t, 2, p.Number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = ANY ($1)`, ids[1:]))
 	require.Equal(t, 2, p.Number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'placed' AND actor = 'placement_engine' AND to_state = 'provisioning' AND reason LIKE 'best_fit: app-0 %'`))
 }
 
-// TestAnOverrideThatComesTooLateIsRefused: the tenant lives where the engine put it,
-// and nobody is told otherwise.
+// TestAnOverrideThatComesTooLateIsRefused: the tenant lives where the engine put it, and no answer
+// claims otherwise.
 func TestAnOverrideThatComesTooLateIsRefused(t *testing.T) {
 	t.Parallel()
 	p := newPlacing(t, 4)

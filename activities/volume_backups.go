@@ -19,8 +19,8 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// lend brings a volume to a server for a backup or a restore, unless its group has it on one. The
-// server is the one that is wanted, if any.
+// lend brings a volume to a server for a backup or a restore, unless its group has it on one. It
+// prefers the requested server, if any.
 func (a *Backups) lend(ctx context.Context, v workload.Volume, want prego.ServerID, work string) (srv server.Server, lent bool, err error) {
 	at, lent, err := a.Store.LendVolume(ctx, v.VolumeID, want, work)
 	switch prego.CodeOf(err) {
@@ -36,7 +36,7 @@ func (a *Backups) lend(ctx context.Context, v workload.Volume, want prego.Server
 		return srv, lent, fromStore(err)
 	}
 	if srv.Status != server.Active {
-		return srv, lent, because(true, tenant.ReasonBackupSuperseded, fmt.Sprintf("server %s, which was to have the volume, is %s", at, srv.Status))
+		return srv, lent, because(true, tenant.ReasonBackupSuperseded, fmt.Sprintf("server %s, planned for the volume, is %s", at, srv.Status))
 	}
 	infra, err := a.Volumes.infra(v.Provider)
 	if err != nil {
@@ -68,7 +68,7 @@ func (a *Backups) giveBack(ctx context.Context, id prego.VolumeID, work string) 
 	return a.Store.ReturnVolume(ctx, id, work)
 }
 
-// volumeVerb runs a verb on a volume that takes long. What it says that went wrong is its type.
+// volumeVerb runs a verb on a volume that takes long. The reported failure is the error's type.
 func (a *Backups) volumeVerb(ctx context.Context, srv server.Server, what string, secrets map[string]string, args ...string) (string, error) {
 	info := activity.GetInfo(ctx)
 	out, err := a.Volumes.Hosts.Bench(ctx, server.BenchCommand{
@@ -131,7 +131,7 @@ func (a *Backups) makeVolumeBackup(ctx context.Context, b tenant.BackupRecord) e
 	if err := a.sealed(ctx, b, report, 0, object, manifest); err != nil {
 		return err
 	}
-	// What is uploaded is on the host's own disk.
+	// The files to upload are on the host's own disk.
 	return a.giveBack(ctx, b.VolumeID, string(b.BackupID))
 }
 
@@ -190,10 +190,10 @@ func (a *Backups) giveUpAny(ctx context.Context, b tenant.BackupLeft) error {
 	return err
 }
 
-// givingBack is how long a look takes volumes back; the next one goes on.
+// givingBack limits how long one sweep takes volumes back; the next one continues.
 const givingBack = 20 * time.Second
 
-// seeToVolumes starts restores whose run was lost, and takes volumes back that nobody works on.
+// seeToVolumes starts restores whose run was lost, and takes idle volumes back.
 func (a *Backups) seeToVolumes(ctx context.Context) (n int, err error) {
 	left, err := a.Store.VolumeRestoresLeft(ctx, a.Settings.Quiet, lookMost)
 	if err != nil {
@@ -221,7 +221,7 @@ func (a *Backups) seeToVolumes(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// WantsFinalOf tells whether a volume's last backup is still to be made.
+// WantsFinalOf reports whether a volume's last backup must still be made.
 func (a *Backups) WantsFinalOf(ctx context.Context, id prego.VolumeID) (bool, error) {
 	if a.Objects == nil {
 		return false, nil
@@ -239,7 +239,7 @@ func (a *Backups) LetGoOf(ctx context.Context, id prego.VolumeID) error {
 	return a.Store.ExpireVolumeBackups(ctx, id, a.Settings.FinalFor)
 }
 
-// WantVolumeBackup accepts the last backup of a volume that is to be deleted. There is one, unless
+// WantVolumeBackup accepts the last backup of a volume that will be deleted. There is one, unless
 // it failed.
 func (a *Backups) WantVolumeBackup(ctx context.Context, id prego.VolumeID) (BackupGranted, error) {
 	b, err := a.Store.FinalVolumeBackup(ctx, id)
@@ -260,14 +260,14 @@ func (a *Backups) WantVolumeBackup(ctx context.Context, id prego.VolumeID) (Back
 	return BackupGranted{BackupID: made.BackupID}, err
 }
 
-// VolumeNotBackedUp is why a volume that is to be deleted is still there.
+// VolumeNotBackedUp is the reason why a released volume still exists.
 type VolumeNotBackedUp struct {
 	VolumeID prego.VolumeID `json:"volume_id"`
 	Reason   prego.Reason   `json:"reason"`
 	Message  string         `json:"message"`
 }
 
-// SayNotBackedUp records it, and says when to try again: the oftener it failed, the later.
+// SayNotBackedUp records it, and returns the delay of the next try, which grows with each failure.
 func (a *Backups) SayNotBackedUp(ctx context.Context, in VolumeNotBackedUp) (time.Duration, error) {
 	return a.Store.LastBackupFailed(ctx, in.VolumeID, in.Reason, in.Message)
 }
@@ -334,10 +334,9 @@ func (a *Backups) BeginVolumeRestore(ctx context.Context, id string) error {
 	return a.Store.VolumeRestoreBegun(ctx, id)
 }
 
-// RestoreVolumeFiles brings a backup to a volume: the volume to a server, the backup to that
-// server, and what is in it into the place of what is on the volume, once all of it was read again
-// and is as in the backup. Until then the volume stays as it is.
-// A backup that turns out to be missing or unreadable gives way to the next older one, unless the
+// RestoreVolumeFiles restores a volume from a backup: it brings both to a server, and replaces the
+// volume's content once all files are verified against the backup. Until then the volume stays
+// unchanged. Instead of a missing or unreadable backup it takes the next older one, unless the
 // caller named it.
 func (a *Backups) RestoreVolumeFiles(ctx context.Context, id string) error {
 	for {

@@ -32,7 +32,7 @@ func (c *Client) StartVolumeRestore(ctx context.Context, org, id string) error {
 	return err
 }
 
-// shortHash is 16 characters that differ when one of the texts does.
+// shortHash is 16 characters that differ if any of the texts differs.
 func shortHash(texts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(texts, "\x00")))
 	return hex.EncodeToString(sum[:8])

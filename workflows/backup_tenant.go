@@ -23,11 +23,11 @@ type BackupInput struct {
 type BackupResult struct {
 	State  tenant.BackupState `json:"state"`
 	Reason prego.Reason       `json:"reason,omitempty"`
-	// Message says why it failed.
+	// Message is the reason of a failure.
 	Message string `json:"message,omitempty"`
 }
 
-// reasonBackupFailed is for failures without a reason of their own.
+// reasonBackupFailed is for failures without a specific reason.
 const reasonBackupFailed prego.Reason = "backup_failed"
 
 // BackupTenant makes a backup in object storage, of a tenant or of a volume: the host dumps,
@@ -93,8 +93,8 @@ func storeBackup(ctx workflow.Context, steps *activities.Backups, id prego.Backu
 	return workflow.ExecuteActivity(call(ctx, "complete it and write its manifest", plan.UploadFor), steps.SealManifest, id).Get(ctx, nil)
 }
 
-// DeleteBackup deletes a backup's objects until the storage says that they are gone. While the
-// storage is away it goes on trying.
+// DeleteBackup deletes a backup's objects until the storage reports them gone. It retries while the
+// storage is away.
 func DeleteBackup(ctx workflow.Context, in BackupInput) error {
 	var steps *activities.Backups
 	return workflow.ExecuteActivity(call(ctx, "delete the backup's objects", effectPatience), steps.EraseBackup, in.BackupID).Get(ctx, nil)
@@ -121,7 +121,7 @@ func makeBackup(ctx workflow.Context, tenantID prego.TenantID, kind tenant.Backu
 	return awaitBackup(ctx, granted)
 }
 
-// makeLastBackup makes the last backup of a volume that is to be destroyed.
+// makeLastBackup makes the last backup of a volume before it is destroyed.
 func makeLastBackup(ctx workflow.Context, id prego.VolumeID) error {
 	var steps *activities.Backups
 	var granted activities.BackupGranted

@@ -36,10 +36,10 @@ type BuildImageResult struct {
 	Rotated []string      `json:"rotated,omitempty"` // older images that were deleted
 }
 
-// BuildImage builds a golden image: a builder installs and pulls, cleans up and powers
-// off; its disk is copied; a server is booted from the copy; only then does the image
-// become current. When the run ends, in whatever way, the builder and the booted server
-// are deleted, and so is an image that must not be used.
+// BuildImage builds a golden image: a builder installs and pulls, cleans up and powers off; its
+// disk is copied; a server is booted from the copy; only then does the image become current.
+// However the run ends, the builder and the booted server are deleted, and so is an image that must
+// not be used.
 func BuildImage(ctx workflow.Context, in ImageInput) (BuildImageResult, error) {
 	b := &buildImage{ref: activities.ImageRef{ImageID: in.ImageID}}
 	err := b.end(ctx, b.run(ctx))
@@ -50,8 +50,7 @@ type buildImage struct {
 	ref     activities.ImageRef
 	plan    activities.ImagePlan
 	rotated []string
-	// published means that servers are created from the image: it stays, whatever
-	// follows.
+	// published means that servers are created from the image: it stays after any failure.
 	published bool
 
 	steps *activities.Images // nil: names the activities
@@ -149,7 +148,7 @@ func (b *buildImage) verify(ctx workflow.Context) error {
 		ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_REQUEST_CANCEL, StaticSummary: string("Boot a server from image " + b.ref.ImageID),
 	})
 	err := workflow.ExecuteChildWorkflow(child, ProvisionServer, ProvisionServerInput{ServerID: prego.ServerID(b.plan.Verifier), Generation: 1}).Get(child, nil)
-	// The row decides: another run may have brought up the server before.
+	// The row decides: another run may already have brought up the server.
 	for began := workflow.Now(ctx); ; {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -190,8 +189,8 @@ func (b *buildImage) takeDown(ctx workflow.Context) error {
 	return err
 }
 
-// rotate deletes images beyond the number to keep. One that can't be deleted now is
-// left to the reconciler, which starts its deletion again.
+// rotate deletes images beyond the number to keep. An image that can't be deleted now is left to
+// the reconciler, which starts its deletion again.
 func (b *buildImage) rotate(ctx workflow.Context) error {
 	if err := workflow.ExecuteActivity(write(ctx, "give up old images"), b.steps.RotateImages, b.ref).Get(ctx, &b.rotated); err != nil {
 		return err
@@ -234,7 +233,7 @@ func (b *buildImage) end(ctx workflow.Context, err error) error {
 		},
 		b.takeDown,
 		func(ctx workflow.Context) error {
-			return workflow.ExecuteActivity(call(ctx, "delete what was copied", cleanupPatience), b.steps.DiscardSnapshots, b.ref).Get(ctx, nil)
+			return workflow.ExecuteActivity(call(ctx, "delete the copied snapshots", cleanupPatience), b.steps.DiscardSnapshots, b.ref).Get(ctx, nil)
 		},
 	} {
 		if e := undo(cleanup); e != nil {
@@ -265,7 +264,7 @@ func (b *buildImage) details(ctx workflow.Context, text string) {
 	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** (%s in %s): %s", b.ref.ImageID, b.plan.BaseImage, b.plan.Region, text))
 }
 
-// DeleteImage deletes a retired image. It goes on until the image is deleted.
+// DeleteImage deletes a retired image. It continues until the image is deleted.
 func DeleteImage(ctx workflow.Context, in ImageInput) error {
 	var steps *activities.Images
 	ref := activities.ImageRef{ImageID: in.ImageID}

@@ -11,7 +11,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// ChangeTenantInput names a tenant whose state is to be put into effect.
+// ChangeTenantInput names a tenant whose state must take effect.
 type ChangeTenantInput struct {
 	TenantID prego.TenantID `json:"tenant_id"`
 }
@@ -23,10 +23,10 @@ const again = 2
 // sweep starts another.
 const effectPatience = 6 * time.Hour
 
-// ChangeTenantState puts a tenant's state into effect on its host: suspended and
-// terminated take the site offline, terminated takes the final backup, active brings
-// the site back, data_purged erases everything. The caller has already changed the
-// state in the row; the run goes on until the host agrees with the row.
+// ChangeTenantState puts a tenant's state into effect on its host: suspended and terminated take
+// the site offline, terminated takes the final backup, active brings the site back, data_purged
+// erases everything. The caller has already changed the state in the row; the run continues until
+// the host agrees with the row.
 func ChangeTenantState(ctx workflow.Context, in ChangeTenantInput) error {
 	var steps *activities.Tenants
 	for first := true; ; first = false {
@@ -110,7 +110,7 @@ func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID preg
 	return nil
 }
 
-// SweepTenantsInput says what to look at.
+// SweepTenantsInput selects the checks of a sweep.
 type SweepTenantsInput struct {
 	// TenantsOnly leaves out pools and fleets: a worker looks at them by itself.
 	TenantsOnly bool `json:"tenants_only,omitempty"`
@@ -125,6 +125,6 @@ func SweepTenants(ctx workflow.Context, in SweepTenantsInput) (activities.SweepR
 	if in.TenantsOnly {
 		step = steps.SweepTenantWork
 	}
-	err := workflow.ExecuteActivity(periodic(call(ctx, "look for tenants, pools and queues that nobody sees to", 5*time.Minute)), step).Get(ctx, &result)
+	err := workflow.ExecuteActivity(periodic(call(ctx, "look for tenants, pools and queues without a run", 5*time.Minute)), step).Get(ctx, &result)
 	return result, err
 }

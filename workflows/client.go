@@ -29,7 +29,7 @@ type Client struct {
 	UIURL       string // base of links to runs; "" for none
 	// TaskTimeout is how long a worker has for a task of a run; 0 for the usual time.
 	TaskTimeout time.Duration
-	// NotTaken is told what Temporal did not take and may take later, to repeat it until it
+	// NotTaken gets each request that Temporal did not take and may take later, to repeat it until it
 	// returns no error; nil leaves that to the caller.
 	NotTaken func(what string, again func(context.Context) error)
 }
@@ -86,14 +86,14 @@ func (c *Client) startPeriodic(ctx context.Context, id, summary string, workflow
 	return c.startFor(ctx, start{id: id, summary: summary, attributes: []temporal.SearchAttributeUpdate{AttrKind.ValueSet(KindPeriodic)}}, workflow, args...)
 }
 
-// taskTimeout is how long a worker has for a task of a run. One that has stopped and whose
-// connection lives takes a task from its own queue, and perhaps another one from everybody's:
-// that costs a run at most 10 s. Children and later runs of a chain have it, too.
+// taskTimeout is how long a worker has for a task of a run. A stopped worker with a live connection
+// takes a task from its own queue, and perhaps another one from the shared queue: that costs a run
+// at most 10 s. The limit also applies to children and later runs of a chain.
 const taskTimeout = 5 * time.Second
 
 func (c *Client) taskTimeout() time.Duration { return cmp.Or(c.TaskTimeout, taskTimeout) }
 
-// start says how a run is started.
+// start configures how a run is started.
 type start struct {
 	id, summary string
 	priority    temporal.Priority // of its tasks
@@ -128,9 +128,9 @@ func (c *Client) startNow(ctx context.Context, s start, workflow any, args ...an
 	return true, nil
 }
 
-// startOrFollow starts a run for a generation, and never loses it to the previous run,
-// which may still be running between its last write to the row and its end: that run is
-// told the generation to continue with (followed).
+// startOrFollow starts a run for a generation, and never loses it to the previous run, which may
+// still be running between its last write to the row and its end: that run is signalled the
+// generation to continue with (followed).
 func (c *Client) startOrFollow(ctx context.Context, s start, generation int, workflow any, args ...any) error {
 	return c.attempt(ctx, "follow "+s.id, func(ctx context.Context) error { return c.startOrFollowNow(ctx, s, generation, workflow, args...) })
 }
@@ -195,7 +195,7 @@ func (c *Client) StopProvisioning(ctx context.Context, serverID prego.ServerID, 
 	err = c.Temporal.GetWorkflow(ctx, id, "").Get(ctx, nil)
 	var ended *temporal.WorkflowExecutionError
 	if err == nil || errors.As(err, &ended) || errors.As(err, &notFound) {
-		return nil // it has ended, in whatever way
+		return nil // it has ended in some way
 	}
 	return fmt.Errorf("await the end of %s: %w", id, err)
 }
@@ -216,7 +216,7 @@ func (c *Client) RunURL(workflowID string) string {
 	return fmt.Sprintf("%s/namespaces/%s/workflows/%s", c.UIURL, url.PathEscape(c.Namespace), url.PathEscape(workflowID))
 }
 
-// ScheduleSettings say how often the periodic runs start.
+// ScheduleSettings configure how often the periodic runs start.
 type ScheduleSettings struct {
 	ReconcileEvery time.Duration
 	CatalogEvery   time.Duration

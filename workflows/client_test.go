@@ -37,8 +37,8 @@ func newAway() *away {
 	return a
 }
 
-// TestWhatIsStartedWhileTemporalIsAwayIsRepeated calls whatever starts a run. Each is kept for later, and each
-// run's tasks have a deadline that a worker which stands still costs little of.
+// TestWhatIsStartedWhileTemporalIsAwayIsRepeated calls every function that starts a run. Each is kept for
+// later, and each run's tasks have a deadline, so that a stuck worker costs little.
 func TestWhatIsStartedWhileTemporalIsAwayIsRepeated(t *testing.T) {
 	t.Parallel()
 	kinds := reflect.TypeFor[*Client]()

@@ -18,11 +18,11 @@ type DrillInput struct {
 	DrillID string `json:"drill_id"`
 }
 
-// reasonDrillFailed is for failures without a reason of their own.
+// reasonDrillFailed is for failures without a specific reason.
 const reasonDrillFailed prego.Reason = "drill_failed"
 
-// DrillBackup restores a backup on some server, looks at it, records what was found, and throws
-// it away, however it ended.
+// DrillBackup restores a backup on some server, checks it, records the result, and always deletes
+// it afterwards.
 func DrillBackup(ctx workflow.Context, in DrillInput) error {
 	var steps *activities.Drills
 	var plan activities.DrillPlan
@@ -48,12 +48,12 @@ func DrillBackup(ctx workflow.Context, in DrillInput) error {
 			end.State, end.Reason, end.Message = tenant.DrillFailed, reasonOf(err, reasonDrillFailed), errorMessage(err)
 		}
 		end.Tables, end.Rows, end.Files, end.Bytes = found.Tables, found.Rows, found.Files, found.Bytes
-		if err := workflow.ExecuteActivity(write(last, "record what was found"), steps.FinishDrill, end).Get(last, nil); err != nil {
+		if err := workflow.ExecuteActivity(write(last, "record the result"), steps.FinishDrill, end).Get(last, nil); err != nil {
 			return err
 		}
 		setOutcome(last, string(end.State))
 	}
-	return workflow.ExecuteActivity(call(last, "throw away what was restored", effectPatience), steps.ClearDrill, in.DrillID).Get(last, nil)
+	return workflow.ExecuteActivity(call(last, "delete the restored data", effectPatience), steps.ClearDrill, in.DrillID).Get(last, nil)
 }
 
 // EnsureDrill starts the run of a drill unless it is running.

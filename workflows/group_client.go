@@ -16,8 +16,7 @@ import (
 // groupPriority is that of process groups: after tenants, shared among the orgs.
 const groupPriority = 4
 
-// WakeRuns signals runs that something changed for them. One that has ended needs
-// nothing.
+// WakeRuns signals runs that something changed for them. An ended run needs no signal.
 func (c *Client) WakeRuns(ctx context.Context, runs []string) error {
 	var errs []error
 	for _, id := range runs {

@@ -26,10 +26,10 @@ const (
 	removePatience = time.Hour
 )
 
-// IssueCertificate gets a certificate issued: it orders it or takes up the order that is
-// open, lets the answers to the challenges be seen, looks for them itself before the
-// authority does, hands in the request and stores what comes. Whatever fails is recorded
-// with the time of the next attempt, which is another run's: this one waits for no limit.
+// IssueCertificate gets a certificate issued: it orders it or takes up the order that is open, lets
+// the answers to the challenges be seen, looks for them itself before the authority does, submits
+// the request and stores the certificate. Any failure is recorded with the time of the next
+// attempt, which is another run: this one waits for no limit.
 func IssueCertificate(ctx workflow.Context, in IssueCertificateInput) error {
 	i := &issueCertificate{ref: activities.CertificateRef{CertificateID: in.CertificateID}}
 	return i.end(ctx, i.run(ctx))
@@ -115,9 +115,9 @@ func (i *issueCertificate) collect(ctx workflow.Context) error {
 	return workflow.ExecuteActivity(call(ctx, "download and store the certificate", askPatience), i.steps.StoreCertificate, ref).Get(ctx, nil)
 }
 
-// until repeats a look until it says that all is done, or the time is over. The pause grows;
-// again is the least that the other side asked for. A look that went on to another state is
-// repeated at once.
+// until repeats a check until it reports that all is done, or the time is over. The pause grows;
+// again is the least that the other side requested. A check that moved to another state is repeated
+// immediately.
 func (i *issueCertificate) until(ctx workflow.Context, within time.Duration, look func() (done bool, again time.Duration, err error)) error {
 	began, pause := workflow.Now(ctx), i.plan.Poll
 	for {
@@ -189,8 +189,8 @@ func (i *issueCertificate) details(ctx workflow.Context, text string) {
 	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** (%v): %s", i.ref.CertificateID, i.plan.Names, text))
 }
 
-// SweepCertificates makes the rows of certificates follow names, and starts the runs of what
-// is due, until nothing is.
+// SweepCertificates makes the rows of certificates follow names, and starts due runs until none is
+// left.
 func SweepCertificates(ctx workflow.Context) (activities.CertificateSweep, error) {
 	var steps *activities.Certificates
 	var total activities.CertificateSweep

@@ -11,7 +11,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// MaintainServerInput names a server that is being emptied; its maintenance's row says what for.
+// MaintainServerInput names a server that is being emptied; its maintenance's row has the purpose.
 type MaintainServerInput struct {
 	ServerID prego.ServerID `json:"server_id"`
 }
@@ -25,9 +25,9 @@ const (
 	maintenancePatience = 30 * time.Second
 	// dnsPatience bounds how long an edge's addresses may be in the DNS: the sets' time to live, and retries.
 	dnsPatience = 24 * time.Hour
-	// deletePatience bounds the retries of a request that is only refused while somebody uses the server.
+	// deletePatience bounds the retries of a request that is only refused while the server is in use.
 	deletePatience = 10 * time.Minute
-	// patchPatience bounds the retries of what a host installs, or tells; the next look goes on.
+	// patchPatience bounds the retries of a host's installation or report; the next check continues.
 	patchPatience        = 30 * time.Minute
 	maxMaintenanceRounds = 200
 )
@@ -43,7 +43,7 @@ func MaintainServer(ctx workflow.Context, in MaintainServerInput) error {
 	for round := 1; ; round++ {
 		drainSignals(signals)
 		var p activities.MaintenanceProgress
-		if err := workflow.ExecuteActivity(write(ctx, "decide what comes next"), steps.StepMaintenance, in.ServerID).Get(ctx, &p); err != nil {
+		if err := workflow.ExecuteActivity(write(ctx, "decide the next step"), steps.StepMaintenance, in.ServerID).Get(ctx, &p); err != nil {
 			return err
 		}
 		if round == 1 && !p.Status.Ended() {

@@ -23,10 +23,10 @@ type MoveInput struct {
 // placePatience is how long a place is looked for that others take at the same time.
 const placePatience = 2 * time.Minute
 
-// MoveTenant moves a tenant, or parts of it, to another place: a reservation, a copy while the site serves, what has
-// changed since while it is read-only, the switch, and the clearing of the server before. Until the
-// switch a failure or a cancellation leaves the tenant where it was, and nothing elsewhere; after
-// it the run goes on to the end. The row says where a run goes on that was lost.
+// MoveTenant moves a tenant, or parts of it, to another place: a reservation, a copy while the site serves, the
+// later changes while it is read-only, the switch, and the clearing of the old server. Until the switch a failure or
+// a cancellation leaves the tenant where it was, and nothing elsewhere; after it the run continues to the end. A
+// lost run resumes from the row.
 func MoveTenant(ctx workflow.Context, in MoveInput) (tenant.MoveResult, error) {
 	var steps *activities.Moves
 	var plan activities.MovePlan
@@ -44,7 +44,7 @@ func MoveTenant(ctx workflow.Context, in MoveInput) (tenant.MoveResult, error) {
 		if !plan.Cancelled {
 			plan.To, err = bringTenant(ctx, steps, in.MoveID, plan)
 		}
-		// Whether it has switched is what the row says: a step can fail after its effect.
+		// The row decides whether it has switched: a step can fail after its effect.
 		if err != nil {
 			if err := workflow.ExecuteActivity(write(last, "read whether it has switched"), steps.PlanMove, in.MoveID).Get(last, &plan); err != nil {
 				return tenant.MoveResult{}, err
@@ -56,7 +56,7 @@ func MoveTenant(ctx workflow.Context, in MoveInput) (tenant.MoveResult, error) {
 				end.State, end.Reason, end.Message = tenant.MoveCancelled, "", "cancelled; the tenant is where it was"
 			}
 			workflow.SetCurrentDetails(last, fmt.Sprintf("**%s**: %s stays on %s: %s", in.MoveID, plan.TenantID, plan.From, end.Message))
-			if err := workflow.ExecuteActivity(call(last, "undo what was done", effectPatience), steps.UndoMove, in.MoveID).Get(last, nil); err != nil {
+			if err := workflow.ExecuteActivity(call(last, "undo the move", effectPatience), steps.UndoMove, in.MoveID).Get(last, nil); err != nil {
 				return tenant.MoveResult{}, err
 			}
 		}
@@ -72,7 +72,7 @@ func MoveTenant(ctx workflow.Context, in MoveInput) (tenant.MoveResult, error) {
 	if returned {
 		end.State, end.Reason = tenant.MoveFailed, tenant.ReasonMoveTarget
 		workflow.SetCurrentDetails(last, fmt.Sprintf("**%s**: where %s had moved to is lost; it is on %s again", in.MoveID, plan.TenantID, plan.From))
-		if err := workflow.ExecuteActivity(call(last, "undo what was done", effectPatience), steps.UndoMove, in.MoveID).Get(last, nil); err != nil {
+		if err := workflow.ExecuteActivity(call(last, "undo the move", effectPatience), steps.UndoMove, in.MoveID).Get(last, nil); err != nil {
 			return tenant.MoveResult{}, err
 		}
 	}
@@ -109,8 +109,8 @@ func bringTenant(ctx workflow.Context, steps *activities.Moves, id prego.MoveID,
 	return to, workflow.ExecuteActivity(write(ctx, "switch"), steps.SwitchMove, sent).Get(ctx, &to)
 }
 
-// clearMoved opens the site at its new place, and clears the server before. returned says that the
-// new place was lost meanwhile, and the tenant is where it was.
+// clearMoved opens the site at its new place, and clears the old server. returned reports that the
+// new place was lost meanwhile, and the tenant is back at the old one.
 func clearMoved(ctx workflow.Context, steps *activities.Moves, id prego.MoveID, plan activities.MovePlan) (returned bool, err error) {
 	var edges *activities.Edges
 	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: %s has left %s, which is being cleared", id, plan.TenantID, plan.From))
@@ -133,7 +133,7 @@ func clearMoved(ctx workflow.Context, steps *activities.Moves, id prego.MoveID, 
 	if returned, err := restMoved(ctx, steps, id); err != nil || returned {
 		return returned, err
 	}
-	if err := workflow.ExecuteActivity(call(ctx, "clear the server before", effectPatience), steps.ClearMove, id).Get(ctx, nil); err != nil {
+	if err := workflow.ExecuteActivity(call(ctx, "clear the old server", effectPatience), steps.ClearMove, id).Get(ctx, nil); err != nil {
 		return false, err
 	}
 	// Lost just before it was cleared?

@@ -14,8 +14,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// TestAMoveRestsUntilItsNewPlaceIsLost: the run is woken while it keeps the old place, and goes by the row: it undoes
-// the move, or clears at once what a tenant has left that is restored elsewhere.
+// TestAMoveRestsUntilItsNewPlaceIsLost: a run that is woken while it keeps the old place follows the row. It undoes
+// the move, or immediately clears the remains of a tenant that is restored elsewhere.
 func TestAMoveRestsUntilItsNewPlaceIsLost(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/prego/prego/activities"
 )
 
-// Search attributes by which an operator finds runs. All are keywords.
+// Search attributes for finding runs. All are keywords.
 var (
 	AttrServerID = temporal.NewSearchAttributeKeyKeyword("server_id")
 	AttrRegion   = temporal.NewSearchAttributeKeyKeyword("region")
@@ -26,8 +26,8 @@ var (
 	AttrKind     = temporal.NewSearchAttributeKeyKeyword("kind")
 )
 
-// KindPeriodic is the kind of sweeps, reconciliations and measurements, whoever started
-// them. All other runs have no kind, so that a list without them asks for kind IS NULL.
+// KindPeriodic is the kind of sweeps, reconciliations and measurements, however they were started.
+// All other runs have no kind, so a list without periodic runs filters by kind IS NULL.
 const KindPeriodic = "periodic"
 
 // SearchAttributes lists the names to register in the namespace.
@@ -35,11 +35,11 @@ func SearchAttributes() []string {
 	return []string{AttrServerID.GetName(), AttrRegion.GetName(), AttrRole.GetName(), AttrTenantID.GetName(), AttrOrgID.GetName(), AttrFleetID.GetName(), AttrOutcome.GetName(), AttrKind.GetName()}
 }
 
-// SignalAgent is the channel on which the gateway signals a provisioning run about its
-// agent. A signal is a hint: the run reads the row again.
+// SignalAgent is the channel for the gateway's signals to a provisioning run about its agent. A
+// signal is a hint: the run reads the row again.
 const SignalAgent = "agent"
 
-// AgentSignal says what the gateway saw.
+// AgentSignal is the gateway's observation.
 type AgentSignal struct {
 	Kind    AgentSignalKind `json:"kind"`
 	Attempt int             `json:"attempt"`
@@ -55,9 +55,9 @@ const (
 	SignalBootFailed       AgentSignalKind = "boot_failed"
 )
 
-// SignalGeneration is the channel on which an ending run learns that its row got
-// another generation, which it then continues with. For changes of state, which have no
-// generations, any number means: read the row again.
+// SignalGeneration is the channel that notifies an ending run of its row's next generation, which
+// it then continues with. For changes of state, which have no generations, any number means: read
+// the row again.
 const SignalGeneration = "generation"
 
 // nextGeneration returns the newest generation that the run was signalled, at least its
@@ -133,8 +133,8 @@ func errType(err error) string {
 	return ""
 }
 
-// reasonOf is why a step failed: the code that the activity gave its error, or otherwise one for all that it has no
-// code for. Such an error has the name of its Go type instead, as joinError, which is nobody's reason.
+// reasonOf returns why a step failed: the code of the activity's error, or a common one for errors without a code.
+// These carry the name of their Go type instead, as joinError, which is no reason.
 func reasonOf(err error, otherwise prego.Reason) prego.Reason {
 	if t := errType(err); t != "" && !strings.ContainsFunc(t, func(r rune) bool { return (r < 'a' || r > 'z') && r != '_' }) {
 		return prego.Reason(t)
@@ -163,8 +163,8 @@ func setOutcome(ctx workflow.Context, outcome string) {
 	}
 }
 
-// hasOutcome reports whether an outcome can be searched for: of this run while it waited,
-// or of the one that it continues.
+// hasOutcome reports whether an outcome can be searched for: of this run while it waited, or of the
+// run that it continues.
 func hasOutcome(ctx workflow.Context) bool {
 	_, has := workflow.GetTypedSearchAttributes(ctx).GetKeyword(AttrOutcome)
 	return has

@@ -15,7 +15,7 @@ func orgPriority(org string) temporal.Priority {
 	return temporal.Priority{FairnessKey: org, FairnessWeight: 1}
 }
 
-// orgAttributes are those by which an operator finds an org's run.
+// orgAttributes are the search attributes of an org's run.
 func orgAttributes(org string) []temporal.SearchAttributeUpdate {
 	return []temporal.SearchAttributeUpdate{AttrOrgID.ValueSet(org)}
 }

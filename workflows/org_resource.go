@@ -35,9 +35,8 @@ func ReconcileVolume(ctx workflow.Context, in OrgResourceInput) error {
 	return reconcileOrgResource(ctx, in, server.ResourceVolume, ReconcileVolume)
 }
 
-// reconcileOrgResource goes on until the provider agrees with the row. The row is
-// changed by callers and is read again after each step; a signal says that it was
-// changed.
+// reconcileOrgResource continues until the provider agrees with the row. The row is changed by
+// callers and is read again after each step; a signal says that it was changed.
 func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind server.ResourceKind, self any) error {
 	var steps *activities.OrgResources
 	ref := activities.OrgResourceRef{Kind: kind, ID: in.ID}
@@ -76,7 +75,7 @@ func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind server
 				return err
 			}
 		case plan.LastBackup:
-			// What is off the host, and nothing else, makes way for the deletion.
+			// Only a backup that is off the host permits the deletion.
 			if err := lastBackup(ctx, prego.VolumeID(in.ID)); err != nil {
 				return err
 			}
@@ -108,8 +107,8 @@ func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind server
 	}
 }
 
-// lastBackup makes the last backup of a volume, or says why there is none and waits: for the next
-// try, or until somebody wants the volume gone without it.
+// lastBackup makes the last backup of a volume, or records why there is none and waits: for the
+// next try, or for a request to delete the volume without it.
 func lastBackup(ctx workflow.Context, id prego.VolumeID) error {
 	err := makeLastBackup(ctx, id)
 	if err == nil || ctx.Err() != nil {

@@ -114,8 +114,8 @@ func TestARefusalIsFinal(t *testing.T) {
 	}}, r.waits)
 }
 
-// TestAWaitIsEndedByAChange: who no longer wants it need not wait for the provider,
-// and being told twice changes nothing.
+// TestAWaitIsEndedByAChange: a cancelled request does not wait for the provider, and a repeated
+// signal changes nothing.
 func TestAWaitIsEndedByAChange(t *testing.T) {
 	t.Parallel()
 	r := rowScript(workload.ResourcePending)
@@ -134,7 +134,7 @@ func TestALateSignalIsReadBeforeTheEnd(t *testing.T) {
 	t.Parallel()
 	r := rowScript(workload.ResourcePending)
 	r.make = func() error {
-		// The row is given back while it is being made, and then detached for good.
+		// The row is given back while it is being made, and then detached permanently.
 		r.status, r.left = workload.ResourceReleasing, 1
 		return nil
 	}
@@ -244,7 +244,7 @@ func TestASnapshotThatFailsSaysWhy(t *testing.T) {
 	require.Equal(t, activities.SnapshotEnd{ID: "snp-1", Status: tenant.JobFailed, Message: "the disk is full"}, end)
 }
 
-// TestALastBackupWaitsAsLongAsItIsTold: as long as the row says.
+// TestALastBackupWaitsAsLongAsItIsTold by the row.
 func TestALastBackupWaitsAsLongAsItIsTold(t *testing.T) {
 	t.Parallel()
 	for _, told := range []time.Duration{5 * time.Minute, 40 * time.Minute, 6 * time.Hour} {

@@ -73,7 +73,7 @@ func (p *provisionServer) createFrom(ctx workflow.Context, candidate int, fullGr
 		p.attemptAt = workflow.Now(ctx)
 	}
 	p.details(ctx, fmt.Sprintf("creating %s (attempt %d)", c, p.attempt))
-	within := callTotal - workflow.Now(ctx).Sub(p.attemptAt) // the token's life goes on
+	within := callTotal - workflow.Now(ctx).Sub(p.attemptAt) // the token keeps aging
 	err := workflow.ExecuteActivity(call(ctx, fmt.Sprintf("create %s (attempt %d)", c, p.attempt), within), p.steps.MakeServer,
 		activities.CreateServerInput{
 			ServerID: p.in.ServerID, Generation: p.in.Generation, Attempt: p.attempt, Candidate: c,
@@ -101,8 +101,8 @@ func (p *provisionServer) createFailed(err error) error {
 	}
 }
 
-// awaitProvider waits before the provider is called again for an attempt. It gives up after a try for each pause and one
-// more (direct-provisioning §3), or when what is left of the attempt's token might not last for the boot.
+// awaitProvider waits before the provider is called again for an attempt. It gives up after a try for each pause and
+// one more (direct-provisioning §3), or when the attempt's token might expire during the boot.
 func (p *provisionServer) awaitProvider(ctx workflow.Context, failure error) error {
 	p.tries++
 	if p.tries > len(p.plan.ProviderPauses) || workflow.Now(ctx).Sub(p.attemptAt) > p.plan.TokenTTL/3 {

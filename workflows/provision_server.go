@@ -21,7 +21,7 @@ type ProvisionServerInput struct {
 // ProvisionServerResult is the result of a provisioning.
 type ProvisionServerResult struct {
 	ServerID prego.ServerID `json:"server_id"`
-	Attempt  int            `json:"attempt"` // the one that became active
+	Attempt  int            `json:"attempt"` // the successful one
 }
 
 // ProvisionServer provisions a server (direct-provisioning §2): create, boot,
@@ -104,8 +104,8 @@ func (p *provisionServer) run(ctx workflow.Context) error {
 	}
 }
 
-// searchable sets the search attributes of a run whose starter did not know them: one that
-// was lost, or whose server another run wanted.
+// searchable sets the search attributes of a run whose starter did not know them: a lost run, or a
+// run for a server that another run wanted.
 func (p *provisionServer) searchable(ctx workflow.Context) error {
 	if _, known := workflow.GetTypedSearchAttributes(ctx).GetKeyword(AttrServerID); known {
 		return nil
@@ -113,7 +113,7 @@ func (p *provisionServer) searchable(ctx workflow.Context) error {
 	return workflow.UpsertTypedSearchAttributes(ctx, serverAttributes(p.in.ServerID, p.plan.Region, p.plan.Role)...)
 }
 
-// serverAttributes are those by which an operator finds a server's run.
+// serverAttributes are the search attributes of a server's run.
 func serverAttributes(serverID prego.ServerID, region prego.Region, role prego.Role) []temporal.SearchAttributeUpdate {
 	return []temporal.SearchAttributeUpdate{
 		AttrServerID.ValueSet(string(serverID)), AttrRegion.ValueSet(string(region)), AttrRole.ValueSet(string(role)),
@@ -227,8 +227,7 @@ func (p *provisionServer) end(ctx workflow.Context, err error) error {
 	return failReason(failed.reason, failed.text)
 }
 
-// succeeded leaves no outcome behind that is not true any more. A run that completes needs
-// none: its status says it.
+// succeeded removes an outdated outcome. A completed run needs none: its status is enough.
 func (p *provisionServer) succeeded(ctx workflow.Context) {
 	if hasOutcome(ctx) {
 		setOutcome(ctx, "active")

@@ -15,8 +15,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// SignalWake is the channel on which a waiting tenant's run is signalled to read its
-// row. A signal is a hint.
+// SignalWake is the channel that signals a waiting tenant's run to read its row. A signal is a
+// hint.
 const SignalWake = "wake"
 
 // ProvisionTenantInput names the tenant to provision; everything else is in its row.
@@ -45,7 +45,7 @@ type provisionTenant struct {
 
 	placed bool // the tenant has, or may have, a reservation
 	begun  bool // its site may have been touched
-	waits  bool // its outcome says that it waits
+	waits  bool // its outcome is that it waits
 	try    int  // for a site
 	steps  *activities.Tenants
 }
@@ -108,7 +108,7 @@ func (p *provisionTenant) begin(ctx workflow.Context) (*activities.PlaceResult, 
 	return &begun.Place, ctx.Err()
 }
 
-// tenantAttributes are those by which an operator finds a tenant's run.
+// tenantAttributes are the search attributes of a tenant's run.
 func tenantAttributes(tenantID prego.TenantID, orgID prego.OrgID, region prego.Region) []temporal.SearchAttributeUpdate {
 	return []temporal.SearchAttributeUpdate{
 		AttrTenantID.ValueSet(string(tenantID)), AttrOrgID.ValueSet(string(orgID)), AttrRegion.ValueSet(string(region)),
@@ -215,7 +215,7 @@ func (p *provisionTenant) tryPlace(ctx workflow.Context, done *activities.PlaceR
 	return res, err
 }
 
-// await waits until the row says that the tenant is placed.
+// await waits until the tenant is placed in the row.
 func (p *provisionTenant) await(ctx workflow.Context, limit time.Duration) error {
 	timerCtx, stop := workflow.WithCancel(ctx)
 	defer stop()
@@ -389,7 +389,7 @@ func (p *provisionTenant) release(ctx workflow.Context, why *stepError) error {
 func (p *provisionTenant) end(ctx workflow.Context, err error) error {
 	if err == nil {
 		p.details(ctx, "active")
-		if hasOutcome(ctx) { // a run that completes needs none: its status says it
+		if hasOutcome(ctx) { // a completed run needs none: its status is enough
 			setOutcome(ctx, "active")
 		}
 		return nil
@@ -414,7 +414,7 @@ func (p *provisionTenant) end(ctx workflow.Context, err error) error {
 			setOutcome(cleanup, "superseded")
 			return err // the row belongs to another run
 		}
-		if lookErr == nil && look.Cancelled { // whatever step was refused because of that
+		if lookErr == nil && look.Cancelled { // a step was refused because of that
 			failed = &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
 		}
 		if e := p.release(cleanup, failed); e != nil {

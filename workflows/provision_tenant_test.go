@@ -15,8 +15,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// scripted are steps that say what a test wants them to, and write down what they
-// did.
+// scripted are steps that return a test's results, and record their calls.
 type scripted struct {
 	env  *testsuite.TestWorkflowEnvironment
 	look activities.TenantNow
@@ -46,8 +45,8 @@ func (s *scripted) run() {
 	s.env.ExecuteWorkflow(ProvisionTenant, ProvisionTenantInput{TenantID: "t-1", Generation: 1})
 }
 
-// TestAStepThatIsRefusedForACancelEndsAsCancelled: the wish is in the row before the
-// run is told of it.
+// TestAStepThatIsRefusedForACancelEndsAsCancelled: the wish is in the row before the run is
+// signalled.
 func TestAStepThatIsRefusedForACancelEndsAsCancelled(t *testing.T) {
 	t.Parallel()
 	s := script(func() (activities.PlaceResult, error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// wait says what a run waits for, and how the run ends if it does not come.
+// wait is the event that a run waits for, and the run's result if it does not come.
 type wait struct {
 	what    string
 	reached func(activities.Progress) bool
@@ -40,9 +40,9 @@ func heartbeatWait() wait {
 	}
 }
 
-// awaitAgent waits for the first heartbeat. The gateway signals it, so that a boot in
-// which nothing is late takes one timer and one look at the row. Only when the host is late
-// the provider is asked whether the machine runs.
+// awaitAgent waits for the first heartbeat. The gateway signals it, so a punctual boot takes one
+// timer and one read of the row. Only when the host is late, the provider is asked whether the
+// machine runs.
 func (p *provisionServer) awaitAgent(ctx workflow.Context, t server.BootTimeouts) error {
 	if err := p.awaitInTime(ctx, t); err != nil || p.seen.FirstHeartbeat {
 		return err

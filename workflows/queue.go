@@ -8,8 +8,8 @@ import (
 	"go.temporal.io/sdk/workflow"
 )
 
-// Queue is a task queue. Each has slots of its own in a worker, so that steps that wait
-// long keep no slot from short ones, and neither from what runs on a schedule.
+// Queue is a task queue. Each has separate slots in a worker, so that long waits block neither
+// short steps nor scheduled work.
 type Queue string
 
 // The queues.
@@ -52,8 +52,8 @@ func (q Queue) Name(base string) string {
 	return base + "-" + string(q)
 }
 
-// long sends a step to QueueLong, periodic to QueuePeriodic. Histories of before, whose
-// steps are all on the main queue, replay: the queue is no part of what is compared.
+// long sends a step to QueueLong, periodic to QueuePeriodic. Older histories, whose steps are all
+// on the main queue, replay: replays do not compare queues.
 func long(ctx workflow.Context) workflow.Context { return on(ctx, QueueLong) }
 
 func periodic(ctx workflow.Context) workflow.Context { return on(ctx, QueuePeriodic) }

@@ -18,8 +18,7 @@ type ReconcileGroupInput struct {
 }
 
 const (
-	// instanceParallel is how many containers of a group are started or stopped at
-	// once.
+	// instanceParallel is how many containers of a group are started or stopped concurrently.
 	instanceParallel = 16
 	// instanceStep bounds starting or stopping one container, including retries.
 	instanceStep = 15 * time.Minute
@@ -29,10 +28,9 @@ const (
 	maxGroupRounds  = 100
 )
 
-// ReconcileGroup makes a process group what its row says, and ends when it is
-// (quotas-and-fairness, "Scheduler reconciliation"). One run serves all changes:
-// callers signal it. It reads everything it decides on from the rows in each round, so
-// losing a run only costs time.
+// ReconcileGroup makes a process group match its row, and ends when it does (quotas-and-fairness,
+// "Scheduler reconciliation"). One run serves all changes: callers signal it. It reads everything
+// it decides on from the rows in each round, so losing a run only costs time.
 func ReconcileGroup(ctx workflow.Context, in ReconcileGroupInput) error {
 	signals := workflow.GetSignalChannel(ctx, SignalDemand)
 	var steps *activities.Groups
@@ -41,7 +39,7 @@ func ReconcileGroup(ctx workflow.Context, in ReconcileGroupInput) error {
 	for round := 1; ; round++ {
 		drainSignals(signals)
 		var plan workload.GroupPlan
-		err := workflow.ExecuteActivity(write(ctx, "decide what is to be done"), steps.PlanGroup, in.GroupID).Get(ctx, &plan)
+		err := workflow.ExecuteActivity(write(ctx, "decide the next steps"), steps.PlanGroup, in.GroupID).Get(ctx, &plan)
 		if isSuperseded(err) {
 			setOutcome(ctx, "gone")
 			return nil
@@ -89,8 +87,8 @@ func ReconcileGroup(ctx workflow.Context, in ReconcileGroupInput) error {
 	}
 }
 
-// instanceWork starts and stops containers in parallel to the rounds: one that is slow
-// to become healthy delays neither the others nor changes of the group.
+// instanceWork starts and stops containers in parallel to the rounds: a container that is slow to
+// become healthy delays neither the others nor changes of the group.
 type instanceWork struct {
 	ctx   workflow.Context
 	steps *activities.Groups
@@ -125,8 +123,8 @@ func (w *instanceWork) boot(ids []string) {
 	}
 }
 
-// stop stops instances. One that is still starting is cancelled, and stopped in the
-// next round.
+// stop stops instances. An instance that is still starting is cancelled, and stopped in the next
+// round.
 func (w *instanceWork) stop(ids []string) {
 	for _, id := range ids {
 		if cancel := w.busy[id]; cancel != nil {
@@ -186,6 +184,6 @@ func (w *instanceWork) await() error {
 func SweepGroups(ctx workflow.Context) (activities.GroupSweepResult, error) {
 	var steps *activities.Groups
 	var result activities.GroupSweepResult
-	err := workflow.ExecuteActivity(periodic(call(ctx, "look for groups and instances that nobody sees to", 5*time.Minute)), steps.SweepGroups).Get(ctx, &result)
+	err := workflow.ExecuteActivity(periodic(call(ctx, "look for groups and instances without a run", 5*time.Minute)), steps.SweepGroups).Get(ctx, &result)
 	return result, err
 }

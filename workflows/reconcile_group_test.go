@@ -85,12 +85,12 @@ func groupPlan(change func(*workload.GroupPlan)) workload.GroupPlan {
 func TestAGroupIsServedBootedAndSettles(t *testing.T) {
 	t.Parallel()
 	w := &groupWorld{plans: []workload.GroupPlan{
-		groupPlan(func(p *workload.GroupPlan) { p.Serve = true }), // somebody else serves: again soon
+		groupPlan(func(p *workload.GroupPlan) { p.Serve = true }), // another worker serves: again soon
 		groupPlan(func(p *workload.GroupPlan) { p.Boot, p.Stop = []string{"a"}, []string{"b"} }),
 		groupPlan(func(p *workload.GroupPlan) { p.Settled = true }),
 	}}
 	env := runGroup(t, w, func(env *testsuite.TestWorkflowEnvironment) {
-		for range 3 { // signals that say the same thing are one
+		for range 3 { // equal signals count as one
 			env.RegisterDelayedCallback(func() { env.SignalWorkflow(workflows.SignalDemand, "changed") }, 0)
 		}
 	})

@@ -44,7 +44,7 @@ func RefillSitePool(ctx workflow.Context, in RefillInput) error {
 			return err
 		}
 		if built < len(plan.Sites) || plan.Failed > 0 {
-			if err := workflow.ExecuteActivity(long(call(ctx, "drop what is left of failed builds", plan.Step)), steps.DropFailedSites, in.ServerID).Get(ctx, nil); err != nil {
+			if err := workflow.ExecuteActivity(long(call(ctx, "drop the remains of failed builds", plan.Step)), steps.DropFailedSites, in.ServerID).Get(ctx, nil); err != nil {
 				workflow.GetLogger(ctx).Warn("failed builds not dropped; the next refill does it", "error", err)
 				setOutcome(ctx, "incomplete")
 				return nil
@@ -60,7 +60,7 @@ func RefillSitePool(ctx workflow.Context, in RefillInput) error {
 	}
 }
 
-// buildSites builds sites, a few at once: the host also has tenants to serve.
+// buildSites builds a few sites concurrently: the host also has tenants to serve.
 func buildSites(ctx workflow.Context, steps *activities.Tenants, plan activities.RefillPlan) (built int, err error) {
 	free := workflow.NewSemaphore(ctx, int64(max(1, plan.Parallel)))
 	wg := workflow.NewWaitGroup(ctx)

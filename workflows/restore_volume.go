@@ -15,7 +15,7 @@ type VolumeRestoreInput struct {
 	RestoreID string `json:"restore_id"`
 }
 
-// reasonRestoreFailed is for failures without a reason of their own.
+// reasonRestoreFailed is for failures without a specific reason.
 const reasonRestoreFailed prego.Reason = "restore_failed"
 
 // RestoreVolume restores a volume from a backup. Nobody else has the volume meanwhile; if the

@@ -14,15 +14,15 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// ScaleFleetInput names the fleet; its actions' rows say what to do.
+// ScaleFleetInput names the fleet; its actions' rows hold the work.
 type ScaleFleetInput struct {
 	FleetID prego.FleetID `json:"fleet_id"`
 }
 
-// ScaleFleet carries out the oldest queued action of a fleet, and continues as the next
-// one's run: one at a time (region-placement). The policies are evaluated and the plan
-// is written before the first server is touched; from then on the rows say what is left
-// to do, so that a run can be lost at any step.
+// ScaleFleet carries out the oldest queued action of a fleet, and continues as the next one's run:
+// one at a time (region-placement). The policies are evaluated and the plan is written before the
+// first server is touched; from then on the rows hold the remaining work, so that a run can be lost
+// at any step.
 func ScaleFleet(ctx workflow.Context, in ScaleFleetInput) error {
 	s := &scaleFleet{in: in, signals: workflow.GetSignalChannel(ctx, SignalDemand)}
 	for {
@@ -113,16 +113,15 @@ func (s *scaleFleet) create(ctx workflow.Context, servers []activities.ServerRef
 	})
 }
 
-// takeDown drains servers in parallel. One that still has tenants at the end of its
-// grace period is kept, and accepts new ones again.
+// takeDown drains servers in parallel. A server that still has tenants at the end of its grace
+// period is kept, and accepts new ones again.
 func (s *scaleFleet) takeDown(ctx workflow.Context, ids []string) ([]server.FleetStepResult, error) {
 	return forEachServer(ctx, len(ids), func(ctx workflow.Context, i int) (server.FleetStepResult, error) {
 		return s.takeDownOne(ctx, prego.ServerID(ids[i]))
 	})
 }
 
-// forEachServer runs n steps in parallel, and returns the results of those that
-// finished.
+// forEachServer runs n steps in parallel, and returns the results of the finished ones.
 func forEachServer(ctx workflow.Context, n int, do func(ctx workflow.Context, i int) (server.FleetStepResult, error)) ([]server.FleetStepResult, error) {
 	out := make([]server.FleetStepResult, n)
 	errs := make([]error, n)
@@ -144,8 +143,7 @@ func shouldContinueAsNew(ctx workflow.Context) bool {
 	return workflow.GetInfo(ctx).GetContinueAsNewSuggested()
 }
 
-// mostPatient is the longest interval between two checks of a server, whatever is
-// waited for.
+// mostPatient is the longest interval between two checks of a server, for any kind of wait.
 const mostPatient = time.Minute
 
 func (s *scaleFleet) takeDownOne(ctx workflow.Context, id prego.ServerID) (server.FleetStepResult, error) {

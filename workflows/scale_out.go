@@ -14,8 +14,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// SignalDemand is the channel on which coalesced runs learn that there is more to do.
-// They read from the rows what it is.
+// SignalDemand is the channel that notifies coalesced runs of more work. They read it from the
+// rows.
 const SignalDemand = "demand"
 
 // gather is how long a coalesced run collects signals before it plans, so that tenants
@@ -85,7 +85,7 @@ func ScaleOut(ctx workflow.Context, in ScaleOutInput) error {
 		}
 		serveQueue(ctx, steps, in.Region)
 		if len(failed) == len(plan.Servers) {
-			// Whatever made every server fail will not be over at once.
+			// A cause that made every server fail will not pass immediately.
 			if err := workflow.NewTimerWithOptions(ctx, pause, workflow.TimerOptions{Summary: "every server of the round failed"}).Get(ctx, nil); err != nil {
 				return err
 			}
@@ -131,7 +131,7 @@ func roundKey(info *workflow.Info, round int) string {
 	return fmt.Sprintf("%s%d", run, round)
 }
 
-// provisionAll provisions servers in parallel and returns those that failed.
+// provisionAll provisions servers in parallel and returns the failed ones.
 func provisionAll(ctx workflow.Context, servers []activities.ServerRef) (failed []string, text string) {
 	futures := make([]workflow.ChildWorkflowFuture, len(servers))
 	for i, srv := range servers {
@@ -166,7 +166,7 @@ func FillWarmPool(ctx workflow.Context, in WarmPoolInput) error {
 	for round := 1; ; round++ {
 		listen(ctx, signals)
 		var plan activities.WarmPoolPlan
-		if err := workflow.ExecuteActivity(write(ctx, "count what is claimable and ask for what is missing"), steps.PlanWarmPool, activities.WarmPoolInput{
+		if err := workflow.ExecuteActivity(write(ctx, "count claimable servers and request missing ones"), steps.PlanWarmPool, activities.WarmPoolInput{
 			Region: in.Region, Plan: in.Plan, WorkflowID: info.WorkflowExecution.ID, Key: roundKey(info, round),
 		}).Get(ctx, &plan); err != nil {
 			return err

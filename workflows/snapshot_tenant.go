@@ -40,8 +40,8 @@ func SnapshotTenant(ctx workflow.Context, in SnapshotInput) error {
 	return workflow.ExecuteActivity(write(last, "record how it ended"), steps.FinishSnapshot, end).Get(last, nil)
 }
 
-// awaitTurn reads a job's row until it may begin. A run that is cancelled meanwhile goes on
-// to record that.
+// awaitTurn reads a job's row until it may begin. A run that is cancelled meanwhile continues in
+// order to record that.
 func awaitTurn(ctx workflow.Context, read, id any, plan *activities.SnapshotPlan) error {
 	signals := workflow.GetSignalChannel(ctx, SignalDemand)
 	for {
@@ -112,11 +112,11 @@ func fetchBackup(ctx workflow.Context, plan activities.SnapshotPlan) string {
 	return ""
 }
 
-// afterFetched deletes what was fetched, and records that the backup was good.
+// afterFetched deletes the download, and records that the backup was good.
 func afterFetched(ctx workflow.Context, steps *activities.Snapshots, jobID string, plan activities.SnapshotPlan, good bool) {
 	var stored *activities.Backups
-	if err := workflow.ExecuteActivity(call(ctx, "delete what was fetched", cleanFor), steps.ForgetFetched, jobID).Get(ctx, nil); err != nil {
-		workflow.GetLogger(ctx).Warn("what was fetched stays until the site goes", "error", err)
+	if err := workflow.ExecuteActivity(call(ctx, "delete the download", cleanFor), steps.ForgetFetched, jobID).Get(ctx, nil); err != nil {
+		workflow.GetLogger(ctx).Warn("the download stays until the site goes", "error", err)
 	}
 	if good {
 		if err := workflow.ExecuteActivity(write(ctx, "record that the backup was good"), stored.Restored, plan.BackupID).Get(ctx, nil); err != nil {
@@ -158,7 +158,7 @@ func restoreSite(ctx workflow.Context, steps *activities.Snapshots, jobID string
 	if err := online(); err != nil {
 		return "the site holds the snapshot, and could not be brought back from maintenance: " + errorMessage(err)
 	}
-	if err := host("delete what was kept", nil, steps.ForgetKept, jobID); err != nil {
+	if err := host("delete the kept files", nil, steps.ForgetKept, jobID); err != nil {
 		workflow.GetLogger(ctx).Warn("the backup from before the restore stays until the site goes", "error", err)
 	}
 	return ""

@@ -38,7 +38,7 @@ func DeployStackRelease(ctx workflow.Context, in StackReleaseInput) error {
 	for round := 1; ; round++ {
 		drainSignals(signals)
 		var p activities.StackReleaseProgress
-		if err := workflow.ExecuteActivity(write(ctx, "decide what comes next"), steps.StepStackRelease, in.Name).Get(ctx, &p); err != nil {
+		if err := workflow.ExecuteActivity(write(ctx, "decide the next step"), steps.StepStackRelease, in.Name).Get(ctx, &p); err != nil {
 			return err
 		}
 		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** %s: %s", in.Name, p.Status, p.Message))
@@ -72,12 +72,12 @@ type BenchUpdateResult struct {
 	Reason prego.Reason       `json:"reason,omitempty"`
 }
 
-// UpdateBench gives a server's bench the image of a release, and brings all its sites to it:
-// all of them or none, since they share the code. While they serve, the image is fetched and
-// they are backed up off the host. Then edges show the page for maintenance, each site is
-// backed up on the host as it is, migrated and checked, and all are opened. If any of that
-// fails the server gets its old image back, and each site what it held when it was taken
-// offline. What has begun is completed or undone even if the run is cancelled.
+// UpdateBench gives a server's bench the image of a release, and brings all its sites to it: all of
+// them or none, since they share the code. While they serve, the image is fetched and they are
+// backed up off the host. Then edges show the page for maintenance, each site is backed up on the
+// host as it is, migrated and checked, and all are opened. If any of that fails the server gets its
+// old image back, and each site its content from when it was taken offline. A cancelled run still
+// completes or undoes the update.
 func UpdateBench(ctx workflow.Context, in BenchUpdateInput) (BenchUpdateResult, error) {
 	var steps *activities.StackReleases
 	u := &benchUpdate{steps: steps, ref: activities.BenchRef{Release: in.Release, ServerID: in.ServerID}}
@@ -122,7 +122,7 @@ type benchUpdate struct {
 // benchWait is how often is looked whether others have left the server's sites alone.
 const benchWait = 5 * time.Second
 
-// await waits until nobody else is changing a site of the server.
+// await waits until no other run is changing a site of the server.
 func (u *benchUpdate) await(ctx workflow.Context) (done bool, err error) {
 	for {
 		u.plan = activities.BenchPlan{}
@@ -139,7 +139,7 @@ func (u *benchUpdate) await(ctx workflow.Context) (done bool, err error) {
 	}
 }
 
-// phase notes what is done now.
+// phase records the current phase.
 func (u *benchUpdate) phase(ctx workflow.Context, phase string) error {
 	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** on %s: %s", u.ref.Release, u.ref.ServerID, phase))
 	return workflow.ExecuteActivity(write(ctx, "note the phase"), u.steps.NoteBench, activities.PhaseInput{BenchRef: u.ref, Phase: phase}).Get(ctx, nil)
@@ -227,15 +227,15 @@ func (u *benchUpdate) back(ctx workflow.Context) error {
 // sites.
 func (u *benchUpdate) forget(ctx workflow.Context) {
 	err := u.each(ctx, false, func(ctx workflow.Context, site activities.SiteRef) error {
-		return workflow.ExecuteActivity(call(ctx, "delete what was kept of "+site.Site, cleanFor), u.steps.ForgetOld, site).Get(ctx, nil)
+		return workflow.ExecuteActivity(call(ctx, "delete the kept files of "+site.Site, cleanFor), u.steps.ForgetOld, site).Get(ctx, nil)
 	})
 	if err != nil {
 		workflow.GetLogger(ctx).Warn("backups from before the update stay", "error", err)
 	}
 }
 
-// each does something with all sites, as many at once as may be, and returns the error of the
-// first that failed. With stop no more are begun after one has.
+// each runs a step for all sites, up to the limit concurrently, and returns the first error. With
+// stop it starts no more sites after an error.
 func (u *benchUpdate) each(ctx workflow.Context, stop bool, do func(workflow.Context, activities.SiteRef) error) error {
 	errs := make([]error, len(u.plan.Sites))
 	slots, all, failed := workflow.NewSemaphore(ctx, int64(max(1, u.plan.Parallel))), workflow.NewWaitGroup(ctx), false

@@ -216,7 +216,7 @@ func TestTheControlPlaneIsRestored(t *testing.T) {
 	require.Equal(t, 1, status)
 	for what, then := range map[string]string{
 		"server prego-" + c.env + "-" + c.id("late"): "! is destroyed by the second reconciliation",
-		"server " + c.id("booting"):                  "! goes on from its row; if the machine has used its token since",
+		"server " + c.id("booting"):                  "! continues from its row; if the machine has used its token since",
 		"run server-provision/" + c.id("never"):      "ends when it reads the row",
 		"site beta.sites.test":                       "tenant " + beta + " is active, and server " + app + " does not have its site",
 		"site gamma.sites.test":                      "is on server " + app + ", and of no tenant in the database",
