@@ -262,7 +262,7 @@ func (a *Reconciler) destroyOrphans(ctx context.Context, infra Infra, snapshot C
 }
 
 // settle closes ledger lines: shared resources that are gone at the provider or never came, and
-// settled lines of failed or terminated servers.
+// lines of failed or terminated servers without a pending outcome.
 func (a *Reconciler) settle(ctx context.Context, infra Infra, s Comparison, lost []server.ProviderResource, result *ReconcileResult) error {
 	for _, r := range lost {
 		if a.Org != nil && (r.Kind == server.ResourceVolume || r.Kind == server.ResourceFloatingIP) {

@@ -108,7 +108,7 @@ func TestSitesAfterARestore(t *testing.T) {
 	require.Equal(t, map[string]string{
 		"site deleted.sites.test": "tenant t-2 is suspended in the database, but server app does not have its site",
 		"site pool-1.pool":        "free in the database, but server app does not have it",
-		"site made.sites.test":    "is on server app, and of no tenant in the database",
+		"site made.sites.test":    "is on server app, but belongs to no tenant in the database",
 		"sites of server silent":  "were not listed: connection refused",
 	}, is)
 }

@@ -178,7 +178,7 @@ func (s *steps) snapshots(p *placing) *activities.Snapshots {
 	return b
 }
 
-// TestSnapshotsHaveTheNamesThatTheyAreGiven: these restore and delete them.
+// TestSnapshotsHaveTheNamesThatTheyAreGiven, which restore and delete them.
 func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 	t.Parallel()
 	p, s, ref := living(t, func(r *tenant.CreateRequest) { r.Slug = "acme-kr-2" })

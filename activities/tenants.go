@@ -45,7 +45,7 @@ type TenantSettings struct {
 	StepTimeout     time.Duration // for a step on a host with all its retries
 	ReserveFor      time.Duration
 	FailureMemory   time.Duration // how long a failed build keeps its server from being tried
-	RefillParallel  int           // builds concurrent, per host
+	RefillParallel  int           // concurrent builds per host
 	ScaleOutMaxRun  int           // servers per scale-out run
 	ScaleOutMaxRole int           // servers of a role per region
 	ThresholdPct    float64       // share of capacity used in percent, above which the fleet grows ahead of need; 70 by default
