@@ -195,7 +195,7 @@ func (c *Client) StopProvisioning(ctx context.Context, serverID prego.ServerID, 
 	err = c.Temporal.GetWorkflow(ctx, id, "").Get(ctx, nil)
 	var ended *temporal.WorkflowExecutionError
 	if err == nil || errors.As(err, &ended) || errors.As(err, &notFound) {
-		return nil // it has ended in some way
+		return nil // it has ended
 	}
 	return fmt.Errorf("await the end of %s: %w", id, err)
 }

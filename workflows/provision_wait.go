@@ -41,8 +41,8 @@ func heartbeatWait() wait {
 }
 
 // awaitAgent waits for the first heartbeat. The gateway signals it, so a punctual boot takes one
-// timer and one read of the row. Only when the host is late, the provider is asked whether the
-// machine runs.
+// timer and one read of the row. The provider is asked whether the machine runs only if the
+// host is late.
 func (p *provisionServer) awaitAgent(ctx workflow.Context, t server.BootTimeouts) error {
 	if err := p.awaitInTime(ctx, t); err != nil || p.seen.FirstHeartbeat {
 		return err

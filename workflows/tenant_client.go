@@ -14,7 +14,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// background is the priority of background runs: pools and schedules.
+// background is the priority of runs for pools and schedules.
 var background = temporal.Priority{PriorityKey: 5}
 
 // tenantPriority orders tenants' tasks by plan, and shares a task queue among the orgs

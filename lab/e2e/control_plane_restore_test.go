@@ -218,8 +218,8 @@ func TestTheControlPlaneIsRestored(t *testing.T) {
 		"server prego-" + c.env + "-" + c.id("late"): "! is destroyed by the second reconciliation",
 		"server " + c.id("booting"):                  "! continues from its row; if the machine has used its token since",
 		"run server-provision/" + c.id("never"):      "ends when it reads the row",
-		"site beta.sites.test":                       "tenant " + beta + " is active, and server " + app + " does not have its site",
-		"site gamma.sites.test":                      "is on server " + app + ", and of no tenant in the database",
+		"site beta.sites.test":                       "tenant " + beta + " is active in the database, but server " + app + " does not have its site",
+		"site gamma.sites.test":                      "is on server " + app + ", but belongs to no tenant in the database",
 	} {
 		require.Contains(t, says(t, lines, what), then)
 	}
