@@ -82,7 +82,7 @@ type Principal struct {
 // Authenticator checks bearer tokens; its errors are coded.
 type Authenticator func(ctx context.Context, raw string) (Principal, error)
 
-// Importer issues the credentials with which an existing server is enrolled.
+// Importer issues the credentials that enrol an existing server.
 type Importer interface {
 	IssueImport(ctx context.Context, s server.Server) (bootstrap string, err error)
 }
@@ -101,7 +101,7 @@ type Deps struct {
 	Auth     Authenticator
 	Importer Importer
 	Checks   []Check
-	// Unavailable reports whether an error says that the database cannot be used right now, as
+	// Unavailable reports whether an error means that the database cannot be used right now, as
 	// in a failover; nil for never.
 	Unavailable func(error) bool
 	// Trace begins the span of a request, and returns what ends it; nil for no traces.
@@ -120,7 +120,7 @@ type Deps struct {
 	// Usable is how much of a server tenants may take when a packing is planned.
 	Usable pack.Usable
 
-	// Attention says when what rows say needs attention.
+	// Attention decides what needs attention, from stored rows.
 	Attention attention.Limits
 
 	// Registries holds registry credentials for hosts.
@@ -196,7 +196,7 @@ func New(d Deps) *API {
 	return a
 }
 
-// Handler returns the API's HTTP handler, with what is mounted.
+// Handler returns the API's HTTP handler with everything mounted.
 func (a *API) Handler() http.Handler {
 	own := headAsGet(a.echo)
 	if len(a.mounted) == 0 {

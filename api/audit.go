@@ -14,8 +14,8 @@ import (
 	"github.com/prego/prego/ops"
 )
 
-// audited tells the store who asks for a change, and sees to it that each request that is accepted
-// has an entry in the audit.
+// audited passes the caller of a change to the store, and ensures that each accepted request has an audit
+// entry.
 func (a *API) audited(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
@@ -39,7 +39,7 @@ func (a *API) audited(next echo.HandlerFunc) echo.HandlerFunc {
 }
 
 // noteRequest writes an entry for a request that has none. If the database cannot be used at the
-// moment, that is done when it can: what was asked for is done already.
+// moment, the entry is written later: the change itself is already made.
 func (a *API) noteRequest(c echo.Context, source ops.AuditSource) {
 	kind, id, org := "request", "", prego.OrgID(c.Param("org_id"))
 	if names := c.ParamNames(); len(names) > 0 {
@@ -89,7 +89,7 @@ func (a *API) GetAuditHead(c echo.Context) error {
 	return answer(c, http.StatusOK, h, err, auditHeadView)
 }
 
-// verifyAtOnce is how many entries are verified by a request that does not say.
+// verifyAtOnce is how many entries are verified when a request sets no limit.
 const verifyAtOnce = 10_000
 
 // VerifyAudit verifies part of the chain.

@@ -21,8 +21,8 @@ func (b *bundle) audit(query string) []api.AuditEntry {
 	return as[api.AuditPage](b.t, body).Entries
 }
 
-// TestEveryMutationIsInTheAudit: whatever an operation does, that it was accepted is an entry;
-// what is refused or only asked is none.
+// TestEveryMutationIsInTheAudit: every accepted operation has an entry; refused requests and reads
+// have none.
 func TestEveryMutationIsInTheAudit(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
@@ -98,7 +98,7 @@ func TestTheAuditShowsWhatChanged(t *testing.T) {
 	all = b.audit("&kind=registry")
 	require.Len(t, all, 2)
 	require.Equal(t, "bot", (*all[0].New)["username"])
-	require.Equal(t, "[redacted]", (*all[1].New)["sealed"], "that it changed is told")
+	require.Equal(t, "[redacted]", (*all[1].New)["sealed"], "the change is recorded")
 	require.Equal(t, "[redacted]", (*all[1].Old)["sealed"])
 	var sealed string
 	require.NoError(t, b.pool.QueryRow(context.Background(), `SELECT encode(sealed, 'hex') FROM registries`).Scan(&sealed))
@@ -107,7 +107,7 @@ func TestTheAuditShowsWhatChanged(t *testing.T) {
 	require.NotContains(t, text, "hunter")
 	require.NotContains(t, text, sealed)
 
-	// Who asks is of the request alone: another one on the same connections has none.
+	// The actor belongs to the request alone: another request on the same connections has none.
 	_, err := b.pool.Exec(context.Background(), `UPDATE orgs SET tier = 'free' WHERE org_id = 'acme'`)
 	require.NoError(t, err)
 	all = b.audit("&kind=org&id=acme&verb=update")
@@ -128,7 +128,7 @@ func TestTheAuditIsFilteredAndPaged(t *testing.T) {
 	all := b.audit("")
 	require.GreaterOrEqual(t, len(all), 5)
 	for query, want := range map[string]int{
-		"&org_id=org-3": 1, "&id=org-3,org-4": 2, "&kind=org&verb=create": 5, "&actor=nobody": 0, "&operation=putOrg&kind=org": 5, "&since=2999-01-01T00:00:00Z": 0,
+		"&org_id=org-3": 1, "&id=org-3,org-4": 2, "&kind=org&verb=create": 5, "&actor=ghost": 0, "&operation=putOrg&kind=org": 5, "&since=2999-01-01T00:00:00Z": 0,
 		"&until=2001-01-01T00:00:00Z": 0, "&kind=org&since=2001-01-01T00:00:00Z&until=2999-01-01T00:00:00Z": 5, "&request_id=" + *all[0].RequestId: 1,
 	} {
 		require.Len(t, b.audit(query), want, query)
@@ -154,7 +154,7 @@ func TestTheAuditIsFilteredAndPaged(t *testing.T) {
 	}
 }
 
-// TestTheChainIsVerifiedOverHTTP, and anybody can compute what an entry was sealed with.
+// TestTheChainIsVerifiedOverHTTP also shows that anyone can compute an entry's seal.
 func TestTheChainIsVerifiedOverHTTP(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

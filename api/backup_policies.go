@@ -67,13 +67,13 @@ func (a *API) GetBackupPolicy(c echo.Context, owner BackupPolicyOwner) error {
 	return a.showBackupPolicy(c, owner, nil)
 }
 
-// showBackupPolicy shows a policy; instead of the one that applies, one that is tried.
+// showBackupPolicy shows the policy that applies, or a proposed one.
 func (a *API) showBackupPolicy(c echo.Context, owner string, tried *tenant.BackupPolicy) error {
 	ctx, store := c.Request().Context(), a.d.Store
 	of := policyOwner(owner)
 	var p tenant.BackupPolicy
 	var err error
-	switch { // who is not there has none to try, either
+	switch { // an unknown owner has no proposed policy either
 	case of.Plan != "":
 		p, err = store.PlanBackupPolicy(ctx, of.Plan)
 	case of.TenantID != "":
@@ -123,7 +123,7 @@ func policyChangeView(v tenant.BackupPolicyChange) BackupPolicyChange {
 	return out
 }
 
-// defaultSpread is over how many seconds backups are spread if nobody says otherwise.
+// defaultSpread is over how many seconds backups are spread by default.
 const defaultSpread = 21600
 
 // PutBackupPolicy sets a policy, or shows what it would be like.
@@ -156,7 +156,7 @@ func (a *API) PutBackupPolicy(c echo.Context, owner BackupPolicyOwner, params Pu
 	return a.showBackupPolicy(c, owner, nil)
 }
 
-// holdable refuses whose backups can't be held together: only those of one tenant or volume can.
+// holdable refuses a hold on anything but the backups of one tenant or volume.
 func holdable(owner string) (of tenant.BackupOwner, err error) {
 	p := policyOwner(owner)
 	if of = (tenant.BackupOwner{TenantID: p.TenantID, VolumeID: p.VolumeID}); of.String() == "" {
@@ -225,7 +225,7 @@ func backupSpaceView(s tenant.BackupSpace) BackupSpace {
 	return out
 }
 
-// SetBackupLimit gives an org a limit of its own.
+// SetBackupLimit gives an org its own limit.
 func (a *API) SetBackupLimit(c echo.Context, id OrgID) error {
 	var in struct {
 		LimitBytes int64  `json:"limit_bytes"`

@@ -59,12 +59,12 @@ func TestBackupPoliciesAreSetAndTried(t *testing.T) {
 		require.Equal(t, "owner", *as[api.Problem](t, b.ok(422, http.MethodDelete, path, "")).Field)
 	}
 	for _, method := range []string{http.MethodGet, http.MethodDelete} {
-		require.Equal(t, "tenant_not_found", as[api.Problem](t, b.ok(404, method, "/v1/backup-policies/t-nobody", "")).Code)
+		require.Equal(t, "tenant_not_found", as[api.Problem](t, b.ok(404, method, "/v1/backup-policies/t-ghost", "")).Code)
 	}
-	require.Equal(t, "tenant_not_found", as[api.Problem](t, b.ok(404, http.MethodPut, "/v1/backup-policies/t-nobody?dry_run=true", wanted)).Code)
+	require.Equal(t, "tenant_not_found", as[api.Problem](t, b.ok(404, http.MethodPut, "/v1/backup-policies/t-ghost?dry_run=true", wanted)).Code)
 }
 
-// TestAnOrgsBackupsHaveALimit: what is asked for is refused, with what there is and may be.
+// TestAnOrgsBackupsHaveALimit: a request above it is refused with the current use and the limit.
 func TestAnOrgsBackupsHaveALimit(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
@@ -82,6 +82,6 @@ func TestAnOrgsBackupsHaveALimit(t *testing.T) {
 	require.Contains(t, *p.Detail, "its limit is 0.0 GB")
 	require.Equal(t, "quota", as[api.BackupSpace](t, b.ok(200, http.MethodDelete, "/v1/orgs/acme/backup-space", "")).Source)
 	b.ok(202, http.MethodPost, "/v1/tenants/"+id+"/backups", "")
-	require.Equal(t, "not_found", as[api.Problem](t, b.ok(404, http.MethodGet, "/v1/orgs/nobody/backup-space", "")).Code)
+	require.Equal(t, "not_found", as[api.Problem](t, b.ok(404, http.MethodGet, "/v1/orgs/ghost/backup-space", "")).Code)
 	require.Len(t, b.orgEvents("acme", "?type=org.backup_limit_set").Events, 2)
 }

@@ -66,7 +66,7 @@ func TestAcceptedRequestStaysAcceptedWhenItsTypeIsRetired(t *testing.T) {
 	b := setup(t, nil)
 	pinned := strings.Replace(valid, `"spec":{}`, `"spec":{"server_type":"zz99"}`, 1)
 	resp, answer := b.do("POST", create, "operator", js, pinned)
-	require.Equal(t, http.StatusAccepted, resp.StatusCode, "nobody knows yet what the provider sells: %s", answer)
+	require.Equal(t, http.StatusAccepted, resp.StatusCode, "the provider's catalog is unknown so far: %s", answer)
 	b.sells()
 	resp, answer = b.do("POST", create, "operator", js, pinned)
 	require.Equal(t, http.StatusAccepted, resp.StatusCode, "%s", answer)

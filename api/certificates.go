@@ -31,7 +31,7 @@ func (a *API) GetCertificate(c echo.Context, id CertificateIDInPath) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// RenewCertificate orders a certificate anew.
+// RenewCertificate orders a certificate again.
 func (a *API) RenewCertificate(c echo.Context, id CertificateIDInPath, _ RenewCertificateParams) error {
 	v, err := a.d.Store.RenewCertificate(c.Request().Context(), id)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// TestCertificatesAreShownAndRenewed: to operators all of them, with their orders; of a
-// tenant the one that its site is served with, and why there is none.
+// TestCertificatesAreShownAndRenewed: operators see all of them with their orders; a tenant shows
+// its site's certificate, and why it has none.
 func TestCertificatesAreShownAndRenewed(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
@@ -36,7 +36,7 @@ func TestCertificatesAreShownAndRenewed(t *testing.T) {
 	}
 	require.Len(t, list(""), 2)
 	require.Len(t, list("?status=failed&reason=certificate_caa"), 1)
-	require.Empty(t, list("?org_id=nobody"))
+	require.Empty(t, list("?org_id=ghost"))
 	resp, answer := b.do("GET", "/v1/certificates/"+string(id), "viewer", "", "")
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 	got := as[api.Certificate](t, answer)

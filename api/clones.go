@@ -27,7 +27,7 @@ func (a *API) CloneTenant(c echo.Context, id TenantID, _ CloneTenantParams) erro
 	return c.JSON(http.StatusAccepted, a.tenantAccepted(c, t, tenant.ProvisionWorkflowID(t.TenantID)))
 }
 
-// UnmuteTenant lets a site send mail and run its jobs. One that is not muted stays so.
+// UnmuteTenant lets a site send mail and run its jobs. A site that is not muted is left alone.
 func (a *API) UnmuteTenant(c echo.Context, id TenantID, _ UnmuteTenantParams) error {
 	t, st, err := a.liveSite(c.Request().Context(), id)
 	if err != nil {

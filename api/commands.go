@@ -40,7 +40,7 @@ type ServerContainers interface {
 const (
 	// longest is the time limit of streams and repairs.
 	longest = 15 * time.Minute
-	// maxStreams is how many of them one process serves at once.
+	// maxStreams bounds the concurrent streams of one process.
 	maxStreams = 64
 	// sendWithin is the time for writing one event or line to the caller.
 	sendWithin = 15 * time.Second
@@ -66,7 +66,7 @@ func commandView(v server.AuditedCommand) Command {
 	}
 }
 
-// host reads a server whose host can be inspected, including one that failed and was
+// host reads a server whose host can be inspected. That includes a server that failed and was
 // kept for debugging (direct-provisioning §3).
 func (a *API) host(ctx context.Context, id prego.ServerID, byAgent bool) (server.ProvisionState, error) {
 	st, err := a.d.Store.ProvisionState(ctx, id)
@@ -185,7 +185,7 @@ func fromHost(err error, cmd server.Command) error {
 	case string(prego.CodeCommandNotAllowed):
 		return &prego.Error{Code: prego.CodeCommandNotAllowed, Field: "args", Message: "are not a command that hosts allow for this kind"}
 	case string(prego.CodeKindUnknown):
-		return &prego.Error{Code: prego.CodeKindUnknown, Field: "kind", Message: "is not one that this host knows"}
+		return &prego.Error{Code: prego.CodeKindUnknown, Field: "kind", Message: "is unknown to this host"}
 	case string(prego.CodeInvalidField):
 		return &prego.Error{Code: prego.CodeInvalidField, Field: "args", Message: "are refused by the host: " + says}
 	case string(prego.CodeBusy):
@@ -321,7 +321,7 @@ func (a *API) fromEngine(c echo.Context, err error) error {
 // ContainerLogs streams a container's log.
 func (a *API) ContainerLogs(c echo.Context, id ServerID, name ContainerName, p ContainerLogsParams) error {
 	of := org.SessionOf{TenantID: deref(p.TenantId)}
-	if p.TenantId == nil && workload.ValidateInstanceID(name) == nil { // counted, whichever path was used
+	if p.TenantId == nil && workload.ValidateInstanceID(name) == nil { // counted on either path
 		of.InstanceID = prego.InstanceID(name)
 	}
 	return a.containerLogs(c, id, name, of, p.Tail, p.Follow)
@@ -390,7 +390,7 @@ func (a *API) RepairContainers(c echo.Context, id ServerID, _ RepairContainersPa
 	case st.Status != server.Active:
 		return prego.Errorf(prego.CodeInvalidTransition, "server %s is %s: retry it", id, st.Status)
 	case st.Purpose == server.PurposeImportExisting:
-		return prego.Errorf(prego.CodeInvalidTransition, "server %s was imported with containers of its own", id)
+		return prego.Errorf(prego.CodeInvalidTransition, "server %s was imported with its own containers", id)
 	}
 	ctx, done, err := a.stream(c, true) // an interrupted repair is worse than none
 	if err != nil {

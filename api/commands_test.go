@@ -174,7 +174,7 @@ func TestExecRefusals(t *testing.T) {
 	}
 	var unknown int
 	require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT count(*) FROM agent_command_audit WHERE exit_code IS NULL AND finished_at IS NOT NULL AND stderr_truncated <> ''`).Scan(&unknown))
-	require.Equal(t, ran, unknown, "what was sent has its row, and how it ended is not known")
+	require.Equal(t, ran, unknown, "a sent command has its row; its outcome is unknown")
 
 	for _, change := range []string{"status = 'draining'", "status = 'provisioning'", "agent_status = 'disconnected'", "host = ''"} {
 		b.reachable("app-2")
@@ -250,7 +250,7 @@ func TestStreamsEndWithTheirCallerAndTheProcess(t *testing.T) {
 	leave()
 	require.ErrorIs(t, <-closed, context.Canceled, "it ends with its caller")
 
-	// A command is seen to its end, whoever leaves.
+	// A command runs to its end even if its caller disconnects.
 	caller, leave = context.WithCancel(t.Context())
 	open(caller, "POST", "/v1/servers/app-1/exec", listSites)
 	leave()
@@ -304,7 +304,7 @@ func TestContainersAreShownAndRepaired(t *testing.T) {
 	require.Equal(t, 200, resp.StatusCode, "%s", body)
 	require.Equal(t, "redis", as[api.ContainerRepair](t, body).Repaired[0].Container)
 	timeline := b.show("app-1").Timeline
-	leased := false // for as long as it may take, so that nobody repeats it meanwhile
+	leased := false // as long as the command may run, so that no caller repeats it
 	b.hosts.during = func() {
 		require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT leased_until > now() + interval '15 minutes' FROM request_keys WHERE key = 'r'`).Scan(&leased))
 	}

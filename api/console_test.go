@@ -110,8 +110,8 @@ func (v *browser) post(path string, form url.Values, header ...string) page {
 	return v.send(http.MethodPost, path, strings.NewReader(form.Encode()), append([]string{"Content-Type", "application/x-www-form-urlencoded"}, header...)...)
 }
 
-// TestConsoleRunsACommand: a command says many things before it ends, and the page shows the end. Its
-// row has it, too.
+// TestConsoleRunsACommand: a command reports many events before it ends, and the page shows the end, as its
+// row does.
 func TestConsoleRunsACommand(t *testing.T) {
 	t.Parallel()
 	b := setupConsole(t, nil)
@@ -132,15 +132,15 @@ func TestConsoleRunsACommand(t *testing.T) {
 	require.Equal(t, 1, ended)
 }
 
-// TestConsoleFormsOfOtherSites: a page of another site can't make a browser log in as somebody else, whatever it
-// makes the browser say about where it is from.
+// TestConsoleFormsOfOtherSites: a page of another site can't make a browser log in as another user, whatever
+// origin the browser claims.
 func TestConsoleFormsOfOtherSites(t *testing.T) {
 	t.Parallel()
 	b := setupConsole(t, nil)
 	for name, header := range map[string][]string{
 		"by its origin":        {"Origin", "https://evil.example"},
 		"in a frame without":   {"Origin", "null"},
-		"by what browsers say": {"Sec-Fetch-Site", "cross-site"},
+		"by fetch metadata":    {"Sec-Fetch-Site", "cross-site"},
 		"on another subdomain": {"Sec-Fetch-Site", "same-site", "Origin", "https://other.example.com"},
 	} {
 		p := b.browser().post("/console/login", url.Values{"token": {"operator"}}, header...)
@@ -154,7 +154,7 @@ func TestConsoleFormsOfOtherSites(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, p.status, "the mark is of a form, not of an address")
 }
 
-// TestConsoleLogin: what is wrong is said, counted and forgotten; what is right leads where somebody wanted to go.
+// TestConsoleLogin: a wrong login is reported, counted and forgotten; a correct one leads to the requested page.
 func TestConsoleLogin(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -174,7 +174,7 @@ func TestConsoleLogin(t *testing.T) {
 	require.Equal(t, "/console/login?next=%2Fconsole%2Fservers%3Fregion%3Deu", p.header.Get("Location"))
 	p = v.post("/console/login", url.Values{"token": {"wrong"}, "next": {"/console/servers?region=eu"}})
 	require.Equal(t, http.StatusUnauthorized, p.status)
-	require.Contains(t, p.body, `name="next" value="/console/servers?region=eu"`, "after a typing error, too")
+	require.Contains(t, p.body, `name="next" value="/console/servers?region=eu"`, "also after a typing error")
 	p = v.get("/console/servers", "Cookie", "prego_console=made-up")
 	require.Equal(t, http.StatusSeeOther, p.status)
 	require.Equal(t, http.StatusTooManyRequests, v.get("/console/servers", "Cookie", "prego_console=made-up").status, "cookies that are made up are counted")
@@ -195,7 +195,7 @@ func TestConsoleLogin(t *testing.T) {
 	require.Equal(t, http.StatusOK, v.get("/console/servers").status)
 }
 
-// TestConsoleFormsAreSmall: nobody fills memory or disk with a form, least of all a stranger.
+// TestConsoleFormsAreSmall: no form fills memory or disk, least of all a stranger's.
 func TestConsoleFormsAreSmall(t *testing.T) {
 	t.Parallel()
 	b := setupConsole(t, nil)
@@ -250,14 +250,14 @@ func TestConsoleSaysWhenToComeBack(t *testing.T) {
 	v := b.browser()
 	u, err := url.Parse(b.srv.URL)
 	require.NoError(t, err)
-	v.client.Jar.SetCookies(u, []*http.Cookie{{Name: "prego_console", Value: "whatever", Path: "/console"}})
+	v.client.Jar.SetCookies(u, []*http.Cookie{{Name: "prego_console", Value: "bogus", Path: "/console"}})
 	p := v.get("/console/servers")
 	require.Equal(t, http.StatusServiceUnavailable, p.status, p.body)
 	require.Equal(t, "1", p.header.Get("Retry-After"))
 	require.Contains(t, p.body, "not_ready")
 }
 
-// TestConsoleShowsWhatIsSo: a form that would change nothing says so, and a filter for several values is shown as it is.
+// TestConsoleShowsWhatIsSo: a form that would change nothing reports that, and a filter for several values is shown as it is.
 func TestConsoleShowsWhatIsSo(t *testing.T) {
 	t.Parallel()
 	b := setupConsole(t, nil)
@@ -272,7 +272,7 @@ func TestConsoleShowsWhatIsSo(t *testing.T) {
 	require.Contains(t, p.body, "<option selected>active,failed</option>")
 }
 
-// TestConsoleExportsAll: the CSV has all pages of a list, whichever is looked at.
+// TestConsoleExportsAll: the CSV has all pages of a list from any page.
 func TestConsoleExportsAll(t *testing.T) {
 	t.Parallel()
 	b := setupConsole(t, nil)
@@ -304,8 +304,8 @@ func keyed(ctx context.Context, raw string) (api.Principal, error) {
 	return p, err
 }
 
-// TestConsoleSessionsEndWithTheirKey: a key that leaked is removed, and with it what somebody began with it: sessions, and
-// links that were not used yet, also those that a session made.
+// TestConsoleSessionsEndWithTheirKey: removing a leaked key also ends everything started with it: sessions, and
+// unused links, including the links that a session made.
 func TestConsoleSessionsEndWithTheirKey(t *testing.T) {
 	t.Parallel()
 	var gone atomic.Bool
@@ -332,7 +332,7 @@ func TestConsoleSessionsEndWithTheirKey(t *testing.T) {
 }
 
 // TestConsoleIsReachedFromElsewhere: a browser that follows a link of another site, such as a chat, does not send the cookie.
-// It is asked to come once more by itself before somebody who is logged in has to log in.
+// It is asked to retry by itself before a logged-in user has to log in again.
 func TestConsoleIsReachedFromElsewhere(t *testing.T) {
 	t.Parallel()
 	b := setupConsole(t, nil)

@@ -45,7 +45,7 @@ type operation struct {
 	changesNothing bool
 }
 
-// maxBody is the maximum body size, in bytes, unless the contract says otherwise
+// maxBody is the maximum body size, in bytes, unless the contract sets another
 // (x-max-body).
 const maxBody = 64 << 10
 
@@ -189,7 +189,7 @@ func (o *operation) checkParameters(c echo.Context) (wrong []*prego.Error) {
 	return inOrder(wrong)
 }
 
-// hasBody reports whether a request has a body; one of unknown length is read for that.
+// hasBody reports whether a request has a body; it reads a body of unknown length.
 func hasBody(r *http.Request) bool {
 	if r.ContentLength >= 0 {
 		return r.ContentLength > 0
@@ -250,7 +250,7 @@ func (o *operation) checkBody(body []byte) (wrong []*prego.Error) {
 	return inOrder(wrong)
 }
 
-// inOrder sorts errors: first those of the request as a whole, then by field.
+// inOrder sorts errors: first the request as a whole, then by field.
 func inOrder(wrong []*prego.Error) []*prego.Error {
 	slices.SortStableFunc(wrong, func(x, y *prego.Error) int {
 		if d := statusOf(x) - statusOf(y); d != 0 {

@@ -16,7 +16,7 @@ import (
 // costSlack is how late counting may be before a month is called incomplete.
 const costSlack = 3 * time.Hour
 
-// ListLedger shows a page of what is billed.
+// ListLedger shows a page of the billed items.
 func (a *API) ListLedger(c echo.Context, _ ListLedgerParams) error {
 	if !wantsCSV(c) {
 		return list(c, "resources", a.d.Store.ListLedger, ledgerView)

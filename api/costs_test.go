@@ -14,7 +14,7 @@ import (
 	"github.com/prego/prego/api"
 )
 
-// TestCostsAndLedger: what is billed and what it cost, in both forms; bad input is refused.
+// TestCostsAndLedger: billed items and their cost, in both forms; bad input is refused.
 func TestCostsAndLedger(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
@@ -63,7 +63,7 @@ func TestCostsAndLedger(t *testing.T) {
 		_, answer = get("/v1/costs?by=kind&limit=1&id="+id, "application/json")
 		one := as[api.Costs](t, []byte(answer))
 		require.Len(t, one.Rows, n, answer)
-		require.Equal(t, costs.Total, one.Total, "sums are those of the month")
+		require.Equal(t, costs.Total, one.Total, "sums cover the month")
 	}
 	resp, answer = get("/v1/costs?by=tenant", "text/csv")
 	require.True(t, strings.HasPrefix(resp.Header.Get("Content-Type"), "text/csv"))

@@ -24,7 +24,7 @@ func wantsCSV(c echo.Context) bool {
 	return false
 }
 
-// writeCSV answers with rows as CSV (RFC 4180), the first of which are the columns' names.
+// writeCSV answers with rows as CSV (RFC 4180); the first row holds the column names.
 func writeCSV(c echo.Context, name string, rows [][]string) error {
 	var b strings.Builder
 	w := csv.NewWriter(&b)

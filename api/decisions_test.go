@@ -90,7 +90,7 @@ func TestWhatIfIsChecked(t *testing.T) {
 		`{` + starter + `,"change":{"cordon":["nope"]}}`:                "422 server_unknown change.cordon[0]",
 		`{` + starter + `,"change":{"add_server":{"role":"edge"}}}`:     "422 invalid_field change.add_server.role",
 		`{` + starter + `,"change":{"constraint":{"require":["a b"]}}}`: "422 invalid_field change.constraint.require[0]",
-		`{"tenant_id":"t-nobody","change":{}}`:                          "404 tenant_not_found ",
+		`{"tenant_id":"t-ghost","change":{}}`:                           "404 tenant_not_found ",
 	} {
 		resp, answer := b.do("POST", "/v1/placements/what-if", "operator", js, body)
 		p := as[api.Problem](t, answer)

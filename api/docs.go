@@ -20,7 +20,7 @@ var docsPage []byte
 //go:embed redoc/redoc.standalone.js.gz
 var viewer []byte
 
-// The viewer's licence, and those of what it bundles, go wherever the binary does.
+// The licences of the viewer and of its bundled parts are embedded, so they ship with the binary.
 var (
 	//go:embed redoc/LICENSE
 	viewerLicense []byte
@@ -56,7 +56,7 @@ func serveDocs(e *echo.Echo) {
 		}
 		h.Set(echo.HeaderContentType, "text/javascript; charset=utf-8")
 		c.Response().WriteHeader(http.StatusOK)
-		_, err = io.Copy(c.Response(), r) //nolint:gosec // what is unpacked is embedded
+		_, err = io.Copy(c.Response(), r) //nolint:gosec // the archive is embedded
 		return err
 	})
 }

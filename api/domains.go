@@ -22,7 +22,7 @@ func (a *API) domainView(d org.Domain) Domain {
 	}
 }
 
-// claim notes that an org wants a name served, and says which records to make.
+// claim records that an org wants a name served, and returns the DNS records to create.
 func (a *API) claim(c echo.Context, d org.Domain) error {
 	var err error
 	if d.Name, err = org.NormalizeDomain(d.Name, a.d.Resources.SiteDomain); err != nil {

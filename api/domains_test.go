@@ -27,7 +27,7 @@ func TestDomainsOfATenant(t *testing.T) {
 	require.Equal(t, "_prego-challenge.www.example.com", d.Records[0].Name)
 	require.Equal(t, d.DomainId, as[api.Domain](t, b.ok(201, "POST", path, `{"name":"www.example.com"}`)).DomainId, "the same claim")
 	other := as[api.Domain](t, b.ok(201, "POST", "/v1/tenants/t-1/domains", `{"name":"www.example.com"}`))
-	require.NotEqual(t, d.Records[0].Value, other.Records[0].Value, "each org shows a text of its own")
+	require.NotEqual(t, d.Records[0].Value, other.Records[0].Value, "each org has its own text")
 
 	b.verified("www.example.com")
 	page := as[api.DomainPage](t, b.ok(200, "GET", path+"?status=verified", ""))
@@ -63,5 +63,5 @@ func TestDomainsOfRoutes(t *testing.T) {
 	require.Equal(t, "invalid_field", as[api.Problem](t, b.ok(422, "POST", path, routeBody(group, "acme.sites.test", "https", 443))).Code, "a tenant's own name")
 	b.ok(204, "DELETE", path+"/"+route.RouteId, "")
 	b.ok(204, "DELETE", "/v1/domains/"+d.DomainId, "")
-	require.Equal(t, "org_unknown", as[api.Problem](t, b.ok(422, "POST", "/v1/domains", `{"org_id":"nobody","name":"example.com"}`)).Code)
+	require.Equal(t, "org_unknown", as[api.Problem](t, b.ok(422, "POST", "/v1/domains", `{"org_id":"ghost","name":"example.com"}`)).Code)
 }

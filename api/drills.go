@@ -47,7 +47,7 @@ func requestDrill[V any](c echo.Context, view func(tenant.Drill) V, begin func(c
 }
 
 func volumeDrillView(d tenant.Drill) VolumeDrill {
-	same := drillView(d) // but for whom it is of, and what was found
+	same := drillView(d) // except for the owner and the result
 	out := VolumeDrill{
 		DrillId: same.DrillId, OrgId: same.OrgId, VolumeId: string(d.VolumeID), BackupId: same.BackupId, ServerId: same.ServerId, State: same.State,
 		Reason: same.Reason, Message: same.Message, WorkflowId: same.WorkflowId, CreatedBy: same.CreatedBy, CreatedAt: same.CreatedAt, FinishedAt: same.FinishedAt,

@@ -28,7 +28,7 @@ func ifMatch(c echo.Context) (versions []string) {
 }
 
 // tag gives an answer the ETag of what it shows. It is read first: a version that is
-// older than what is shown refuses a replacement, one that is newer would lose a change.
+// older than the shown state makes a replacement fail; a newer one would lose a change.
 func (a *API) tag(c echo.Context, what prego.Replaceable, key ...any) (version string, err error) {
 	if version, err = a.d.Store.Version(c.Request().Context(), what, key...); version != "" {
 		c.Response().Header().Set("ETag", `"`+version+`"`)
@@ -51,7 +51,7 @@ func (a *API) showTagged(c echo.Context, what prego.Replaceable, key []any, show
 	return show()
 }
 
-// among is the one of a short list that is asked for.
+// among picks the requested item of a short list.
 func among[T any](all []T, err error, is func(T) bool) (one T, _ error) {
 	if err != nil {
 		return one, err

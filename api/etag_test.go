@@ -13,8 +13,8 @@ import (
 	"github.com/prego/prego/api"
 )
 
-// replaced is what PUTs replace: the first body makes it, where a PUT does, and each of
-// the others says something else.
+// replaced is what PUTs replace: the first body creates it where a PUT does, and each of
+// the others differs from it.
 var replaced = map[string][]string{
 	"/v1/placement-pools/gpu":         {`{"require":["a"]}`, `{"require":["b"]}`, `{"require":["c"]}`},
 	"/v1/policies/oldest":             {`{"spec":{"criteria":"OLDEST_FIRST"}}`, `{"spec":{"criteria":"RANDOM"}}`, `{"spec":{"criteria":"YOUNGEST_FIRST"}}`},
@@ -89,7 +89,7 @@ func TestIfMatchRefusesWhatChangedMeanwhile(t *testing.T) {
 	}
 }
 
-// An org whose limit is its tier's has an ETag, too.
+// An org whose limit is its tier's also has an ETag.
 func TestTheFirstOverrideCanDependOnTheTier(t *testing.T) {
 	t.Parallel()
 	b := replacing(t)

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// followEvery is how often a process that has subscribers asks what is new: for all of
-	// them at once.
+	// followEvery is how often a process with subscribers reads new events, once for all of
+	// them.
 	followEvery = 250 * time.Millisecond
 	// feedPage is how many events are read at a time.
 	feedPage = 200
@@ -44,32 +44,32 @@ type eventFeed struct {
 	mu      sync.Mutex
 	subs    map[*EventSubscription]bool
 	running bool
-	at      ops.EventCursor // up to which all subscribers have been given everything
+	at      ops.EventCursor // all subscribers have been given everything up to here
 }
 
 // EventSubscription is what a subscriber of the feed of events gets.
 type EventSubscription struct {
-	// C has the events, in the order of the feed. It is closed when the subscription has ended: Err says why.
+	// C has the events, in the order of the feed. It is closed when the subscription has ended: Err returns the reason.
 	C <-chan ops.Event
 
 	out    chan ops.Event
 	filter ops.EventFilter
-	queue  chan ops.Event // what came after the place at which it was added
+	queue  chan ops.Event // events after the place where it was added
 	mu     sync.Mutex
 	err    error
-	at     ops.EventCursor // up to which there is nothing more for it
+	at     ops.EventCursor // nothing is left for it up to here
 	cause  error           // why it was dropped, once queue is closed
 }
 
-// Err says why a subscription ended whose channel is closed: the context's error, ErrSlowReader, or CodeEventsGone.
+// Err returns why a subscription with a closed channel ended: the context's error, ErrSlowReader, or CodeEventsGone.
 func (s *EventSubscription) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
-// Cursor is a place up to which everything that the filter selects was taken from the channel. It may
-// be that of the event before the last one that was taken.
+// Cursor is a place in the feed. Every selected event up to it was taken from the channel. It may
+// be the place of the last event but one.
 func (s *EventSubscription) Cursor() string { return s.place().String() }
 
 func (s *EventSubscription) place() ops.EventCursor {
@@ -122,7 +122,7 @@ func (f *eventFeed) subscribe(ctx context.Context, q ops.EventQuery) (*EventSubs
 	return s, nil
 }
 
-// join adds a subscriber, who is given what comes after the place that is returned. Whoever is first
+// join adds a subscriber, which receives what comes after the returned place. The first subscriber
 // begins to read, from where it has read itself.
 func (f *eventFeed) join(s *EventSubscription, next ops.EventCursor) ops.EventCursor {
 	f.mu.Lock()
@@ -149,7 +149,7 @@ func (f *eventFeed) drop(s *EventSubscription, cause error) {
 	}
 }
 
-// follow reads on until nobody is subscribed.
+// follow reads on until no subscriber is left.
 func (f *eventFeed) follow() {
 	failing := false
 	for {
@@ -188,8 +188,8 @@ func (f *eventFeed) follow() {
 	}
 }
 
-// tell gives a page to all subscribers, and reports whether one of them falls behind, who is given a little time. Whoever
-// has too many waiting all the same is dropped.
+// tell gives a page to all subscribers, and reports whether one of them falls behind and is given a little time. A
+// subscriber that still has too many events waiting is dropped.
 func (f *eventFeed) tell(page ops.EventPage) (crowded bool, err error) {
 	at, err := ops.ParseEventCursor(page.Next)
 	if err != nil {
@@ -227,7 +227,7 @@ func (f *eventFeed) dropAll(cause error) {
 	}
 }
 
-// run gives a subscriber what there was before it joined, and then what comes.
+// run gives a subscriber the events from before it joined, and then the new ones.
 func (f *eventFeed) run(ctx context.Context, s *EventSubscription, q ops.EventQuery, page ops.EventPage, joined ops.EventCursor) error {
 	give := func(e ops.Event) error {
 		place, err := ops.ParseEventCursor(e.Cursor)
@@ -359,7 +359,7 @@ func (a *API) streamEvents(c echo.Context, q ops.EventQuery) error {
 		}
 		return control.Flush()
 	}
-	// The place is said at once, so that nothing is missed by a reader who loses the connection before the first event.
+	// The place is sent immediately, so that a reader that loses the connection before the first event misses nothing.
 	line := fmt.Sprintf("retry: 1000\nid: %s\n\n", at)
 	if q.Tail > 0 { // it is that of the first event
 		line = "retry: 1000\n\n"

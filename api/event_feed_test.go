@@ -148,7 +148,7 @@ func TestSubscribersShareTheReading(t *testing.T) {
 		}
 		require.ErrorIs(t, s.Err(), context.Canceled)
 	}
-	require.Eventually(t, func() bool { return !a.Following() }, 30*time.Second, time.Millisecond, "nobody reads for nobody")
+	require.Eventually(t, func() bool { return !a.Following() }, 30*time.Second, time.Millisecond, "without subscribers nothing is read")
 }
 
 // TestASubscriberResumesAnywhere joins while others follow, with cursors before and after what
@@ -191,7 +191,7 @@ func TestASubscriberResumesAnywhere(t *testing.T) {
 	require.Eventually(t, func() bool { return ahead.Cursor() == f.events[452].Cursor }, 30*time.Second, time.Millisecond)
 }
 
-// TestASlowSubscriberIsToldToResume and holds up nobody.
+// TestASlowSubscriberIsToldToResume and does not delay others.
 func TestASlowSubscriberIsToldToResume(t *testing.T) {
 	t.Parallel()
 	f := &memoryFeed{}
@@ -315,12 +315,12 @@ func TestEventsArePagedAndStreamed(t *testing.T) {
 	var e api.FeedEvent
 	require.NoError(t, json.Unmarshal([]byte(one.data), &e))
 	require.Equal(t, one.id, e.Cursor)
-	require.Equal(t, "<b>\"no\"\ndata: x", *e.Message, "what is in a message begins no line")
+	require.Equal(t, "<b>\"no\"\ndata: x", *e.Message, "a message can't start a line")
 	require.Equal(t, []string{"t-1"}, *e.About)
 
 	_, again := b.stream("/v1/events?kind=server&since="+start, "operator", one.id)
 	require.Equal(t, one.id, again().id)
-	require.Equal(t, two, again(), "it goes on behind the last event, not behind since")
+	require.Equal(t, two, again(), "it continues after the last event, not behind since")
 
 	resp, body := b.do("GET", "/v1/events?limit=1&since="+start, "viewer", "", "")
 	require.Equal(t, 200, resp.StatusCode)

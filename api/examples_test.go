@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestEveryOperationHasExamples: one of each success that has a body, and one of a
-// refusal at least; each is what its schema says, and a refusal's is of its code and
+// TestEveryOperationHasExamples: an example of each success with a body, and at least one refusal;
+// each matches its schema, and a refusal has the schema of its code and
 // status.
 func TestEveryOperationHasExamples(t *testing.T) {
 	t.Parallel()

@@ -13,13 +13,13 @@ import (
 	"github.com/prego/prego/ops"
 )
 
-// Status is the one that a code is answered with.
+// Status is the HTTP status of a code.
 func Status(code prego.Code) int { return statuses[code] }
 
-// Codes are those that callers can meet.
+// Codes lists the codes that callers can meet.
 func Codes() []prego.Code { return slices.Collect(maps.Keys(statuses)) }
 
-// Accepting is an API that accepts whatever an authenticated caller asks, and does nothing.
+// Accepting is an API that accepts every authenticated request, and does nothing.
 func (a *API) Accepting() http.Handler {
 	e := echo.New()
 	e.HTTPErrorHandler = a.refuse
@@ -51,5 +51,5 @@ func (a *API) ReadFeed(read func(context.Context, ops.EventQuery) (ops.EventPage
 	a.feed.read = read
 }
 
-// End ends what is long, as the end of the process does.
+// End ends long requests, as the end of the process does.
 func (a *API) End() { a.end() }

@@ -246,7 +246,7 @@ func TestFleetsRefuse(t *testing.T) {
 	var before, after string
 	everything := `SELECT (SELECT json_agg(f) FROM fleets f)::text || (SELECT json_agg(p) FROM policies p)::text || (SELECT json_agg(x) FROM fleet_policies x)::text || (SELECT count(*) FROM fleet_actions)`
 	require.NoError(t, b.pool.QueryRow(context.Background(), everything).Scan(&before))
-	// What is inside of specs and inputs depends on the type and the action, and is
+	// The contents of specs and inputs depend on the type and the action, and are
 	// beyond the contract; so is what depends on rows.
 	beyond := []string{"fleet unknown cloud", "fleet min above max", "change min above max"}
 	for name, c := range table {
@@ -274,7 +274,7 @@ func TestFleetsRefuse(t *testing.T) {
 	}
 }
 
-// TestWhatIsPlannedIsInTheContract: an action's data, whatever it is of.
+// TestWhatIsPlannedIsInTheContract: the contract describes the data of every kind of action.
 func TestWhatIsPlannedIsInTheContract(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

@@ -114,7 +114,7 @@ func (a *API) PauseGroup(c echo.Context, id GroupID, _ PauseGroupParams) error {
 	return a.groupChanged(c, g, err)
 }
 
-// ResumeGroup lets a group's rollouts go on.
+// ResumeGroup resumes a group's rollouts.
 func (a *API) ResumeGroup(c echo.Context, id GroupID, _ ResumeGroupParams) error {
 	g, err := a.d.Store.PauseGroup(c.Request().Context(), id, false, caller(c).Subject)
 	return a.groupChanged(c, g, err)

@@ -122,7 +122,7 @@ func auth(_ context.Context, raw string) (api.Principal, error) {
 		return api.Principal{Subject: raw, Operator: raw == "operator"}, nil
 	case "nul":
 		return api.Principal{Subject: "a\x00b", Operator: true}, nil
-	case "nobody":
+	case "ghost":
 		return api.Principal{Operator: true}, nil
 	case "expired":
 		return api.Principal{}, prego.Errorf(prego.CodeTokenExpired, "the token has expired")
@@ -281,7 +281,7 @@ func (b *bundle) sendWith(method, path, body, header string, values ...string) (
 	return resp, answer
 }
 
-// do sends a request, checks that the answer is one that the contract knows and,
+// do sends a request, checks that the answer is in the contract and,
 // when it was accepted, that the request was one too.
 func (b *bundle) do(method, path, token, contentType, body string) (*http.Response, []byte) {
 	b.t.Helper()
@@ -317,7 +317,7 @@ func (b *bundle) do(method, path, token, contentType, body string) (*http.Respon
 	return resp, answer
 }
 
-// shown requires that an operation is where its answer says.
+// shown requires that an operation is at the path in its answer.
 func (b *bundle) shown(op api.Operation) {
 	b.t.Helper()
 	resp, answer := b.send("GET", op.Href, "viewer", "", "") // the router of the tests does not unescape
@@ -326,7 +326,7 @@ func (b *bundle) shown(op api.Operation) {
 	require.Equal(b.t, []string{op.Id, op.Kind, op.Target.Kind, op.Target.Id}, []string{again.Id, again.Kind, again.Target.Kind, again.Target.Id})
 }
 
-// contractRefuses tells whether the contract alone refuses a request.
+// contractRefuses reports whether the contract alone refuses a request.
 func (b *bundle) contractRefuses(method, path, contentType, body string) bool {
 	b.t.Helper()
 	req := request(b.t, "", method, path, "", contentType, body)

@@ -118,7 +118,7 @@ func filled(size int, start, end string, each func(i int) string) string {
 	}
 }
 
-// oversized are bodies of size bytes that are wrong in as many places as possible, by what is wrong.
+// oversized are bodies of size bytes that are wrong in as many places as possible, by kind of error.
 func oversized(size int, s *openapi3.Schema) map[string]string {
 	always := func(text string) func(int) string { return func(int) string { return text } }
 	key := func(i int) string { return fmt.Sprintf(`"k%d":0`, i) }

@@ -22,7 +22,7 @@ const (
 )
 
 const (
-	// keyLease is longer than any request, except those that run commands.
+	// keyLease is longer than any request, except commands.
 	keyLease = time.Minute
 	// keyPatience is how long a repeated request waits for the first one.
 	keyPatience = 10 * time.Second
@@ -89,7 +89,7 @@ func (a *API) beginRequest(ctx context.Context, subject, key string, hash []byte
 
 // endRequest stores a request's answer or, without one, releases its key. If the database
 // cannot be used at the moment, that is done when it can, as long as the key is leased: the
-// same request would be told until then that it is under way.
+// same request would be reported as under way until then.
 func (a *API) endRequest(c echo.Context, subject, key string, op *operation, answer *recorder, until time.Time) {
 	end := func(ctx context.Context) error { return a.d.Store.EndRequest(ctx, subject, key, true) }
 	switch {
@@ -110,16 +110,16 @@ func (a *API) endRequest(c echo.Context, subject, key string, op *operation, ans
 	if err == nil {
 		return
 	}
-	a.d.Log.Warn("what was answered to a key is not kept yet", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
+	a.d.Log.Warn("an idempotent answer is not stored yet", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
 	a.keys.Keep(subject+"\x00"+key, func(ctx context.Context) error {
 		if time.Now().After(until) {
-			return nil // somebody else may have the key by now
+			return nil // another request may hold the key by now
 		}
 		return end(ctx)
 	})
 }
 
-// recorder records what is written through it.
+// recorder records everything written through it.
 type recorder struct {
 	http.ResponseWriter
 	keep bool

@@ -50,7 +50,7 @@ func TestGoldenImagesOverHTTP(t *testing.T) {
 	path := "/v1/images/" + g.ImageId
 	resp, answer = b.do("DELETE", string(path), "operator", "", "")
 	require.Equal(t, http.StatusAccepted, resp.StatusCode, "%s", answer)
-	require.Equal(t, "image cancel", b.runs.asked()[1], "one that is built is cancelled")
+	require.Equal(t, "image cancel", b.runs.asked()[1], "a running build is cancelled")
 
 	set := func(sql string) {
 		_, err := b.pool.Exec(ctx, `UPDATE golden_images SET `+sql)

@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// Later repeats what Temporal did not take, so that what was accepted while it was away starts
-// soon after it is back. What is started reads its row: to start it twice, or late, does no
-// harm. It is kept in memory, since the sweeps find it, too, if this process dies.
+// Later repeats requests that Temporal did not accept, so that what was accepted during its outage starts
+// soon after it is back. A workflow reads its row, so starting it twice or late does no
+// harm. The queue is in memory: if this process dies, the sweeps also find the requests.
 type Later struct {
 	// Every is the time between two tries of all that is kept.
 	Every time.Duration
-	// Failed is told when something was not taken again; may be nil.
+	// Failed is called when a retry failed; it may be nil.
 	Failed func(id string, err error)
 
 	mu      sync.Mutex
 	waiting map[string]func(context.Context) error
 }
 
-// maxLater bounds what is kept: the rest is left to the sweeps.
+// maxLater bounds the queue: the sweeps handle the rest.
 const maxLater = 50_000
 
-// Keep repeats something, under an id of its own, until it returns no error.
+// Keep repeats something, under its own id, until it returns no error.
 func (l *Later) Keep(id string, again func(context.Context) error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,7 +50,7 @@ func (l *Later) Run(ctx context.Context) {
 	}
 }
 
-// again tries what is kept, and stops at the first that is not taken: the others would not
+// again retries the queue, and stops at the first failure: the others would not
 // be either.
 func (l *Later) again(ctx context.Context) {
 	l.mu.Lock()

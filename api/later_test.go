@@ -25,5 +25,5 @@ func TestLaterRepeatsUntilItIsTaken(t *testing.T) {
 	l.again(t.Context())
 	require.Equal(t, map[string]int{"a": 2, "b": 1}, done)
 	l.again(t.Context())
-	require.Equal(t, map[string]int{"a": 2, "b": 1}, done, "what was taken is not repeated")
+	require.Equal(t, map[string]int{"a": 2, "b": 1}, done, "an accepted request is not repeated")
 }

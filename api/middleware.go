@@ -44,7 +44,7 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
 		if open[c.Path()] {
-			// They have a rate limit of their own, so that a caller who guesses tokens
+			// They have their own rate limit, so that a caller who guesses tokens
 			// does not block the probes that share its address.
 			if err := a.limit(c, "open "+Network(r)); err != nil && c.Path() != "/healthz" {
 				return err
@@ -70,7 +70,7 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// permitted carries out what a caller's role allows: a viewer may ask whatever changes nothing.
+// permitted carries out what a caller's role allows: a viewer may send requests that change nothing.
 func (a *API) permitted(c echo.Context, p Principal, next echo.HandlerFunc) error {
 	op := a.contract.operation(c)
 	asks := op != nil && op.changesNothing
@@ -189,7 +189,7 @@ func (a *API) observe(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// method keeps the metric's labels bounded, whatever methods callers invent.
+// method keeps the metric's labels bounded when callers invent methods.
 func method(m string) string {
 	switch m {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:

@@ -80,7 +80,7 @@ func (*API) Healthz(c echo.Context) error {
 // checkPatience is the time limit of one readiness probe, for all checks together.
 const checkPatience = 3 * time.Second
 
-// Readyz reports what is not ready. The checks run in parallel, so that one that hangs
+// Readyz reports what is not ready. The checks run in parallel, so that a hanging check
 // neither delays the others nor gets them blamed.
 func (a *API) Readyz(c echo.Context) error {
 	ctx, cancel := context.WithTimeout(c.Request().Context(), checkPatience)

@@ -110,7 +110,7 @@ func TestTheContractAndItsPageAreServed(t *testing.T) {
 	_, licenses := get("/docs/licenses")
 	require.Contains(t, licenses, "Rebilly")
 	require.Contains(t, licenses, "Permission is hereby granted")
-	require.Contains(t, licenses, "Jed Watson", "what the viewer bundles has owners, too")
+	require.Contains(t, licenses, "Jed Watson", "the viewer's bundled parts also have owners")
 	resp, script := get("/docs/redoc.js") // which Go asks for compressed
 	require.True(t, resp.Uncompressed)
 	require.Contains(t, script, "Redoc")
@@ -161,7 +161,7 @@ func TestCallersAreLimitedEachOnTheirOwn(t *testing.T) {
 	require.Equal(t, 200, code, "a process that is alive is never reported dead")
 }
 
-// serve runs an API on a listener of its own with a request that is under way,
+// serve runs an API on its own listener with a request under way,
 // and returns what ends each.
 func serve(t *testing.T, drain time.Duration) (stop func(), let chan struct{}, answered chan error, served chan error, addr string) {
 	t.Helper()

@@ -33,7 +33,7 @@ func on(d *api.Deps, s *store.Store, t *testing.T) {
 // samples are values of fields that are not any text or number.
 var samples = map[string]any{"to": "b-1", "host": "registry.example.com", "operation_id": "volume/vol-1"}
 
-// bodies are those of which some optional field is needed.
+// bodies are request bodies that need an optional field.
 var bodies = map[string]string{
 	"POST /v1/tenants/{tenant_id}/restores": `{"snapshot_id":"snp-1"}`,
 	"PATCH /v1/tenants/{tenant_id}":         `{"constraint":{"require":["a"]}}`,
@@ -101,10 +101,10 @@ func asJSON(t *testing.T, v any) string {
 	return string(out)
 }
 
-// TestEveryPathSaysThatTheDatabaseIsAway asks everything of a database on whose hosts nobody listens.
+// TestEveryPathSaysThatTheDatabaseIsAway sends every request to a database whose hosts don't listen.
 func TestEveryPathSaysThatTheDatabaseIsAway(t *testing.T) {
 	t.Parallel()
-	cfg, err := pgxpool.ParseConfig("postgres://nobody@127.0.0.1:1,127.0.0.1:2/none?target_session_attrs=read-write")
+	cfg, err := pgxpool.ParseConfig("postgres://ghost@127.0.0.1:1,127.0.0.1:2/none?target_session_attrs=read-write")
 	require.NoError(t, err)
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	require.NoError(t, err)
@@ -150,7 +150,7 @@ func TestEveryPathSaysThatTheDatabaseIsAway(t *testing.T) {
 	resp, body := b.do("GET", "/readyz", "", "", "")
 	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
 	require.Contains(t, string(body), "there is no writable primary")
-	require.NotContains(t, string(body), "127.0.0.1", "nothing of the connection is told")
+	require.NotContains(t, string(body), "127.0.0.1", "the connection is not disclosed")
 }
 
 // TestAHostThatTurnedReadOnlyRefusesForNow writes to a database that answers, and takes no

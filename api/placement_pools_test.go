@@ -60,7 +60,7 @@ func TestPlacementPools(t *testing.T) {
 		require.Contains(t, deref(problem.Detail), map[string]string{"skynet": "acme", "others": "default"}[name])
 	}
 	p = as[api.PlacementPool](t, b.ok(200, "PUT", poolsPath+"/skynet", `{"disallow":["old"]}`))
-	require.Empty(t, p.Require, "what is left out becomes empty")
+	require.Empty(t, p.Require, "an omitted list becomes empty")
 	require.Equal(t, []string{"old"}, p.Disallow)
 	of = as[api.OrgPlacementPools](t, b.ok(200, "DELETE", "/v1/orgs/acme/placement-pools/skynet", ""))
 	require.Equal(t, "others", of.PlacementPools[0].Name)
@@ -187,8 +187,8 @@ func TestBadInputOfPlacementPoolsIsRefused(t *testing.T) {
 		"bad cursor":            {"GET", poolsPath + "?cursor=%00", "viewer", "", 422, "invalid_field", "cursor"},
 		"limit 201":             {"GET", poolsPath + "?limit=201", "viewer", "", 422, "invalid_field", "limit"},
 		"filter misspelt":       {"GET", poolsPath + "?nam=a", "viewer", "", 400, "unknown_field", "nam"},
-		"of an unknown org":     {"GET", "/v1/orgs/nobody/placement-pools", "viewer", "", 404, "not_found", ""},
-		"unknown org":           {"PUT", "/v1/orgs/nobody/placement-pools/p", "operator", "", 404, "not_found", ""},
+		"of an unknown org":     {"GET", "/v1/orgs/ghost/placement-pools", "viewer", "", 404, "not_found", ""},
+		"unknown org":           {"PUT", "/v1/orgs/ghost/placement-pools/p", "operator", "", 404, "not_found", ""},
 		"bad org":               {"PUT", "/v1/orgs/A/placement-pools/p", "operator", "", 422, "invalid_field", "org_id"},
 		"unknown association":   {"PUT", assoc + "nothing", "operator", "", 404, "placement_pool_not_found", ""},
 		"unknown dissociation":  {"DELETE", assoc + "nothing", "operator", "", 404, "placement_pool_not_found", ""},
@@ -196,12 +196,12 @@ func TestBadInputOfPlacementPoolsIsRefused(t *testing.T) {
 		"patch of nothing":      {"PATCH", "/v1/servers/app-1", "operator", `{}`, 422, "invalid_field", "tags"},
 		"patch of a role":       {"PATCH", "/v1/servers/app-1", "operator", `{"role":"app"}`, 400, "unknown_field", "role"},
 		"patch with a bad tag":  {"PATCH", "/v1/servers/app-1", "operator", `{"tags":[""]}`, 422, "invalid_field", "tags"},
-		"patch of nobody":       {"PATCH", "/v1/servers/nope", "operator", `{"tags":[]}`, 404, "server_not_found", ""},
+		"patch of unknown":      {"PATCH", "/v1/servers/nope", "operator", `{"tags":[]}`, 404, "server_not_found", ""},
 		"tenant patch, nothing": {"PATCH", "/v1/tenants/t-1", "operator", `{}`, 422, "invalid_field", "constraint"},
 		"tenant patch, plan":    {"PATCH", "/v1/tenants/t-1", "operator", `{"plan":"trial"}`, 400, "unknown_field", "plan"},
 		"tenant patch, tag":     {"PATCH", "/v1/tenants/t-1", "operator", `{"constraint":{"require":["a b"]}}`, 422, "invalid_field", "constraint.require"},
 		"tenant patch, stack":   {"PATCH", "/v1/tenants/t-1", "operator", `{"stack":"a b"}`, 422, "invalid_field", "stack"},
-		"tenant patch, nobody":  {"PATCH", "/v1/tenants/t-nope", "operator", `{"stack":"a"}`, 404, "tenant_not_found", ""},
+		"tenant patch, unknown": {"PATCH", "/v1/tenants/t-nope", "operator", `{"stack":"a"}`, 404, "tenant_not_found", ""},
 		"stack with a space":    {"POST", "/v1/tenants", "operator", plus(`"stack":"a b"`), 422, "invalid_field", "stack"},
 		"stack of 58":           {"POST", "/v1/tenants", "operator", plus(`"stack":"` + strings.Repeat("a", 58) + `"`), 422, "invalid_field", "stack"},
 		"stack a number":        {"POST", "/v1/tenants", "operator", plus(`"stack":1`), 422, "invalid_field", "stack"},

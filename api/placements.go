@@ -106,7 +106,7 @@ func (a *API) OverridePlacement(c echo.Context, _ OverridePlacementParams) error
 	return c.JSON(http.StatusOK, placement.LineOf(placement.Request{TenantID: in.TenantID}, d))
 }
 
-// namingTheForced says which forced id is unknown.
+// namingTheForced names the unknown forced id.
 func namingTheForced(err error) error {
 	var refused *prego.Error
 	if !errors.As(err, &refused) || refused.Field != "" {

@@ -11,7 +11,7 @@ import (
 	"github.com/prego/prego/placement"
 )
 
-// ListQueue shows who waits for capacity, in the order in which they are served. A cursor is
+// ListQueue shows the tenants that wait for capacity, in the order of service. A cursor is
 // how many were before the page: the queue moves on meanwhile.
 func (a *API) ListQueue(c echo.Context, p ListQueueParams) error {
 	limit, from := defaultLimit, 0

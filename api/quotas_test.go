@@ -58,7 +58,7 @@ func TestOrgsHaveTiers(t *testing.T) {
 	o = as[api.Org](t, b.ok(200, "PUT", "/v1/orgs/acme", `{"tier":"paid"}`))
 	require.Equal(t, prego.TierPaid, o.Tier)
 	o = as[api.Org](t, b.ok(200, "PUT", "/v1/orgs/acme", `{}`))
-	require.Equal(t, prego.TierPaid, o.Tier, "what is left out stays")
+	require.Equal(t, prego.TierPaid, o.Tier, "an omitted field stays")
 	require.Equal(t, prego.TierPaid, as[api.Org](t, b.ok(200, "GET", "/v1/orgs/acme", "")).Tier)
 	require.Equal(t, prego.TierPaid, as[api.OrgPage](t, b.ok(200, "GET", "/v1/orgs", "")).Orgs[0].Tier)
 	events := b.orgEvents("acme", "")
@@ -107,7 +107,7 @@ func TestQuotasAreShownAndSet(t *testing.T) {
 	require.JSONEq(t, `{"dimension":"max_apps","old":2,"new":1,"old_source":"tier","new_source":"override"}`, string(events.Events[3].Payload))
 	require.NotContains(t, deref(events.Events[3].Reason), "hunter2")
 
-	// A tier has other limits, at once, but for the org's own.
+	// Another tier's limits apply immediately, except where the org has its own.
 	b.ok(200, "PUT", "/v1/orgs/acme", `{"tier":"paid"}`)
 	require.Equal(t, 25.0, b.quotaOf("acme", "max_apps").Limit)
 	require.Equal(t, 0.5, b.quotaOf("acme", "max_total_cpu_request").Limit)
@@ -162,7 +162,7 @@ func TestTenantsTakeTheirOrgsQuota(t *testing.T) {
 	require.Equal(t, org.QuotaExceeded{Dimension: "max_total_memory_bytes", Limit: 8 << 30, CurrentUsage: 2 * (1<<30 + 32<<20), RequestedDelta: 8<<30 + 32<<20},
 		b.exceeded("POST", "/v1/tenants", strings.Replace(order("three", ""), "starter", "enterprise", 1)))
 
-	// What failed, and of which nothing stands, is free, and is taken again by a retry.
+	// A failed item of which nothing exists is free, and a retry takes it again.
 	b.ok(200, "PUT", "/v1/orgs/acme/quotas/max_instances", `{"limit":2,"reason":"test"}`)
 	b.sql(`UPDATE tenants SET state = 'failed', converged_state = 'failed' WHERE tenant_id = $1`, one)
 	require.Equal(t, 1.0, b.quotaOf("acme", "max_instances").Usage)
@@ -190,7 +190,7 @@ func TestTenantsTakeTheirOrgsQuota(t *testing.T) {
 }
 
 // TestARepeatedRequestIsNeverRefused sends the request that takes the last of a quota
-// many times at once, and again when the org has nothing left.
+// many times concurrently, and again when the org has nothing left.
 func TestARepeatedRequestIsNeverRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
@@ -338,10 +338,10 @@ func TestBadInputOfQuotasIsRefusedAndNothingIsWritten(t *testing.T) {
 		"unknown dimension":      {"PUT", "/v1/orgs/acme/quotas/max_fun", "operator", `{"limit":1,"reason":"r"}`, 422, limit, "dimension"},
 		"dimension with NUL":     {"DELETE", "/v1/orgs/acme/quotas/max%00apps", "operator", "", 422, limit, "dimension"},
 		"dimension in capitals":  {"PUT", "/v1/orgs/acme/quotas/MAX_APPS", "operator", `{"limit":1,"reason":"r"}`, 422, limit, "dimension"},
-		"unknown org":            {"PUT", "/v1/orgs/nobody/quotas/max_apps", "operator", `{"limit":1,"reason":"r"}`, 404, "not_found", ""},
-		"unknown org unset":      {"DELETE", "/v1/orgs/nobody/quotas/max_apps", "operator", "", 404, "not_found", ""},
-		"unknown org shown":      {"GET", "/v1/orgs/nobody/quotas", "viewer", "", 404, "not_found", ""},
-		"unknown org's events":   {"GET", "/v1/orgs/nobody/events", "viewer", "", 404, "not_found", ""},
+		"unknown org":            {"PUT", "/v1/orgs/ghost/quotas/max_apps", "operator", `{"limit":1,"reason":"r"}`, 404, "not_found", ""},
+		"unknown org unset":      {"DELETE", "/v1/orgs/ghost/quotas/max_apps", "operator", "", 404, "not_found", ""},
+		"unknown org shown":      {"GET", "/v1/orgs/ghost/quotas", "viewer", "", 404, "not_found", ""},
+		"unknown org's events":   {"GET", "/v1/orgs/ghost/events", "viewer", "", 404, "not_found", ""},
 		"bad org":                {"GET", "/v1/orgs/A/quotas", "viewer", "", 422, limit, "org_id"},
 		"negative":               {"PUT", apps, "operator", `{"limit":-1,"reason":"r"}`, 422, limit, "limit"},
 		"fraction":               {"PUT", apps, "operator", `{"limit":1.5,"reason":"r"}`, 422, limit, "limit"},
@@ -373,7 +373,7 @@ func TestBadInputOfQuotasIsRefusedAndNothingIsWritten(t *testing.T) {
 		"event cursor 0":         {"GET", "/v1/orgs/acme/events?cursor=0", "viewer", "", 422, limit, "cursor"},
 		"event filter":           {"GET", "/v1/orgs/acme/events?by=me", "viewer", "", 400, "unknown_field", "by"},
 		"app without org":        {"POST", "/v1/apps", "operator", `{"name":"a"}`, 422, limit, "org_id"},
-		"app of unknown org":     {"POST", "/v1/apps", "operator", `{"org_id":"nobody","name":"a"}`, 422, "org_unknown", "org_id"},
+		"app of unknown org":     {"POST", "/v1/apps", "operator", `{"org_id":"ghost","name":"a"}`, 422, "org_unknown", "org_id"},
 		"app without name":       {"POST", "/v1/apps", "operator", `{"org_id":"acme"}`, 422, limit, "name"},
 		"app of bad name":        {"POST", "/v1/apps", "operator", `{"org_id":"acme","name":"A b"}`, 422, limit, "name"},
 		"app of long name":       {"POST", "/v1/apps", "operator", `{"org_id":"acme","name":"` + strings.Repeat("a", 64) + `"}`, 422, limit, "name"},

@@ -35,7 +35,7 @@ func newCallerLimiter(perSecond float64, burst int) *callerLimiter {
 	return &callerLimiter{every: rate.Limit(perSecond), burst: burst, order: lru.New(), byKey: make(map[string]*lru.Element)}
 }
 
-// limitedError is a refusal that says when to try again.
+// limitedError is a refusal with the time of the next try.
 type limitedError struct {
 	refusal *prego.Error
 	after   time.Duration
@@ -45,7 +45,7 @@ func (e *limitedError) Error() string { return e.refusal.Error() }
 func (e *limitedError) Unwrap() error { return e.refusal }
 
 // allow counts one request against a caller's rate, or refuses it. It returns how many
-// more are allowed at once, and when the full burst is available again.
+// more are allowed immediately, and when the full burst is available again.
 func (l *callerLimiter) allow(key string) (left int, reset time.Duration, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

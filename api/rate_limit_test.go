@@ -25,7 +25,7 @@ func TestLimiterRemembersABoundedNumberOfCallers(t *testing.T) {
 	require.Len(t, l.byKey, maxCallers)
 	require.Equal(t, maxCallers, l.order.Len())
 	require.Equal(t, prego.CodeRateLimited, prego.CodeOf(allow(fmt.Sprint("caller ", 3*maxCallers-1))), "the last ones are remembered")
-	require.NoError(t, allow("first"), "who was not seen for long begins anew")
+	require.NoError(t, allow("first"), "a caller that was long absent starts over")
 }
 
 func TestCallersByNetwork(t *testing.T) {

@@ -43,7 +43,7 @@ func TestBadInputIsRefusedAndNothingIsWritten(t *testing.T) {
 		"wrong token, bad body":  {"POST", create, "nonsense", js, "{", 401, "unauthenticated", ""},
 		"expired token":          {"GET", "/v1/servers", "expired", "", "", 401, "token_expired", ""},
 		"subject with NUL":       {"POST", create, "nul", js, valid, 401, "unauthenticated", ""},
-		"no subject":             {"POST", create, "nobody", js, valid, 401, "unauthenticated", ""},
+		"no subject":             {"POST", create, "ghost", js, valid, 401, "unauthenticated", ""},
 		"viewer creates":         {"POST", create, "viewer", js, valid, 403, "forbidden", ""},
 		"viewer, bad body":       {"POST", create, "viewer", js, "{", 403, "forbidden", ""},
 		"viewer imports":         {"POST", imp, "viewer", js, taken, 403, "forbidden", ""},
@@ -195,8 +195,8 @@ func TestBadInputIsRefusedAndNothingIsWritten(t *testing.T) {
 			require.NotContains(t, allowed, tc.method, name)
 			require.Greater(t, len(allowed), 1, "%s: OPTIONS and what the path takes", name)
 		case 422:
-			// What the contract can say, it says: a client that checks against it is told
-			// the same. It can't say these.
+			// Whatever the contract can express, it does: a client that checks against it gets
+			// the same errors. It can't express these.
 			beyond := []string{"unknown provider", "disabled provider", "import unknown cloud", "volume too small", "exponent"}
 			if tc.body != "" && !strings.Contains(tc.path, "?") && !slices.Contains(beyond, name) {
 				require.True(t, b.contractRefuses(tc.method, tc.path, tc.contentType, tc.body), "%s: the contract lets it pass", name)
@@ -222,7 +222,7 @@ func FuzzStrictJSON(f *testing.F) {
 			require.NotEqual(t, prego.CodeInternal, coded.Code)
 			return
 		}
-		// What is taken means the same to every reader: it is one object of known names,
+		// An accepted body means the same to every reader: it is one object of known names,
 		// and written out again it decodes to the same request.
 		var sent map[string]json.RawMessage
 		require.NoError(t, json.Unmarshal([]byte(body), &sent))
@@ -260,17 +260,17 @@ func TestPanicsAndFaultsAreToldWithoutDetails(t *testing.T) {
 			require.Contains(t, fields["error"], "at the disco")
 			require.NotContains(t, fields["error"], "hunter2")
 			if name == "panic" {
-				require.Contains(t, fields["stack"], "refusals_test.go", "the log says where")
+				require.Contains(t, fields["stack"], "refusals_test.go", "the log has the place")
 			}
 			resp, _ = b.do("GET", "/healthz", "", "", "")
-			require.Equal(t, http.StatusOK, resp.StatusCode, "it goes on")
+			require.Equal(t, http.StatusOK, resp.StatusCode, "the server keeps running")
 		})
 	}
 }
 
 func TestAnUnreachableDatabaseIsAskedForLater(t *testing.T) {
 	t.Parallel()
-	pool, err := pgxpool.New(context.Background(), "postgres://nobody@127.0.0.1:1/none")
+	pool, err := pgxpool.New(context.Background(), "postgres://ghost@127.0.0.1:1/none")
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	away := store.New(pool)
@@ -287,7 +287,7 @@ func TestAnUnreachableDatabaseIsAskedForLater(t *testing.T) {
 	}
 	resp, body := b.do("GET", "/readyz", "", "", "")
 	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
-	require.JSONEq(t, `{"ready":false,"checks":{"database":"does not answer"}}`, string(body), "nothing of the connection is told")
+	require.JSONEq(t, `{"ready":false,"checks":{"database":"does not answer"}}`, string(body), "the connection is not disclosed")
 }
 
 func TestEveryCodeIsInTheContract(t *testing.T) {
@@ -303,7 +303,7 @@ func TestEveryCodeIsInTheContract(t *testing.T) {
 }
 
 // TestOperationsDeclareTheirOwnCodes: each code that an operation declares stands under
-// the status that it is answered with, and has an example of its own.
+// its HTTP status, and has its own example.
 func TestOperationsDeclareTheirOwnCodes(t *testing.T) {
 	t.Parallel()
 	declared := map[string]bool{"method_not_allowed": true, "fleet_full": true} // of no operation; of no answer

@@ -9,7 +9,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// CreateRelease keeps what is to be rolled out.
+// CreateRelease stores a release to roll out.
 func (a *API) CreateRelease(c echo.Context, _ CreateReleaseParams) error {
 	var in server.CreateStackReleaseRequest
 	if err := decode(c, &in); err != nil {
@@ -46,7 +46,7 @@ func (a *API) PauseRelease(c echo.Context, name StackReleaseName, _ PauseRelease
 	return a.steerRelease(c, name, a.d.Store.PauseStackRelease)
 }
 
-// ResumeRelease goes on with a release.
+// ResumeRelease resumes a release.
 func (a *API) ResumeRelease(c echo.Context, name StackReleaseName, _ ResumeReleaseParams) error {
 	return a.steerRelease(c, name, a.d.Store.ResumeStackRelease)
 }

@@ -284,7 +284,7 @@ func TestBadInputOfResourcesIsRefused(t *testing.T) {
 
 		"no ipv4 to show":   {"GET", "/v1/envs/" + env + "/ipv4", "viewer", "", 404, "ipv4_not_found", ""},
 		"no ipv4 to end":    {"DELETE", "/v1/envs/" + env + "/ipv4", "operator", "", 404, "ipv4_not_found", ""},
-		"ipv4 of nobody":    {"POST", "/v1/envs/env-nope/ipv4", "operator", "", 404, "env_not_found", ""},
+		"ipv4 of unknown":   {"POST", "/v1/envs/env-nope/ipv4", "operator", "", 404, "env_not_found", ""},
 		"volume of 9 GB":    {"POST", "/v1/volumes", "operator", with(volume, `10000000000`, `9999999999`), 422, "invalid_field", "size_bytes"},
 		"volume of nothing": {"POST", "/v1/volumes", "operator", with(volume, `,"size_bytes":10000000000`, ``), 422, "invalid_field", "size_bytes"},
 		"volume negative":   {"POST", "/v1/volumes", "operator", with(volume, `10000000000`, `-1`), 422, "invalid_field", "size_bytes"},
@@ -293,7 +293,7 @@ func TestBadInputOfResourcesIsRefused(t *testing.T) {
 		"volume a fraction": {"POST", "/v1/volumes", "operator", with(volume, `10000000000`, `10000000000.5`), 422, "invalid_field", "size_bytes"},
 		"name taken":        {"POST", "/v1/volumes", "operator", with(volume, `more`, `data`), 409, "volume_name_taken", "name"},
 		"bad name":          {"POST", "/v1/volumes", "operator", with(volume, `more`, `More`), 422, "invalid_field", "name"},
-		"unknown org":       {"POST", "/v1/volumes", "operator", with(volume, `acme`, `nobody`), 422, "org_unknown", "org_id"},
+		"unknown org":       {"POST", "/v1/volumes", "operator", with(volume, `acme`, `ghost`), 422, "org_unknown", "org_id"},
 		"bad region":        {"POST", "/v1/volumes", "operator", with(volume, `"eu"`, `"mars"`), 422, "invalid_field", "region"},
 		"location elsewhere": {
 			"POST", "/v1/volumes", "operator", with(volume, `"region":"eu"`, `"region":"eu","location":"ash"`), 422, "invalid_field", "location",
@@ -307,12 +307,12 @@ func TestBadInputOfResourcesIsRefused(t *testing.T) {
 		"attach unknown":     {"POST", "/v1/volumes/vol-nope/attachments", "operator", attached, 404, "volume_not_found", ""},
 		"unknown attachment": {"DELETE", attach + "/vat-nope", "operator", "", 404, "attachment_not_found", ""},
 
-		"snapshot of nobody":  {"POST", "/v1/tenants/t-nope/snapshots", "operator", "", 404, "tenant_not_found", ""},
-		"snapshots of nobody": {"GET", "/v1/tenants/t-nope/snapshots", "viewer", "", 404, "tenant_not_found", ""},
-		"snapshot cursor":     {"GET", "/v1/tenants/t-nope/snapshots?cursor=x", "viewer", "", 422, "invalid_field", "cursor"},
-		"restore of nobody":   {"POST", "/v1/tenants/t-nope/restores", "operator", `{"snapshot_id":"snp-1"}`, 404, "tenant_not_found", ""},
-		"restore nothing":     {"POST", "/v1/tenants/t-nope/restores", "operator", `{}`, 422, "invalid_field", "snapshot_id"},
-		"unknown restore":     {"GET", "/v1/tenants/t-nope/restores/rst-1", "viewer", "", 404, "tenant_not_found", ""},
+		"snapshot of unknown":  {"POST", "/v1/tenants/t-nope/snapshots", "operator", "", 404, "tenant_not_found", ""},
+		"snapshots of unknown": {"GET", "/v1/tenants/t-nope/snapshots", "viewer", "", 404, "tenant_not_found", ""},
+		"snapshot cursor":      {"GET", "/v1/tenants/t-nope/snapshots?cursor=x", "viewer", "", 422, "invalid_field", "cursor"},
+		"restore of unknown":   {"POST", "/v1/tenants/t-nope/restores", "operator", `{"snapshot_id":"snp-1"}`, 404, "tenant_not_found", ""},
+		"restore nothing":      {"POST", "/v1/tenants/t-nope/restores", "operator", `{}`, 422, "invalid_field", "snapshot_id"},
+		"unknown restore":      {"GET", "/v1/tenants/t-nope/restores/rst-1", "viewer", "", 404, "tenant_not_found", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			contentType := js
@@ -414,7 +414,7 @@ func TestSessionsCountForTheTenantsOrg(t *testing.T) {
 	<-begun
 	require.Equal(t, 1, open())
 	b.beyond("POST", path, exec, "max_exec_sessions") // nothing runs: begun would hang
-	go send(listSites)                                // an operator's own counts for nobody
+	go send(listSites)                                // an operator's own counts for no org
 	<-begun
 	require.Equal(t, 1, open())
 	close(end)

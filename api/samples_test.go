@@ -9,7 +9,7 @@ import (
 	"github.com/prego/prego/api"
 )
 
-// TestSamplesOfAServer are told to viewers, of the last day, with what is known.
+// TestSamplesOfAServer: viewers see the last day, with everything known.
 func TestSamplesOfAServer(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

@@ -21,7 +21,7 @@ func (a *API) CreateServer(c echo.Context, _ CreateServerParams) error {
 	}
 	ctx := c.Request().Context()
 	if refused := a.checkSpec(ctx, in.InfraProvider, in.Region, in.Spec); refused != nil {
-		// A request that was accepted once is accepted again, whatever was retired
+		// A request that was accepted once is accepted again, even if something was retired
 		// since.
 		if _, err := a.d.Store.GetServer(ctx, in.ServerID); err != nil {
 			return refused
@@ -131,7 +131,7 @@ func (a *API) CordonServer(c echo.Context, id ServerID, _ CordonServerParams) er
 	return c.JSON(http.StatusOK, summary(srv))
 }
 
-// LoseServer declares a server lost: its tenants are restored elsewhere, what is left of it is
+// LoseServer declares a server lost: its tenants are restored elsewhere, its remains are
 // destroyed.
 func (a *API) LoseServer(c echo.Context, id ServerID, _ LoseServerParams) error {
 	var in server.CordonRequest

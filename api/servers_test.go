@@ -101,7 +101,7 @@ func TestCreateIsIdempotent(t *testing.T) {
 		require.Equal(t, 202, resp.StatusCode, "%s: %s", when, again)
 		require.Equal(t, accepted(first), accepted(again), when)
 	}
-	same("at once, in other words")
+	same("immediately, in other words")
 	_, err := b.pool.Exec(context.Background(), `UPDATE infra_providers SET enabled = false`)
 	require.NoError(t, err)
 	same("after its provider was disabled")
@@ -231,7 +231,7 @@ func TestRetryAndDeleteAreAllowedWhenTheyAre(t *testing.T) {
 	resp, body := b.do("DELETE", "/v1/servers/d-active", "operator", "", "")
 	require.Equal(t, 202, resp.StatusCode)
 	require.Equal(t, "server-decommission/d-active", as[api.Accepted](t, body).WorkflowId)
-	require.Len(t, b.runs.asked(), started, "what is gone is not taken down again")
+	require.Len(t, b.runs.asked(), started, "a deleted server is not taken down again")
 }
 
 func TestImport(t *testing.T) {
@@ -333,7 +333,7 @@ func TestPagingMeetsEachServerOnce(t *testing.T) {
 			for _, s := range page.Servers {
 				seen[s.ServerId]++
 			}
-			if grow && n < 90 { // rows that come in while somebody pages
+			if grow && n < 90 { // rows that arrive during paging
 				_, _, err := b.store.CreateServer(ctx, server.CreateRequest{ServerID: prego.ServerID(fmt.Sprintf("late-%d", n)), Role: prego.RoleApp, Region: prego.RegionUS, InfraProvider: prego.ProviderHetzner}, "test")
 				require.NoError(rt, err)
 				n++
@@ -357,7 +357,7 @@ func TestPagingMeetsEachServerOnce(t *testing.T) {
 		require.Len(t, as[api.ServerPage](t, body).Servers, want, query)
 	}
 	_, body := b.do("GET", "/v1/servers", "viewer", "", "")
-	require.Len(t, as[api.ServerPage](t, body).Servers, 50, "a page that nobody bounded")
+	require.Len(t, as[api.ServerPage](t, body).Servers, 50, "a page without a limit")
 }
 
 func TestAnOperatorCordonsAServer(t *testing.T) {

@@ -38,7 +38,7 @@ func (b *bundle) lives(slug string) (id, of string) {
 	return id, "/v1/tenants/" + id
 }
 
-// told remembers what a host was asked.
+// told records a host's requests.
 type told struct {
 	mu       sync.Mutex
 	commands []server.Command
@@ -216,7 +216,7 @@ func TestSitesRefuse(t *testing.T) {
 		{"PUT", "/v1/tenants/t-gone/storage-quota", `{"gb":2}`, 409, "invalid_transition", ""},
 		{"PUT", of + "/storage-quota", `{"gb":0}`, 422, "invalid_field", "gb"},
 		{"PUT", of + "/storage-quota", `{}`, 422, "invalid_field", "gb"},
-		{"POST", of + "/users", `{"email":"nobody"}`, 422, "invalid_field", "email"},
+		{"POST", of + "/users", `{"email":"ghost"}`, 422, "invalid_field", "email"},
 		{"POST", of + "/users", `{"email":"a@b.c","name":"<b>"}`, 422, "invalid_field", "name"},
 		{"POST", of + "/users", `{"email":"a@b.c","password":"hunter2"}`, 422, "invalid_field", "password"},
 		{"PUT", of + "/mail", `{"server":"smtp.example.com","port":465,"tls":true,"sender":"a@b.c"}`, 422, "invalid_field", "port"},

@@ -50,7 +50,7 @@ func (a *API) tenantView(t tenant.Tenant, events []tenant.Event, allocation *ten
 	return out, nil
 }
 
-// lastRun is the current or last run of a tenant: the one that provisions it, until its
+// lastRun is the current or last run of a tenant: its provisioning, until its
 // state is changed.
 func lastRun(t tenant.Tenant, events []tenant.Event) string {
 	for i := len(events) - 1; i >= 0; i-- {

@@ -76,9 +76,9 @@ func TestBadInputOfTenantsIsRefusedAndNothingIsWritten(t *testing.T) {
 		"slug of 55":             {"POST", ts, "operator", with(`acme-kr`, strings.Repeat("a", 55)), 422, "invalid_field", "slug"},
 		"slug taken":             {"POST", ts, "operator", with(`acme-kr`, `taken`), 409, "slug_taken", "slug"},
 		"no org":                 {"POST", ts, "operator", with(`"org_id":"acme",`, ``), 422, "invalid_field", "org_id"},
-		"unknown org":            {"POST", ts, "operator", with(`"acme"`, `"nobody"`), 422, "org_unknown", "org_id"},
+		"unknown org":            {"POST", ts, "operator", with(`"acme"`, `"ghost"`), 422, "org_unknown", "org_id"},
 		"bad org":                {"POST", ts, "operator", with(`"acme"`, `"a b"`), 422, "invalid_field", "org_id"},
-		"unknown parent":         {"POST", ts, "operator", plus(`"parent_org_id":"nobody"`), 422, "org_unknown", "parent_org_id"},
+		"unknown parent":         {"POST", ts, "operator", plus(`"parent_org_id":"ghost"`), 422, "org_unknown", "parent_org_id"},
 		"bad parent":             {"POST", ts, "operator", plus(`"parent_org_id":"A"`), 422, "invalid_field", "parent_org_id"},
 		"another parent":         {"POST", ts, "operator", strings.Replace(plus(`"parent_org_id":"acme"`), `"org_id":"acme"`, `"org_id":"child"`, 1), 422, "invalid_field", "parent_org_id"},
 		"unknown region":         {"POST", ts, "operator", with(`"sg"`, `"mars"`), 422, "invalid_field", "region"},
@@ -109,7 +109,7 @@ func TestBadInputOfTenantsIsRefusedAndNothingIsWritten(t *testing.T) {
 		"query on create":        {"POST", ts + "?dry=1", "operator", order, 400, "unknown_field", "dry"},
 		"too large":              {"POST", ts, "operator", `{"slug":"` + strings.Repeat("a", 70_000) + `"}`, 413, "body_too_large", ""},
 		"unknown tenant":         {"GET", ts + "/t-nope", "viewer", "", 404, "tenant_not_found", ""},
-		"decisions of nobody":    {"GET", ts + "/t-nope/decisions", "viewer", "", 404, "tenant_not_found", ""},
+		"decisions of unknown":   {"GET", ts + "/t-nope/decisions", "viewer", "", 404, "tenant_not_found", ""},
 		"bad tenant id":          {"GET", ts + "/T", "viewer", "", 422, "invalid_field", "tenant_id"},
 		"NUL in tenant id":       {"POST", ts + "/a%00/suspend", "operator", "", 422, "invalid_field", "tenant_id"},
 		"suspend of unknown":     {"POST", ts + "/t-nope/suspend", "operator", "", 404, "tenant_not_found", ""},
@@ -140,7 +140,7 @@ func TestBadInputOfTenantsIsRefusedAndNothingIsWritten(t *testing.T) {
 		"fleet of bad policy":   {"POST", sim, "operator", `{"requests":[` + asked + `],"fleet":{"policy":{"mode":"chaos"}}}`, 422, "invalid_field", "fleet.policy.mode"},
 		"fleet beyond a limit":  {"POST", sim, "operator", `{"requests":[` + asked + `],"fleet":{"policy":{"memory_pct_max":101}}}`, 422, "invalid_field", "fleet.policy.memory_pct_max"},
 		"simulate 9 MiB":        {"POST", sim, "operator", `{"requests":[{"tenant_id":"` + strings.Repeat("a", 9<<20) + `"}]}`, 413, "body_too_large", ""},
-		"override of nobody":    {"POST", over, "operator", strings.Replace(forced, "t-1", "t-nobody", 1), 404, "tenant_not_found", ""},
+		"override of unknown":   {"POST", over, "operator", strings.Replace(forced, "t-1", "t-ghost", 1), 404, "tenant_not_found", ""},
 		"override of placed":    {"POST", over, "operator", strings.Replace(forced, "t-1", "t-placed", 1), 409, "tenant_already_placed", ""},
 		"override, no server":   {"POST", over, "operator", strings.Replace(forced, "app-1", "nope", 1), 422, "server_unknown", "force_app_server_id"},
 		"override, no shard":    {"POST", over, "operator", strings.Replace(forced, `"force_app_server_id":"app-1"`, `"force_db_shard_id":"nope"`, 1), 422, "db_shard_unknown", "force_db_shard_id"},
@@ -169,9 +169,9 @@ func TestBadInputOfTenantsIsRefusedAndNothingIsWritten(t *testing.T) {
 		"warm pool of gold":     {"PUT", "/v1/warm-pools/eu/gold", "operator", `{"target":1}`, 422, "invalid_field", "plan"},
 		"scaling of mars":       {"GET", "/v1/scaling-events?region=mars", "viewer", "", 422, "invalid_field", "region"},
 		"scaling 0":             {"GET", "/v1/scaling-events?limit=0", "viewer", "", 422, "invalid_field", "limit"},
-		"unknown org is shown":  {"GET", "/v1/orgs/nobody", "viewer", "", 404, "not_found", ""},
+		"unknown org is shown":  {"GET", "/v1/orgs/ghost", "viewer", "", 404, "not_found", ""},
 		"bad org in path":       {"PUT", "/v1/orgs/A", "operator", `{}`, 422, "invalid_field", "org_id"},
-		"org of unknown parent": {"PUT", "/v1/orgs/new", "operator", `{"parent_org_id":"nobody"}`, 422, "org_unknown", "parent_org_id"},
+		"org of unknown parent": {"PUT", "/v1/orgs/new", "operator", `{"parent_org_id":"ghost"}`, 422, "org_unknown", "parent_org_id"},
 		"org of bad parent":     {"PUT", "/v1/orgs/new", "operator", `{"parent_org_id":"A"}`, 422, "invalid_field", "parent_org_id"},
 		"org above itself":      {"PUT", "/v1/orgs/acme", "operator", `{"parent_org_id":"acme"}`, 422, "invalid_field", "parent_org_id"},
 		"orgs in a circle":      {"PUT", "/v1/orgs/group", "operator", `{"parent_org_id":"child"}`, 422, "invalid_field", "parent_org_id"},
@@ -188,7 +188,7 @@ func TestBadInputOfTenantsIsRefusedAndNothingIsWritten(t *testing.T) {
 		require.Equal(t, tc.code, p.Code, "%s: %s", name, body)
 		require.Equal(t, strings.TrimSuffix(tc.field, "[0]"), strings.TrimSuffix(deref(p.Field), "[0]"), "%s: %s", name, body)
 		require.NotEmpty(t, deref(p.Detail), name)
-		// What the contract can say, it says. It can't say these.
+		// Whatever the contract can express, it does. It can't express these.
 		beyond := []string{
 			"another parent", "redis for starter", "simulate twice one", "override of nothing", "override, blank", "override, NUL",
 			"reason with NUL", "policy upside down", "org above itself", "orgs in a circle",
@@ -201,8 +201,8 @@ func TestBadInputOfTenantsIsRefusedAndNothingIsWritten(t *testing.T) {
 	require.Len(t, b.runs.asked(), started)
 	var overrides int
 	require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT count(*) FROM placement_overrides WHERE NOT accepted`).Scan(&overrides))
-	require.Equal(t, 4, overrides, "those of a tenant that only the placer could refuse")
-	require.Equal(t, 1, b.events("taken"), "nobody's timeline grew")
+	require.Equal(t, 4, overrides, "only the placer could refuse these tenants")
+	require.Equal(t, 1, b.events("taken"), "no timeline grew")
 }
 
 func apps(n int) (out string) {

@@ -12,7 +12,7 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestTraefikDocument(t *testing.T) {
 	t.Parallel()
@@ -29,7 +29,7 @@ func TestTraefikDocument(t *testing.T) {
 			Route:   workload.Route{RouteID: "rte-tcp", Listener: workload.ListenerEnvV4, ListenPort: 5432, Protocol: workload.RouteTCP, TargetPort: 5432},
 			Address: "203.0.113.9", Targets: []workload.RouteTarget{{InstanceID: "ins-3", Host: "192.0.2.8", Port: 32771}, {InstanceID: "ins-4", Host: "not an address", Port: 1}},
 		},
-		// None runs: callers are told so, and no others get its name.
+		// The instance does not run: callers are told, and its name goes to no other instance.
 		{Route: workload.Route{RouteID: "rte-idle", Hostname: "idle.example.com", Listener: workload.ListenerSharedV6, ListenPort: 80, Protocol: workload.RouteHTTP, TargetPort: 80}},
 		// Its address is gone.
 		{Route: workload.Route{RouteID: "rte-lost", Listener: workload.ListenerEnvV4, ListenPort: 25, Protocol: workload.RouteTCP, TargetPort: 25}},

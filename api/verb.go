@@ -22,7 +22,7 @@ type Verb struct {
 	Sorts                   []string // of a list: what the API sorts by
 	Table                   *Table   // of the answer, or of its items
 	Say                     string   // a text in place of the table
-	Confirm                 string   // what is confirmed: "deletes server"
+	Confirm                 string   // the action to confirm: "deletes server"
 	Own                     bool     // the program has code for it
 }
 
@@ -35,8 +35,8 @@ type Flag struct {
 	Values            []string
 	Many              bool // several values, with commas
 	Default           string
-	Always            bool // the default is sent, too
-	Empty             bool // an empty text is sent, too
+	Always            bool // the default is also sent
+	Empty             bool // an empty text is also sent
 	Required          bool
 }
 
@@ -87,7 +87,7 @@ func VerbsOf(operation string) []*Verb {
 	return out
 }
 
-// TableOf is how things of a schema are shown, nil if it does not say.
+// TableOf is how things of a schema are shown, nil if the contract sets nothing.
 func TableOf(schema string) *Table {
 	for i := range tables {
 		if tables[i].Type == schema {

@@ -65,7 +65,7 @@ func volumeRestoreView(r workload.VolumeRestore) VolumeRestore {
 	}
 }
 
-// CreateVolumeRestore requests a restore of a volume in place of what is on it.
+// CreateVolumeRestore requests a restore of a volume that replaces its contents.
 func (a *API) CreateVolumeRestore(c echo.Context, id VolumeInPath, _ CreateVolumeRestoreParams) error {
 	var in struct {
 		BackupID prego.BackupID `json:"backup_id"`
@@ -94,7 +94,7 @@ func (a *API) GetVolumeRestore(c echo.Context, volume VolumeInPath, id VolumeRes
 	return answer(c, http.StatusOK, r, err, volumeRestoreView)
 }
 
-// CloneVolume requests a volume with what is in a backup of another one.
+// CloneVolume requests a volume from another volume's backup.
 func (a *API) CloneVolume(c echo.Context, id VolumeInPath, _ CloneVolumeParams) error {
 	var in struct {
 		Name      string         `json:"name"`
