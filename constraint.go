@@ -45,14 +45,14 @@ func (c Constraint) SatisfiedBy(tags []string) bool {
 	return true
 }
 
-// Satisfiable reports whether any set of tags satisfies c: Require does, unless one of
-// its tags is disallowed or they are more than a server may have.
+// Satisfiable reports whether any set of tags satisfies c: Require does, unless
+// a tag is disallowed or they are more than a server may have.
 func (c Constraint) Satisfiable() bool {
 	return len(c.Require) <= MaxTags && c.SatisfiedBy(c.Require)
 }
 
 // Union returns the constraint that combines c and all others, each list sorted: a
-// server satisfies it exactly if it satisfies every one of them.
+// server satisfies it exactly if it satisfies each.
 func (c Constraint) Union(others ...Constraint) Constraint {
 	require, disallow := slices.Clone(c.Require), slices.Clone(c.Disallow)
 	for _, o := range others {
@@ -107,7 +107,7 @@ func (c *Constraint) checkTags(field string, check func(field string, tags []str
 // stack?").
 const StackTag = "stack:"
 
-// RequireStack adds the tag of a stack to what is required; "" adds none. The
+// RequireStack adds the tag of a stack to the required ones; "" adds none. The
 // constraint must be valid.
 func (c *Constraint) RequireStack(stack string) error {
 	if stack == "" {

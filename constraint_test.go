@@ -34,12 +34,12 @@ func TestTheExamplesOfConstraints(t *testing.T) {
 		"staging of skynet":              {prego.Constraint{Require: []string{"staging", "skynet"}}, []int{1, 2}},
 		"staging of others":              {prego.Constraint{Require: []string{"staging"}, Disallow: []string{"skynet"}}, []int{3, 4}},
 		"a contradiction":                {prego.Constraint{Require: []string{"staging"}, Disallow: []string{"staging"}}, nil},
-		"a tag that nobody has":          {prego.Constraint{Require: []string{"alfalfa"}}, nil},
+		"an unused tag":                  {prego.Constraint{Require: []string{"alfalfa"}}, nil},
 		"in another case":                {prego.Constraint{Require: []string{"STAGING", "SkyNet"}}, []int{1, 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.NoError(t, tc.c.Validate("constraint"), "a contradiction is accepted, too")
+			require.NoError(t, tc.c.Validate("constraint"), "a contradiction is also accepted")
 			var got []int
 			for i, tags := range cells {
 				if i > 0 && tc.c.SatisfiedBy(tags) {
@@ -61,7 +61,7 @@ func TestTagsThatAreRefused(t *testing.T) {
 	}
 	for name, tags := range map[string][]string{
 		"64 characters": {strings.Repeat("a", 64)}, "empty": {""}, "a space": {"a b"}, "a tab": {"a\tb"}, "a NUL": {"a\x00"}, "not ASCII": {"é"},
-		"DEL": {"a\x7f"}, "twice": {"a", "a"}, "twice but for case": {"Blue", "bLUE"}, "too many": many,
+		"DEL": {"a\x7f"}, "twice": {"a", "a"}, "twice in another case": {"Blue", "bLUE"}, "too many": many,
 	} {
 		c := prego.Constraint{Disallow: tags}
 		var invalid *prego.Error
@@ -113,8 +113,8 @@ func drawConstraint(t *rapid.T, name string) prego.Constraint {
 	return c
 }
 
-// TestUnion: a server satisfies a union exactly when it satisfies every part, in
-// whatever order they come.
+// TestUnion: a server satisfies a union exactly when it satisfies every part, in any
+// order.
 func TestUnion(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -79,7 +79,7 @@ const (
 	CodeServerHasTenants    Code = "server_has_tenants"
 	// CodeServerUpdating rejects what would take a server away from a release that is being tried on it.
 	CodeServerUpdating Code = "server_being_updated"
-	// CodeTenantsCannotMove rejects emptying a server on which tenants live.
+	// CodeTenantsCannotMove rejects emptying a server with tenants.
 	CodeTenantsCannotMove   Code = "tenants_cannot_move_yet"
 	CodeMaintenanceNotFound Code = "maintenance_not_found"
 	CodeRebalanceNotFound   Code = "rebalance_not_found"
@@ -210,7 +210,7 @@ const (
 	CodeRestoreUnderWay    Code = "restore_under_way"
 	CodeMoveNotFound       Code = "move_not_found"
 	CodeMoveUnderWay       Code = "move_under_way"
-	// CodeNetworkWithoutEdges rejects a move after which nobody could reach the tenant.
+	// CodeNetworkWithoutEdges rejects a move that would make the tenant unreachable.
 	CodeNetworkWithoutEdges Code = "network_without_edges"
 	CodeTenantUnknown       Code = "tenant_unknown"
 )
@@ -225,6 +225,6 @@ const (
 	CodeSealed Code = "sealed_under_another_key"
 )
 
-// CodeSiteCommandFailed says that a site's host refused or failed a command for the
+// CodeSiteCommandFailed reports that a site's host refused or failed a command for the
 // site.
 const CodeSiteCommandFailed Code = "site_command_failed"

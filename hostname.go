@@ -29,7 +29,7 @@ func NormalizeHostname(name string) (string, error) {
 }
 
 // CheckIDNA refuses lower-case names with a label that IDNA gives no meaning: xn-- before text that is no Punycode, or
-// decodes to a form that nobody may register, and other labels with hyphens in the third and fourth place, which are reserved
+// decodes to a form that can't be registered, and other labels with hyphens in the third and fourth place, which are reserved
 // (RFC 5891 §4.2.3.1). No browser asks for such a name, no authority certifies it, and an edge's server refuses some.
 func CheckIDNA(field, name string) error {
 	ascii, err := idna.Lookup.ToASCII(name)

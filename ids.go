@@ -2,7 +2,7 @@ package prego
 
 // Each kind of id has its own type, so that two can't be swapped.
 //
-//nolint:revive // the names say it
+//nolint:revive // the names explain themselves
 type (
 	ServerID    string
 	NetworkID   string

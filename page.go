@@ -3,7 +3,7 @@ package prego
 // ListQuery selects a page of a list. Fields are named as in the API.
 type ListQuery struct {
 	Filters map[string][]string // by field; matches any of its values
-	All     bool                // include what has ended
+	All     bool                // include ended ones
 	Sort    string              // a field, -field for descending, "" for the list's own order
 	Cursor  string              // of the previous page, "" for the first
 	Limit   int                 // items

@@ -5,7 +5,7 @@ import "time"
 // PlacementPool is a constraint with a name, for the tenants of the orgs that it is
 // associated with (placement-pools, "CC Support").
 type PlacementPool struct {
-	PoolID     string // the name in lower case, by which it is found
+	PoolID     string // the name in lower case, the key of lookups
 	Name       string // as it was given; case does not matter
 	Constraint Constraint
 	// Default: it is the pool of the orgs that are associated with none. At most one is.

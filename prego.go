@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Role says what a server is for (placement-policy §2, direct-provisioning §2).
+// Role is a server's purpose (placement-policy §2, direct-provisioning §2).
 type Role string
 
 // The roles a server can have. A node runs the whole single-node stack: app,
@@ -22,10 +22,10 @@ const (
 	RoleEdge      Role = "edge"
 )
 
-// Roles lists every role in the order in which they are shown.
+// Roles lists every role in the order of display.
 func Roles() []Role { return []Role{RoleApp, RoleDBShard, RoleRedisPool, RoleNode, RoleEdge} }
 
-// Valid reports whether r is one of Roles.
+// Valid reports whether r is a known role.
 func (r Role) Valid() bool { return slices.Contains(Roles(), r) }
 
 // StartsContainers reports whether provisioning a server of this role includes
@@ -43,10 +43,10 @@ const (
 	RegionUS Region = "us"
 )
 
-// Regions lists every region in the order in which they are shown.
+// Regions lists every region in the order of display.
 func Regions() []Region { return []Region{RegionSG, RegionEU, RegionUS} }
 
-// Valid reports whether r is one of Regions.
+// Valid reports whether r is a known region.
 func (r Region) Valid() bool { return slices.Contains(Regions(), r) }
 
 // InfraProviderID names a cloud (direct-provisioning §7).
@@ -65,7 +65,7 @@ func InfraProviders() []InfraProviderID {
 	return []InfraProviderID{ProviderHetzner, ProviderAWS, ProviderGCP}
 }
 
-// ManagedBy says who created a server (direct-provisioning §6).
+// ManagedBy is the creator of a server (direct-provisioning §6).
 type ManagedBy string
 
 // The values of servers.managed_by.
@@ -88,10 +88,10 @@ const (
 // Tiers lists every tier.
 func Tiers() []Tier { return []Tier{TierFree, TierPaid, TierEnterprise} }
 
-// Valid reports whether t is one of Tiers.
+// Valid reports whether t is a known tier.
 func (t Tier) Valid() bool { return slices.Contains(Tiers(), t) }
 
-// Actor says who acted (direct-provisioning §6, agent_command_audit.actor).
+// Actor is the author of an action (direct-provisioning §6, agent_command_audit.actor).
 type Actor string
 
 // The actors of events and audit rows.
@@ -115,11 +115,11 @@ const (
 // Plans lists every plan, the least first.
 func Plans() []Plan { return []Plan{PlanTrial, PlanStarter, PlanBusiness, PlanEnterprise} }
 
-// Valid reports whether p is one of Plans.
+// Valid reports whether p is a known plan.
 func (p Plan) Valid() bool { return slices.Contains(Plans(), p) }
 
-// Priority orders waiting tenants: 1 is served first. It is Temporal's priority
-// key, too.
+// Priority orders waiting tenants: 1 is served first. It is also Temporal's priority
+// key.
 func (p Plan) Priority() int {
 	switch p {
 	case PlanEnterprise:
@@ -133,8 +133,8 @@ func (p Plan) Priority() int {
 	}
 }
 
-// DefaultUsers and DefaultStorageGB are what a plan includes where the request
-// does not say (placement-policy §1.1).
+// DefaultUsers and DefaultStorageGB apply where a request of the plan
+// sets none (placement-policy §1.1).
 func (p Plan) DefaultUsers() int {
 	return map[Plan]int{PlanTrial: 3, PlanStarter: 10, PlanBusiness: 50, PlanEnterprise: 250}[p]
 }

@@ -13,7 +13,7 @@ const (
 	ReasonSnapshotFailed Reason = "snapshot_failed"
 	// ReasonVerificationFailed: no server became active from it.
 	ReasonVerificationFailed Reason = "verification_failed"
-	// ReasonBuildCancelled: somebody deleted it while it was built.
+	// ReasonBuildCancelled: it was deleted during the build.
 	ReasonBuildCancelled Reason = "build_cancelled"
 	// ReasonGoneAtProvider: the provider no longer has it.
 	ReasonGoneAtProvider Reason = "gone_at_provider"
@@ -31,12 +31,12 @@ const (
 	ReasonResourceMissing  Reason = "missing_at_provider"
 )
 
-// Reason says why a server is in its state. Reasons are stable.
+// Reason explains a server's state. Reasons are stable.
 type Reason string
 
 // Reasons of failed servers (direct-provisioning §2 "Per-step contracts", §3).
 const (
-	// ReasonFailedCreate: the provider refused the server for good, or every
+	// ReasonFailedCreate: the provider refused the server permanently, or every
 	// candidate and retry was used up.
 	ReasonFailedCreate Reason = "failed_create"
 	// ReasonFailedBoot: the provider never reported the server as running, or the host
@@ -76,7 +76,7 @@ const (
 	ReasonDecommission Reason = "decommission_requested"
 )
 
-// Reasons of tenants, beside those of servers.
+// Reasons of tenants, beside the reasons of servers.
 const (
 	// ReasonFailedPlacement: no placement can ever satisfy the request.
 	ReasonFailedPlacement Reason = "failed_placement"
@@ -86,7 +86,7 @@ const (
 	ReasonFailedSite Reason = "failed_site"
 	// ReasonFailedApps: an app could not be installed.
 	ReasonFailedApps Reason = "failed_apps"
-	// ReasonFailedRestore: the backup that its site was to be made from could not be restored.
+	// ReasonFailedRestore: the backup for its site could not be restored.
 	ReasonFailedRestore Reason = "failed_restore"
 	// ReasonCancelled: the caller cancelled the provisioning.
 	ReasonCancelled Reason = "cancelled"

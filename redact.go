@@ -27,7 +27,7 @@ var redactions = []*regexp.Regexp{
 	regexp.MustCompile(`()\b[0-9a-fA-F]{48,}\b`),
 }
 
-// longBase64 may be a key; keyLike tells it from a path or a long name.
+// longBase64 may be a key; keyLike excludes paths and long names.
 var longBase64 = regexp.MustCompile(`[A-Za-z0-9+/_-]{40,}={0,2}`)
 
 func keyLike(s string) bool {

@@ -61,7 +61,7 @@ func updated[S any](servers []S, done func(S) bool) string {
 var createAgentRelease = hook{
 	flags: func(_ *cobra.Command, f *pflag.FlagSet) {
 		f.IntSlice("percent", []int{5}, "rings, as percentages of the servers; the rest comes last")
-		f.Duration("soak", 0, "how long a ring runs the release before the next one begins")
+		f.Duration("soak", 0, "how long a ring runs the release before the next ring starts")
 	},
 	body: func(in *call, body object) (any, error) {
 		percents, err := in.Flags().GetIntSlice("percent")

@@ -21,7 +21,7 @@ func (c *Client) Catalog(ctx context.Context) (out api.Catalog, err error) {
 func catalogCommand(c *CLI) *cobra.Command {
 	location := ""
 	cmd, _ := c.own("getCatalog")
-	cmd.Flags().StringVar(&location, "location", "", "only what is sold at this location")
+	cmd.Flags().StringVar(&location, "location", "", "only offers of this location")
 	return c.run(cmd, "", func(in *call) (func() error, error) {
 		var out api.Catalog
 		if err := in.client.Do(in.Context(), http.MethodGet, "/v1/catalog", nil, nil, &in.answer); err != nil {

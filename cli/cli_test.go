@@ -21,7 +21,7 @@ import (
 
 var born = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// script is an API that answers each request with what is said of its method and path:
+// script is an API that answers each request by its method and path:
 // with the next of several answers, and the last one for ever.
 type script struct {
 	mu      sync.Mutex
@@ -223,7 +223,7 @@ func TestEveryFormOfOutput(t *testing.T) {
 	r := run(t, around{say: on}, "org", "list", "-o", "yaml")
 	require.Contains(t, r.out, "- org_id: a\n  tier: paid\n  created_at: \"2026-01-02T03:04:06Z\"\n  new_field:\n    n: 1\n    s: \"2026-01-02\"\n    empty: []\n")
 	r = run(t, around{say: on}, "org", "-o", "json", "list")
-	require.Contains(t, r.out, `"new_field"`, "what this program does not know is printed, too")
+	require.Contains(t, r.out, `"new_field"`, "unknown fields are also printed")
 	var list []api.Org
 	require.NoError(t, json.Unmarshal([]byte(r.out), &list))
 	require.Len(t, list, 2)
@@ -275,7 +275,7 @@ func TestWhatDestroysIsConfirmed(t *testing.T) {
 		"typed":        {around{width: 80, stdin: "a\n"}, nil, 1, 0, "This deletes fleet a. Type its name to confirm: "},
 		"two":          {around{width: 80, stdin: "a\nb\n"}, []string{"b"}, 2, 0, "This deletes fleet a. Type its name to confirm: This deletes fleet b. Type its name to confirm: "},
 		"another name": {around{width: 80, stdin: "yes\n"}, nil, 0, ExitUsage, "This deletes fleet a. Type its name to confirm: prego: not confirmed; nothing was done\n"},
-		"nobody there": {around{width: 80}, nil, 0, ExitUsage, "This deletes fleet a. Type its name to confirm: prego: not confirmed; nothing was done\n"},
+		"no terminal":  {around{width: 80}, nil, 0, ExitUsage, "This deletes fleet a. Type its name to confirm: prego: not confirmed; nothing was done\n"},
 	} {
 		tc.say = on
 		r := run(t, tc.around, append([]string{"fleet", "delete", "a"}, tc.args...)...)
@@ -295,7 +295,7 @@ func TestNamesStandForIDs(t *testing.T) {
 		"GET /v1/apps?limit=200&name=shop":       api.AppPage{Apps: []api.App{app("app-1", "acme"), app("app-2", "corp")}},
 		"GET /v1/apps?limit=200&name=app-x":      api.AppPage{Apps: []api.App{}},
 		"GET /v1/apps/app-x":                     app("app-x", "acme"),
-		"GET /v1/tenants?limit=200&slug=nobody":  api.TenantPage{Tenants: []api.TenantSummary{}},
+		"GET /v1/tenants?limit=200&slug=ghost":   api.TenantPage{Tenants: []api.TenantSummary{}},
 	})
 	r := run(t, around{say: on}, "tenant", "show", "acme-eu", "-q")
 	require.Equal(t, "t-1\n", r.out, r.errs)
@@ -305,10 +305,10 @@ func TestNamesStandForIDs(t *testing.T) {
 	require.Equal(t, "app-x\n", r.out, "what looks like an id, and no name, is one")
 	r = run(t, around{say: on}, "app", "show", "shop")
 	require.Equal(t, ExitUsage, r.code)
-	require.Contains(t, r.errs, `2 apps are called "shop"; give one of their ids: app-1, app-2`)
-	r = run(t, around{say: on}, "tenant", "cancel", "nobody")
+	require.Contains(t, r.errs, `2 apps are called "shop"; use an id: app-1, app-2`)
+	r = run(t, around{say: on}, "tenant", "cancel", "ghost")
 	require.Equal(t, ExitRefused, r.code)
-	require.Contains(t, r.errs, "there is no tenant nobody")
+	require.Contains(t, r.errs, "there is no tenant ghost")
 }
 
 func TestAWatchSurvivesAnOutage(t *testing.T) {
@@ -357,7 +357,7 @@ func TestAWatchSurvivesAnOutage(t *testing.T) {
 	endless["GET /v1/servers/app-7"] = []func(http.ResponseWriter){server("provisioning", 1)}
 	r = run(t, around{say: endless, ctx: ctx}, "server", "retry", "app-7", "--watch")
 	require.Equal(t, ExitUsage, r.code)
-	require.Contains(t, r.errs, "interrupted; the operation goes on. Follow it again with: prego server watch app-7")
+	require.Contains(t, r.errs, "interrupted; the operation continues. Follow it again with: prego server watch app-7")
 	_, err := Until(t.Context(), func(string) {}, 300*time.Millisecond, func(context.Context) (int, error) { return 0, &Exit{Code: 1, Err: io.ErrUnexpectedEOF} }, func(int) bool { return false })
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF, "patience ends")
 }

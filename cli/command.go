@@ -29,13 +29,13 @@ type hook struct {
 	wait     time.Duration       // for an answer
 	finish   func(in *call) error
 	say      func(in *call) (string, error)        // in place of the table
-	after    func(in *call) error                  // shows what is not in the table
+	after    func(in *call) error                  // shows what the table lacks
 	instead  func(in *call) (done bool, err error) // shows another kind of answer
 	watch    follower
 	stream   func(in *call, r io.Reader) error // reads an answer as it arrives
 }
 
-// said is a hook's text for an answer.
+// said formats an answer with a hook.
 func said[T any](text func(in *call, answer T) string) func(*call) (string, error) {
 	return func(in *call) (string, error) {
 		var v T
@@ -220,7 +220,7 @@ func addFlag(cmd *cobra.Command, fl api.Flag) {
 	}
 }
 
-// value is what a flag says; nil if it says nothing.
+// value is a flag's value; nil if it has none.
 func (in *call) value(fl api.Flag) (v any, err error) {
 	f := in.Flags()
 	switch fl.Type {
@@ -263,7 +263,7 @@ func (in *call) value(fl api.Flag) (v any, err error) {
 // text is a flag's value as it was given.
 func (in *call) text(flag string) string { return in.Flag(flag).Value.String() }
 
-// json is a flag's JSON, or what is in the file that it names.
+// json is a flag's JSON, or the contents of the file that it names.
 func (in *call) json(flag string) (json.RawMessage, error) {
 	text := in.text(flag)
 	b := []byte(text)
@@ -288,7 +288,7 @@ func (in *call) named(field, text string) (string, error) {
 	return in.resolve(what, text)
 }
 
-// says reports whether a flag of the contract's was given, or has a value that is always sent.
+// says reports whether a flag of the contract was given, or has a value that is always sent.
 func (in *call) says(fl api.Flag) bool {
 	return fl.Always || fl.Type == "secret" && fl.Required || in.Flags().Lookup(fl.Name) != nil && in.Flags().Changed(fl.Name) ||
 		fl.Name == "status" && in.Flags().Changed("state")

@@ -14,7 +14,7 @@ import (
 	"github.com/prego/prego/api"
 )
 
-// gate is an API that knows one token, and remembers those that it was sent.
+// gate is an API that knows one token, and records the tokens it gets.
 func gate(t *testing.T, knows string) (url string, sent *[]string) {
 	t.Helper()
 	sent = &[]string{}
@@ -149,7 +149,7 @@ func TestSizesAreReadAndWritten(t *testing.T) {
 		require.Equal(t, want, n, text)
 		again, err := memory(bytesText(n))
 		require.NoError(t, err)
-		require.Equal(t, n, again, "what is written can be read")
+		require.Equal(t, n, again, "a written file can be read")
 	}
 	for text, want := range map[string]int64{"20GB": 20e9, "20G": 20e9, "1.5TB": 15e11, "10GiB": 10 << 30} {
 		n, err := disk(text)

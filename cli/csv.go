@@ -10,16 +10,16 @@ import (
 	"github.com/prego/prego/api"
 )
 
-// csvFormat is a form of output that lists have besides those of all verbs.
+// csvFormat is a form of output that lists have besides the common ones.
 const csvFormat = "csv"
 
-// offerCSV has a command take csv as its form of output, too.
+// offerCSV has a command take csv as another form of output.
 func offerCSV(cmd *cobra.Command) {
 	cmd.Flags().VarP(&choice{to: new("table"), of: []string{"table", "json", "yaml", csvFormat}}, "output", "o", "form of output: table, json, yaml or csv")
 }
 
-// csv prints things as CSV (RFC 4180): all columns that there are, or those that were chosen, under the names of the
-// API's fields. Values are the API's, too: sizes are plain numbers, times RFC 3339.
+// csv prints things as CSV (RFC 4180): all columns, or the chosen ones, under the names of the
+// API's fields. Values are also the API's: sizes are plain numbers, times RFC 3339.
 func (p *printer) csv(t *api.Table, things []thing) error {
 	columns := everyColumn(t)
 	if f := p.cmd.Flag("columns"); f != nil && f.Changed {

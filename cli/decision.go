@@ -81,7 +81,7 @@ func printFunnel(w io.Writer, f placement.Funnel) {
 	}
 }
 
-// whatIf asks for a tenant, or for one that does not exist.
+// whatIf asks for a tenant, existing or not.
 var whatIf = hook{
 	body: func(in *call, body object) (any, error) {
 		if body["tenant_id"] != nil {

@@ -60,7 +60,7 @@ func (in *call) followEvents(q url.Values) error {
 			for events := wire.NewEventReader(r); ; {
 				name, data, err := events.Next()
 				if err != nil || name == "resume" {
-					return nil //nolint:nilerr // it goes on behind the last event
+					return nil //nolint:nilerr // it continues after the last event
 				}
 				var e api.FeedEvent
 				if err := json.NewDecoder(bytes.NewReader(data)).Decode(&e); err != nil {

@@ -43,7 +43,7 @@ var fleetAction = hook{
 	},
 }
 
-// resizeFleet is an action whose adjustment is one of several flags.
+// resizeFleet is an action whose adjustment is given by several flags.
 var resizeFleet = func() hook {
 	h := fleetAction
 	adjustments := map[string]string{
@@ -166,7 +166,7 @@ func actionLines(a api.FleetAction) []line {
 	for _, s := range deref(a.Steps) {
 		text := fmt.Sprintf("%-6s %-22s %s  %s", s.Op, s.ServerId, s.Region, s.State)
 		if s.Replan {
-			text += "  replaces one that failed"
+			text += "  replaces a failed action"
 		}
 		if s.Message != nil {
 			text += "  " + oneLine(*s.Message)

@@ -57,7 +57,7 @@ var groupWatch = Watch[api.ProcessGroup]{
 	},
 	Doing: func(g api.ProcessGroup) string { return g.Name + ": " + groupStatus(g) },
 	Rests: func(g api.ProcessGroup) bool { return g.Converged || g.DeployStatus == string(workload.DeployFailed) },
-	Outcome: func(_ *call, g api.ProcessGroup) error { // rolled back is not what was wished for
+	Outcome: func(_ *call, g api.ProcessGroup) error { // rolled back is not the wanted outcome
 		switch workload.DeployStatus(g.DeployStatus) {
 		case workload.DeployRolledBack:
 			return fmt.Errorf("rolled back: %s", deref(g.DeployMessage))
@@ -98,7 +98,7 @@ var instanceColumns = computed(map[string]func(api.Instance) string{"ports": fun
 	return strings.Join(ports, ", ")
 }})
 
-// specFlags are those of a release that are no property of it: a file with the whole WorkloadSpec, and the kinds of
+// specFlags are the flags of a release besides its properties: a file with the whole WorkloadSpec, and the kinds of
 // health checks.
 func specFlags(cmd *cobra.Command, f *pflag.FlagSet) {
 	f.StringP("file", "f", "", "a WorkloadSpec as JSON, - for standard input; instead of the flags below")

@@ -8,7 +8,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// imageWatch follows an image until it has one of some statuses.
+// imageWatch follows an image until it reaches one of the given statuses.
 func imageWatch(wanted ...server.ImageStatus) Watch[api.GoldenImage] {
 	return Watch[api.GoldenImage]{
 		Use: "watch IMAGE", Short: "Follow an image until its operations are done", Path: "/v1/images/{image}", Again: "prego image watch {image}",

@@ -8,7 +8,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// remainingText says about an instance what it waits for.
+// remainingText reports what an instance waits for.
 func remainingText(i api.RemainingInstance) string {
 	text := i.InstanceId + " " + i.State
 	switch {

@@ -9,7 +9,7 @@ import (
 	"github.com/prego/prego/api"
 )
 
-// movedBetween names a place by the servers that a tenant is on, or is to be on.
+// movedBetween names a place by the servers that hold or will hold a tenant.
 func movedBetween(ids ...*string) string {
 	var out []string
 	for _, id := range ids {
@@ -27,7 +27,7 @@ var watchMove = Watch[api.Move]{
 		return []line{{key: text, at: time.Now(), text: text}}
 	},
 	Doing: func(m api.Move) string { return fmt.Sprintf("the move of %s is %s", m.TenantId, m.State) },
-	// It is done for the tenant once it is open; the server before is cleared later.
+	// It is done for the tenant once it is open; the previous server is cleared later.
 	Rests: func(m api.Move) bool { return m.State.Ended() || m.OpenedAt != nil },
 	Outcome: func(_ *call, m api.Move) error {
 		if m.OpenedAt == nil {

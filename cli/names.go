@@ -17,9 +17,9 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// kind says how to find things of a kind: their list, the field of its answer with the
-// items, and the id's field. If they have names, name is the field of those, and prefix
-// what ids begin with. Words are ids, too.
+// kind describes how to find things of a kind: their list, the field of its answer with the
+// items, and the id's field. If they have names, name is their field, and prefix
+// starts each id. Words are also ids.
 type kind struct {
 	path, items, id, name, prefix string
 	words                         []string
@@ -85,7 +85,7 @@ func (in *call) resolve(what, given string) (string, error) {
 	case len(ids) == 1:
 		return ids[0], nil
 	case len(ids) > 1:
-		return "", usagef("%d %ss are called %q; give one of their ids: %s", len(ids), what, given, strings.Join(ids, ", "))
+		return "", usagef("%d %ss are called %q; use an id: %s", len(ids), what, given, strings.Join(ids, ", "))
 	case strings.HasPrefix(given, k.prefix):
 		return given, nil
 	}

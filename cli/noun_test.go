@@ -24,9 +24,9 @@ import (
 	"github.com/prego/prego/placement"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-// leaves are the verbs below a command that say nothing by themselves but do something.
+// leaves are the leaf verbs below a command.
 func leaves(cmd *cobra.Command) []*cobra.Command {
 	if !cmd.HasSubCommands() {
 		return []*cobra.Command{cmd}
@@ -104,7 +104,7 @@ func TestAnUnknownVerbEndsWithASuggestion(t *testing.T) {
 	require.Equal(t, "prego: unknown command \"servr\" for \"prego\"; did you mean server?\n", run(t, around{}, "servr", "list").errs)
 }
 
-// filled makes a value of a type in which each field has something in it.
+// filled returns a value of a type with every field set.
 func filled(v reflect.Value, name string, depth int) {
 	switch v.Type() {
 	case reflect.TypeFor[time.Time]():
@@ -296,8 +296,8 @@ func TestEveryNounAsItIsShown(t *testing.T) {
 	}
 }
 
-// TestThereIsOneWayToMakeAVerb looks for the helpers that verbs had before: each was a
-// way of its own to send a request or to print an answer.
+// TestThereIsOneWayToMakeAVerb looks for the helpers that verbs once had: each was
+// another way to send a request or to print an answer.
 func TestThereIsOneWayToMakeAVerb(t *testing.T) {
 	t.Parallel()
 	before := strings.Fields("asked gone listed walk text printed oneOf showOne deleteOne follow followTenant followAction told made anything long printJSON newAPIClient lister answered")
@@ -363,5 +363,5 @@ func TestADecisionIsShownAsASentence(t *testing.T) {
 	decision, message := json.RawMessage(`{"selection_reason":"no server in the region"}`), "no server in the region"
 	g := api.ProcessGroup{GroupId: "grp-0123456789ab", Decision: &decision, StatusMessage: &message}
 	r := run(t, around{say: always(map[string]any{"GET /v1/groups/grp-0123456789ab": g})}, "group", "show", "grp-0123456789ab")
-	require.Equal(t, 1, strings.Count(r.out, message), "it is said once:\n%s", r.out)
+	require.Equal(t, 1, strings.Count(r.out, message), "it is printed once:\n%s", r.out)
 }

@@ -139,7 +139,7 @@ func columnFlags(f *pflag.FlagSet, columns []api.Column) {
 	f.BoolP("quiet", "q", false, "print ids only")
 }
 
-// columnsOf are the columns chosen by --columns, or else those of a list.
+// columnsOf are the columns chosen by --columns, or else a list's own.
 func (p *printer) columnsOf(t *api.Table) ([]api.Column, error) {
 	f := p.cmd.Flag("columns")
 	if f == nil || !f.Changed {

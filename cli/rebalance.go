@@ -17,7 +17,7 @@ import (
 // copied is a size as people read it.
 func copied(bytes *int64) string { return fmt.Sprintf("%.1f GB", float64(deref(bytes))/1e9) }
 
-// monthly is a price per month; one that is not known is a dash.
+// monthly is a price per month; an unknown price is a dash.
 func monthly(amount float64, currency string) string {
 	if amount == 0 {
 		return "-"

@@ -13,7 +13,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// benchLine says about a server how its update goes.
+// benchLine reports the state of a server's update.
 func benchLine(s api.ReleaseServer) string {
 	text := fmt.Sprintf("  %-22s %-10s %s", s.ServerId, s.Ring, s.Status)
 	if s.Phase != nil {
@@ -80,7 +80,7 @@ var createRelease = hook{
 	flags: func(_ *cobra.Command, f *pflag.FlagSet) {
 		f.StringSlice("canary", nil, "tenants whose servers come first")
 		f.StringSlice("ring", nil, "rings after the canaries, as name=percent; the rest comes last (default: early=5)")
-		f.Duration("soak", 0, "how long a ring runs the release before the next one begins")
+		f.Duration("soak", 0, "how long a ring runs the release before the next ring starts")
 	},
 	body: func(in *call, body object) (any, error) {
 		tenants, _ := in.Flags().GetStringSlice("canary")

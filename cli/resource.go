@@ -10,7 +10,7 @@ import (
 	"github.com/prego/prego/api"
 )
 
-// recordsText says which DNS records a name needs.
+// recordsText lists the DNS records that a name needs.
 func recordsText(_ *call, d api.Domain) string {
 	out := fmt.Sprintf("domain %s: %s is %s. Make these DNS records:", d.DomainId, d.Name, d.Status)
 	for _, r := range d.Records {
@@ -36,7 +36,7 @@ var createVolume = hook{
 	},
 }
 
-// createRestore tells snapshots from backups by their ids.
+// createRestore distinguishes snapshots from backups by id.
 var createRestore = hook{body: func(in *call, body object) (any, error) {
 	if strings.HasPrefix(in.typed, "bak-") {
 		body = object{"backup_id": in.typed}

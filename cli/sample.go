@@ -82,7 +82,7 @@ type trend struct {
 // courseWidth is how many characters show how a figure went.
 const courseWidth = 48
 
-// trends are those of all figures that are known.
+// trends are the trends of all known figures.
 func trends(samples []api.ServerSample, from, until time.Time) []trend {
 	var out []trend
 	for _, f := range []struct {

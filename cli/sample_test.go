@@ -39,7 +39,7 @@ func TestTrends(t *testing.T) {
 	}
 	got := trends([]api.ServerSample{at(-0.1, 0), at(1, 0.5), at(1.5, 4), at(1.9, 1), at(47, 2), at(48, 1)}, from, until)
 	require.Equal(t, []trend{{Figure: "load", Last: "1", Least: "0", Most: "4", Course: "▁█" + strings.Repeat("·", 45) + "▅"}}, got,
-		"the highest of each hour, below the highest of all; what is not known has no line")
+		"the highest of each hour, below the highest of all; unknown figures have no line")
 	full := 100.0
 	got = trends([]api.ServerSample{{At: from, DiskPct: &full}}, from, until)
 	require.Equal(t, []trend{{Figure: "disk", Last: "100 %", Least: "100 %", Most: "100 %", Course: "█" + strings.Repeat("·", 47)}}, got)

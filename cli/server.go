@@ -54,7 +54,7 @@ func serverRests(s api.Server) bool {
 	return false
 }
 
-// serverFailure says which status a server has instead of the wanted one.
+// serverFailure reports a server's status instead of the wanted one.
 func serverFailure(s api.Server) error {
 	return fmt.Errorf("server %s is %s%s", s.ServerId, s.Status, why(s.StatusReason, s.StatusMessage))
 }
@@ -138,11 +138,11 @@ func patchesOf(p api.Patches) string {
 	return fmt.Sprintf("%d pending: %s", p.Pending, strings.Join(names, ", "))
 }
 
-// tagsOf formats a server's tags, with those that its host reports if they differ.
+// tagsOf formats a server's tags, and the host's tags if they differ.
 func tagsOf(s api.Server) string {
 	tags := strings.Join(s.Tags, ", ")
 	if deref(s.Agent.TagsDiffer) && s.Agent.Tags != nil {
-		tags += " (its agent says: " + strings.Join(*s.Agent.Tags, ", ") + ")"
+		tags += " (its agent reports: " + strings.Join(*s.Agent.Tags, ", ") + ")"
 	}
 	return tags
 }
@@ -152,7 +152,7 @@ var showServer = hook{watch: watchServer(""), after: more(func(in *call, s api.S
 	return nil
 })}
 
-// importText prints the document that a host needs, and what was accepted beside it.
+// importText prints the document that a host needs, and the accepted differences.
 func importText(in *call, a api.ImportAccepted) string {
 	fmt.Fprintf(in.ErrOrStderr(), "accepted: server %s, workflow %s; apply this cloud-init document on the host:\n", a.ServerId, a.WorkflowId)
 	return strings.TrimSuffix(a.Bootstrap, "\n")

@@ -8,7 +8,7 @@ import (
 	"github.com/docker/go-units"
 )
 
-// sizeHelp says how memory sizes are written.
+// sizeHelp explains how memory sizes are written.
 const sizeHelp = "like 512M, 64G or \"1.5 GiB\" (K, M, G and T are powers of 1024), or bytes"
 
 // memory parses a size whose units are powers of 1024.
@@ -35,7 +35,7 @@ func bytesText(n int64) string {
 	return units.CustomSize("%.4g %s", float64(n), 1024, []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"})
 }
 
-// diskText formats a number of bytes in the units in which disks are sold.
+// diskText formats a number of bytes in the units of disk offers.
 func diskText(n int64) string {
 	return units.CustomSize("%.4g %s", float64(n), 1000, []string{"B", "kB", "MB", "GB", "TB", "PB", "EB"})
 }

@@ -56,7 +56,7 @@ func thingOf(raw json.RawMessage, t *api.Table) (out thing, err error) {
 	return out, dec.Decode(&out.fields)
 }
 
-// thingsOf reads objects: raw ones or those of a list of the API's types.
+// thingsOf reads objects: raw ones or a list of the API's types.
 func thingsOf(t *api.Table, raw []json.RawMessage) (out []thing, err error) {
 	for _, r := range raw {
 		one, err := thingOf(r, t)
@@ -68,7 +68,7 @@ func thingsOf(t *api.Table, raw []json.RawMessage) (out []thing, err error) {
 	return out, nil
 }
 
-// at is what is at a path of names: of each object if it leads through a list.
+// at returns the value at a path of names: for each object if it leads through a list.
 func (t thing) at(path string) any { return within(t.fields, path) }
 
 func within(v any, path string) any {
@@ -105,8 +105,8 @@ var (
 	field     = regexp.MustCompile(`\{([^}]*)\}`)
 )
 
-// render fills a text of the contract's: "{path}" is a field, and "{function path path}" what is made of some. Text in
-// brackets is left out if one of its fields is empty, or with conditions, as in "[path !path? text]", if one of them
+// render fills a text of the contract: "{path}" is a field, and "{function path path}" a function of some. Text in
+// brackets is left out if one of its fields is empty, or with conditions, as in "[path !path? text]", if a condition
 // does not hold.
 func (p *printer) render(text string, t thing) string {
 	text = bracketed.ReplaceAllStringFunc(text, func(part string) string {
@@ -127,7 +127,7 @@ func (p *printer) render(text string, t thing) string {
 	return field.ReplaceAllStringFunc(text, func(f string) string { return p.made(f[1:len(f)-1], t) })
 }
 
-// made is what stands for a field, or a function of fields, in a text.
+// made returns the text for a field, or a function of fields, in a text.
 func (p *printer) made(words string, t thing) string {
 	all := strings.Fields(words)
 	if len(all) == 1 {

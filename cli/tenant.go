@@ -68,7 +68,7 @@ func tenantRests(t api.Tenant) bool {
 	return s != tenant.Trial && s != tenant.Provisioning && t.ConvergedState == string(t.State)
 }
 
-// tenantFailure says which state a tenant has instead of the wanted one.
+// tenantFailure reports a tenant's state instead of the wanted one.
 func tenantFailure(t api.Tenant) error {
 	return fmt.Errorf("tenant %s is %s%s", t.TenantId, t.State, why(t.StatusReason, t.StatusMessage))
 }
@@ -100,7 +100,7 @@ func decidedRows(d api.Decision) [][2]string {
 	return slices.DeleteFunc(rows, func(row [2]string) bool { return row[1] == "" })
 }
 
-// explained says why a place was chosen, and how many others were rejected.
+// explained explains why a place was chosen, and counts the rejected ones.
 func explained(e placement.Explanation) [][2]string {
 	looked := fmt.Sprintf("%d candidates", e.CandidatesEvaluated)
 	if e.Score > 0 || e.ConfidenceScore > 0 { // a place was chosen

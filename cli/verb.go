@@ -149,7 +149,7 @@ func (in *call) arg(name string) string {
 // given reports whether a flag was given.
 func (in *call) given(flag string) bool { return in.Flags().Changed(flag) }
 
-// confirm asks for the name of what is to be destroyed.
+// confirm requests the name of the thing to destroy.
 func (in *call) confirm(destroys string) error {
 	if in.Width(in.InOrStdin()) == 0 {
 		return usagef("this %s %s; without a terminal to ask at, confirm it with --yes", destroys, in.typed)

@@ -12,8 +12,8 @@ import (
 	"github.com/prego/prego/api"
 )
 
-// TestTheContractsCommandsExist: also those that have code, with the flags that the contract gives them, and whatever
-// the program adds belongs to one of them.
+// TestTheContractsCommandsExist: also the commands with code, with the flags that the contract gives them; every
+// addition of the program belongs to such a command.
 func TestTheContractsCommandsExist(t *testing.T) {
 	t.Parallel()
 	root := program(New(func(string) string { return "" }), io.Discard)
@@ -33,7 +33,7 @@ func TestTheContractsCommandsExist(t *testing.T) {
 			if cmd.Flag(fl.Name) == nil && fl.Type == "secret" {
 				fl.Name += "-file"
 			}
-			if !v.Own || cmd.Flag(fl.Name) != nil { // some are what another operation's command says
+			if !v.Own || cmd.Flag(fl.Name) != nil { // some belong to another operation's command
 				require.NotNil(t, cmd.Flag(fl.Name), "%s --%s", v.Use, fl.Name)
 			}
 			if fl.Default != "" && fl.Type != "secret" {

@@ -15,12 +15,12 @@ import (
 const (
 	// watchEvery is the polling interval.
 	watchEvery = 250 * time.Millisecond
-	// patience is how long watching goes on without an answer: an API that is being
+	// patience is how long watching continues without an answer: an API that is being
 	// replaced is back by then.
 	patience = time.Minute
 )
 
-// line is an event. The key tells whether it was already shown.
+// line is an event. The key marks lines that were already shown.
 type line struct {
 	key  string
 	at   time.Time // zero when only the present is known: it is when the line was seen first
@@ -59,7 +59,7 @@ func (w Watch[T]) command(c *CLI) *cobra.Command {
 		for _, l := range w.Lines(thing) {
 			in.seen[l.key] = true
 		}
-		if n := len(w.Lines(thing)); n > 0 { // the last one says where it is
+		if n := len(w.Lines(thing)); n > 0 { // the last line has the current state
 			delete(in.seen, w.Lines(thing)[n-1].key)
 		}
 		return func() error { return w.follow(in) }, nil
@@ -92,7 +92,7 @@ func (w Watch[T]) follow(in *call) error {
 	thing, raw, err := w.until(in.Context(), in.client, in.path(w.Path), in.seen, spin)
 	spin.clear()
 	if in.Context().Err() != nil {
-		return usagef("interrupted; the operation goes on. Follow it again with: %s", in.path(w.Again))
+		return usagef("interrupted; the operation continues. Follow it again with: %s", in.path(w.Again))
 	}
 	if err != nil {
 		return err

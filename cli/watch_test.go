@@ -79,7 +79,7 @@ func TestWatchingAnActionShowsEachStepOnce(t *testing.T) {
 		require.Equal(t, code, r.code, r.errs)
 		for want, times := range map[string]int{
 			"queued  CLUSTER_SCALE_OUT": 1, "planned  {": 2, "pool-7-1               eu  planned": 1, "pool-7-1               eu  done": 1,
-			"pool-7-2               eu  failed": 1, "replaces one that failed": 2, "waiting for the API": 1,
+			"pool-7-2               eu  failed": 1, "replaces a failed action": 2, "waiting for the API": 1,
 		} {
 			require.Equal(t, times, strings.Count(r.out, want), "%q in\n%s", want, r.out)
 		}
@@ -107,7 +107,7 @@ func TestWatchingAGroupEndsWhenItRests(t *testing.T) {
 		end := group(func(g *api.ProcessGroup) { g.Converged, g.DeployStatus, g.Status = true, last, "running" })
 		r := run(t, around{say: map[string][]func(http.ResponseWriter){"GET " + path: {same, same, same, short, end}}}, "group", "watch", "grp-0123456789ab")
 		require.Equal(t, code, r.code, r.errs)
-		require.Len(t, strings.Split(strings.TrimSpace(r.out), "\n"), 3, "what stays the same is said once:\n%s", r.out)
+		require.Len(t, strings.Split(strings.TrimSpace(r.out), "\n"), 3, "an unchanged state is printed once:\n%s", r.out)
 		require.Contains(t, r.out, "unschedulable: org_quota_exceeded:max_instances, 2 are used and a line more\n")
 	}
 }
@@ -137,7 +137,7 @@ func TestACommandEndsAsItDidOnTheHost(t *testing.T) {
 	require.Contains(t, r.errs, "the command may still be running")
 }
 
-// TestAWatchTimesWhatHasNoTime: an image tells what it is now, and not since when.
+// TestAWatchTimesWhatHasNoTime: an image reports its current state, but not since when.
 func TestAWatchTimesWhatHasNoTime(t *testing.T) {
 	t.Parallel()
 	states := []string{"building", "verifying", "ready"}

@@ -23,7 +23,7 @@ type button struct {
 	Danger             bool
 }
 
-// buttons are those of some operations, for who may use them.
+// buttons are the buttons of some operations that the user may use.
 func (c *Console) buttons(ec echo.Context, do string, params map[string]string, o object) []button {
 	v, _ := ec.Get(visitorKey).(*visitor)
 	if v == nil || !v.Operator {
@@ -63,12 +63,12 @@ type asking struct {
 	Fields  []field
 	Key     string // the Idempotency-Key: sending the form twice is one request
 	Etag    string
-	Confirm string // what has to be typed
+	Confirm string // the text to type
 	Typed   string
 	Dry     bool
 	Back    string
 	Refused *Refusal
-	Plan    string // what a dry run said
+	Plan    string // the result of a dry run
 	// Compared is whether Changes are what it would change.
 	Compared bool
 	Changes  []changedField
@@ -224,7 +224,7 @@ func (c *Console) act(ec echo.Context) error {
 		for i := range a.Fields {
 			a.Fields[i].Wrong = wrongAt(r, a.Fields[i].Name)
 		}
-		a.Key = uuid.NewString() // what is sent next is another request
+		a.Key = uuid.NewString() // the next submission is another request
 		return c.showForm(ec, r.Status, a)
 	}
 	if a.Confirm != "" && !dry && a.Typed != a.Confirm {
@@ -301,7 +301,7 @@ func (c *Console) done(ec echo.Context, a *asking, status int, o object) error {
 	}
 	made := ""
 	_, things := described()
-	for _, t := range things { // the page of what was made
+	for _, t := range things { // the page of the created thing
 		if t.Name+t.Kind != "" && a.Op.Method == http.MethodPost && strings.Count(t.Page, "{") == 1 {
 			if m := placeholders.FindStringSubmatch(t.Page); m != nil && o.text(m[1]) != "" && strings.HasPrefix(a.Op.Path, path.Dir(t.Op.Path)) {
 				made = "/console/" + fill(t.Page, func(name string) string { return o.text(name) })
@@ -322,7 +322,7 @@ func (c *Console) lines(ec echo.Context) error {
 	return c.fragment(ec, "commands", a.Lines)
 }
 
-// refusal is one that the console itself makes, for the same place in the form.
+// refusal is a refusal by the console itself, for the same place in the form.
 func refusal(status int, e *prego.Error) *Refusal {
 	r := &Refusal{}
 	r.Status, r.Code, r.Title = status, string(e.Code), http.StatusText(status)
@@ -330,7 +330,7 @@ func refusal(status int, e *prego.Error) *Refusal {
 	return r
 }
 
-// wrongAt is what a refusal says about a field.
+// wrongAt is a refusal's message about a field.
 func wrongAt(r *Refusal, name string) string {
 	if r.Errors != nil {
 		for _, e := range *r.Errors {

@@ -80,7 +80,7 @@ func decoded(b []byte) (object, error) {
 	return out, nil
 }
 
-// lastEvent is what the last event of a finished stream says: how a command ended, or a *Refusal
+// lastEvent is the meaning of a finished stream's last event: how a command ended, or a *Refusal
 // if it did not run.
 func lastEvent(stream string) (object, error) {
 	events := strings.Split(strings.TrimRight(stream, "\n"), "\n\n")
@@ -102,7 +102,7 @@ func lastEvent(stream string) (object, error) {
 	return decoded([]byte(data))
 }
 
-// ask sends a request to the API in the name of who is logged in. What is not a success is
+// ask sends a request to the API in the name of the logged-in user. Anything but a success is
 // returned as a *Refusal.
 func (c *Console) ask(ec echo.Context, method, path string, query url.Values, body any, header http.Header) (*answer, error) {
 	v, ok := ec.Get(visitorKey).(*visitor)
@@ -170,7 +170,7 @@ func messageOf(err error) string {
 // object is what the API answers with.
 type object map[string]any
 
-// at returns what is at a path of names, like provider.ipv4, or nil.
+// at returns the value at a path of names, like provider.ipv4, or nil.
 func (o object) at(path string) any {
 	var v any = map[string]any(o)
 	for name := range strings.SplitSeq(path, ".") {
@@ -183,7 +183,7 @@ func (o object) at(path string) any {
 	return v
 }
 
-// text is at as text, "" for what is none.
+// text is at as text, "" for other types.
 func (o object) text(path string) string {
 	switch v := o.at(path).(type) {
 	case string:

@@ -22,18 +22,18 @@ import (
 	"github.com/prego/prego/ops"
 )
 
-// request is one that an API was sent.
+// request is a request to an API.
 type request struct {
 	Method, Path string
 	Query        url.Values
 	Body         any // nil for none
 }
 
-// recorder is an API that accepts everything, and keeps what it was asked for last, which may be
-// what was read.
+// recorder is an API that accepts everything, and keeps the last request, which may be
+// a read.
 type recorder struct {
 	reads bool
-	lists bool // what is read is a list
+	lists bool // the read returns a list
 	mu    sync.Mutex
 	last  *request
 }
@@ -76,7 +76,7 @@ var everyList = sync.OnceValue(func() string {
 	return string(b)
 })
 
-// split is a command line's words as a shell reads them, and what is piped into the command.
+// split returns a command line's words as a shell reads them, and the command's piped input.
 func split(t *testing.T, line string) (args []string, input string) {
 	t.Helper()
 	var word strings.Builder
@@ -201,7 +201,7 @@ func needed(op *operation, name string) bool {
 	return true
 }
 
-// forms are those that are compared for an operation besides what is needed, and everything.
+// forms are the forms compared for an operation, besides the minimal and the full one.
 var forms = map[string][]map[string]string{
 	"createFleetAction": {
 		{"action": "CLUSTER_SCALE_OUT"},
@@ -264,14 +264,14 @@ var leavesOut = map[string][]own{
 }
 
 const (
-	says = "it says nothing"
+	says = "it adds nothing"
 	no   = "absent means no"
 )
 
 // onlyForms are operations whose fields exclude each other.
 var onlyForms = []string{"createFleetAction", "createRestore", "whatIf"}
 
-// withoutOwn takes away what a body has of its own.
+// withoutOwn removes a body's own fields.
 func withoutOwn(t *testing.T, body any, others any, list []own, used map[own]bool) any {
 	t.Helper()
 	m, ok := body.(map[string]any)
@@ -300,7 +300,7 @@ func withoutOwn(t *testing.T, body any, others any, list []own, used map[own]boo
 	return m
 }
 
-// remove takes a field away, and what is empty then.
+// remove removes a field, and objects that it leaves empty.
 func remove(m map[string]any, path []string) {
 	if in, ok := m[path[0]].(map[string]any); ok && len(path) > 1 {
 		if remove(in, path[1:]); len(in) > 0 {
@@ -434,7 +434,7 @@ func sameDone(t *testing.T, op *operation, form url.Values, missing []string, us
 	require.Equal(t, want, got, line)
 }
 
-// TestEveryOfferHasACommand: what has a form has a command line, but for what has no verb.
+// TestEveryOfferHasACommand: every form has a command line, except operations without a verb.
 func TestEveryOfferHasACommand(t *testing.T) {
 	t.Parallel()
 	lacking := []string{"patchServer", "patchTenant", "putSitePoolPolicy"}
@@ -526,7 +526,7 @@ func TestThingsHaveTheirCommands(t *testing.T) {
 	}
 }
 
-// TestOtherPagesHaveTheirCommands: those of pages that are neither lists nor about one thing.
+// TestOtherPagesHaveTheirCommands covers pages that are neither lists nor about one thing.
 func TestOtherPagesHaveTheirCommands(t *testing.T) {
 	t.Parallel()
 	for id, q := range map[string]url.Values{

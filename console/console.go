@@ -169,9 +169,9 @@ type page struct {
 	Template string
 	Body     any
 	Commands []command // how the same is asked for elsewhere
-	Kinds    []string  // of changes with which it is out of date
+	Kinds    []string  // of changes that make it stale
 	IDs      []string  // of what; all if empty
-	Refresh  string    // when and where browsers go on by themselves
+	Refresh  string    // when and where browsers reload by themselves
 	// The rest is set by show.
 	Who   *visitor
 	Nav   []navGroup
@@ -204,7 +204,7 @@ func (c *Console) show(ec echo.Context, status int, p *page) error {
 	return ec.HTMLBlob(status, b.Bytes())
 }
 
-// theme keeps whether somebody wants the pages light or dark.
+// theme keeps the choice of light or dark pages.
 func (c *Console) theme(ec echo.Context) error {
 	form := ec.Request().PostForm
 	next := form.Get("theme")
@@ -217,7 +217,7 @@ func (c *Console) theme(ec echo.Context) error {
 	return ec.Redirect(http.StatusSeeOther, localPath(form.Get("back")))
 }
 
-// localPath is a path of the console that somebody gave, or its first page.
+// localPath is a given path of the console, or its first page.
 func localPath(given string) string {
 	if given == "/console" || strings.HasPrefix(given, "/console/") || strings.HasPrefix(given, "/console?") {
 		return given
@@ -225,5 +225,5 @@ func localPath(given string) string {
 	return "/console"
 }
 
-// clock tells the time.
+// clock formats a time.
 type clock = func() time.Time

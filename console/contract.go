@@ -25,7 +25,7 @@ type operation struct {
 	keyed        bool             // it takes an Idempotency-Key
 }
 
-// operations are those of the contract, by their ids.
+// operations are the contract's operations by id.
 var operations = sync.OnceValue(func() map[string]*operation {
 	out := map[string]*operation{}
 	for path, item := range api.Contract().Paths.Map() {
@@ -103,8 +103,8 @@ func fill(path string, value func(name string) string) string {
 	return placeholders.ReplaceAllStringFunc(path, func(name string) string { return url.PathEscape(value(strings.Trim(name, "{}"))) })
 }
 
-// properties are a schema's, those that are required first, in the order of their names
-// otherwise: the contract's own order is lost in reading it.
+// properties are a schema's properties, required ones first, otherwise in the order of their names:
+// reading the contract loses its own order.
 func properties(s *openapi3.Schema) []string {
 	return slices.SortedFunc(maps.Keys(s.Properties), func(a, b string) int {
 		need := func(name string) int {

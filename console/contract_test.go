@@ -25,7 +25,7 @@ func answerOf(t *testing.T, op *operation) *openapi3.Schema {
 	return nil
 }
 
-// has reports whether a schema has what is at a path; what it leaves open it may have.
+// has reports whether a schema allows a path; an open schema allows any.
 func has(s *openapi3.Schema, path string) bool {
 	for name := range strings.SplitSeq(path, ".") {
 		for len(s.AllOf) == 1 {
@@ -124,7 +124,7 @@ func known(t *testing.T, page, do string) {
 	}
 }
 
-// sameForm compares paths but for the names of their parameters.
+// sameForm compares paths ignoring the names of their parameters.
 func sameForm(a, b string) bool {
 	return placeholders.ReplaceAllString(a, "{}") == placeholders.ReplaceAllString(b, "{}")
 }

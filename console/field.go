@@ -19,13 +19,13 @@ type field struct {
 	Values      []string // of a choice
 	Required    bool
 	Value       string // as it stands in the form
-	Wrong       string // what the API said about it
+	Wrong       string // the API's message about it
 	Pattern     string
 	Most        uint64 // characters, 0 for no limit
 	In          holder // what it is a property of
 }
 
-// holder is an object within a body that has inputs of its own; the body itself has no name.
+// holder is an object within a body with its own inputs; the body itself has no name.
 type holder struct {
 	Name, About string
 	Optional    bool
@@ -39,8 +39,8 @@ type fieldGroup struct {
 	Folded bool // nothing has to be in it, and nothing is
 }
 
-// grouped puts the inputs of each object together, those of the body first and those of an object before those of
-// what is within it.
+// grouped puts the inputs of each object together: the body's first, and an object's before those
+// within it.
 func grouped(fields []field) []fieldGroup {
 	var out []fieldGroup
 	for _, f := range fields {
@@ -60,7 +60,7 @@ func grouped(fields []field) []fieldGroup {
 	return out
 }
 
-// fields are the inputs for an operation's body. Those of an object within it have its name
+// fields are the inputs for an operation's body. Inputs of an object within it have its name
 // before theirs, like spec.server_type.
 func (o *operation) fields() []field {
 	if o.body == nil {
@@ -69,7 +69,7 @@ func (o *operation) fields() []field {
 	return fieldsOf(o.body, holder{}, 0)
 }
 
-// deepest is how many objects within others have inputs of their own.
+// deepest is how many objects within others have their own inputs.
 const deepest = 2
 
 func fieldsOf(in *openapi3.Schema, of holder, depth int) []field {
@@ -83,7 +83,7 @@ func fieldsOf(in *openapi3.Schema, of holder, depth int) []field {
 		for len(s.AllOf) == 1 {
 			s = s.AllOf[0].Value
 		}
-		if s.ReadOnly || name == "dry_run" { // which is a button of its own
+		if s.ReadOnly || name == "dry_run" { // it has its own button
 			continue
 		}
 		if s.Type.Is(openapi3.TypeObject) && len(s.Properties) > 0 && depth < deepest && !listsObjects(s) {
@@ -128,7 +128,7 @@ func listsObjects(s *openapi3.Schema) bool {
 // dry reports whether an operation can be asked what it would do.
 func (o *operation) dry() bool { return o.body != nil && o.body.Properties["dry_run"] != nil }
 
-// fieldOf is the prefix of the names of a body's inputs, which tells them from the form's own.
+// fieldOf is the prefix of the names of a body's inputs, to distinguish them from the form's own.
 const fieldOf = "f."
 
 // content is the body that a form asks for. Inputs that were left empty are left out.
@@ -145,7 +145,7 @@ func (o *operation) content(form url.Values) (object, error) {
 		}
 		out.put(f.Name, v)
 	}
-	// An object that is required is there, although nothing is in it: then what it lacks is said, or that is nothing.
+	// A required object is sent even if empty, so that the API reports what it lacks.
 	for _, f := range fields {
 		if f.In.Name != "" && !f.In.Optional && out.at(f.In.Name) == nil {
 			out.put(f.In.Name, map[string]any{})
@@ -154,7 +154,7 @@ func (o *operation) content(form url.Values) (object, error) {
 	return out, nil
 }
 
-// put sets what is at a path of names.
+// put sets the value at a path of names.
 func (o object) put(path string, v any) {
 	m := map[string]any(o)
 	parts := strings.Split(path, ".")
@@ -169,7 +169,7 @@ func (o object) put(path string, v any) {
 	m[parts[len(parts)-1]] = v
 }
 
-// parse reads an input as what the contract says it is.
+// parse reads an input as the contract's type.
 func (f field) parse(given string) (any, error) {
 	switch f.Kind {
 	case "number":

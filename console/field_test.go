@@ -33,7 +33,7 @@ func TestInputsStandWithTheirObject(t *testing.T) {
 	assertTrue(t, n == len(op.fields()), "%d of %d fields", n, len(op.fields()))
 	assertTrue(t, legends["change"] && legends["change: add server"] && legends["request"], "%v", legends)
 	for _, g := range groups(map[string]string{"request.region": "eu"}) {
-		assertTrue(t, g.Folded == (g.Optional && g.Name != "request"), "%s: what is filled in is shown", g.Legend)
+		assertTrue(t, g.Folded == (g.Optional && g.Name != "request"), "%s: filled-in fields are shown", g.Legend)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/prego/prego/api"
 )
 
-// writeCommands say how the same is done by other means.
+// writeCommands are the commands for the same changes.
 func (c *Console) writeCommands(ec echo.Context, a *asking, body object) []command {
 	u := a.path()
 	if q := a.query(); len(q) > 0 {
@@ -79,11 +79,11 @@ func (a *asking) line(body object) string {
 	})
 }
 
-// bySpec are commands that are given the whole spec, since their flags can't say all of it.
+// bySpec are commands that take the whole spec, since their flags can't express all of it.
 var bySpec = []string{"createGroup", "deployGroup"}
 
-// line is the command line of an operation with what its inputs hold, "" if there is no command. What the command can't
-// say stands behind it as a comment.
+// line is the command line of an operation with the given inputs, "" if there is no command. Inputs that the command
+// can't express stand behind it as a comment.
 func (o *operation) line(names []string, given func(name string) any) string {
 	v := o.verb(given)
 	if v == nil {
@@ -128,7 +128,7 @@ func (o *operation) line(names []string, given func(name string) any) string {
 		}
 		within := func(fl api.Flag) bool { return strings.HasPrefix(fl.Field, name+".") }
 		if open, ok := value.(map[string]any); ok && slices.ContainsFunc(v.Flags, within) {
-			for _, key := range slices.Sorted(maps.Keys(open)) { // an object with flags of its own
+			for _, key := range slices.Sorted(maps.Keys(open)) { // an object with its own flags
 				names = append(names, name+"."+key)
 			}
 			continue
@@ -170,7 +170,7 @@ func (o *operation) line(names []string, given func(name string) any) string {
 	return line
 }
 
-// verb is the command of an operation for some inputs: the one that sets most of what they hold.
+// verb is the command of an operation for some inputs: the command that sets most of them.
 func (o *operation) verb(given func(string) any) (best *api.Verb) {
 	all := o.verbs()
 	for _, v := range all {
@@ -187,8 +187,8 @@ func (o *operation) verb(given func(string) any) (best *api.Verb) {
 	return best
 }
 
-// arguments are a flag with a value, and whether the value is piped into the command; not ok if the command can't say
-// it. A duration has its unit there, and a list is a flag for each of its values.
+// arguments are a flag with a value, and whether the value is piped into the command; not ok if the command
+// can't express it. A duration has its unit there, and a list is a flag for each of its values.
 func (o *operation) arguments(v *api.Verb, name string, given func(string) any) (args []string, piped, ok bool) {
 	value := given(name)
 	if say := otherwise[o.OperationID+"."+name]; say != nil {
@@ -200,7 +200,7 @@ func (o *operation) arguments(v *api.Verb, name string, given func(string) any) 
 	}
 	i := slices.IndexFunc(v.Flags, func(fl api.Flag) bool { return fl.Field == name })
 	if i < 0 {
-		return nil, false, value == false // which is what it says without a flag
+		return nil, false, value == false // the default without a flag
 	}
 	fl := v.Flags[i]
 	flag := "--" + fl.Name
@@ -243,7 +243,7 @@ func (o *operation) arguments(v *api.Verb, name string, given func(string) any) 
 }
 
 // otherwise are inputs that their commands write in another form, by operation and name: arguments, nil if there are
-// none that say it.
+// no arguments express it.
 var otherwise = map[string]func(v *api.Verb, value any, given func(string) any) []string{
 	"attachPolicy.enabled": func(_ *api.Verb, value any, _ func(string) any) []string {
 		return when(value == false, "--disabled")
@@ -287,7 +287,7 @@ func adjustment(v *api.Verb, kind any, given func(string) any) []string {
 	return []string{flag, flat(number)}
 }
 
-// rings are those of a release as the command makes them: tenants first, then shares of the servers, then the rest,
+// rings are a release's rings as the command makes them: tenants first, then shares of the servers, then the rest,
 // with the same time in between.
 func rings(_ *api.Verb, value any, _ func(string) any) []string {
 	list, ok := value.([]any)
@@ -346,7 +346,7 @@ func (o *operation) readLine(query url.Values, params map[string]string) string 
 	})
 }
 
-// readCommands say how the same is read by other means.
+// readCommands are the commands for the same reads.
 func (c *Console) readCommands(ec echo.Context, op *operation, query url.Values, params map[string]string) []command {
 	u := fill(op.Path, from(params))
 	if len(query) > 0 {

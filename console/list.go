@@ -44,7 +44,7 @@ type table struct {
 	Heads   []head
 	Rows    [][]value
 	Filters []filter
-	Next    string // the page that goes on, "" at the end
+	Next    string // the next page, "" at the end
 	First   string // the first page, "" on it
 	Clear   string // the page without filters, "" if there are none
 	Empty   string
@@ -56,7 +56,7 @@ type table struct {
 type head struct {
 	Text, Href string
 	Arrow      string // of the column that the table is sorted by
-	Sorted     string // as aria-sort says it
+	Sorted     string // the value of aria-sort
 }
 
 // filter is an input above a table.
@@ -103,8 +103,8 @@ func from(m map[string]string) func(string) string {
 	return func(name string) string { return m[name] }
 }
 
-// table reads a page of a list. given is what was asked for in the query; what the contract
-// does not know is left out.
+// table reads a page of a list. given is the query; parameters that the contract
+// does not know are left out.
 func (c *Console) table(ec echo.Context, l listing, params map[string]string, given url.Values) (*table, []command, error) {
 	op := l.Op
 	asked := url.Values{}

@@ -15,24 +15,24 @@ import (
 )
 
 const (
-	// together is how long changes are gathered before a page is told of them.
+	// together is how long changes are gathered before a page is notified.
 	together = 300 * time.Millisecond
 	// pace is how long a page stays as it is: a busy fleet changes all the time, and each page counts
 	// towards the rate of who looks at it.
 	pace = time.Second
-	// alive is how often a browser that is told of nothing is told that we are there.
+	// alive is how often an idle stream sends a sign of life.
 	alive = 15 * time.Second
 	// streamLife is how long a stream lasts. Browsers begin another one by themselves.
 	streamLife = 10 * time.Minute
 
-	// maxStreams is how many streams one process has at once, and maxStreamsOfOne how many of them somebody has.
+	// maxStreams is how many streams one process has at once, and maxStreamsOfOne how many of them one user has.
 	// Pages without one are as they were when they were loaded.
 	maxStreams, maxStreamsOfOne = 200, 40
 
 	sinceKey = "console.since"
 )
 
-// streams counts those that are open, by who reads them.
+// streams counts the open streams by reader.
 type streams struct {
 	mu  sync.Mutex
 	all int
@@ -59,8 +59,8 @@ func (s *streams) end(subject string) {
 	}
 }
 
-// stream admits a stream to a browser. Its context ends with the session: in time, or soon after somebody
-// logged out, at whichever process. done must be called at its end.
+// stream admits a stream to a browser. Its context ends with the session: in time, or soon after a logout
+// at any process. done must be called at its end.
 func (c *Console) stream(ec echo.Context) (ctx context.Context, done func(), err error) {
 	v := ec.Get(visitorKey).(*visitor)
 	if !c.streams.begin(v.Subject) {
@@ -90,15 +90,15 @@ func (c *Console) stream(ec echo.Context) (ctx context.Context, done func(), err
 // its stream is open.
 func (c *Console) live(page echo.HandlerFunc) echo.HandlerFunc {
 	return func(ec echo.Context) error {
-		if o, err := c.get(ec, "/v1/events", nil); err == nil { // otherwise it is told of what comes then
+		if o, err := c.get(ec, "/v1/events", nil); err == nil { // otherwise it only sees later events
 			ec.Set(sinceKey, o.text("next_cursor"))
 		}
 		return page(ec)
 	}
 }
 
-// events tells a browser that what it shows is out of date. It says no more than that: the page
-// is loaded again by its own URL, with the rights of who looks at it.
+// events notifies a browser that its page is out of date, and nothing more: the page
+// is loaded again by its own URL, with the rights of the user.
 func (c *Console) events(ec echo.Context) error {
 	w := ec.Response()
 	ctx, done, err := c.stream(ec)
@@ -159,7 +159,7 @@ func (c *Console) events(ec echo.Context) error {
 }
 
 // changed reports whether something happened after a place in the feed. Browsers that come back after a
-// while name the place of the page, too.
+// while also name the place of the page.
 func (c *Console) changed(ec echo.Context, since string, of ops.EventFilter) bool {
 	q := url.Values{"since": {since}, "limit": {"1"}}
 	for name, filter := range map[string][]string{"kind": of.Kinds, "id": of.IDs} {
@@ -171,7 +171,7 @@ func (c *Console) changed(ec echo.Context, since string, of ops.EventFilter) boo
 	return err != nil || len(o.objects("events")) > 0 || o.at("more") == true // if in doubt
 }
 
-// Stream is the URL at which a page is told of changes, "" for none.
+// Stream is the URL that notifies a page of changes, "" for none.
 func (p *page) Stream() string {
 	q := url.Values{}
 	switch {

@@ -18,7 +18,7 @@ import (
 	"github.com/prego/prego/ops"
 )
 
-// sessions has one, of whoever comes, until it has ended.
+// sessions gives every caller the same session until it has ended.
 type sessions struct {
 	mu    sync.Mutex
 	until time.Time
@@ -59,7 +59,7 @@ func setupLive(serve http.HandlerFunc) *liveBundle {
 	return b
 }
 
-// open asks for a path in a goroutine of its own, and returns the answer and what is closed at its end.
+// open requests a path in its own goroutine, and returns the answer and a channel that is closed at its end.
 func (b *liveBundle) open(ctx context.Context, path string) (*httptest.ResponseRecorder, <-chan struct{}) {
 	w, done := httptest.NewRecorder(), make(chan struct{})
 	r := httptest.NewRequestWithContext(ctx, http.MethodGet, path, http.NoBody)
@@ -73,8 +73,8 @@ func (b *liveBundle) open(ctx context.Context, path string) (*httptest.ResponseR
 
 func nothing(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) }
 
-// TestStreamsEndWithTheSession: whoever logged out, or whose token has ended, sees no more of a log and of what
-// happens, although the stream was open before.
+// TestStreamsEndWithTheSession: after a logout or the token's end, a user sees no more of a log or of the
+// events, although the stream was open before.
 func TestStreamsEndWithTheSession(t *testing.T) {
 	t.Parallel()
 	logs := func(w http.ResponseWriter, r *http.Request) {
@@ -109,7 +109,7 @@ func TestStreamsEndWithTheSession(t *testing.T) {
 	}
 }
 
-// TestNobodyTakesAllStreams: somebody with many pages does not keep others from theirs.
+// TestNobodyTakesAllStreams: a user with many pages does not block the streams of others.
 func TestNobodyTakesAllStreams(t *testing.T) {
 	t.Parallel()
 	s := streams{of: map[string]int{}}
@@ -124,8 +124,8 @@ func TestNobodyTakesAllStreams(t *testing.T) {
 	require.Equal(t, map[string]int{"ada": maxStreamsOfOne}, s.of)
 }
 
-// TestAPageMissesNothing: what happens between the reading of a page and the opening of its stream, or while a
-// browser was away, is told when it comes.
+// TestAPageMissesNothing: an event between reading a page and opening its stream, or during a browser's
+// absence, is reported when it connects.
 func TestAPageMissesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -87,7 +87,7 @@ func (w *lineEvents) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // Header is of the API's answer.
 func (w *lineEvents) Header() http.Header { return w.header }
 
-// WriteHeader begins the stream. A refusal is told as a line: browsers don't show the bodies of
+// WriteHeader starts the stream. A refusal is sent as a line: browsers don't show the bodies of
 // streams that are refused.
 func (w *lineEvents) WriteHeader(status int) {
 	if w.begun {
@@ -118,11 +118,11 @@ func (w *lineEvents) Write(b []byte) (int, error) {
 	}
 }
 
-// escapes are sequences with which a program colours a terminal or moves its cursor.
+// escapes are sequences that colour a terminal or move its cursor.
 var escapes = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(\x07|\x1b\\\\)?|[@-Z\\\\^_])")
 
-// tell sends an event. Its text is shown as it is, whatever a program wrote. A carriage return, with which
-// programs write over a line, would end the line of the stream, too: what follows could be an event of its own.
+// tell sends an event. Its text is shown as written. A carriage return, which programs use to overwrite
+// a line, would also end the stream's line: the rest could then pass as an event.
 func (w *lineEvents) tell(event, class, line string) error {
 	if class != "" {
 		class = ` class="` + class + `"`
@@ -133,10 +133,10 @@ func (w *lineEvents) tell(event, class, line string) error {
 	return err
 }
 
-// FlushError flushes what was written.
+// FlushError flushes the written data.
 func (w *lineEvents) FlushError() error { return http.NewResponseController(w.ResponseWriter).Flush() }
 
-// end tells the browser that there is no more to come, so that it does not begin anew, and whether that is
+// end marks the end of the log, so that the browser does not reconnect, and whether it ended
 // because the log was cut off.
 func (w *lineEvents) end(cut bool) {
 	w.WriteHeader(http.StatusOK)

@@ -30,7 +30,7 @@ func received(stream string) (out []string) {
 	return out
 }
 
-// TestLogsAreShownAsTheyAre: whatever a program writes is text of its line. It can't end the stream, and hide what
+// TestLogsAreShownAsTheyAre: a program's output is text of its line. It can't end the stream, and hide what
 // it does then, nor write events or markup.
 func TestLogsAreShownAsTheyAre(t *testing.T) {
 	t.Parallel()

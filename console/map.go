@@ -40,7 +40,7 @@ type tile struct {
 // mapWidth is how wide the tiles of a fleet are together, in the units of an SVG.
 const mapWidth = 760
 
-// mapTiles is how many servers of a fleet have tiles of their own: more would make the page too large.
+// mapTiles is how many servers of a fleet have their own tiles: more would make the page too large.
 const mapTiles = 200
 
 // fleetMap shows all servers: sized by memory, filled by use, coloured by state.

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestAFleetHasAsManyTilesAsAPageHolds and says how many servers have none.
+// TestAFleetHasAsManyTilesAsAPageHolds and counts the servers without one.
 func TestAFleetHasAsManyTilesAsAPageHolds(t *testing.T) {
 	t.Parallel()
 	for n, more := range map[int]int{0: 0, mapTiles - 1: 0, mapTiles: 0, mapTiles + 1: 1, 10000: 10000 - mapTiles} {

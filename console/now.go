@@ -114,7 +114,7 @@ type found struct {
 	Thing, Org                 value
 }
 
-// search shows what has an id, name, address or host name. What is typed on another page
+// search shows things by id, name, address or host name. Text typed on another page
 // gets the list alone.
 func (c *Console) search(ec echo.Context) error {
 	q := strings.TrimSpace(ec.QueryParam("q"))

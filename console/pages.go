@@ -24,7 +24,7 @@ type listing struct {
 	Row     string // the page of a row below /console, filled from its fields
 	Kinds   string // of events that concern it
 	Do      string // operations that make rows
-	CSV     bool   // the API answers with text/csv, too
+	CSV     bool   // the API also answers with text/csv
 }
 
 // thing is a page about one thing. What neither its facts nor its parts show stands below them.
@@ -47,7 +47,7 @@ type part struct {
 	Field   string
 	Columns string // of a list of objects; without them a field is shown as facts
 	Style   string // timeline, boot, quotas, samples, decision, funnel, difference, later for a page that takes its time, or "" for a table
-	List    string // the page of a listing, of which the newest are shown
+	List    string // the page of a listing; this page shows the newest
 }
 
 // described are the pages that the contract describes (x-page): one with a noun is about one thing.
@@ -100,7 +100,7 @@ func (o *operation) items() string {
 // label is the short name of an operation for its button (x-button); others have their summary.
 func (o *operation) label() string { return cmp.Or(o.button().Label, o.Summary) }
 
-// buttonText is what the contract says about an operation's button.
+// buttonText is the contract's text for an operation's button.
 type buttonText struct {
 	Label  string
 	When   string // conditions: "field", "!field", "field=a|b"

@@ -67,7 +67,7 @@ type navItem struct {
 	Here            bool
 }
 
-// navigation marks where somebody is.
+// navigation marks the current page.
 func navigation(section string) []navGroup {
 	group := func(name string, items ...[3]string) navGroup {
 		g := navGroup{Name: name}

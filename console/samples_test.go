@@ -16,7 +16,7 @@ import (
 // noon is between two spans of five minutes.
 var noon = time.Date(2026, 11, 24, 12, 2, 30, 0, time.UTC)
 
-// sampleAt is one of so many spans before the current one.
+// sampleAt is a sample so many spans before the current one.
 func sampleAt(spans int, fields string) string {
 	return fmt.Sprintf(`{"at": %q%s}`, noon.Truncate(5*time.Minute).Add(-time.Duration(spans)*5*time.Minute).Format(time.RFC3339), fields)
 }
@@ -64,7 +64,7 @@ func TestADayOfLittle(t *testing.T) {
 	require.Empty(t, d.Charts, "nothing is known of it")
 }
 
-// TestWhatIsDrawn: whichever samples there are, the line has each of them, in the SVG, and a gap where there is none.
+// TestWhatIsDrawn: the line in the SVG has each sample, and a gap where there is none.
 func TestWhatIsDrawn(t *testing.T) {
 	t.Parallel()
 	pieces, dots := regexp.MustCompile(`M[^M]+`), regexp.MustCompile(`(\d+) ([\d.]+)`)

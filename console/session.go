@@ -106,7 +106,7 @@ func (c *Console) knows(secret string) error {
 	return nil
 }
 
-// sites tells what a page of another site sent.
+// sites detects requests from pages of other sites.
 var sites = http.NewCrossOriginProtection()
 
 // readForm reads a form of at most so many bytes into the request's PostForm, unless another site sent it.
@@ -127,7 +127,7 @@ func readForm(ec echo.Context, most int64) error {
 	return nil
 }
 
-// stranger counts a request of somebody who can't say who it is against the rate of their network,
+// stranger counts a request without a valid login against the rate of its network,
 // as the API does.
 func (c *Console) stranger(r *http.Request) error { return c.d.Allow("address " + api.Network(r)) }
 
@@ -141,8 +141,8 @@ func operators(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// toLogin asks who it is. What is fetched by a script is refused, so that it does not get a
-// login page in place of a part of its own.
+// toLogin leads to the login page. A request by a script is refused, so that it does not get a
+// login page in place of a part of the page.
 func (c *Console) toLogin(ec echo.Context) error {
 	r := ec.Request()
 	if r.Header.Get("Hx-Request") != "" || r.Method != http.MethodGet || r.Header.Get(echo.HeaderAccept) == "text/event-stream" {
@@ -189,7 +189,7 @@ func (c *Console) login(ec echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if k, err := ec.Cookie(sessionCookie); err == nil { // nobody can use the one that is replaced
+	if k, err := ec.Cookie(sessionCookie); err == nil { // the replaced session is useless now
 		if err := c.d.Sessions.EndConsoleSession(r.Context(), api.SecretHash(k.Value)); err != nil {
 			return err
 		}
@@ -206,7 +206,7 @@ func (c *Console) login(ec echo.Context) error {
 	return ec.Redirect(http.StatusSeeOther, localPath(next))
 }
 
-// note tells the audit who logged in or out, and from where.
+// note records logins and logouts in the audit, with their origin.
 func (c *Console) note(r *http.Request, s ops.ConsoleSession, operation string) error {
 	role := "viewer"
 	if s.Operator {

@@ -82,7 +82,7 @@ func (c *Console) thing(t thing) echo.HandlerFunc {
 				sections = append(sections, *s)
 			}
 		}
-		// What is shown nowhere else: nothing that the API tells is kept back.
+		// The rest: nothing that the API returns is hidden.
 		var rest []string
 		for _, k := range slices.Sorted(maps.Keys(o)) {
 			if !used[k] && !slices.ContainsFunc(slices.Collect(maps.Keys(used)), func(u string) bool { return strings.HasPrefix(u, k+".") }) {
@@ -101,7 +101,7 @@ func (c *Console) thing(t thing) echo.HandlerFunc {
 			Title: t.Noun + " " + name, Section: t.Section, Crumbs: above(t.Page, params), Template: "thing", Body: body,
 			Commands: c.readCommands(ec, t.Op, nil, params),
 		}
-		for _, v := range params { // what happens to what it is part of concerns it, too
+		for _, v := range params { // events of its parents also concern it
 			p.IDs = append(p.IDs, v)
 		}
 		if id := o.text("target.id"); id != "" {
@@ -112,7 +112,7 @@ func (c *Console) thing(t thing) echo.HandlerFunc {
 	}
 }
 
-// facts are some fields of an object; those that are empty are left out.
+// facts are some fields of an object; empty ones are left out.
 func facts(o object, fields []string, used map[string]bool, now time.Time) []fact {
 	var out []fact
 	for _, f := range fields {
@@ -166,7 +166,7 @@ func (c *Console) section(ec echo.Context, p part, o object, params map[string]s
 			return nil, nil
 		}
 		if m, ok := v.(map[string]any); ok {
-			// Why is a part of its own.
+			// Why has its own part.
 			fields := slices.DeleteFunc(slices.Sorted(maps.Keys(m)), func(k string) bool { return k == "decision" })
 			if s.Facts = facts(m, fields, map[string]bool{}, c.d.Now()); len(s.Facts) == 0 {
 				return nil, nil
@@ -192,7 +192,7 @@ func (c *Console) section(ec echo.Context, p part, o object, params map[string]s
 	return s, nil
 }
 
-// beside shows what the API tells at another path: the newest of a list, or an object.
+// beside shows what the API returns at another path: the newest of a list, or an object.
 func (c *Console) beside(ec echo.Context, p part, params map[string]string, s *section) (*section, error) {
 	listings, _ := described()
 	for _, l := range listings {

@@ -52,7 +52,7 @@ var pages = sync.OnceValue(func() map[string]string {
 	return out
 })
 
-// pageOf is the page of a thing, "" for what has none.
+// pageOf is the page of a thing, "" if it has none.
 func pageOf(kind, id string) string {
 	if region, plan, ok := strings.Cut(id, "/"); ok && kind == "warm_pool" {
 		return "/console/warm-pools/" + url.PathEscape(region) + "/" + url.PathEscape(plan)
@@ -76,7 +76,7 @@ func hrefOf(name, id string) string {
 	return ""
 }
 
-// tones are the tones of states; those that are missing have none.
+// tones are the tones of states; other states have none.
 var tones = func() map[string]string {
 	out := map[string]string{}
 	for tone, states := range map[string]string{

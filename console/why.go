@@ -122,7 +122,7 @@ func short(n string) string {
 	return n
 }
 
-// replay decides what was decided once more, on what was known then.
+// replay repeats a decision with the facts known then.
 func (c *Console) replay(ec echo.Context) error {
 	id := ec.Param("decision_id")
 	path := fill("/v1/decisions/{decision_id}/replay", func(string) string { return id })

@@ -7,13 +7,13 @@ import (
 	"github.com/prego/prego"
 )
 
-// Holding is whose something is while an amount is counted: one owner's, nobody's for a
-// reason, or several owners'.
+// Holding is the ownership of something while an amount is counted: one owner, no owner for a
+// reason, or several owners.
 type Holding struct {
 	Whole Owner // if it has a kind, all of it is this owner's
-	Part  Part  // Shared or Untracked: nobody's; "" otherwise
-	// Capacity is what can be used of it, and Uses who uses what of that, in one unit. What
-	// nobody uses is idle.
+	Part  Part  // Shared or Untracked if it has no owner; "" otherwise
+	// Capacity is its usable amount, and Uses are the owners' parts of that, in one unit. The
+	// unused rest is idle.
 	Capacity int64
 	Uses     []Use
 	Pool     string // that it is part of, "" for none
@@ -55,8 +55,8 @@ func (h Holding) Attribute(amount Micro) []Entry {
 	return out
 }
 
-// InSlots weighs uses of something that takes so many tenants, whatever their size: each takes
-// one of the slots, and those that are taken are paid for by the tenants' weights. Uses of the
+// InSlots weighs uses of something with a number of slots for tenants of any size: each takes
+// a slot, and the taken slots are paid for by the tenants' weights. Uses of the
 // same owner count once.
 func InSlots(slots int64, uses []Use) (capacity int64, weighed []Use) {
 	var sum int64

@@ -1,4 +1,4 @@
-// Package cost decides what is billed, whose it is, and what it costs. It is pure: amounts
+// Package cost decides what is billed, to whom, and what it costs. It is pure: amounts
 // follow from what there is, prices and the time.
 package cost
 
@@ -28,7 +28,7 @@ const (
 type Owner struct {
 	Kind  OwnerKind
 	ID    string
-	OrgID prego.OrgID // of whom it is for, "" for nobody's
+	OrgID prego.OrgID // the org that pays, "" for none
 }
 
 // StateUntracked is the state of what no row owns, in the ledger beside the states of rows.
@@ -54,5 +54,5 @@ type Resource struct {
 	Currency   string // "" if no price is known
 }
 
-// PriceKnown reports whether the provider says what it costs.
+// PriceKnown reports whether the provider publishes its price.
 func (r Resource) PriceKnown() bool { return r.PriceMonth >= 0 }

@@ -46,8 +46,8 @@ func drawHolding(t *rapid.T) Holding {
 	return h
 }
 
-// TestNothingIsLostOrInvented: whatever the shape, entries add up to the amount, none is
-// negative, and nobody has more than all of it.
+// TestNothingIsLostOrInvented: in every shape, entries add up to the amount, none is
+// negative, and no owner has more than all of it.
 func TestNothingIsLostOrInvented(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -177,8 +177,8 @@ func TestAMonthCostsAMonth(t *testing.T) {
 	}
 }
 
-// TestCountingIsTheSameInAnySteps: however often it is counted and after whatever pauses, the
-// same is counted.
+// TestCountingIsTheSameInAnySteps: counting in any number of steps, with any pauses, gives the
+// same result.
 func TestCountingIsTheSameInAnySteps(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

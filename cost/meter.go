@@ -37,7 +37,7 @@ func (p Price) For(bytes int64) Price {
 // Tariff are the prices of one thing over time, the oldest first.
 type Tariff []Price
 
-// At is the price in force at a time. Before the first one that is known it is that one.
+// At is the price at a time. Before the first known price it is the first one.
 func (t Tariff) At(at time.Time) (Price, bool) {
 	if len(t) == 0 {
 		return Price{}, false
@@ -60,7 +60,7 @@ type Meter struct {
 	Closed    bool // counted to its end
 }
 
-// DayAmount is what was counted for a day, in UTC.
+// DayAmount is a day's counted amount, in UTC.
 type DayAmount struct {
 	Day      time.Time
 	Amount   Micro
@@ -68,7 +68,7 @@ type DayAmount struct {
 }
 
 // Count counts the hours that have begun by until, as providers do: each hour that was begun
-// is paid, at the price at its beginning, and belongs to the month in which it begins; in a
+// is charged at the price at its start, and belongs to the month in which it begins; in a
 // calendar month, in UTC, no more than the monthly price is paid. An hour without an hourly
 // price costs its part of the month, so that a whole month costs the monthly price exactly.
 // Hours before notBefore are passed over. Counting again from what it returns adds nothing

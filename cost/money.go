@@ -44,7 +44,7 @@ func (m Micro) part(numerator, denominator int64) Micro {
 	return Micro(n.Quo(n, big.NewInt(denominator)).Int64())
 }
 
-// Cents rounds amounts to hundredths so that what they add up to is rounded, too: those that
+// Cents rounds amounts to hundredths so that their rounded sum is exact: the amounts that
 // lose most by rounding down are rounded up.
 func Cents(amounts []Micro) []Micro {
 	const cent = unit / 100

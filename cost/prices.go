@@ -5,7 +5,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Prices are those of a provider's price list that concern what the control plane makes. What
+// Prices are those of a provider's price list for the things that the control plane creates. What
 // can't be read as an amount is left out, so that it is not known rather than free.
 func Prices(provider prego.InfraProviderID, c server.ProviderCatalog) (out []Price) {
 	add := func(kind server.ResourceKind, typ, location string, perGB bool, hourly, monthly string) {
@@ -40,7 +40,7 @@ func Prices(provider prego.InfraProviderID, c server.ProviderCatalog) (out []Pri
 }
 
 // StoragePrice is the price of a GB of backups in object storage, which no provider of servers
-// tells; false if the setting is empty.
+// publishes; false if the setting is empty.
 func StoragePrice(gbMonth, currency string) (Price, bool) {
 	m, ok := Parse(gbMonth)
 	return Price{Provider: "s3", Kind: server.ResourceBackup, PerGB: true, Monthly: m, Currency: currency}, ok && currency != ""

@@ -15,8 +15,8 @@ type Part string
 // The parts. Used has an owner, the others have none.
 const (
 	Used      Part = "used"
-	Idle      Part = "idle"      // capacity that nobody used
-	Shared    Part = "shared"    // what everybody uses, such as edges and golden images
+	Idle      Part = "idle"      // unused capacity
+	Shared    Part = "shared"    // used by all tenants, such as edges and golden images
 	Untracked Part = "untracked" // what no row owns
 )
 
@@ -29,7 +29,7 @@ const (
 	ByWeight Basis = "weight" // shared by the weights of plans
 	ByMemory Basis = "memory" // shared by the memory that instances were promised
 	Mixed    Basis = "mixed"  // several of these
-	NoBasis  Basis = "none"   // nobody causes it
+	NoBasis  Basis = "none"   // no owner causes it
 )
 
 // By is what costs are grouped by.
@@ -56,7 +56,7 @@ type Line struct {
 	Amount Micro
 }
 
-// Row is what one thing cost, or what has no such thing.
+// Row is the cost of a thing, or of everything without one.
 type Row struct {
 	Kind  string // that of By; or idle, shared, untracked, none, rest
 	ID    string
@@ -74,7 +74,7 @@ type Day struct {
 	Idle Micro
 }
 
-// Month is what is recorded of a calendar month, in UTC.
+// Month is the record of a calendar month, in UTC.
 type Month struct {
 	Currency string // "" if there is nothing
 	Lines    []Line
@@ -95,8 +95,8 @@ var withoutThing = []struct{ kind, name string }{
 	{"rest", "all others"}, {"none", "without one"}, {string(Shared), "shared by all"}, {string(Idle), "idle capacity"}, {string(Untracked), "owned by no row"},
 }
 
-// Summarize makes rows of lines, those that cost most first; what has no thing to stand for
-// comes last. More than limit rows of things are put together as one. Rows, and the parts, add up
+// Summarize makes rows of lines, the most expensive first; lines without a thing
+// come last. More than limit rows of things are put together as one. Rows, and the parts, add up
 // to what the lines do.
 func Summarize(by By, lines []Line, limit int) Report {
 	var out Report
@@ -167,8 +167,8 @@ func Summarize(by By, lines []Line, limit int) Report {
 	return out
 }
 
-// mixed is the basis of a row with both; what nobody causes does not count beside what
-// somebody does.
+// mixed is the basis of a row with both; costs that no owner causes don't count beside
+// the others.
 func mixed(a, b Basis) Basis {
 	switch {
 	case a == NoBasis:

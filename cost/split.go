@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Use is what somebody has of a thing that several share: Weight of its capacity, in the
+// Use is an owner's part of a thing that several share: Weight of its capacity, in the
 // capacity's unit.
 type Use struct {
 	Owner  Owner
@@ -19,9 +19,9 @@ type Share struct {
 	Cost  Micro
 }
 
-// Split divides an amount by weight. What of the capacity nobody uses is idle; where more is
+// Split divides an amount by weight. The unused capacity is idle; where more is
 // used than there is, nothing is. Shares and idle add up to the amount, none is negative, and
-// what rounding leaves goes to those who lose most by it, ties to the first. Uses without
+// the rounding rest goes to the shares that lose most by rounding, ties to the first. Uses without
 // weight have no share.
 func Split(amount Micro, capacity int64, uses []Use) (shares []Share, idle Micro) {
 	used := new(big.Int)
@@ -39,7 +39,7 @@ func Split(amount Micro, capacity int64, uses []Use) (shares []Share, idle Micro
 	if amount <= 0 || whole.Sign() <= 0 {
 		return nil, max(0, amount)
 	}
-	// The last part is what is idle.
+	// The last part is the idle one.
 	weights := make([]*big.Int, len(counted)+1)
 	for i, u := range counted {
 		weights[i] = big.NewInt(u.Weight)

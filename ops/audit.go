@@ -11,7 +11,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// AuditVerb is what was done to a thing.
+// AuditVerb is an action on a thing.
 type AuditVerb string
 
 // The verbs of the audit.
@@ -33,7 +33,7 @@ type AuditSource struct {
 
 type auditSourceKey struct{}
 
-// WithAuditSource is a context of whose changes the audit says who made them.
+// WithAuditSource returns a context with the source of its changes for the audit.
 func WithAuditSource(ctx context.Context, s AuditSource) context.Context {
 	return context.WithValue(ctx, auditSourceKey{}, s)
 }
@@ -90,7 +90,7 @@ func writeAuditField(b *strings.Builder, f *string) {
 	b.WriteString(strconv.Itoa(len(*f)) + ":" + *f + ",")
 }
 
-// Sealed is the hash of an entry behind the one before.
+// Sealed is the hash of an entry behind the previous entry.
 func (e AuditEntry) Sealed(before AuditHash) AuditHash {
 	return sha256.Sum256(append(before[:], e.Encoding()...))
 }
@@ -120,14 +120,14 @@ type AuditDamage string
 
 // What may be wrong with the audit.
 const (
-	AuditChanged            AuditDamage = "changed"             // an entry is not what was sealed
+	AuditChanged            AuditDamage = "changed"             // an entry differs from the sealed one
 	AuditRemoved            AuditDamage = "removed"             // a sealed entry is gone
 	AuditLinkMissing        AuditDamage = "link_missing"        // a number of the chain is gone
-	AuditLinkBroken         AuditDamage = "link_broken"         // a link does not go on from the one before
-	AuditBeginningMissing   AuditDamage = "beginning_missing"   // the first link goes on from none, and from no checkpoint
+	AuditLinkBroken         AuditDamage = "link_broken"         // a link does not continue the previous one
+	AuditBeginningMissing   AuditDamage = "beginning_missing"   // the first link continues neither a link nor a checkpoint
 	AuditCheckpointUnsigned AuditDamage = "checkpoint_unsigned" // a checkpoint has no entry
-	AuditHeadDiffers        AuditDamage = "head_differs"        // what was noted elsewhere has another hash
-	AuditEndMissing         AuditDamage = "end_missing"         // the chain ends before what was noted elsewhere
+	AuditHeadDiffers        AuditDamage = "head_differs"        // the head noted elsewhere has another hash
+	AuditEndMissing         AuditDamage = "end_missing"         // the chain ends before the head noted elsewhere
 	AuditUnsealed           AuditDamage = "unsealed"            // an entry waits for too long
 )
 
@@ -139,14 +139,14 @@ type AuditProblem struct {
 	Message string
 }
 
-// AuditCheck is what part of the chain is to be verified.
+// AuditCheck is the part of the chain to verify.
 type AuditCheck struct {
 	From  int64 // 0 for the first that is kept
 	Limit int
 	Head  *AuditHead // that was noted elsewhere
 }
 
-// AuditVerification is what was found.
+// AuditVerification is the result.
 type AuditVerification struct {
 	Entries, Sealed, Unsealed int64
 	FirstSeq                  int64 // 0 if nothing is sealed

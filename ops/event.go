@@ -34,10 +34,10 @@ type EventQuery struct {
 	EventFilter
 }
 
-// EventFilter selects events; what is empty selects all.
+// EventFilter selects events; an empty field selects all.
 type EventFilter struct {
 	Kinds []string
-	IDs   []string // of the object, or of one that the event is about
+	IDs   []string // of the object or another subject of the event
 	Orgs  []string
 }
 
@@ -55,7 +55,7 @@ func (f EventFilter) Empty() bool { return len(f.Kinds)+len(f.IDs)+len(f.Orgs) =
 type EventPage struct {
 	Events []Event
 	Next   string // the cursor to read on from
-	More   bool   // there is more to read at once, even if the page is empty
+	More   bool   // more can be read immediately, even if the page is empty
 }
 
 // EventCursor is a cursor of the feed of events: a transaction, and the number of the event.

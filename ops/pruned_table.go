@@ -8,7 +8,7 @@ const (
 	PrunedEvents       PrunedTable = "org_events"
 	PrunedFeed         PrunedTable = "events" // the feed of events
 	PrunedSessions     PrunedTable = "org_sessions"
-	PrunedInstances    PrunedTable = "instances" // those that are stopped
+	PrunedInstances    PrunedTable = "instances" // stopped instances
 	PrunedCommands     PrunedTable = "agent_command_audit"
 	PrunedDecisions    PrunedTable = "decision_inputs" // not the decisions themselves
 	PrunedSamples      PrunedTable = "server_samples"

@@ -2,7 +2,7 @@ package ops
 
 import "github.com/prego/prego"
 
-// SearchQuery is what is looked for.
+// SearchQuery is a search.
 type SearchQuery struct {
 	Text  string
 	Kinds []string // empty for all
@@ -16,7 +16,7 @@ type Found struct {
 	Name   string // its id if it has none
 	Field  string // what matched
 	Value  string // of that field
-	Status string // "" for what has none
+	Status string // "" if it has none
 	Gone   bool   // it has ended
 	OrgID  prego.OrgID
 	Within string // the id of what it is shown within, if it is not shown by itself

@@ -23,7 +23,7 @@ const (
 	DomainExpired  DomainStatus = "expired"  // pending for too long: no longer looked for
 )
 
-// Domain is a name that an org wants served: one of a tenant, or of its routes.
+// Domain is a name that an org wants served: by a tenant, or by its routes.
 type Domain struct {
 	DomainID prego.DomainID
 	OrgID    prego.OrgID
@@ -32,7 +32,7 @@ type Domain struct {
 	Status   DomainStatus
 	Reason   prego.Reason
 	Message  string
-	Token    string // what the TXT record has to say; no secret
+	Token    string // the text of the TXT record; no secret
 	// Points is whether the name led to this installation when it was last looked up.
 	Points     bool
 	ByRoute    bool // made with a route; goes with the last route of the name
@@ -98,16 +98,16 @@ const (
 // ChallengeLabel is put before a name to make the name of its TXT record.
 const ChallengeLabel = "_prego-challenge"
 
-// challengePrefix makes what the TXT record says recognizable to people.
+// challengePrefix makes the TXT record recognizable to people.
 const challengePrefix = "prego-verification="
 
 // ChallengeName is where a name's TXT record belongs.
 func (d Domain) ChallengeName() string { return ChallengeLabel + "." + d.Name }
 
-// ChallengeValue is what a name's TXT record has to say.
+// ChallengeValue is the required text of a name's TXT record.
 func (d Domain) ChallengeValue() string { return challengePrefix + d.Token }
 
-// NewDomainToken makes the token of a claim: 160 bits, so that nobody meets another's.
+// NewDomainToken makes the token of a claim: 160 bits, so that no two are equal.
 func NewDomainToken() string {
 	b := make([]byte, 20)
 	_, _ = rand.Read(b) // never fails
@@ -118,7 +118,7 @@ func NewDomainToken() string {
 const maxDomain = 253 - len(ChallengeLabel) - 1
 
 // NormalizeDomain lower-cases a name that an org claims and checks it. own are the domains
-// of this installation, whose names nobody can claim.
+// of this installation, whose names can't be claimed.
 func NormalizeDomain(name string, own ...string) (string, error) {
 	name, err := prego.NormalizeHostname(strings.TrimSuffix(name, "."))
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// DomainRules say how often names are looked up, and how long a name that no longer shows
+// DomainRules set how often names are looked up, and how long a name that no longer shows
 // its TXT record is served on.
 type DomainRules struct {
 	Retry    time.Duration // after the first look that found nothing; doubles
@@ -17,7 +17,7 @@ type DomainRules struct {
 // SoughtFor is how long a name that is not verified is looked for.
 const SoughtFor = 14 * 24 * time.Hour
 
-// DomainAnswer is what the DNS said of a name.
+// DomainAnswer is the DNS answer for a name.
 type DomainAnswer struct {
 	At     time.Time
 	TXT    []string // at its challenge's name

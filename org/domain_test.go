@@ -45,8 +45,8 @@ func TestRecordsToMake(t *testing.T) {
 
 var rules = org.DomainRules{Retry: 30 * time.Second, RetryMax: time.Hour, Recheck: 6 * time.Hour, Grace: 72 * time.Hour}
 
-// TestDomainRules plays any sequence of looks: what is served had its TXT record within
-// the grace period, one look that could not be made changes no state, and a name that is
+// TestDomainRules plays any sequence of lookups: every served name had its TXT record within
+// the grace period, one failed lookup changes no state, and a name that is
 // still sought has a next look in the future.
 func TestDomainRules(t *testing.T) {
 	t.Parallel()

@@ -20,18 +20,18 @@ const (
 type LongWork struct {
 	OrgID prego.OrgID
 	Kind  WorkKind
-	Run   string   // the workflow that is told when its turn comes
+	Run   string   // the workflow to signal when its turn comes
 	IDs   []string // in the order of their turns
 }
 
-// Turn says what of some work may begin.
+// Turn decides which work may start.
 type Turn struct {
 	Begun []string // of the work that was asked for
-	Wake  []string // other runs, whose turn has come, too
-	Most  int      // of the org at once
+	Wake  []string // other runs, whose turn has also come
+	Most  int      // of the org concurrently
 }
 
-// WaitText says why work of an org waits.
+// WaitText explains why work of an org waits.
 func WaitText(most int) string {
 	return fmt.Sprintf("waits for its turn: %d long steps of its org are under way, the most at once", most)
 }

@@ -37,7 +37,7 @@ func (q *QuotaExceeded) Unwrap() error {
 	return &prego.Error{Code: prego.CodeQuotaExceeded, Message: q.Sentence()}
 }
 
-// Sentence says it for people. What is promised to process groups counts as used.
+// Sentence formats it for people. Promises to process groups count as used.
 func (q *QuotaExceeded) Sentence() string {
 	n := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 	return fmt.Sprintf("the org's %s is %s and %s are used or promised: %s more are above it. Free some, or ask for a higher limit",
@@ -60,7 +60,7 @@ type Event struct {
 type Quota struct {
 	Dimension string
 	Limit     float64
-	Override  bool // whether the limit is the org's own or its tier's
+	Override  bool // whether the org overrides its tier's limit
 	Usage     float64
 	Reserved  float64 // promised to process groups, but not allocated yet
 	Reason    string  // why the limit was overridden
@@ -68,7 +68,7 @@ type Quota struct {
 	UpdatedAt *time.Time
 }
 
-// Headroom is how much is left besides what is promised, at least 0: a limit can be set
+// Headroom is how much is left after the promises, at least 0: a limit can be set
 // below the usage.
 func (q Quota) Headroom() float64 { return max(0, q.Limit-q.Usage-q.Reserved) }
 
@@ -88,7 +88,7 @@ type UsageCheck struct {
 	Drifted  int          // orgs that were wrong when they were last compared
 }
 
-// UsageDrift says in which dimensions an org's counters were wrong.
+// UsageDrift lists the dimensions with wrong counters of an org.
 type UsageDrift struct {
 	OrgID prego.OrgID
 	Drift json.RawMessage // [{dimension, used, counted, promised, reserved}]

@@ -2,7 +2,7 @@ package org
 
 import "github.com/prego/prego"
 
-// SessionOf says which tenant's or instance's org an exec session or a log stream
+// SessionOf names which tenant's or instance's org an exec session or a log stream
 // counts for.
 type SessionOf struct {
 	TenantID   prego.TenantID

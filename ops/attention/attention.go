@@ -1,5 +1,5 @@
-// Package attention says what needs an operator now: how urgent each kind of thing is, what it
-// means, and what to do about it. What there is of each kind is read from rows by whoever calls it.
+// Package attention lists what needs an operator now: how urgent each kind of thing is, what it
+// means, and what to do about it. The caller reads the things of each kind from rows.
 package attention
 
 import (
@@ -19,8 +19,8 @@ type Severity string
 
 // The severities, the most urgent first.
 const (
-	Critical Severity = "critical" // somebody should look at once
-	Warning  Severity = "warning"  // somebody has to act, today
+	Critical Severity = "critical" // needs a look immediately
+	Warning  Severity = "warning"  // needs action today
 	Info     Severity = "info"     // good to know
 )
 
@@ -40,18 +40,18 @@ const (
 	NearQuota = 0.8
 )
 
-// Limits are settings that decide when something needs attention. They are those by which
+// Limits are settings that decide when something needs attention. They are the limits by which
 // workers act and count.
 type Limits struct {
 	DegradedAfter, FailedAfter time.Duration // an agent that is silent for so long is degraded, or given up
-	FreezePct                  float64       // of the fleet silent at once: nobody is marked
+	FreezePct                  float64       // of the fleet silent together: none is marked
 	FreezeMin                  int           // servers
 	CatalogStale               time.Duration // age
 	BackupLate                 time.Duration // after a turn without a backup; 0 if there is no object storage
 	DrillOverdue               time.Duration // since the last drill; 0 if there are none
 }
 
-// A Finding is one thing that rows say, or several of one kind, reason and place.
+// A Finding is one thing found in rows, or several of one kind, reason and place.
 type Finding struct {
 	Kind    Kind
 	Subject string // what kind of thing it is, such as server
@@ -60,10 +60,10 @@ type Finding struct {
 	Owner   string // the id of what it belongs to where its commands name that, "" otherwise
 	OrgID   prego.OrgID
 	Reason  string // a stable code
-	Message string // "" for what the kind says
+	Message string // "" for the kind's text
 	Since   time.Time
 	// By and ByID are what findings are summed by, such as region and eu; Count is how many
-	// there are of it with this kind and reason. More than Many are told by the oldest.
+	// there are of it with this kind and reason. More than Many are reported by the oldest.
 	By, ByID string
 	Count    int
 	Empty    bool // no data is lost with it: only then is an action proposed that destroys it
@@ -181,7 +181,7 @@ func fill(text string, f Finding, path bool) string {
 	return strings.NewReplacer("{id}", as(f.ID), "{name}", as(cmp.Or(f.Name, f.ID)), "{owner}", as(f.Owner), "{org}", as(string(f.OrgID)), "{by}", as(f.ByID), "{reason}", as(f.Reason)).Replace(text)
 }
 
-// longest is how many bytes of a message are told.
+// longest is how many bytes of a message are kept.
 const longest = 400
 
 // sentence is a message in one line, and not too long.

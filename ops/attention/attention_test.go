@@ -64,7 +64,7 @@ func TestAnItemSaysWhatToDo(t *testing.T) {
 	require.Equal(t, "prego tenant list --region eu --state failed", i.Actions[0].CLI)
 
 	i = attention.List([]attention.Finding{{Kind: attention.TenantFailed, Subject: "tenant", ID: "t-1", By: "region", ByID: "eu", Since: at, Count: attention.Many}})[0]
-	require.Equal(t, "tenant_failed/t-1", i.ID, "few are told one by one")
+	require.Equal(t, "tenant_failed/t-1", i.ID, "a few are reported one by one")
 	require.Equal(t, 1, i.Count)
 	require.Equal(t, "it failed", i.Message, "no reason is known")
 
@@ -72,8 +72,8 @@ func TestAnItemSaysWhatToDo(t *testing.T) {
 	require.Equal(t, "/v1/fleets/a%2Fb%20c/actions", i.Actions[0].Path)
 }
 
-// TestEveryKindIsWhole: each kind says what is the matter, what to do, and where the
-// documentation says more; and that is there.
+// TestEveryKindIsWhole: each kind has what is the matter, what to do, and a link to the
+// documentation, which exists.
 func TestEveryKindIsWhole(t *testing.T) {
 	t.Parallel()
 	about := attention.Subjects()
@@ -96,7 +96,7 @@ func TestEveryKindIsWhole(t *testing.T) {
 	}
 }
 
-// TestNothingWithDataIsProposedForDestruction: rows may say that data is on what a finding is about. Then no action is
+// TestNothingWithDataIsProposedForDestruction: rows may show data on a finding's subject. Then no action is
 // proposed that provisions it again, deletes it or gives it up, and the advice does not ask for one either.
 func TestNothingWithDataIsProposedForDestruction(t *testing.T) {
 	t.Parallel()
@@ -127,7 +127,7 @@ func TestNothingWithDataIsProposedForDestruction(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[attention.Kind]bool{attention.ServerFailed: true, attention.ServerStuck: true}, only(offered),
-		"what is empty")
+		"empty values")
 
 	for kind, wants := range map[attention.Kind][]string{
 		attention.AgentSilent:  {"prego server show app-1", "prego server reboot app-1 --keep-tenants"},

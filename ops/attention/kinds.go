@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Kind says what is the matter. Kinds are stable.
+// Kind is a kind of problem. Kinds are stable.
 type Kind string
 
 // The kinds.
@@ -72,7 +72,7 @@ type spec struct {
 	severity Severity
 	critical []string          // reasons that make it critical
 	byReason bool              // one thing may have it for several reasons
-	says     string            // unless the rows say it
+	says     string            // unless the rows have a message
 	plural   string            // of a sum, such as "tenants failed"
 	todo     string            // what to do
 	todos    map[string]string // what to do for some reasons
@@ -100,7 +100,7 @@ func with(a Action, body map[string]any) Action {
 	return a
 }
 
-// destroys is an action that takes the data on its subject along: it is proposed only where rows tell that there is none.
+// destroys is an action that destroys the data on its subject: it is proposed only where rows show that there is none.
 func destroys(a Action) Action {
 	a.Destroys = true
 	return a
@@ -140,7 +140,7 @@ var (
 	reconcile        = post("Compare again now", "/internal/reconcile", "prego reconcile")
 )
 
-// ordered are the kinds as they are listed among those of one severity: what hides or risks
+// ordered are the kinds as they are listed within a severity: what hides or risks
 // most comes first.
 var ordered = []struct {
 	kind Kind
@@ -148,24 +148,24 @@ var ordered = []struct {
 }{
 	{ReconcileBreaker, spec{
 		severity: Critical, says: "the reconciliation deletes nothing: too much at the provider has no row here",
-		todo:    "Find out whether this database is the right one and complete before anything else: it may be empty or restored. `prego restore check` says what would be deleted.",
+		todo:    "Find out whether this database is the right one and complete before anything else: it may be empty or restored. `prego restore check` lists what would be deleted.",
 		docs:    "docs/operations.md#background-work",
 		actions: about("installation", reconcile),
 	}},
 	{DNSBreaker, spec{
 		severity: Critical, says: "no DNS record of {id} is deleted: too many have no row here", plural: "zones have too many records without a row",
-		todo:    "Find out whether this database is the right one and complete before anything else: it may be empty or restored. Records that nobody wants stay until then.",
+		todo:    "Find out whether this database is the right one and complete before anything else: it may be empty or restored. Unwanted records stay until then.",
 		docs:    "docs/operations.md#background-work",
 		actions: about("zone", showReady), all: []Action{showReady},
 	}},
 	{SweepFrozen, spec{
-		severity: Critical, says: "so many agents are silent at once that none is marked",
+		severity: Critical, says: "too many agents are silent at the same time; none is marked",
 		todo:    "Check the agent gateway and the way to it first: so many hosts seldom fail together.",
 		docs:    "docs/operations.md#background-work",
 		actions: about("installation", get("List the servers", "/v1/servers?agent_status=connected,degraded", "prego server list --agent connected,degraded")),
 	}},
 	{LookLate, spec{
-		severity: Critical, says: "nobody has looked at {id} for minutes", plural: "looks are late",
+		severity: Critical, says: "no worker has checked {id} for minutes", plural: "looks are late",
 		todo:    "Check that a worker runs and reaches Postgres: until then lost runs, silent agents and waiting tenants are noticed late.",
 		docs:    "docs/operations.md#background-work",
 		actions: about("look", showReady), all: []Action{showReady},
@@ -206,7 +206,7 @@ var ordered = []struct {
 	}},
 	{BackupLate, spec{
 		severity: Critical, says: "it has no backup since its last one was due", plural: "have no backup since their last one was due",
-		todo: "See why its last backups failed: what was written since the last good one would be lost with its host.",
+		todo: "See why its last backups failed: data written since the last good backup would be lost with its host.",
 		docs: "docs/backups.md",
 		actions: map[string][]Action{
 			"tenant": {get("List its backups", "/v1/tenants/{id}/backups", "prego backup list {id}"), post("Back it up now", "/v1/tenants/{id}/backups", "prego backup create {id}")},
@@ -243,7 +243,7 @@ var ordered = []struct {
 	}},
 	{DockerStopped, spec{
 		severity: Critical, says: "dockerd does not run on its host", plural: "servers are without a running dockerd",
-		todo:    "Look at the host: its containers go on, and can't be started, stopped or looked at.",
+		todo:    "Check the host: running containers keep running, but none can be started, stopped or inspected.",
 		docs:    "docs/containers.md",
 		actions: about("server", showServer, rebootServer),
 		all:     []Action{get("List the servers", "/v1/servers?region={by}", "prego server list --region {by}")},
@@ -260,7 +260,7 @@ var ordered = []struct {
 	}},
 	{TenantsWaiting, spec{
 		severity: Warning, says: "it waits for a place", plural: "tenants wait for a place",
-		todo: "See in the queue what is on its way. If nothing is, add room: servers of the missing role, or a higher ceiling of the fleet or the region.",
+		todo: "See in the queue what is being added. If nothing is, add room: servers of the missing role, or a higher ceiling of the fleet or the region.",
 		todos: map[string]string{
 			"cell_mismatch":   "No server has the tags that it requires: tag servers, or change its constraint or its org's placement pools.",
 			"awaiting_site":   "A site is being built for it. If that takes long, look at the site pool of its server.",
@@ -284,8 +284,8 @@ var ordered = []struct {
 		actions: about("look", showReady), all: []Action{showReady},
 	}},
 	{ProviderBlocked, spec{
-		severity: Warning, says: "it told us to slow down", plural: "interfaces told us to slow down",
-		todo:    "Wait: requests go on by themselves. If it is so often, ask for a higher limit or spread what is asked for.",
+		severity: Warning, says: "it limits our requests", plural: "interfaces limit our requests",
+		todo:    "Wait: requests resume by themselves. If it happens often, request a higher limit or spread the requests.",
 		docs:    "docs/operations.md#background-work",
 		actions: about("provider", showCatalog), all: []Action{showCatalog},
 	}},
@@ -315,7 +315,7 @@ var ordered = []struct {
 		severity: Warning, says: "it does not get on", plural: "servers do not get on",
 		todo: "Look at its timeline and its run in Temporal: no step of it takes so long.",
 		todos: map[string]string{
-			"decommission_requested": "Look at its timeline and its run in Temporal: what is billed is kept until the provider confirms that it is gone.",
+			"decommission_requested": "Look at its timeline and its run in Temporal: it stays recorded as billed until the provider confirms the deletion.",
 		},
 		docs:    "docs/operations.md#the-life-of-a-server",
 		actions: about("server", showServer, deleteServer),
@@ -351,7 +351,7 @@ var ordered = []struct {
 	}},
 	{SitePoolLow, spec{
 		severity: Warning, says: "sites of its pool failed, or take longer than promised", plural: "site pools are below their promise",
-		todo:    "See why its sites fail: new tenants there wait for one that is built while they do.",
+		todo:    "See why its sites fail: new tenants there wait while their site is built.",
 		docs:    "docs/tenants.md",
 		actions: about("server", get("List the site pools", "/v1/site-pools", "prego pool list"), showServer, post("Refill it now", "/v1/site-pools/{id}/refill", "prego pool refill {id}")),
 		all:     []Action{get("List the site pools", "/v1/site-pools?region={by}", "prego pool list --region {by}")},
@@ -372,7 +372,7 @@ var ordered = []struct {
 	}},
 	{MaintenanceStuck, spec{
 		severity: Warning, says: "it is being emptied and does not get on", plural: "servers are being emptied and do not get on",
-		todo:    "See what is still there and why it has no other place: add room, or cancel.",
+		todo:    "See what is still there and why it has no other place. Add room, or cancel.",
 		docs:    "docs/operations.md#maintenance-in-numbers",
 		actions: about("server", showMaintenance, drop("Cancel it", "/v1/servers/{id}/maintenance", "prego server maintenance-cancel {id}")),
 		all:     []Action{listServers},
@@ -401,7 +401,7 @@ var ordered = []struct {
 	}},
 	{ImageFailed, spec{
 		severity: Warning, says: "the newest image was not built", plural: "newest images were not built",
-		todo:    "Read why, and build another: servers are made from the one before it, or from the stock image.",
+		todo:    "Read why, and build another: servers are made from the previous one, or from the stock image.",
 		docs:    "docs/images.md",
 		actions: about("image", get("Show the image", "/v1/images/{id}", "prego image show {id}")),
 		all:     []Action{get("List the images", "/v1/images", "prego image list")},
@@ -428,14 +428,14 @@ var ordered = []struct {
 	}},
 	{BackupLimit, spec{
 		severity: Warning, says: "its backups have reached their limit", plural: "orgs' backups have reached their limit",
-		todo:    "Raise its limit, or keep fewer: backups on request are refused, those by schedule go on.",
+		todo:    "Raise its limit, or keep fewer: backups on request are refused, scheduled backups continue.",
 		docs:    "docs/backups.md",
 		actions: about("org", get("Show what they occupy", "/v1/orgs/{id}/backup-space", "prego backup space show {id}")),
 		all:     []Action{listOrgs},
 	}},
 	{BackupUnverified, spec{
 		severity: Warning, says: "its newest backup was not drilled for too long", plural: "were not drilled for too long",
-		todo: "Tag a server with drill, or raise PREGO_DRILLS_AT_ONCE: nobody knows whether its backup can be restored.",
+		todo: "Tag a server with drill, or raise PREGO_DRILLS_AT_ONCE: it is unknown whether its backup can be restored.",
 		docs: "docs/backups.md#drills",
 		actions: map[string][]Action{
 			"tenant": {post("Drill it now", "/v1/tenants/{id}/drills", "prego drill create {id}"), get("List its drills", "/v1/tenants/{id}/drills", "prego drill list {id}")},
@@ -520,7 +520,7 @@ var ordered = []struct {
 		all: []Action{showReady},
 	}},
 	{QuotaDrifted, spec{
-		severity: Warning, says: "its quota counters differed from its rows; they are counted anew", plural: "orgs' quota counters differed from their rows",
+		severity: Warning, says: "its quota counters differed from its rows; they are counted again", plural: "orgs' quota counters differed from their rows",
 		todo:    "Find out who changed rows with triggers off, or report a fault of prego: until it was found the org was held against wrong usage.",
 		docs:    "docs/quotas.md",
 		actions: about("org", showQuota), all: []Action{listOrgs},
@@ -591,7 +591,7 @@ var specs, order = func() (map[Kind]spec, map[Kind]int) {
 	return specs, order
 }()
 
-// Kinds lists every kind, in the order in which they are listed among those of one severity.
+// Kinds lists every kind, in the order within its severity.
 func Kinds() []Kind {
 	out := make([]Kind, len(ordered))
 	for i, o := range ordered {

@@ -1,4 +1,4 @@
-// Package quota says what an org may use: the dimensions, the limits of each tier, and
+// Package quota decides what an org may use: the dimensions, the limits of each tier, and
 // the verdict on a change (quotas-and-fairness). It is pure.
 package quota
 
@@ -37,7 +37,7 @@ const (
 	MaxExecSessionsPerHour Dimension = "max_exec_sessions_per_hour"
 )
 
-// Dimensions lists every dimension in the order in which they are shown and checked.
+// Dimensions lists every dimension in the order of display and checks.
 func Dimensions() []Dimension {
 	return []Dimension{
 		MaxInstances, MaxTotalMemoryBytes, MaxTotalCPURequest, MaxEnvs, MaxApps, MaxRoutes, MaxPublicPorts, MaxIPv4Allocations, MaxHostnames,
@@ -45,7 +45,7 @@ func Dimensions() []Dimension {
 	}
 }
 
-// Valid reports whether d is one of Dimensions.
+// Valid reports whether d is a known dimension.
 func (d Dimension) Valid() bool {
 	return slices.Contains(Dimensions(), d)
 }
@@ -68,8 +68,8 @@ func DefaultTiers() Tiers {
 	return t
 }
 
-// ParseTiers reads tiers as JSON, and rejects incomplete ones: nobody would have
-// decided a missing limit.
+// ParseTiers reads tiers as JSON, and rejects incomplete ones: a missing limit would be
+// a decision that no person made.
 func ParseTiers(text []byte) (Tiers, error) {
 	var t Tiers
 	if err := json.Unmarshal(text, &t); err != nil {
@@ -104,8 +104,8 @@ func (t Tiers) Validate() error {
 	return nil
 }
 
-// maxLimit is the largest limit: the next integer is also what a float64 makes of the one
-// after it, so that nobody could tell whether a limit was sent that is too large.
+// maxLimit is the largest limit: a float64 can't distinguish the next integer from its successor, so
+// a larger limit could not be detected.
 const maxLimit = 1<<53 - 1
 
 // ValidateLimit rejects limits that are negative, fractional where d is whole, or too
@@ -133,7 +133,7 @@ type Delta struct {
 // Limit is an effective limit and its source.
 type Limit struct {
 	Value    float64
-	Override bool // whether it is the org's own or its tier's
+	Override bool // whether the org overrides its tier's limit
 }
 
 // Effective returns the effective limit: the org's own if it has one, else its tier's.
