@@ -68,7 +68,7 @@ type Heartbeat struct {
 	// is unknown. ClockSkewed means that it is too much.
 	ClockAhead  *float64
 	ClockSkewed bool
-	// PrivateAddresses are those that the host has in private networks; empty is unknown.
+	// PrivateAddresses are the host's addresses in private networks; empty is unknown.
 	PrivateAddresses []string
 }
 

@@ -6,8 +6,8 @@ import (
 	"github.com/prego/prego"
 )
 
-// EdgeAgentPort is where agents of edges listen if their port would be one that the edge
-// serves the public on.
+// EdgeAgentPort is where agents of edges listen if their port is one where the edge
+// serves the public.
 const EdgeAgentPort = 9443
 
 // AgentPort is the port of the agent of a server, of the configured one for all roles.

@@ -30,7 +30,7 @@ const (
 	ReasonHeartbeatsEnded prego.Reason = "heartbeats_stopped"
 )
 
-// AgentRelease is one row of agent_releases. Its statuses are those of a stack release.
+// AgentRelease is one row of agent_releases. It has the statuses of a stack release.
 type AgentRelease struct {
 	Version    string
 	Serial     int64
@@ -46,7 +46,7 @@ type AgentRelease struct {
 }
 
 // AgentReleaseServer is one row of agent_release_servers, with the version that the server's
-// agent told last.
+// agent reported last.
 type AgentReleaseServer struct {
 	ServerID     prego.ServerID
 	Ring         int
@@ -77,7 +77,7 @@ type CreateAgentReleaseRequest struct {
 	Rings  []ReleaseRing `json:"rings,omitempty"`
 }
 
-// AgentReleaseSaid is what a signed release says of itself. Whether the signature is good is
+// AgentReleaseSaid is the content of a signed release. Whether the signature is good is
 // for hosts to judge: the control plane has no key for it.
 type AgentReleaseSaid struct {
 	Version string        `json:"version"`
@@ -110,17 +110,17 @@ func (r *CreateAgentReleaseRequest) Validate() (said AgentReleaseSaid, err error
 
 // AgentReleaseLimits bound how a release of the agent is rolled out.
 type AgentReleaseLimits struct {
-	Servers int           // offered at once
+	Servers int           // offered concurrently
 	Within  time.Duration // how long a server may take
 }
 
-// AgentOffer is the serial of the release that a server is to have.
+// AgentOffer is the serial of the release that a server should have.
 type AgentOffer struct {
 	ServerID prego.ServerID
 	Serial   int64
 }
 
-// AgentReport is what a host tells of the release that it tried last.
+// AgentReport is a host's report about the last release that it tried.
 type AgentReport struct {
 	Serial int64
 	Status string

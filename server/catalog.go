@@ -8,7 +8,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// Catalog maps roles and regions to what is ordered at the provider, in order of
+// Catalog maps roles and regions to the provider's offers to order, in order of
 // preference. Each is a list, since stock comes and goes and types retire.
 type Catalog struct {
 	// Image is the operating system image of specs that name none.
@@ -16,7 +16,7 @@ type Catalog struct {
 	// ServerTypes are the machine types per role and region, best first. The region ""
 	// applies to every region that is not listed.
 	ServerTypes map[prego.Role]map[prego.Region][]string `json:"server_types"`
-	// Builders are the machine types on which golden images are built, per region as in
+	// Builders are the machine types that build golden images, per region as in
 	// ServerTypes. Servers created from an image need at least its builder's disk size.
 	Builders map[prego.Region][]string `json:"builders"`
 	// Locations are the provider's locations per region, best first.
@@ -155,7 +155,7 @@ func (c Catalog) TimeoutsFor(location, image string) BootTimeouts {
 	return out
 }
 
-// Validate rejects a catalog from which nothing could be ordered.
+// Validate rejects a catalog that allows no order.
 func (c Catalog) Validate() error {
 	if c.Image == "" {
 		return prego.Invalid("catalog.image", "is required")

@@ -33,7 +33,7 @@ type BenchCommand struct {
 	Secrets map[string]string
 }
 
-// CommandError says that a command on a host did not succeed. Stderr and Message
+// CommandError reports a failed command on a host. Stderr and Message
 // are safe to show.
 type CommandError struct {
 	Kind     string // "bench"
@@ -41,7 +41,7 @@ type CommandError struct {
 	Stderr   string // its last bytes
 	// Permanent means that repeating it with the same audit id changes nothing.
 	Permanent bool
-	Code      string // the agent's, or one of the above
+	Code      string // from the agent, or from the constants above
 	Message   string
 }
 

@@ -28,7 +28,7 @@ type ContainerStats struct {
 	Pids        uint64        `json:"pids"`
 }
 
-// DriftKind says how a container differs from its declaration.
+// DriftKind is a way in which a container differs from its declaration.
 type DriftKind string
 
 // The kinds of drift.

@@ -13,16 +13,16 @@ type Egress struct {
 	Epoch int64
 	// CIDRs are all that hosts let in, in order.
 	CIDRs []string
-	// Leaving are those of CIDRs that are no longer set.
+	// Leaving are the CIDRs that are no longer set.
 	Leaving []string
 }
 
-// Next is what follows when set are the addresses that are set now. What is new comes at
-// once, and with it an epoch; what is no longer set leaves with another one, if it may: it
-// was leaving before, and nobody depends on it.
+// Next returns the state that follows when set are the current addresses. New addresses are added
+// immediately, with an epoch; addresses that are no longer set leave with another epoch, if they may: they
+// were leaving before, and nothing depends on them.
 func (e Egress) Next(set []string, mayLeave bool) Egress {
 	set = sorted(set)
-	if len(set) == 0 { // nobody could reach a host
+	if len(set) == 0 { // no host would be reachable
 		return e
 	}
 	missing := func(from, in []string) []string {
@@ -47,7 +47,7 @@ func (e Egress) Equal(o Egress) bool {
 	return e.Epoch == o.Epoch && slices.Equal(e.CIDRs, o.CIDRs) && slices.Equal(e.Leaving, o.Leaving)
 }
 
-// PeersWanted is what should be in force at a host.
+// PeersWanted is the document that a host should apply.
 type PeersWanted struct {
 	Version int64 // 0 if there is nothing yet
 	Rule    PeersRule
@@ -66,7 +66,7 @@ type PeersVersions struct {
 	Versions []PeersVersion
 }
 
-// PeersState is how far the document of a server is in force.
+// PeersState is how far a server has applied its document.
 type PeersState struct {
 	ServerID       prego.ServerID
 	Role           prego.Role
@@ -74,7 +74,7 @@ type PeersState struct {
 	Status         Status
 	AgentStatus    AgentStatus
 	Version        int64 // 0 if there is no rule yet
-	AppliedVersion int64 // 0 if the host has said of none
+	AppliedVersion int64 // 0 if the host has reported none
 	AppliedEpoch   int64
 	ChangedAt      *time.Time
 	AppliedAt      *time.Time

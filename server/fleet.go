@@ -14,12 +14,12 @@ func ValidateFleetID(id prego.FleetID) error {
 }
 
 // Limits of fleets. A member's id consists of the fleet's id, the action's number and a
-// number of its own, and must fit a server id.
+// number, and must fit a server id.
 const (
 	MaxFleetIDLen = 32
 	// MaxFleetSize is the global limit of a fleet's size.
 	MaxFleetSize = 1000
-	// NoMaxSize is the max_size of a fleet without a limit of its own.
+	// NoMaxSize is the max_size of a fleet without its own limit.
 	NoMaxSize = -1
 	// MaxGracePeriod bounds how long a deletion waits for tenants to leave.
 	MaxGracePeriod = 7 * 24 * time.Hour
@@ -163,7 +163,7 @@ func validateSizes(minSize, maxSize int64) error {
 	return nil
 }
 
-// UpdateFleetRequest is the body of PATCH /v1/fleets/{id}; what is absent stays.
+// UpdateFleetRequest is the body of PATCH /v1/fleets/{id}; absent fields stay.
 type UpdateFleetRequest struct {
 	MinSize         *int64            `json:"min_size,omitempty"`
 	MaxSize         *int64            `json:"max_size,omitempty"`
@@ -296,7 +296,7 @@ const (
 	ActionQueued    FleetActionStatus = "queued"
 	ActionRunning   FleetActionStatus = "running"
 	ActionSucceeded FleetActionStatus = "succeeded"
-	ActionFailed    FleetActionStatus = "failed" // what was done until then stays
+	ActionFailed    FleetActionStatus = "failed" // earlier steps stay
 	ActionCancelled FleetActionStatus = "cancelled"
 )
 
@@ -353,7 +353,7 @@ type FleetStep struct {
 	ServerID prego.ServerID `json:"server_id"`
 	Region   prego.Region   `json:"region"`
 	Round    int            `json:"round"`            // rounds run one after the other
-	Replan   bool           `json:"replan,omitempty"` // it replaces one that failed
+	Replan   bool           `json:"replan,omitempty"` // it replaces a failed plan
 	State    FleetStepState `json:"state"`
 	Message  string         `json:"message,omitempty"`
 	At       time.Time      `json:"at,omitzero"` // when it entered State
@@ -424,7 +424,7 @@ type FleetPlan struct {
 	Used []string
 }
 
-// FleetReplan says how an action continues after steps of it failed.
+// FleetReplan describes how an action continues after steps of it failed.
 type FleetReplan struct {
 	More []FleetStep     // for servers that could not be created
 	Skip []FleetStep     // with a message

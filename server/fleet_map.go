@@ -37,7 +37,7 @@ type FleetTile struct {
 	Alarm    string // "" for none
 
 	MemoryMB  int64    // of those whose type the catalog knows
-	MemoryPct *float64 // mean of those that report it
+	MemoryPct *float64 // mean of the reported values
 	DiskPct   *float64
 	Tenants   int
 	Instances int

@@ -27,7 +27,7 @@ func ImageStatuses() []ImageStatus {
 	return []ImageStatus{ImageBuilding, ImageVerifying, ImageReady, ImageFailed, ImageDeleting, ImageDeleted}
 }
 
-// Valid reports whether s is one of ImageStatuses.
+// Valid reports whether s is a known status.
 func (s ImageStatus) Valid() bool { return slices.Contains(ImageStatuses(), s) }
 
 // Rests reports whether nothing works on an image in this status.
@@ -151,7 +151,7 @@ const (
 	LabelStack   = "prego-stack"
 )
 
-// SnapshotLabels say what is in an image. A label holds at most 63 characters, so
+// SnapshotLabels describe an image. A label holds at most 63 characters, so
 // digests are shortened.
 func (g GoldenImage) SnapshotLabels() map[string]string {
 	short := func(digest string) string { return digest[:min(len(digest), 32)] }

@@ -28,7 +28,7 @@ func SweepWorkflowID(environment string) string { return "sweep-heartbeats/" + e
 
 // Name is the name of a server at the provider. Names are unique per project there,
 // which makes repeated and late creates harmless: at most one server of this name can
-// exist, whatever the order of events.
+// exist in any order of events.
 func Name(environment string, serverID prego.ServerID) string {
 	return "prego-" + environment + "-" + string(serverID)
 }

@@ -25,7 +25,7 @@ const (
 	ResourceBackup         ResourceKind = "backup" // a tenant's, in object storage
 )
 
-// ResourceKinds lists every kind in the order in which they can be deleted.
+// ResourceKinds lists every kind in a safe order of deletion.
 func ResourceKinds() []ResourceKind {
 	return []ResourceKind{ResourceServer, ResourceVolume, ResourcePrimaryIP, ResourceFloatingIP, ResourcePlacementGroup, ResourceFirewall, ResourceImage, ResourceNetwork}
 }
@@ -44,7 +44,7 @@ const (
 )
 
 // Label keys on everything that is created at a provider. Repeated steps use them to
-// find what they already created, and the reconciler to tell our orphans from other
+// find their earlier creations, and the reconciler to distinguish our orphans from other
 // people's resources.
 const (
 	LabelManagedBy   = "managed-by"
@@ -81,12 +81,12 @@ type CreateParams struct {
 	Role           prego.Role
 	Region         prego.Region
 	Attempt        int
-	SpecHash       string // of everything that decides what is created, except the token; at most 63 characters
+	SpecHash       string // of every input of the creation, except the token; at most 63 characters
 	Candidate      Candidate
 	Image          string
 	UserData       string
 	FirewallID     string
-	PublicFirewall string           // id of the one that lets everyone in; "" but for edges
+	PublicFirewall string           // id of the firewall that lets everyone in; "" except for edges
 	PlacementGroup string           // provider id; "" for none
 	NetworkID      string           // provider id of the private network; "" for none
 	VolumeIDs      []prego.VolumeID // provider ids of volumes to attach
@@ -178,7 +178,7 @@ type InfraError struct {
 	Class      InfraClass
 	Code       string // the provider's code, "" if it gave none
 	Message    string
-	RetryAfter time.Duration // 0 if the provider did not say
+	RetryAfter time.Duration // 0 if the provider set none
 }
 
 func (e *InfraError) Error() string {
@@ -188,9 +188,9 @@ func (e *InfraError) Error() string {
 	return fmt.Sprintf("provider (%s, %s): %s", e.Class, e.Code, e.Message)
 }
 
-// FirewallParams describe a firewall: the ports are open to the CIDRs, those of Everyone to
-// all, and nothing else is. All servers of an environment have one that lets the control
-// plane in, and its edges one more that lets everyone in.
+// FirewallParams describe a firewall: the ports are open to the CIDRs, the ports of Everyone to
+// all, and nothing else is. All servers of an environment have a firewall that lets the control
+// plane in, and its edges another that lets everyone in.
 type FirewallParams struct {
 	Environment string
 	Name        string

@@ -6,7 +6,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// MaintenanceKind is what is done to a server.
+// MaintenanceKind is a kind of work on a server.
 type MaintenanceKind string
 
 // The kinds of maintenance. All begin by emptying the server, and a drain does only that.
@@ -37,7 +37,7 @@ func (s MaintenanceStatus) Ended() bool {
 	return s == MaintenanceDone || s == MaintenanceFailed || s == MaintenanceCancelled
 }
 
-// The reasons of maintenances that wait or failed, besides those of process groups without a
+// The reasons of maintenances that wait or failed, besides the reasons of process groups without a
 // place (workload.Reason…).
 const (
 	MaintenanceFleetBudget       = "fleet_budget"
@@ -49,7 +49,7 @@ const (
 	MaintenanceStillUsed         = "still_used"
 	MaintenanceResizeRefused     = "resize_refused" // by the provider; the server is as it was
 	// MaintenancePatchFailed: security updates were not installed; the server stays cordoned.
-	// MaintenancePatchRefused: nothing was begun, because its host could not tell which are missing.
+	// MaintenancePatchRefused: nothing was started, because its host could not report the missing updates.
 	MaintenancePatchFailed  = "patch_failed"
 	MaintenancePatchRefused = "patch_check_failed"
 	// MaintenancePatchElsewhere: it waits, because another server of its fleet is cordoned after a patch that failed.
@@ -58,7 +58,7 @@ const (
 	MaintenanceTenantUnfit = "tenant_not_movable"
 )
 
-// maxMaintenanceTimeout bounds how long a maintenance may be told to wait: a week.
+// maxMaintenanceTimeout bounds how long a maintenance may be set to wait: a week.
 const maxMaintenanceTimeout = 7 * 24 * 3600
 
 // maxWaveLen is how long the name of a wave may be.
@@ -72,7 +72,7 @@ type MaintenanceRequest struct {
 	TimeoutSeconds int `json:"timeout_seconds,omitempty"`
 	// KeepTenants leaves tenants where they are; of a reboot they have the downtime.
 	KeepTenants bool `json:"keep_tenants,omitempty"`
-	// ServerType is what the server is to be; of a resize only.
+	// ServerType is the wanted type; of a resize only.
 	ServerType string `json:"server_type,omitempty"`
 	// Wave is what servers that are patched together have in common; of a patch only.
 	Wave prego.PatchWaveID `json:"wave,omitempty"`
@@ -112,13 +112,13 @@ type Maintenance struct {
 	Why         string // as the caller gave it
 	RequestedBy string
 	KeepTenants bool
-	ServerType  string // of a resize: what it is to be
+	ServerType  string // of a resize: the wanted type
 	WasOpen     bool   // the server was not cordoned before
 	Total, Left int    // instances that were, and are, on the server
 	// TenantsTotal and TenantsLeft are the tenants that were there, and are: an app server's.
 	TenantsTotal, TenantsLeft int
 
-	Patched *Patched          // of a patch: what was installed
+	Patched *Patched          // of a patch: the installed updates
 	Wave    prego.PatchWaveID // of a patch: which it is part of, "" for none
 
 	DeadlineAt        *time.Time
@@ -137,7 +137,7 @@ type RemainingInstance struct {
 	State      string
 	Leaving    bool // its group is replacing it
 	StopsFirst bool // its replacement starts after it has stopped: it has a volume, or its org no room for one more
-	// Reason and Message say why its group has no place for the replacement, "" if nothing does.
+	// Reason and Message explain why its group has no place for the replacement; "" if it has.
 	Reason, Message string
 }
 
@@ -156,11 +156,11 @@ const (
 	ActPatch    MaintenanceAct = "patch"         // they are installed
 )
 
-// MaintenanceLimits bound how much is moved at once.
+// MaintenanceLimits bound the concurrent moves.
 type MaintenanceLimits struct {
-	Servers   int // of one fleet, emptied at once
-	Instances int // of one org, moved by all maintenances at once
-	Tenants   int // of one server, moved at once
+	Servers   int // of one fleet, emptied concurrently
+	Instances int // of one org, moved concurrently by all maintenances
+	Tenants   int // of one server, moved concurrently
 }
 
 // MaintenanceStep is what one look at a maintenance came to.
@@ -172,16 +172,16 @@ type MaintenanceStep struct {
 	Message string
 	Act     MaintenanceAct // "" for nothing
 	Groups  []MaintenanceGroup
-	// Tenants are those whose moves are to begin, Cancelled the moves that are to be undone.
+	// Tenants are the tenants to move, Cancelled the moves to undo.
 	Tenants   []prego.TenantID
 	Cancelled []prego.MoveID
-	// Runs are other maintenances' that may go on now.
+	// Runs are the runs of other maintenances that may continue now.
 	Runs []string
 	// Opened is set if the server takes newcomers again.
 	Opened bool
 }
 
-// MaintenanceGroup is a group whose instances are to be replaced, or stay after all.
+// MaintenanceGroup is a group whose instances must be replaced, or can stay after all.
 type MaintenanceGroup struct {
 	GroupID prego.GroupID
 	OrgID   prego.OrgID

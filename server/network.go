@@ -19,7 +19,7 @@ type Network struct {
 	IPRange   string // CIDR
 	// ProviderNetworkID is "" until it is made, and again when it is found to be gone.
 	ProviderNetworkID string
-	Members           int // servers that are in it or are to be
+	Members           int // servers in it, present or planned
 }
 
 // NetworkMember is a server in a network that has its address there.
@@ -70,13 +70,13 @@ func (h Handle) PrivateIn(providerNetworkID string) string {
 }
 
 // networkZones are Hetzner's network zones by location, for when the provider's catalog
-// has not been read or does not say (docs.hetzner.com/cloud/general/locations).
+// has not been read or lacks them (docs.hetzner.com/cloud/general/locations).
 var networkZones = map[string]string{
 	"fsn1": "eu-central", "nbg1": "eu-central", "hel1": "eu-central",
 	"ash": "us-east", "hil": "us-west", "sin": "ap-southeast",
 }
 
-// ZoneOf is the network zone of a location, "" if nobody knows it.
+// ZoneOf is the network zone of a location, "" if unknown.
 func (p ProviderCatalog) ZoneOf(location string) string {
 	for _, l := range p.Locations {
 		if l.Name == location && l.NetworkZone != "" {
@@ -105,7 +105,7 @@ func (p ProviderCatalog) InZone(candidates []Candidate, zone string) []Candidate
 	return slices.DeleteFunc(slices.Clone(candidates), func(c Candidate) bool { return p.ZoneOf(c.Location) != zone })
 }
 
-// NetworkRange is the range from which networks are cut, checked: a private one (RFC
+// NetworkRange is the range that networks are cut from, checked: a private one (RFC
 // 1918) of at least a /24. In a simulator whose hosts are processes it may be on loopback.
 func NetworkRange(cidr string, simulated bool) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(cidr)

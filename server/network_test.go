@@ -38,7 +38,7 @@ func TestZonesComeFromTheCatalogFirst(t *testing.T) {
 	read := ProviderCatalog{Locations: []OfferedLocation{{Name: "ash", NetworkZone: "us-north"}, {Name: "lon1", NetworkZone: "uk"}, {Name: "hil"}}}
 	require.Equal(t, "us-north", read.ZoneOf("ash"))
 	require.Equal(t, "uk", read.ZoneOf("lon1"))
-	require.Equal(t, "us-west", read.ZoneOf("hil"), "it does not say")
+	require.Equal(t, "us-west", read.ZoneOf("hil"), "the catalog lacks it")
 	require.Equal(t, []string{"eu-central", "us-west"}, read.ZonesOf([]string{"fsn1", "nbg1", "hil", "fsn1", "nowhere"}))
 	for region, locations := range DefaultCatalog().Locations {
 		for _, l := range locations {

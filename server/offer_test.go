@@ -34,8 +34,8 @@ func TestAnOfferFitsTheMachine(t *testing.T) {
 		},
 		"a region of larger ones":   {fleet: Fleet{Region: "us", WorkloadMemory: 13 << 30}},
 		"any region":                {fleet: Fleet{WorkloadMemory: 13 << 30}, field: "workload_memory_bytes"},
-		"a type of its own":         {fleet: Fleet{Region: "eu", Spec: Spec{ServerType: "large"}, WorkloadMemory: 13 << 30}},
-		"a type that nobody knows":  {fleet: Fleet{Region: "eu", Spec: Spec{ServerType: "retired"}, WorkloadMemory: 13 << 40}},
+		"its own type":              {fleet: Fleet{Region: "eu", Spec: Spec{ServerType: "large"}, WorkloadMemory: 13 << 30}},
+		"an unknown type":           {fleet: Fleet{Region: "eu", Spec: Spec{ServerType: "retired"}, WorkloadMemory: 13 << 40}},
 		"it offers nothing":         {fleet: Fleet{Region: "eu"}},
 		"a role without containers": {fleet: Fleet{Region: "eu", Role: prego.RoleNode, Spec: Spec{ServerType: "small"}, WorkloadMemory: 7 << 30}},
 	} {

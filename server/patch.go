@@ -10,7 +10,7 @@ type PatchState string
 
 // How a host stands to security updates.
 const (
-	PatchUnknown PatchState = "unknown" // its agent has not told
+	PatchUnknown PatchState = "unknown" // its agent has not reported
 	PatchCurrent PatchState = "current"
 	PatchPending PatchState = "pending" // updates are missing
 	PatchReboot  PatchState = "reboot"  // none is, but it runs code that was replaced
@@ -21,7 +21,7 @@ func PatchStates() []PatchState {
 	return []PatchState{PatchUnknown, PatchCurrent, PatchPending, PatchReboot}
 }
 
-// Patches say which security updates a host lacks.
+// Patches are the security updates that a host lacks.
 type Patches struct {
 	Pending     int             `json:"pending"`
 	Packages    []PackageUpdate `json:"packages,omitempty"` // the first of them
@@ -51,7 +51,7 @@ func (p Patches) State() PatchState {
 	return PatchCurrent
 }
 
-// ToDo says what a patch of the host would do, "" for nothing.
+// ToDo describes what a patch of the host would do, "" for nothing.
 func (p Patches) ToDo() string {
 	switch {
 	case p.Pending > 0 && !p.RebootSince.IsZero():
@@ -71,7 +71,7 @@ type Patched struct {
 	Now       Patches         `json:"now"`
 }
 
-// PatchCount is how many servers stand how to security updates; Late are those that have for
+// PatchCount counts servers by their state of security updates; Late are servers that lack updates for
 // longer than they should.
 type PatchCount struct {
 	Region string

@@ -6,7 +6,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// PatchWave is what servers that are patched together have in common, and what came of them so
+// PatchWave is what servers that are patched together have in common, and their results so
 // far.
 type PatchWave struct {
 	WaveID      prego.PatchWaveID

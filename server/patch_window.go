@@ -18,7 +18,7 @@ type PatchWindow struct {
 // maxPatchWindow bounds how long a window is.
 const maxPatchWindow = 24 * time.Hour
 
-// NewPatchWindow is a window that opens as a cron expression of five fields says, in UTC, and is open for
+// NewPatchWindow is a window that opens by a cron expression of five fields, in UTC, and is open for
 // a while; "" is never.
 func NewPatchWindow(expression string, open time.Duration) (w PatchWindow, err error) {
 	if expression == "" {
@@ -47,10 +47,10 @@ func (w PatchWindow) OpenSince(now time.Time) (since time.Time, open bool) {
 // PatchNever is the schedule of a fleet whose servers are patched on request only.
 const PatchNever = "never"
 
-// defaultWindow is how long a fleet's window is open if that is not said, in seconds.
+// defaultWindow is how long a fleet's window is open by default, in seconds.
 const defaultWindow = 4 * 60 * 60
 
-// FleetPatchWindow is a fleet's own window. One without a schedule is the environment's.
+// FleetPatchWindow is a fleet's own window. Without a schedule it is the environment's.
 type FleetPatchWindow struct {
 	Schedule string `json:"schedule"`          // cron expression of five fields in UTC, or PatchNever
 	Seconds  int    `json:"seconds,omitempty"` // how long it is open
@@ -84,14 +84,14 @@ type FleetWindow struct {
 
 // OpenPatchWindows are the windows that are open at a moment.
 type OpenPatchWindows struct {
-	Since  *time.Time // the environment's, for fleets without one of their own
+	Since  *time.Time // the environment's, for fleets without their own
 	Fleets map[prego.FleetID]time.Time
 }
 
 // None reports whether no window is open.
 func (o OpenPatchWindows) None() bool { return o.Since == nil && len(o.Fleets) == 0 }
 
-// PatchWindowsOpen are the windows that are open now. A fleet whose window nobody can read has
+// PatchWindowsOpen are the windows that are open now. A fleet whose window can't be parsed has
 // none.
 func PatchWindowsOpen(now time.Time, environment PatchWindow, fleets []FleetWindow) (o OpenPatchWindows) {
 	if since, open := environment.OpenSince(now); open {

@@ -19,7 +19,7 @@ const (
 type PeerHost struct {
 	ServerID prego.ServerID `json:"server_id"`
 	Role     prego.Role     `json:"role"`
-	// Address is private, "" for none. Only those of one provider network reach each other.
+	// Address is private, "" for none. Only servers of one provider network reach each other.
 	Address string `json:"address"`
 	Network string `json:"network"` // "" for none
 }
@@ -33,7 +33,7 @@ type PeersInput struct {
 	// Users are the servers whose tenants or pool sites have their database or their cache on
 	// this one.
 	Users []PeerHost
-	// Edges are those that may send requests to this server.
+	// Edges are the edges that may send requests to this server.
 	Edges []PeerHost
 	// InstancePorts are published here by instances of process groups.
 	InstancePorts []int
@@ -41,8 +41,8 @@ type PeersInput struct {
 	PublicPorts []int
 }
 
-// PeersRule is who may reach a server, and where: what its peers document says. What it
-// does not name may not.
+// PeersRule is the content of a server's peers document: the servers that may reach it, and where.
+// All others may not.
 type PeersRule struct {
 	Address string       `json:"address,omitempty"`
 	Control PeersControl `json:"control"`
@@ -71,7 +71,7 @@ const Everyone = "*"
 //   - edges: the frontend of a server with bench, and the ports that instances publish;
 //   - everyone: an edge's HTTP, HTTPS and public ports.
 //
-// Equal input, in whatever order, gives the equal rule.
+// Equal input in any order gives the equal rule.
 func Peers(in PeersInput) PeersRule {
 	out := PeersRule{Address: in.Server.Address, Control: PeersControl{CIDRs: sorted(in.Egress), Ports: sorted([]int{in.AgentPort, in.DockerPort})}}
 	grant := func(ports []int, from []PeerHost) {
@@ -94,7 +94,7 @@ func Peers(in PeersInput) PeersRule {
 	return out
 }
 
-// reachedFrom are the addresses of those of its network, in order.
+// reachedFrom are the addresses of the servers in its network, in order.
 func (h PeerHost) reachedFrom(others []PeerHost) []string {
 	if h.Address == "" || h.Network == "" {
 		return nil

@@ -49,7 +49,7 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// Whatever the rows, nobody is let in who has no reason to be, and their order is of no
+// For any rows, no server is let in without a reason, and their order is of no
 // consequence.
 func TestPeersProperties(t *testing.T) {
 	t.Parallel()

@@ -9,8 +9,8 @@ import (
 	"github.com/prego/prego"
 )
 
-// ProviderCatalog is what a provider sells, as last read: the configured Catalog is a
-// wish, this is what is available. It is read on a schedule and stored; decisions never
+// ProviderCatalog is a provider's offer, as last read: the configured Catalog is a
+// wish, this is the available stock. It is read on a schedule and stored; decisions never
 // call the provider.
 type ProviderCatalog struct {
 	Currency    string            `json:"currency"` // "EUR"
@@ -20,7 +20,7 @@ type ProviderCatalog struct {
 	Images      []OfferedImage    `json:"images"`
 	// IPv4 are the prices of a primary IPv4 address by location.
 	IPv4 map[string]PeriodPrice `json:"ipv4"`
-	// IPv6 are those of a primary IPv6 network.
+	// IPv6 are the prices of a primary IPv6 network.
 	IPv6 map[string]PeriodPrice `json:"ipv6,omitempty"`
 	// FloatingIPs are the monthly prices of floating addresses, by family (ipv4, ipv6) and
 	// location.
@@ -47,7 +47,7 @@ type CatalogState struct {
 // Known reports whether the catalog was ever read.
 func (s CatalogState) Known() bool { return !s.RefreshedAt.IsZero() }
 
-// OfferedLocation is one of the provider's locations.
+// OfferedLocation is a location of the provider.
 type OfferedLocation struct {
 	Name        string `json:"name"`
 	City        string `json:"city"`
@@ -168,7 +168,7 @@ func (p ProviderCatalog) Usable(candidates []Candidate, image string, now time.T
 		case at.Retired(now):
 			skip(c, "was retired on "+at.UnavailableAfter.UTC().Format(time.DateOnly))
 		case !runs && p.runsElsewhere(image, typ.Architecture):
-			skip(c, fmt.Sprintf("is %s, for which there is no image %s", typ.Architecture, image))
+			skip(c, fmt.Sprintf("is %s, without an image %s", typ.Architecture, image))
 		case at.DeprecatedAt != nil:
 			deprecated = append(deprecated, c)
 			aged = append(aged, SkippedCandidate{c, "is deprecated"})
@@ -254,7 +254,7 @@ func (t OfferedType) soldIn(locations []string, now time.Time) error {
 	if retired {
 		return &prego.Error{Code: prego.CodeServerTypeRetired, Field: "spec.server_type", Message: fmt.Sprintf("%q was retired by the provider in %v", t.Name, locations)}
 	}
-	return &prego.Error{Code: prego.CodeServerTypeNotSold, Field: "spec.server_type", Message: fmt.Sprintf("%q is not sold in %v; prego catalog says where", t.Name, locations)}
+	return &prego.Error{Code: prego.CodeServerTypeNotSold, Field: "spec.server_type", Message: fmt.Sprintf("%q is not sold in %v; prego catalog lists the locations", t.Name, locations)}
 }
 
 func (c Catalog) knowsLocation(name string) bool {
@@ -325,7 +325,7 @@ func (s CatalogState) typeProblems(name string, region prego.Region, locations [
 		case at.Retired(now):
 			add("server_type", name, "was retired in %s on %s", l, at.UnavailableAfter.UTC().Format(time.DateOnly))
 		case at.DeprecatedAt != nil && at.UnavailableAfter != nil:
-			add("server_type", name, "is deprecated in %s and goes on %s", l, at.UnavailableAfter.UTC().Format(time.DateOnly))
+			add("server_type", name, "is deprecated in %s and ends on %s", l, at.UnavailableAfter.UTC().Format(time.DateOnly))
 			sold++
 		case at.DeprecatedAt != nil:
 			add("server_type", name, "is deprecated in %s", l)
@@ -343,7 +343,7 @@ func (s CatalogState) typeProblems(name string, region prego.Region, locations [
 type Cost struct {
 	Currency string
 	PeriodPrice
-	Parts []string // what is counted, for people
+	Parts []string // the counted parts, for people
 }
 
 // ServerCost is the price of a server with its IPv4 address and its data volume; false

@@ -58,7 +58,7 @@ func TestUsableCandidates(t *testing.T) {
 	t.Parallel()
 	s := offered()
 	usable, skipped := s.Usable(candidates("zz99", "cx43", "cpx42", "old", "arm1", "ccx23"), "debian-12", catalogNow)
-	require.Equal(t, []server.Candidate{{"cx43", "fsn1"}, {"ccx23", "fsn1"}, {"ccx23", "nbg1"}, {"cx43", "nbg1"}}, usable, "what is out of stock comes last")
+	require.Equal(t, []server.Candidate{{"cx43", "fsn1"}, {"ccx23", "fsn1"}, {"ccx23", "nbg1"}, {"cx43", "nbg1"}}, usable, "offers out of stock come last")
 	var why []string
 	for _, x := range skipped {
 		why = append(why, x.String())
@@ -66,7 +66,7 @@ func TestUsableCandidates(t *testing.T) {
 	require.Equal(t, []string{
 		"zz99 in fsn1 is not a machine type of the provider", "zz99 in nbg1 is not a machine type of the provider",
 		"cpx42 in nbg1 is not sold there", "old in fsn1 was retired on 2026-06-01", "old in nbg1 is not sold there",
-		"arm1 in fsn1 is arm, for which there is no image debian-12", "arm1 in nbg1 is not sold there", "cpx42 in fsn1 is deprecated",
+		"arm1 in fsn1 is arm, without an image debian-12", "arm1 in nbg1 is not sold there", "cpx42 in fsn1 is deprecated",
 	}, why)
 
 	usable, skipped = s.Usable(candidates("cpx42"), "debian-12", catalogNow)
@@ -93,20 +93,20 @@ func TestCheckSpec(t *testing.T) {
 		code   prego.Code
 		field  string
 	}{
-		"nothing pinned":       {prego.RegionEU, server.Spec{}, "", ""},
-		"all pinned":           {prego.RegionEU, server.Spec{ServerType: "cx43", Location: "nbg1", Image: "debian-13"}, "", ""},
-		"a snapshot by id":     {prego.RegionEU, server.Spec{Image: "77"}, "", ""},
-		"deprecated":           {prego.RegionEU, server.Spec{ServerType: "cpx42"}, "", ""},
-		"unknown type":         {prego.RegionEU, server.Spec{ServerType: "zz99"}, prego.CodeServerTypeUnknown, "spec.server_type"},
-		"retired type":         {prego.RegionEU, server.Spec{ServerType: "old"}, prego.CodeServerTypeRetired, "spec.server_type"},
-		"not sold in region":   {prego.RegionUS, server.Spec{ServerType: "cx43"}, prego.CodeServerTypeNotSold, "spec.server_type"},
-		"not sold in location": {prego.RegionEU, server.Spec{ServerType: "cx43", Location: "hel1"}, prego.CodeServerTypeNotSold, "spec.server_type"},
-		"anywhere":             {"", server.Spec{ServerType: "ccx23", Location: "sin"}, "", ""},
-		"unknown location":     {prego.RegionEU, server.Spec{Location: "atl1"}, prego.CodeLocationUnknown, "spec.location"},
-		"another region's":     {prego.RegionEU, server.Spec{Location: "ash"}, prego.CodeLocationNotInRegion, "spec.location"},
-		"configured in vain":   {prego.RegionUS, server.Spec{Location: "hil"}, prego.CodeLocationUnknown, "spec.location"},
-		"unknown image":        {prego.RegionEU, server.Spec{Image: "debian-99"}, prego.CodeImageUnknown, "spec.image"},
-		"image of another CPU": {prego.RegionEU, server.Spec{ServerType: "arm1", Image: "debian-12"}, prego.CodeImageUnknown, "spec.image"},
+		"nothing pinned":            {prego.RegionEU, server.Spec{}, "", ""},
+		"all pinned":                {prego.RegionEU, server.Spec{ServerType: "cx43", Location: "nbg1", Image: "debian-13"}, "", ""},
+		"a snapshot by id":          {prego.RegionEU, server.Spec{Image: "77"}, "", ""},
+		"deprecated":                {prego.RegionEU, server.Spec{ServerType: "cpx42"}, "", ""},
+		"unknown type":              {prego.RegionEU, server.Spec{ServerType: "zz99"}, prego.CodeServerTypeUnknown, "spec.server_type"},
+		"retired type":              {prego.RegionEU, server.Spec{ServerType: "old"}, prego.CodeServerTypeRetired, "spec.server_type"},
+		"not sold in region":        {prego.RegionUS, server.Spec{ServerType: "cx43"}, prego.CodeServerTypeNotSold, "spec.server_type"},
+		"not sold in location":      {prego.RegionEU, server.Spec{ServerType: "cx43", Location: "hel1"}, prego.CodeServerTypeNotSold, "spec.server_type"},
+		"anywhere":                  {"", server.Spec{ServerType: "ccx23", Location: "sin"}, "", ""},
+		"unknown location":          {prego.RegionEU, server.Spec{Location: "atl1"}, prego.CodeLocationUnknown, "spec.location"},
+		"another region's":          {prego.RegionEU, server.Spec{Location: "ash"}, prego.CodeLocationNotInRegion, "spec.location"},
+		"configured without effect": {prego.RegionUS, server.Spec{Location: "hil"}, prego.CodeLocationUnknown, "spec.location"},
+		"unknown image":             {prego.RegionEU, server.Spec{Image: "debian-99"}, prego.CodeImageUnknown, "spec.image"},
+		"image of another CPU":      {prego.RegionEU, server.Spec{ServerType: "arm1", Image: "debian-12"}, prego.CodeImageUnknown, "spec.image"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -149,7 +149,7 @@ func TestCatalogProblems(t *testing.T) {
 		"image debian-13 is deprecated since 2026-11-01",
 		"server_type zz99 is not a machine type of the provider",
 		"server_type old was retired in fsn1 on 2026-06-01", "server_type old can't be ordered anywhere in region eu",
-		"server_type cpx42 is deprecated in fsn1 and goes on 2027-01-01",
+		"server_type cpx42 is deprecated in fsn1 and ends on 2027-01-01",
 		"location hil is not a location of the provider",
 		"server_type old can't be ordered anywhere in region us", "server_type cpx42 can't be ordered anywhere in region us",
 	}, got)

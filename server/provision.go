@@ -7,7 +7,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// ErrSuperseded tells a step that its row has moved on: another generation,
+// ErrSuperseded informs a step that its row has moved on: another generation,
 // a later attempt, a decommissioning. The step must not touch the provider.
 var ErrSuperseded = errors.New("superseded: the server's row has moved on")
 
@@ -29,7 +29,7 @@ type ProvisionState struct {
 	Host             string
 	Location         string // of the current attempt
 	NetworkID        prego.NetworkID
-	PrivateAddress   string // "" until the provider has said it
+	PrivateAddress   string // "" until the provider reports it
 	AgentStatus      AgentStatus
 	RunningAt        *time.Time
 	HandshakeAt      *time.Time
@@ -73,7 +73,7 @@ type TokenIssue struct {
 	TTL      time.Duration
 }
 
-// TokenIssued is the attempt's token: the requested one, or the one that an earlier
+// TokenIssued is the attempt's token: the requested one, or the token that an earlier
 // call already issued.
 type TokenIssued struct {
 	TokenID   string
@@ -81,11 +81,11 @@ type TokenIssued struct {
 	ExpiresAt time.Time
 }
 
-// SweepParams say when silent agents are marked (direct-provisioning §3).
+// SweepParams decide when silent agents are marked (direct-provisioning §3).
 type SweepParams struct {
 	DegradedAfter time.Duration
 	FailedAfter   time.Duration
-	FreezePct     float64 // share of the fleet newly silent at once above which nobody is marked
+	FreezePct     float64 // share of the fleet newly silent together; above it none is marked
 	FreezeMin     int     // smaller fleets never freeze
 }
 
@@ -95,7 +95,7 @@ type SweepResult struct {
 	Silent   int  `json:"silent"`   // that this sweep found newly silent
 	Degraded int  `json:"degraded"` // marked degraded
 	Failed   int  `json:"failed"`   // marked disconnected, the server failed
-	Frozen   bool `json:"frozen"`   // nobody was marked
+	Frozen   bool `json:"frozen"`   // none was marked
 }
 
 // ActivationTarget is how long a server may take from its request to active

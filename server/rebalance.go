@@ -10,9 +10,9 @@ import (
 // PackingRequest asks for a plan that empties app servers by moving tenants to others.
 type PackingRequest struct {
 	Region   prego.Region  `json:"region,omitempty"`   // "" is every region
-	FleetID  prego.FleetID `json:"fleet_id,omitempty"` // servers to be emptied; "" is every fleet and those of none
+	FleetID  prego.FleetID `json:"fleet_id,omitempty"` // servers to empty; "" is every fleet and servers without one
 	MaxMoves int           `json:"max_moves,omitempty"`
-	MaxBytes int64         `json:"max_bytes,omitempty"` // to be copied; this and the one before are 0 for no limit
+	MaxBytes int64         `json:"max_bytes,omitempty"` // to copy; this and the previous field are 0 for no limit
 }
 
 // Validate checks the request's own fields.
@@ -37,7 +37,7 @@ type PackingPlan struct {
 	Moves  []PlannedMove `json:"moves"`
 	Frees  []FreedServer `json:"frees"`
 	Bytes  int64         `json:"bytes"` // that are copied
-	// Monthly is the price of what is freed, per month, without tax; Currency is "" if none is known.
+	// Monthly is the price of the freed servers, per month, without tax; Currency is "" if no price is known.
 	Monthly  float64 `json:"monthly"`
 	Currency string  `json:"currency,omitempty"`
 	// Servers have tenants now, and they need at least Needed, which is proven.
@@ -55,7 +55,7 @@ type PlannedMove struct {
 	Bytes    int64          `json:"bytes"`
 }
 
-// FreedServer is one that the moves empty.
+// FreedServer is a server that the moves empty.
 type FreedServer struct {
 	ServerID prego.ServerID `json:"server_id"`
 	Monthly  float64        `json:"monthly"` // its price, without tax; 0 is unknown
@@ -63,7 +63,7 @@ type FreedServer struct {
 	Bytes    int64          `json:"bytes"`
 }
 
-// Validate checks a plan that somebody hands in.
+// Validate checks a submitted plan.
 func (p PackingPlan) Validate() error {
 	if len(p.Moves) == 0 || len(p.Moves) > MaxPlannedMoves {
 		return prego.Invalid("plan.moves", fmt.Sprintf("must be 1 to %d moves", MaxPlannedMoves))
@@ -97,7 +97,7 @@ type RebalanceRequest struct {
 	AtOnce int `json:"at_once,omitempty"`
 	// MaxFailures is how many moves may fail before it stops.
 	MaxFailures int `json:"max_failures,omitempty"`
-	// RemoveServers deletes those that the plan frees.
+	// RemoveServers deletes the servers that the plan frees.
 	RemoveServers bool   `json:"remove_servers,omitempty"`
 	Reason        string `json:"reason,omitempty"`
 }
@@ -108,7 +108,7 @@ const (
 	maxAtOnce     = 100
 )
 
-// Validate checks the request's own fields, and sets what is left out.
+// Validate checks the request's own fields, and sets the defaults.
 func (r *RebalanceRequest) Validate() error {
 	if r.AtOnce == 0 {
 		r.AtOnce = defaultAtOnce
@@ -128,8 +128,8 @@ func (r *RebalanceRequest) Validate() error {
 // RebalanceState is the state of a plan that is carried out.
 type RebalanceState string
 
-// The states of a rebalance. Stopped is by itself, since moves failed or a server that gets tenants
-// does not answer; what has moved stays where it is.
+// The states of a rebalance. It stops by itself when moves failed or a server that gets tenants
+// does not answer; finished moves stay.
 const (
 	RebalanceRunning   RebalanceState = "running"
 	RebalanceDone      RebalanceState = "done"
@@ -166,13 +166,13 @@ type Rebalance struct {
 	Failed            int
 	Skipped           int // that the plan was overtaken in
 	Frees             []prego.ServerID
-	Freed             []prego.ServerID // of them, those that nobody lives on any more
+	Freed             []prego.ServerID // of them, the servers without tenants now
 	CancelRequestedAt *time.Time
 	CreatedAt         time.Time
 	FinishedAt        *time.Time
 }
 
-// Next says what becomes of it, given what was counted and a server that gets tenants and does
+// Next decides its next state, given the counts and a server that gets tenants and does
 // not answer.
 func (r Rebalance) Next(silent []string) (state RebalanceState, reason prego.Reason, message string) {
 	switch {
@@ -209,10 +209,10 @@ type PlannedMoveSeq struct {
 // MoveID is the id of the tenant's move, so that beginning it twice is beginning it once.
 func (m PlannedMoveSeq) MoveID(id prego.RebalanceID) string { return fmt.Sprintf("%s-%d", id, m.Seq) }
 
-// RebalanceStep is what comes next for a plan that is carried out.
+// RebalanceStep is the next step of a plan that is carried out.
 type RebalanceStep struct {
 	State RebalanceState
-	// Begin are moves that have begun here, and are to be begun there.
+	// Begin are moves that have started here, and must start there.
 	Begin []PlannedMoveSeq
 	// Remove are servers that are empty, and to be deleted.
 	Remove []prego.ServerID

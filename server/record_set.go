@@ -36,7 +36,7 @@ type RecordSet struct {
 	Values []string
 }
 
-// Key says which record set it is: there is one of a name and type.
+// Key identifies a record set: there is one per name and type.
 func (r RecordSet) Key() string { return r.Zone + "/" + r.Name + "/" + string(r.Type) }
 
 // FQDN is the full name, without the trailing dot.
@@ -64,7 +64,7 @@ func (r *RecordSet) Normalize() {
 	r.Values = slices.Compact(r.Values)
 }
 
-// Equal reports whether two normalized sets say the same.
+// Equal reports whether two normalized sets are the same.
 func (r RecordSet) Equal(other RecordSet) bool {
 	return r.Key() == other.Key() && r.TTL == other.TTL && slices.Equal(r.Values, other.Values)
 }
@@ -104,7 +104,7 @@ func (r RecordSet) Validate() error {
 // is called, and is released only when the provider has nothing of it.
 type RecordState = ResourceState
 
-// RecordOwner says what a record set is for.
+// RecordOwner is the purpose of a record set.
 type RecordOwner string
 
 // The owners of record sets.
@@ -122,11 +122,11 @@ type DNSRecord struct {
 	State   RecordState
 	Version int64 // of what it shall be
 	Made    bool  // the provider confirmed it
-	Tries   int   // with this one, since the provider last confirmed what was asked
+	Tries   int   // with this one, since the provider's last confirmation
 	Error   string
 }
 
-// Known says what is known of the record set when it was taken for a try.
+// Known is the known state of the record set when it was taken for a try.
 func (r DNSRecord) Known() RecordWrite {
 	switch {
 	case r.Tries > 1:
@@ -137,7 +137,7 @@ func (r DNSRecord) Known() RecordWrite {
 	return RecordNew
 }
 
-// RecordWrite says what is known of a record set that is to be written.
+// RecordWrite is the known state of a record set to write.
 type RecordWrite int
 
 // What may be known of it.

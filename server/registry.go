@@ -8,7 +8,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// Registry is a container registry from which hosts pull images with credentials. The
+// Registry is a container registry that hosts pull images from with credentials. The
 // password is stored encrypted, and never shown.
 type Registry struct {
 	Host      string // as in an image's name: "registry.example.com:5000"; "docker.io" for Docker Hub

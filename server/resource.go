@@ -49,7 +49,7 @@ type Sighting struct {
 	FirstSeen time.Duration // ago
 }
 
-// ContainerError says that a host's containers will not start, however often it is
+// ContainerError reports that a host's containers will not start, even if it is
 // retried. Message is safe to show.
 type ContainerError struct {
 	Container string

@@ -12,7 +12,7 @@ const (
 // in all of it. Figures are nil if they are unknown.
 type Sample struct {
 	At             time.Time // when the span began
-	Load1          *float64  // as those of Server
+	Load1          *float64  // as in Server
 	MemoryPct      *float64
 	DiskPct        *float64
 	CPUPct         *float64

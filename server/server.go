@@ -38,7 +38,7 @@ func Statuses() []Status {
 	return []Status{Provisioning, Active, Decommissioning, Terminated, Failed}
 }
 
-// Valid reports whether s is one of Statuses.
+// Valid reports whether s is a known status.
 func (s Status) Valid() bool { return slices.Contains(Statuses(), s) }
 
 // CanBecome reports whether a server may go from s to next. failed → active is the
@@ -94,7 +94,7 @@ type Spec struct {
 	Location string `json:"location,omitempty"`
 	// Image names the operating system image; empty means the configured one.
 	Image string `json:"image,omitempty"`
-	// Network is the private network that the server is to be in, whose zone then decides
+	// Network is the wanted private network of the server, whose zone then decides
 	// about its location; empty means any of the location's zone.
 	Network prego.NetworkID `json:"network,omitempty"`
 	// VolumeGB requests a data volume of this size, 10 to 10,000; 0 requests none.
@@ -190,9 +190,9 @@ type Server struct {
 	Host             string // public IPv4
 	IPv6             string // public IPv6 network, CIDR
 
-	NetworkID           prego.NetworkID // the private network that it is in or is to be in; "" for none
-	PrivateAddress      string          // its IPv4 address there, as the provider says it; "" until it does
-	AgentPrivateAddress string          // the same as its agent says it; the provider's word counts
+	NetworkID           prego.NetworkID // the private network present or planned; "" for none
+	PrivateAddress      string          // its IPv4 address there, as the provider reports it; "" until then
+	AgentPrivateAddress string          // the same as its agent reports it; the provider's counts
 
 	WorkflowID string
 	Generation int // 1 for the first provisioning, one more per retry
@@ -224,7 +224,7 @@ type Server struct {
 	// CordonedBy is the operator who cordoned it, "" if only the control plane itself keeps it closed.
 	CordonedBy   string
 	PatchState   PatchState // see Patches
-	Patches      *Patches   // as its agent has told, nil if it has not
+	Patches      *Patches   // as its agent reports, nil before
 	PatchesAt    *time.Time
 	PatchesSince *time.Time // since when updates or a reboot are missing
 	CordonReason string     // as the operator gave it
@@ -239,7 +239,7 @@ type Server struct {
 	TerminatedAt            *time.Time
 }
 
-// Use is what is on a server and would be lost or torn off with its machine.
+// Use is the content of a server that would be lost or cut off with its machine.
 type Use struct{ Tenants, Instances, Volumes int }
 
 // Any reports whether there is anything.
@@ -300,7 +300,7 @@ const (
 	StepAwaitingProvider     Step = "awaiting_provider"
 	StepNetworkAttached      Step = "network_attached"
 	StepNetworkRefused       Step = "network_refused"         // the provider does not let it into its network
-	StepAddressDiffers       Step = "private_address_differs" // the agent says another one than the provider
+	StepAddressDiffers       Step = "private_address_differs" // agent and provider report different ones
 	StepAddressAgrees        Step = "private_address_agrees"
 	StepServerRunning        Step = "server_running"
 	StepBootStage            Step = "boot_stage"

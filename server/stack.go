@@ -30,7 +30,7 @@ type ContainerSpec struct {
 	// volume, or a directory of the host that a stack may use.
 	Volumes []string `json:"volumes,omitempty"`
 	// Mounts are directories of the host, source:target, that must exist: the engine
-	// makes none. They are those of instances; a stack has Volumes.
+	// creates none. They belong to instances; a stack has Volumes.
 	Mounts []string `json:"mounts,omitempty"`
 	// Ports are address:port:container-port. The address is required, since the engine
 	// opens published ports past the host's own firewall; it may be ${private_address}. Those
@@ -68,7 +68,7 @@ const (
 // MinContainerMemory is the engine's minimum memory of a container, in bytes.
 const MinContainerMemory = 6 << 20
 
-// Restart says when the engine restarts a container by itself.
+// Restart sets when the engine restarts a container by itself.
 type Restart string
 
 // The restart policies.

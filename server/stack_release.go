@@ -23,7 +23,7 @@ const (
 	ReleaseCreated   ReleaseStatus = "created"
 	ReleaseRolling   ReleaseStatus = "rolling"
 	ReleasePaused    ReleaseStatus = "paused"  // by an operator
-	ReleaseStopped   ReleaseStatus = "stopped" // a server did not take it, or a ring proved nothing; the reason says why
+	ReleaseStopped   ReleaseStatus = "stopped" // a server did not take it, or a ring proved nothing; see the reason
 	ReleaseDone      ReleaseStatus = "done"
 	ReleaseCancelled ReleaseStatus = "cancelled"
 )
@@ -33,7 +33,7 @@ func ReleaseStatuses() []ReleaseStatus {
 	return []ReleaseStatus{ReleaseCreated, ReleaseRolling, ReleasePaused, ReleaseStopped, ReleaseDone, ReleaseCancelled}
 }
 
-// Rests reports whether nothing happens until somebody asks for it.
+// Rests reports whether nothing happens until an operator requests it.
 func (s ReleaseStatus) Rests() bool { return s != ReleaseRolling }
 
 // BenchStatus is how a server stands to a release.
@@ -71,7 +71,7 @@ type ReleaseRing struct {
 	Name    string           `json:"name"`
 	Tenants []prego.TenantID `json:"tenants,omitempty"`
 	Percent int              `json:"percent,omitempty"`
-	// SoakSeconds is how long the ring runs the release before the next one begins.
+	// SoakSeconds is how long the ring runs the release before the next ring starts.
 	SoakSeconds int `json:"soak_seconds,omitempty"`
 }
 
@@ -111,7 +111,7 @@ type BenchUpdate struct {
 	FinishedAt *time.Time
 }
 
-// StackReleaseLimits bound how many sites are offline at once for releases. A server whose sites
+// StackReleaseLimits bound how many sites are offline concurrently for releases. A server whose sites
 // alone are more is updated when no other one is.
 type StackReleaseLimits struct {
 	Sites    int // of all servers
@@ -140,7 +140,7 @@ var (
 	ringName       = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
 )
 
-// DefaultRings are those of a release that names none.
+// DefaultRings are the rings of a release that names none.
 func DefaultRings(canaries []prego.TenantID) []ReleaseRing {
 	rings := []ReleaseRing{{Name: "early", Percent: earlyShare}, {Name: "rest"}}
 	if len(canaries) > 0 {
@@ -150,7 +150,7 @@ func DefaultRings(canaries []prego.TenantID) []ReleaseRing {
 }
 
 // Validate checks the request, and fills in the rings: without any the default ones, and
-// whatever they leave out comes last.
+// the rest comes last.
 func (r *CreateStackReleaseRequest) Validate() error {
 	switch {
 	case !releaseName.MatchString(string(r.Name)):
@@ -199,8 +199,8 @@ type BenchServer struct {
 	Tenants  []prego.TenantID
 }
 
-// AssignRings says which ring each server is in. It is the same for the same release,
-// whatever the order of the servers. A percentage counts tenants, is of all of them together
+// AssignRings assigns a ring to each server. The result is the same for the same release,
+// in any order of the servers. A percentage counts tenants, is of all of them together
 // with the rings before, and takes at least one server; servers without tenants show
 // nothing, and come last.
 func AssignRings(release StackReleaseName, rings []ReleaseRing, servers []BenchServer) map[prego.ServerID]int {
@@ -245,7 +245,7 @@ func AssignRings(release StackReleaseName, rings []ReleaseRing, servers []BenchS
 type StackReleaseStep struct {
 	Status  ReleaseStatus
 	Message string
-	// Updating are the servers whose runs are to be under way.
+	// Updating are the servers whose runs should be under way.
 	Updating []prego.ServerID
 	Began    bool // a server's update, with this look
 	Total    int
@@ -255,10 +255,10 @@ type StackReleaseStep struct {
 // StackReleaseSite is a site of a server that is being updated.
 type StackReleaseSite struct {
 	Site       string               `json:"site"`
-	TenantID   prego.TenantID       `json:"tenant_id,omitempty"` // "" for one of the pool
+	TenantID   prego.TenantID       `json:"tenant_id,omitempty"` // "" for a pool site
 	PoolSiteID string               `json:"pool_site_id,omitempty"`
 	Status     StackReleaseSiteStep `json:"status"`
-	Closed     bool                 `json:"closed,omitempty"` // edges were told to show the page for maintenance
+	Closed     bool                 `json:"closed,omitempty"` // edges show the maintenance page
 }
 
 // StackReleaseSiteStep is how far a site's update is.
@@ -287,7 +287,7 @@ type BenchRecord struct {
 	// Gone is set if the server is not active any more.
 	Gone  bool
 	Sites []StackReleaseSite
-	// Waits says what has to end first: "" if the update may begin.
+	// Waits returns what must end first: "" if the update may begin.
 	Waits string
 }
 

@@ -48,7 +48,7 @@ func TestReleasesAreValidated(t *testing.T) {
 	}
 	r := CreateStackReleaseRequest{Name: "15.80", Image: "registry.example.com:5000/a/b@sha256:00", Rings: []ReleaseRing{{Name: "canary", Tenants: []prego.TenantID{"t-1"}}}}
 	require.NoError(t, r.Validate())
-	require.Equal(t, "rest", r.Rings[1].Name, "whatever is left comes last")
+	require.Equal(t, "rest", r.Rings[1].Name, "the rest comes last")
 	r.Rings = nil
 	require.NoError(t, r.Validate())
 	require.Equal(t, DefaultRings(nil), r.Rings)
@@ -58,7 +58,7 @@ func TestRingsAreOfServers(t *testing.T) {
 	t.Parallel()
 	rings := []ReleaseRing{{Name: "canary", Tenants: []prego.TenantID{"t-7-1"}}, {Name: "early", Percent: 10}, {Name: "half", Percent: 50}, {Name: "rest"}}
 	var servers []BenchServer
-	for i := range 40 { // of 2 tenants each, but for 10 without
+	for i := range 40 { // of 2 tenants each, except 10 without
 		s := BenchServer{ServerID: prego.ServerID(fmt.Sprintf("app-%d", i))}
 		for n := range 2 {
 			if i < 30 {
@@ -78,7 +78,7 @@ func TestRingsAreOfServers(t *testing.T) {
 	require.Equal(t, 0, first["app-7"])
 	require.Equal(t, map[int]int{0: 2, 1: 4, 2: 24, 3: 30}, count, "10 % of 60 tenants with the canaries, then 50 %")
 	rand.Shuffle(len(servers), func(i, j int) { servers[i], servers[j] = servers[j], servers[i] })
-	require.Equal(t, first, AssignRings("a", rings, servers), "whatever the order")
+	require.Equal(t, first, AssignRings("a", rings, servers), "in any order")
 	require.NotEqual(t, first, AssignRings("b", rings, servers), "not always the same servers come first")
 	few := AssignRings("a", DefaultRings(nil), []BenchServer{{ServerID: "one", Tenants: []prego.TenantID{"t"}}, {ServerID: "two", Tenants: []prego.TenantID{"u"}}})
 	require.ElementsMatch(t, []int{0, 1}, []int{few["one"], few["two"]}, "a percentage takes at least one server")
