@@ -37,7 +37,7 @@ const (
 	BackupStored    BackupState = "stored"    // it can be restored: its manifest was written and read back
 	BackupFailed    BackupState = "failed"
 	BackupDeleting  BackupState = "deleting"
-	BackupDeleted   BackupState = "deleted" // the storage said that it is gone
+	BackupDeleted   BackupState = "deleted" // the storage confirmed its deletion
 )
 
 // UnderWay reports whether a backup in this state is being made.
@@ -50,33 +50,33 @@ func (s BackupState) UnderWay() bool {
 type Backup struct {
 	BackupID prego.BackupID
 	OrgID    prego.OrgID
-	TenantID prego.TenantID // "" for one of a volume
-	VolumeID prego.VolumeID // "" for one of a tenant
+	TenantID prego.TenantID // "" for a volume's
+	VolumeID prego.VolumeID // "" for a tenant's
 	ServerID prego.ServerID // where it was made
 	Site     string
 	Kind     BackupKind
 	State    BackupState
-	// Reason and Message say why it failed, or why it is not deleted yet.
+	// Reason and Message explain why it failed, or why it is not deleted yet.
 	Reason  prego.Reason
 	Message string
-	// TakenAt is when the dump began: what was written later is not in it.
+	// TakenAt is when the dump started: it lacks later writes.
 	TakenAt    *time.Time
 	FinishedAt *time.Time
 	Object     string // key of the encrypted content
 	Manifest   string // key of its description
-	// PlainBytes and PlainSHA256 (hex) are those of the archive before it was compressed
-	// and encrypted, Bytes and SHA256 those of the object.
+	// PlainBytes and PlainSHA256 (hex) describe the archive before compression
+	// and encryption, Bytes and SHA256 the object.
 	PlainBytes  int64
 	PlainSHA256 string
 	Bytes       int64
 	SHA256      string
 	Parts       int
-	// Entries is how many files, directories and links of a volume are in it, FrozenMS for how long
-	// nobody could write to the volume.
+	// Entries counts the files, directories and links of a volume in it, FrozenMS is for how long
+	// the volume was not writable.
 	Entries  int64
 	FrozenMS *int64
 	// VerifiedAt is when it was last restored and found good; VerifyMessage is why the last
-	// attempt said otherwise.
+	// attempt failed.
 	VerifiedAt    *time.Time
 	VerifyMessage string
 	ExpiresAt     *time.Time // nil: as long as retention wants
@@ -97,14 +97,14 @@ type SealedIdentity struct {
 	KeyID  string
 }
 
-// BackupAsked is a backup that somebody asks for.
+// BackupAsked is a requested backup.
 type BackupAsked struct {
 	ID       prego.BackupID
 	TenantID prego.TenantID // or
 	VolumeID prego.VolumeID
 	Kind     BackupKind
 	By       string
-	// AtOnce begins it whatever else is under way: a workflow waits for it.
+	// AtOnce starts it even if other work is under way: a workflow waits for it.
 	AtOnce bool
 	Keep   time.Duration // 0: as long as retention wants
 }
@@ -117,13 +117,13 @@ type BackupLeft struct {
 	State    BackupState
 }
 
-// BackupSchedule is a tenant or a volume whose next backup is to be planned.
+// BackupSchedule is a tenant or a volume whose next backup must be planned.
 type BackupSchedule struct {
 	TenantID prego.TenantID
 	VolumeID prego.VolumeID
 	Policy   BackupPolicy
 	Now      time.Time // the database's
-	DueAt    time.Time // when it became due; zero for one that is planned anew
+	DueAt    time.Time // when it became due; zero for a new plan
 }
 
 // BackupObject is where a backup's objects are.
@@ -152,7 +152,7 @@ const (
 	ReasonDiskFull         prego.Reason = "disk_full"         // no room on the host
 	ReasonUnreadable       prego.Reason = "backup_unreadable" // truncated, changed, or of another key
 	ReasonDigest           prego.Reason = "digest_mismatch"
-	ReasonIncomplete       prego.Reason = "restore_incomplete" // what was restored is not all that is in the backup
+	ReasonIncomplete       prego.Reason = "restore_incomplete" // the restore lacks a part of the backup
 	ReasonURLExpired       prego.Reason = "url_expired"        // or a clock is wrong
 	ReasonStorageRefused   prego.Reason = "storage_refused"
 	ReasonStorageAway      prego.Reason = "storage_unreachable"
@@ -193,12 +193,12 @@ func VolumeBackupKeys(environment string, volumeID prego.VolumeID, id prego.Back
 	return base + "/volume.age", base + "/manifest.json"
 }
 
-// VolumeBackupOfKey is the volume's backup that an object belongs to; ok is false for what is none.
+// VolumeBackupOfKey is the volume's backup that an object belongs to; ok is false for other objects.
 func VolumeBackupOfKey(environment, key string) (volumeID prego.VolumeID, id prego.BackupID, ok bool) {
 	return ofKey[prego.VolumeID](environment+volumesDirectory, "volume.age", key)
 }
 
-// BackupOfKey is the backup that an object belongs to; ok is false for what is none of ours.
+// BackupOfKey is the backup that an object belongs to; ok is false for foreign objects.
 func BackupOfKey(environment, key string) (tenantID prego.TenantID, id prego.BackupID, ok bool) {
 	return ofKey[prego.TenantID](environment+backupDirectory, "site.age", key)
 }
@@ -222,7 +222,7 @@ type Manifest struct {
 	TenantID    prego.TenantID `json:"tenant_id"` // "" for a volume's
 	Slug        string         `json:"slug"`
 	Plan        prego.Plan     `json:"plan"`
-	// Volume is what is known of the volume that it is of. Manifests of tenants don't have it.
+	// Volume describes the volume. Manifests of tenants don't have it.
 	Volume      *VolumeManifest `json:"volume,omitempty"`
 	Region      prego.Region    `json:"region"`
 	ServerID    prego.ServerID  `json:"server_id"`
@@ -248,7 +248,7 @@ type Manifest struct {
 	MAC []byte `json:"mac,omitempty"`
 }
 
-// VolumeManifest is what a manifest says of a volume.
+// VolumeManifest is the part of a manifest about a volume.
 type VolumeManifest struct {
 	VolumeID  prego.VolumeID `json:"volume_id"`
 	Name      string         `json:"name"`
@@ -291,7 +291,7 @@ type Restorable struct {
 }
 
 // Retention is how many backups are kept. The newest of each of that many days, weeks and
-// months in which there is one stays; 0 keeps none for it.
+// months that have one stays; 0 keeps none for it.
 type Retention struct {
 	Daily   int
 	Weekly  int
@@ -322,16 +322,16 @@ type Retained struct {
 	Unusable  bool // missing, or found unreadable
 	Verified  bool
 	Held      bool
-	ExpiresAt *time.Time // of its own; nil: the rule decides
+	ExpiresAt *time.Time // its own end; nil: the rule decides
 }
 
 // Surplus is what may be deleted of a tenant's stored backups, the oldest first. Days, weeks
-// (from Monday) and months are UTC's. Whatever the rule says, these stay: what is held, the
-// newest backup, and the newest one that is verified. Backups with an end of their own stay
+// (from Monday) and months are UTC's. Under every rule these stay: held backups, the
+// newest backup, and the newest verified one. Backups with their own end stay
 // until then, and are no reason to delete others. Neither are unusable ones: what would stay
 // without them stays.
 //
-// Deleting early loses nothing: what a later call would keep, every earlier one keeps, too.
+// Deleting early loses nothing: every earlier call also keeps what a later one would.
 func Surplus(all []Retained, r Retention, now time.Time) []prego.BackupID {
 	byAge := slices.Clone(all)
 	slices.SortFunc(byAge, func(a, b Retained) int {

@@ -13,7 +13,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// BackupPolicy says when a tenant is backed up and what is kept. A tenant's own one goes
+// BackupPolicy sets when a tenant is backed up and which backups stay. A tenant's own one goes
 // before its plan's.
 type BackupPolicy struct {
 	Plan     prego.Plan     // of the tenants of a plan
@@ -32,14 +32,14 @@ type BackupPolicy struct {
 	UpdatedAt time.Time
 }
 
-// BackupHold keeps all backups of a tenant or of a volume, whatever retention or anybody wants.
+// BackupHold keeps all backups of a tenant or of a volume, against retention and requests to delete them.
 type BackupHold struct {
 	Reason string
 	HeldBy string
 	HeldAt time.Time
 }
 
-// BackupOwner is whom backups are of: one of the two.
+// BackupOwner is the owner of backups: a tenant or a volume.
 type BackupOwner struct {
 	TenantID prego.TenantID
 	VolumeID prego.VolumeID
@@ -75,7 +75,7 @@ func (p BackupPolicy) ID() string {
 // Default reports whether there is always such a policy.
 func (p BackupPolicy) Default() bool { return p.Plan != "" || p.ID() == AllVolumes }
 
-// maxSpread keeps backups of one day apart from those of the next.
+// maxSpread keeps backups of one day apart from the next day's.
 const maxSpread = 24 * time.Hour
 
 // leastInterval is the least time between two backups of a schedule.
@@ -156,7 +156,7 @@ func (p BackupPolicy) Next(id string, after time.Time) time.Time {
 }
 
 // Turns are the next times at which a tenant or a volume is backed up after a moment, at most n.
-// Without an id they are the moments from which all that have the policy are, each after its own
+// Without an id they are the moments that all owners with the policy start from, each after its own
 // delay.
 func (p BackupPolicy) Turns(id string, after time.Time, n int) []time.Time {
 	if id == "" {

@@ -3,7 +3,7 @@ package tenant
 import "github.com/prego/prego"
 
 // BackupSpaceFactor is how many bytes of backups an org may have for each byte of its quota of
-// storage (max_total_volume_bytes), unless it has a limit of its own.
+// storage (max_total_volume_bytes), unless it has its own limit.
 const BackupSpaceFactor = 10
 
 // BackupSpace is what an org's backups occupy in object storage.

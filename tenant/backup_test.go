@@ -65,7 +65,7 @@ func TestWhatRetentionDoesNotTouch(t *testing.T) {
 	require.Equal(t, []prego.BackupID{"bak-00003", "bak-00005", "bak-00006", "bak-00047"}, left)
 }
 
-// TestRetentionHolds: whatever the backups and the rule.
+// TestRetentionHolds for any backups and rule.
 func TestRetentionHolds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -106,7 +106,7 @@ func TestRetentionHolds(t *testing.T) {
 		}
 		require.GreaterOrEqual(t, len(stillDays), min(rule.Daily, len(days)), "each of the newest days has one")
 		require.Equal(t, slices.ContainsFunc(all, func(b tenant.Retained) bool { return b.Verified }), slices.ContainsFunc(left, func(b tenant.Retained) bool { return b.Verified }),
-			"what was found good is not deleted before another one was")
+			"a verified backup stays until another is verified")
 
 		require.Empty(t, tenant.Surplus(left, rule, now), "once is enough")
 		mixed := rapid.Permutation(all).Draw(t, "order")

@@ -13,12 +13,12 @@ import (
 // CertificateStatus is the status of a certificate.
 type CertificateStatus string
 
-// The statuses. One that can't be renewed stays active until its end: Reason says why.
+// The statuses. A certificate that can't be renewed stays active until its end: Reason says why.
 const (
 	CertificatePending CertificateStatus = "pending" // none was issued yet
 	CertificateActive  CertificateStatus = "active"  // edges serve it until its end
 	CertificateFailed  CertificateStatus = "failed"  // none was issued, and the last attempt failed
-	CertificateRetired CertificateStatus = "retired" // nobody needs it; its key is deleted
+	CertificateRetired CertificateStatus = "retired" // no longer needed; its key is deleted
 )
 
 // CertificateStatuses lists them.
@@ -35,7 +35,7 @@ const (
 	ChallengeHTTP ChallengeKind = "http-01" // an answer of the edges on port 80
 )
 
-// Certificate is a set of names, with what was issued last for them.
+// Certificate is a set of names, with the last certificate issued for them.
 type Certificate struct {
 	CertificateID prego.CertificateID
 	Names         []string // sorted; a wildcard as "*.example.com"
@@ -48,7 +48,7 @@ type Certificate struct {
 	Renews        bool // false: its names were lost; it is served until its end
 	Failures      int  // attempts that failed since the last success
 	DueAt         *time.Time
-	Version       int64 // counts what was issued
+	Version       int64 // counts the issued certificates
 	Directory     string
 	Serial        string // hex
 	Issuer        string
@@ -62,7 +62,7 @@ type Certificate struct {
 	UpdatedAt     time.Time
 }
 
-// CertificateWant is a certificate that somebody needs.
+// CertificateWant is a needed certificate.
 type CertificateWant struct {
 	Names     []string
 	Challenge ChallengeKind
@@ -102,7 +102,7 @@ func CertificateOfWorkflow(id string) (prego.CertificateID, bool) {
 	return prego.CertificateID(rest), ok && rest != ""
 }
 
-// CertificateSweepWorkflowID is the id of the run that starts what is due.
+// CertificateSweepWorkflowID is the id of the run that starts due orders.
 func CertificateSweepWorkflowID(environment string) string {
 	return "certificate-sweep/" + environment + "/found"
 }

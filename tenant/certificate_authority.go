@@ -12,7 +12,7 @@ type AuthorityAccount struct {
 	Key       crypto.Signer
 }
 
-// AuthorityOrder is what an authority says of an order.
+// AuthorityOrder is an authority's view of an order.
 type AuthorityOrder struct {
 	State       OrderState // never OrderIntended; OrderFailed if it is invalid
 	Location    string
@@ -21,11 +21,11 @@ type AuthorityOrder struct {
 	Authz       []string // URLs
 	Certificate string   // URL, once it is valid
 	Expires     time.Time
-	Problem     *IssueError   // why it failed, if the authority says so
+	Problem     *IssueError   // why it failed, if the authority gives a reason
 	RetryAfter  time.Duration // until it should be asked again
 }
 
-// AuthorityAuthz is what an authority says of one name of an order.
+// AuthorityAuthz is an authority's view of one name of an order.
 type AuthorityAuthz struct {
 	URL      string
 	Name     string // without the *. of a wildcard
@@ -43,5 +43,5 @@ type AuthorityAuthz struct {
 type RenewalWindow struct {
 	Start, End time.Time
 	URL        string        // explains an early one
-	AskAgain   time.Duration // 0 if the authority doesn't say
+	AskAgain   time.Duration // 0 if the authority sets none
 }

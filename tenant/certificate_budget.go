@@ -51,7 +51,7 @@ type IssueLimits struct {
 	Failures   IssueLimit // failed validations of a name
 }
 
-// DefaultIssueLimits are those of Let's Encrypt (https://letsencrypt.org/docs/rate-limits/).
+// DefaultIssueLimits are the limits of Let's Encrypt (https://letsencrypt.org/docs/rate-limits/).
 func DefaultIssueLimits() IssueLimits {
 	const week = 7 * 24 * time.Hour
 	return IssueLimits{
@@ -69,7 +69,7 @@ type IssueCharge struct {
 	Take, Keep float64
 }
 
-// RegisteredDomain is the domain that somebody registered for a name: example.co.uk for
+// RegisteredDomain is the domain registered for a name: example.co.uk for
 // www.example.co.uk. A public suffix is its own.
 func RegisteredDomain(name string) string {
 	name = strings.TrimPrefix(name, "*.")
@@ -80,8 +80,8 @@ func RegisteredDomain(name string) string {
 }
 
 // Charges are what an order for these names costs at an authority, in the order of their
-// buckets. replaces says that it names the certificate that it renews: those are exempt
-// from all limits but that of failures (Let's Encrypt, "ARI renewals"). Other renewals are
+// buckets. replaces means that it names the certificate that it renews: such orders are exempt
+// from all limits except the limit of failures (Let's Encrypt, "ARI renewals"). Other renewals are
 // exempt from none here: the authority recognises them, and may be more generous.
 func (l IssueLimits) Charges(directory, account string, names []string, replaces bool) []IssueCharge {
 	at := bucketsAt(directory)

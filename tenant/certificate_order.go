@@ -8,7 +8,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// OrderState is the state of what was asked of an authority (RFC 8555 §7.1.6), as far as it
+// OrderState is the state of an authority's order (RFC 8555 §7.1.6), as far as it
 // is known.
 type OrderState string
 
@@ -72,7 +72,7 @@ type IssuerAccount struct {
 	KeyID     string
 }
 
-// IssuerAccountID is the id of an account, one of several at an authority.
+// IssuerAccountID is the id of an account; an authority can have several.
 func IssuerAccountID(directory, name string) string { return bucketsAt(directory) + "/" + name }
 
 // AccountKeyFor is what an account's private key is sealed for.
@@ -115,7 +115,7 @@ type IssueFailure struct {
 	Again         time.Duration // until the next attempt
 	// Failures is how many there were before it: recorded twice, it counts once.
 	Failures int
-	// Counted is the bucket of a failed validation, Blocked the one in which the authority
+	// Counted is the bucket of a failed validation, Blocked the bucket where the authority
 	// refused an order, for as long as BlockedFor.
 	Counted, Blocked *IssueCharge
 	BlockedFor       time.Duration

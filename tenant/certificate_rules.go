@@ -8,12 +8,12 @@ import (
 	"github.com/prego/prego"
 )
 
-// CertificateAlert is how long before the end of a certificate an operator is told: renewal
+// CertificateAlert is how long before the end of a certificate an operator is notified: renewal
 // at two thirds of life begins long before that, so it has failed for weeks.
 const CertificateAlert = 14 * 24 * time.Hour
 
 // RenewAt is when a certificate is renewed: after two thirds of its life, and up to a
-// twentieth of it earlier, so that those issued at once are not all renewed at once. seed,
+// twentieth of it earlier, so that certificates issued together are not all renewed together. seed,
 // such as the certificate's serial number, decides how much.
 func RenewAt(notBefore, notAfter time.Time, seed string) time.Time {
 	life := notAfter.Sub(notBefore)
@@ -24,7 +24,7 @@ func RenewAt(notBefore, notAfter time.Time, seed string) time.Time {
 }
 
 // RenewWithin is when a certificate is renewed if its authority suggests a window
-// (RFC 9773 §4.2): at some time in it, but never later than RenewAt says, so that a wrong
+// (RFC 9773 §4.2): at some time in it, but never later than RenewAt, so that a wrong
 // window can't let a certificate end.
 func RenewWithin(start, end time.Time, seed string, latest time.Time) time.Time {
 	at := start
@@ -52,7 +52,7 @@ func fraction(seed string) float64 {
 // IssueClass is what kind of failure an attempt met.
 type IssueClass string
 
-// The classes. The first five are what an authority says, as RFC 8555 §6.7 names it.
+// The classes. The first five are an authority's errors, as RFC 8555 §6.7 names them.
 const (
 	IssueRateLimited  IssueClass = "rate_limited"
 	IssueUnauthorized IssueClass = "unauthorized" // the answer to the challenge was not the right one
@@ -92,11 +92,11 @@ func (c IssueClass) FailedValidation() bool {
 	return false
 }
 
-// IssueAgain is how long the next attempt waits after the nth failure in a row. What
-// passes by itself is tried soon and then ever less often; what somebody has to change is
-// tried rarely, well inside the five failed validations an hour that an authority allows;
-// what never changes by itself, once a day. after is what the authority asked for, and the
-// least; seed spreads what failed at once.
+// IssueAgain is how long the next attempt waits after the nth failure in a row. Errors that
+// pass by themselves are retried soon and then ever less often; errors that a person must fix,
+// rarely, well inside the five failed validations an hour that an authority allows;
+// permanent errors, once a day. after is the wait that the authority requested, the
+// minimum; seed spreads simultaneous failures.
 func IssueAgain(class IssueClass, failures int, after time.Duration, seed string) time.Duration {
 	first, most := time.Minute, time.Hour
 	switch class {

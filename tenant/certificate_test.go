@@ -30,8 +30,8 @@ func TestCoveredBy(t *testing.T) {
 	require.Equal(t, []string{"localhost"}, CoveredBy("localhost"))
 }
 
-// TestRenewal: between 61 and 67 percent of a life, not all at once, and never later
-// because an authority says so.
+// TestRenewal: between 61 and 67 percent of a life, spread out, and never later
+// at an authority's suggestion.
 func TestRenewal(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)

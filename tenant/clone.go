@@ -37,7 +37,7 @@ func Mute() [][]string {
 	return [][]string{{"set-config", "mute_emails", "1"}, {"set-config", "pause_scheduler", "1"}}
 }
 
-// Unmute are those that let it go. The scheduler of a site that is offline stays off.
+// Unmute are the commands that release it. The scheduler of a site that is offline stays off.
 func Unmute(online bool) [][]string {
 	out := [][]string{{"set-config", "mute_emails", "None"}, {"set-config", "pause_scheduler", "None"}}
 	if online {

@@ -2,7 +2,7 @@ package tenant
 
 import "github.com/prego/prego"
 
-// Decision is a decision on a tenant's place, shown among those of others.
+// Decision is a decision on a tenant's place, shown among other tenants' decisions.
 type Decision struct {
 	DecisionRecord
 	OrgID  prego.OrgID

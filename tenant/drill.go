@@ -56,7 +56,7 @@ type DrillEnd struct {
 	Rows      int64
 	Files     int64
 	Bytes     int64
-	Undecided bool // it failed, and that says nothing of the backup
+	Undecided bool // it failed for a reason other than the backup
 }
 
 // DrillLeft is a drill whose run may be lost.

@@ -12,7 +12,7 @@ type HostSites struct {
 // HostSite is a site that is, or may be, on a server.
 type HostSite struct {
 	Site     string         `json:"site"`
-	TenantID prego.TenantID `json:"tenant_id"` // "" for one that was built ahead
+	TenantID prego.TenantID `json:"tenant_id"` // "" for a site built ahead
 	State    State          `json:"state"`     // of the tenant
 	Finished bool           `json:"finished"`  // it must be there; others may be
 }

@@ -9,6 +9,6 @@ const (
 	ImportBackup   ImportOutcome = "imported" // its row is written
 	ImportTenant   ImportOutcome = "imported with its tenant"
 	ImportVolume   ImportOutcome = "imported with its volume"
-	ImportDeleting ImportOutcome = "deleted" // its row says so: the objects are left
+	ImportDeleting ImportOutcome = "deleted" // its row is deleted: the objects are left
 	ImportRefused  ImportOutcome = "refused"
 )

@@ -32,7 +32,7 @@ func LostMinutes(taken, lost time.Time) int {
 	return int(max(0, lost.Sub(taken)+time.Minute-1) / time.Minute)
 }
 
-// LeftPlace is a place that a tenant lost with one of its servers, of which the others may still
+// LeftPlace is a place that a tenant lost with one of its servers, whose other servers may still
 // have something.
 type LeftPlace struct {
 	LossID           int64

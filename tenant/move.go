@@ -42,9 +42,9 @@ type Move struct {
 	Wanted      prego.ServerID // the server that was asked for; "" for any
 	WantedShard prego.ShardID
 	WantedPool  prego.RedisPoolID
-	// What moves. What does not is the same on both sides.
+	// What moves. The other places are the same on both sides.
 	MovesServer, MovesShard, MovesPool bool
-	MaintenanceOf                      prego.ServerID // the server that is being emptied; "" if nobody does
+	MaintenanceOf                      prego.ServerID // the server that is being emptied; "" if none is
 	RequestedBy                        string
 
 	Site         string
@@ -59,8 +59,8 @@ type Move struct {
 
 	CopiedBytes int64 // encrypted, while the site served
 	DeltaBytes  int64 // and while it was frozen
-	// DowntimeMS is for how many milliseconds nothing could be written: from the request to hold
-	// the site until the edges sent everybody to the new server. nil before that.
+	// DowntimeMS is for how many milliseconds the site was not writable: from the request to hold
+	// it until the edges routed all requests to the new server. nil before that.
 	DowntimeMS *int64
 
 	CancelRequestedAt *time.Time
@@ -94,7 +94,7 @@ func (m Move) parts(srv prego.ServerID, shard prego.ShardID, pool prego.RedisPoo
 // AnyTarget asks that placement chooses where a part of a tenant moves to.
 const AnyTarget = "any"
 
-// MoveAsked is a move that somebody asks for. Without any target the tenant moves to another app
+// MoveAsked is a requested move. Without any target the tenant moves to another app
 // server.
 type MoveAsked struct {
 	ID            prego.MoveID
@@ -142,20 +142,20 @@ type MoveRecord struct {
 	FromPool, ToPool   DataHost `db:"-"`
 }
 
-// Here tells whether the tenant still lives where it was.
+// Here reports whether the tenant still lives where it was.
 func (m MoveRecord) Here() bool {
 	return m.AllocationServer == m.FromServerID && (m.FromShardID == "" || m.AllocationShard == m.FromShardID && m.AllocationPool == m.FromPoolID)
 }
 
-// There tells whether it lives where it was to go.
+// There reports whether it lives at its target.
 func (m MoveRecord) There() bool {
 	return m.AllocationServer == m.ToServerID && (m.ToShardID == "" || m.AllocationShard == m.ToShardID && m.AllocationPool == m.ToPoolID)
 }
 
-// MovesData tells whether the database moves.
+// MovesData reports whether the database moves.
 func (m MoveRecord) MovesData() bool { return m.MovesShard }
 
-// MovePlace is the place that a move reserves. What does not move is as it was.
+// MovePlace is the place that a move reserves. The other places are as they were.
 type MovePlace struct {
 	ServerID   prego.ServerID
 	ShardID    prego.ShardID
@@ -166,7 +166,7 @@ type MovePlace struct {
 	MemoryMax  float64
 	DBDiskMax  float64
 	RedisMax   float64
-	Alone      bool // on shard and pool, too
+	Alone      bool // also on shard and pool
 	OwnPool    bool
 	Decision   []byte // JSON
 	Policy     []byte // JSON
@@ -198,7 +198,7 @@ const movePrefix = "tenant-move/"
 func MoveWorkflowID(id prego.MoveID) string { return movePrefix + string(id) }
 
 // MoveFolder is where a move's archives are in the bucket. Backups are elsewhere, so that
-// nobody takes one for a backup.
+// none is taken for a backup.
 func MoveFolder(environment string, id prego.MoveID) string {
 	return environment + "/moves/" + string(id) + "/"
 }

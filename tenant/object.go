@@ -27,7 +27,7 @@ type ObjectUpload struct {
 	Initiated time.Time
 }
 
-// StorageClass says what may be done about an error of object storage.
+// StorageClass classifies an error of object storage.
 type StorageClass string
 
 // The classes of errors.
@@ -43,7 +43,7 @@ const (
 type StorageError struct {
 	Class   StorageClass
 	Code    string // S3's, such as NoSuchUpload
-	What    string // what was tried
+	What    string // the attempted operation
 	Message string
 	Cause   error
 }

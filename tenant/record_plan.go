@@ -11,8 +11,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// How long resolvers may keep what this installation's records say, in seconds. Edges come
-// and go; whose tenant is on which network seldom changes.
+// How long resolvers may keep this installation's records, in seconds. Edges come
+// and go; the network of a tenant seldom changes.
 const (
 	EdgeTTL      = 60
 	SiteTTL      = 300
@@ -28,7 +28,7 @@ type Edge struct {
 	NetworkID prego.NetworkID
 	Region    prego.Region
 	IPv4      string
-	IPv6      string // the provider's CIDR, of which the server has the first address; "" for none
+	IPv6      string // the provider's CIDR; the server has its first address; "" for none
 	Silent    bool   // its agent is not heard, or it is cordoned
 }
 
@@ -45,7 +45,7 @@ type RecordFacts struct {
 	Edges      []Edge
 	// Home is the network that the wildcard leads to now, "" for none.
 	Home prego.NetworkID
-	// Sites says how many sites are in each network, when there is no home.
+	// Sites counts the sites in each network, when there is no home.
 	Sites map[prego.NetworkID]int
 }
 
@@ -53,7 +53,7 @@ type RecordFacts struct {
 func EdgeName(of, siteDomain string) string { return of + "." + EdgesLabel + "." + siteDomain }
 
 // NextHome is the network that the wildcard of all sites leads to: it stays where it is as
-// long as there are edges, since each site of another network has a record of its own, and
+// long as there are edges, since each site of another network has its own record, and
 // goes to the network with most sites.
 func (f RecordFacts) NextHome() prego.NetworkID {
 	edges := make(map[prego.NetworkID]bool)
@@ -116,7 +116,7 @@ func PlanRecords(f RecordFacts, home prego.NetworkID, sites []SiteAt) []server.D
 }
 
 // addressesOf are the addresses of edges that answer; when none does, of all: it may be the
-// gateway that hears nobody.
+// gateway that hears none.
 func addressesOf(edges []Edge) (v4, v6 []string) {
 	if heard := slices.DeleteFunc(slices.Clone(edges), func(e Edge) bool { return e.Silent }); len(heard) > 0 {
 		edges = heard
@@ -140,8 +140,8 @@ func ipv4(s string) []string {
 	return nil
 }
 
-// ipv6 is the first address of the provider's network of a server: the one that its
-// operating system has.
+// ipv6 is the first address of the provider's network of a server: which its
+// operating system uses.
 func ipv6(cidr string) []string {
 	p, err := netip.ParsePrefix(cidr)
 	if err != nil || !p.Addr().Is6() || strings.Contains(p.Addr().String(), ".") {
@@ -160,11 +160,11 @@ func (e Edge) Addresses() []string { return slices.Concat(ipv4(e.IPv4), ipv6(e.I
 // DriftedRecord is a row whose record set the provider has otherwise, or not at all.
 type DriftedRecord struct {
 	Row   server.DNSRecord
-	There []string // what it says there
+	There []string // the values there
 }
 
-// CompareRecords compares live rows with what the provider has of ours. Only rows that are
-// settled can drift; what has no live row is an orphan.
+// CompareRecords compares live rows with our records at the provider. Only settled rows can
+// drift; a record without a live row is an orphan.
 func CompareRecords(rows []server.DNSRecord, there []server.RecordSet) (drifted []DriftedRecord, orphans []server.RecordSet) {
 	at := make(map[string]server.RecordSet, len(there))
 	for _, r := range there {

@@ -75,16 +75,16 @@ type Record struct {
 	// the allocation's shard and Redis pool.
 	AppServerAddress string
 	Shard, Pool      DataHost `db:"-"`
-	// PoolKnown says that the app server uses the Redis pool for another tenant already.
+	// PoolKnown reports that the app server uses the Redis pool for another tenant already.
 	PoolKnown       bool
 	AppServerStatus server.Status
-	// StorageLevel is its site's storage level, and ReadOnly whether the host was told
+	// StorageLevel is its site's storage level, and ReadOnly whether the host was instructed
 	// to make it read-only.
 	StorageLevel StorageLevel
 	ReadOnly     bool
-	// Updating is set while a release has the site offline: nobody else changes it.
+	// Updating is set while a release has the site offline: nothing else changes it.
 	Updating bool
-	// Held says that the tenant is being moved: nothing else works on its site.
+	// Held is set while the tenant is being moved: nothing else works on its site.
 	Held            bool
 	Moving          bool           // a move has not ended
 	OwnServerID     prego.ServerID // of the tenant's dedicated server, unless that is its allocation's; "" for none
@@ -92,8 +92,8 @@ type Record struct {
 	// OwnServerReason is why the dedicated server failed.
 	OwnServerReason prego.Reason
 	Waiting         bool `db:"-"`
-	// Queued says that others of the tenant's policy wait in its region: a new one joins
-	// them instead of overtaking. Those whom no server satisfies hold up nobody.
+	// Queued is set when others of the tenant's policy wait in its region: a new one joins
+	// them instead of overtaking. Tenants that no server satisfies do not block others.
 	Queued bool
 	Now    time.Time // the database's clock
 	// Pools are the placement pools that apply to the tenant now, by name.
@@ -142,12 +142,12 @@ type DataHost struct {
 }
 
 // CacheDB is the number of the database that an allocation's cache has in its Redis pool.
-// Keys are a tenant's own by their names; a database of its own keeps it from seeing the
-// names of others'. Two share one when the first stays while 4,095 others are placed.
+// Keys are a tenant's own by their names; a separate database hides
+// the names of others. Two share one when the first stays while 4,095 others are placed.
 func CacheDB(allocationID int64) int { return int(allocationID%4095) + 1 }
 
-// WaitingTenant is a tenant short of capacity; they are listed in the order in which
-// they are served.
+// WaitingTenant is a tenant short of capacity; they are listed in the order of
+// service.
 type WaitingTenant struct {
 	TenantID   prego.TenantID
 	Generation int
@@ -171,7 +171,7 @@ type ShortOf struct {
 // InFlight count the servers that satisfy it and are there.
 type Demand struct {
 	Constraint prego.Constraint // including the pools'
-	Network    prego.NetworkID  // private network that the servers are to be in; "" for any
+	Network    prego.NetworkID  // private network for the servers; "" for any
 	ShortOf
 }
 
@@ -193,7 +193,7 @@ type WarmState struct {
 	TenantsWait                       bool // tenants in the region waiting for capacity or for a dedicated server
 }
 
-// SiteFate says what happens to the site of a released tenant.
+// SiteFate is what happens to the site of a released tenant.
 type SiteFate string
 
 // The fates: returned to its pool, erased, or partly left behind.
@@ -209,7 +209,7 @@ type ScalingRound struct {
 	Round     string
 	TierLocks []prego.Plan // beside ServerIDs
 	Tags      [][]string   // beside ServerIDs
-	// Networks, beside ServerIDs, are the private networks that they are to be in, "" for any.
-	// A round that was begun before is found without them.
+	// Networks, beside ServerIDs, are the wanted private networks, "" for any.
+	// A round that was started before is found without them.
 	Networks []prego.NetworkID
 }

@@ -75,7 +75,7 @@ type SitePool struct {
 	OldestBuild *time.Time
 }
 
-// SitePoolPolicy says how many sites are kept per app server for a plan tier.
+// SitePoolPolicy sets how many sites are kept per app server for a plan tier.
 type SitePoolPolicy struct {
 	Plan         prego.Plan
 	LowWatermark int

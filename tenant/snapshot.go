@@ -47,7 +47,7 @@ type RestoreJob struct {
 	CreatedBy  string
 	CreatedAt  time.Time
 	FinishedAt *time.Time
-	// Elsewhere: the site is made anew, by the run that provisions the tenant.
+	// Elsewhere: the site is recreated by the run that provisions the tenant.
 	Elsewhere bool
 }
 
@@ -59,7 +59,7 @@ func (j RestoreJob) WorkflowID() string {
 	return RestoreWorkflowID(j.JobID)
 }
 
-// RestoreOf is what a tenant's site is restored from: one of the two.
+// RestoreOf is the source of a tenant's restore: a snapshot or a backup.
 type RestoreOf struct {
 	SnapshotID prego.SnapshotID
 	BackupID   prego.BackupID

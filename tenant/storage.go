@@ -22,10 +22,10 @@ func StorageLevels() []StorageLevel {
 	return []StorageLevel{StorageOK, StorageWarned, StorageOver, StorageReadOnly}
 }
 
-// StorageRules say what happens to a site above its quota.
+// StorageRules decide what happens to a site above its quota.
 type StorageRules struct {
 	WarnPct float64       // percent of the quota at which a warning starts
-	HardPct float64       // percent of the quota at which the site becomes read-only at once
+	HardPct float64       // percent of the quota at which the site becomes read-only immediately
 	Grace   time.Duration // how long it may be above 100 % before it becomes read-only
 }
 
@@ -63,7 +63,7 @@ type SiteUsage struct {
 	TriedAt    time.Time
 	Level      StorageLevel
 	OverSince  *time.Time
-	ReadOnly   bool   // the host was told to make it read-only
+	ReadOnly   bool   // the host was instructed to make it read-only
 	QuotaGB    int    // last quota written to the site
 	Message    string // why the last measurement failed
 }

@@ -27,5 +27,5 @@ func TestStorageLevels(t *testing.T) {
 	} {
 		require.Equal(t, tc.want, r.Level(tc.used, tc.quota, tc.over), "%+v", tc)
 	}
-	require.Equal(t, StorageReadOnly, StorageRules{WarnPct: 90, HardPct: 120}.Level(1000, 1000, 0), "no grace is at once")
+	require.Equal(t, StorageReadOnly, StorageRules{WarnPct: 90, HardPct: 120}.Level(1000, 1000, 0), "without grace it is immediate")
 }

@@ -36,7 +36,7 @@ func States() []State {
 	return []State{Trial, Provisioning, Active, Suspended, GracePeriod, Terminated, DataPurged, Failed}
 }
 
-// Valid reports whether s is one of States.
+// Valid reports whether s is a known state.
 func (s State) Valid() bool { return slices.Contains(States(), s) }
 
 // edges are all allowed transitions.
@@ -129,7 +129,7 @@ func (s State) TimedAction() (Action, prego.Reason, bool) {
 // SiteState is the state of a site in a pool (placement-policy §2.6).
 type SiteState string
 
-// The states of pool sites. A site being built is reserved, too: nobody can claim it,
+// The states of pool sites. A site being built is also reserved: it can't be claimed,
 // and its reservation expires if the build is lost.
 const (
 	SiteAvailable SiteState = "available"
@@ -365,7 +365,7 @@ type Allocation struct {
 	InfraProvider prego.InfraProviderID
 	Algorithm     string
 	Dedicated     bool
-	// OnShard and OnPool say that its database is on the shard's server, and its cache on the
+	// OnShard and OnPool report that its database is on the shard's server, and its cache on the
 	// pool's; otherwise they are on the app server.
 	OnShard, OnPool bool
 	PasswordVersion int // its passwords are derived from it
@@ -417,7 +417,7 @@ const (
 	StepUnmuted          Step = "unmuted"
 	StepMoveRequested    Step = "move_requested"
 	StepMoved            Step = "moved"        // it lives on the other server
-	StepMoveCleared      Step = "move_cleared" // nothing of it is left on the one before
+	StepMoveCleared      Step = "move_cleared" // nothing of it is left on the previous server
 	StepMoveFailed       Step = "move_failed"
 	StepMoveCancelled    Step = "move_cancelled"
 	StepMoveReturned     Step = "move_returned" // the server that it had moved to is lost, and it is where it was again

@@ -18,7 +18,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Spec says what an instance of a process group runs.
+// Spec is what an instance of a process group runs.
 type Spec struct {
 	Image   string   `json:"image"`
 	Command []string `json:"command,omitempty"`
@@ -34,7 +34,7 @@ type Spec struct {
 	// group has an attachment at each of them.
 	Volumes    []string          `json:"volumes,omitempty"`
 	Constraint *prego.Constraint `json:"constraint,omitempty"` // fixed when the group is created
-	// Health says how to check an instance. Without it, one is healthy after running for
+	// Health describes the check of an instance. Without it, an instance is healthy after running for
 	// a few seconds.
 	Health              *HealthCheck `json:"health,omitempty"`
 	StartTimeoutSeconds int          `json:"start_timeout_seconds,omitempty"` // until it is healthy, 90 when 0
@@ -155,8 +155,8 @@ func (s Spec) Digest() string {
 // declared stack, and are left alone when that is repaired.
 const LabelInstance = "prego.instance_id"
 
-// LabelHealth is the HealthCheck, as JSON, that the host's agent carries out: those of
-// kinds http and tcp. The engine runs the others.
+// LabelHealth is the HealthCheck, as JSON, that the host's agent carries out: the kinds
+// http and tcp. The engine runs the others.
 const LabelHealth = "prego.health"
 
 // OnHost places the container of an instance on a server: in its environment's own network,
@@ -244,7 +244,7 @@ const (
 	InstanceStopped  InstanceState = "stopped"
 )
 
-// GroupStatus says whether a group has all its instances.
+// GroupStatus is whether a group has all its instances.
 type GroupStatus string
 
 // The statuses of a group.
@@ -401,7 +401,7 @@ func GroupWorkflowID(groupID prego.GroupID) string { return string(groupReconcil
 // GroupSweepWorkflowID is the id of the periodic sweep of groups.
 func GroupSweepWorkflowID(environment string) string { return "sweep-groups/" + environment }
 
-// GroupPlan says what to do for a group now.
+// GroupPlan is the next work for a group.
 type GroupPlan struct {
 	OrgID   prego.OrgID    `json:"org_id"`
 	Region  prego.Region   `json:"region"`

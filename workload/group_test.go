@@ -18,7 +18,7 @@ func TestIDsOfInstances(t *testing.T) {
 	for _, n := range []int64{1, 10_000, 999_999_999_999_999} {
 		id := workload.NewInstanceID(prego.GroupID(group), n)
 		require.NoError(t, workload.ValidateInstanceID(id))
-		require.LessOrEqual(t, len(id), 32, "it is a container's name, too")
+		require.LessOrEqual(t, len(id), 32, "it is also a container's name")
 	}
 	for _, bad := range []string{"", "ins-", "ins-0123456789ab-0", "ins-0123456789ab-01", "grp-0123456789ab", "ins-0123456789AB-1"} {
 		require.ErrorContains(t, workload.ValidateInstanceID(bad), "instance_id must be the id of an instance", bad)

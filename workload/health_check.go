@@ -20,13 +20,13 @@ const (
 	HealthCommand HealthKind = "command" // run a program in the container; 0 is healthy
 )
 
-// HealthCheck says how a host finds out whether an instance is healthy. Validate fills
+// HealthCheck describes how a host checks the health of an instance. Validate fills
 // in the defaults, so that a stored check has them all.
 type HealthCheck struct {
 	Kind HealthKind `json:"kind"` // command if absent and there is one
 	// Path is of kind http, "/" if absent.
 	Path string `json:"path,omitempty"`
-	// Port is of kinds http and tcp: one of the spec's ports, the first if absent.
+	// Port is of kinds http and tcp: a port of the spec, the first if absent.
 	Port int `json:"port,omitempty"`
 	// Command is of kind command: a program with its arguments, no shell's line.
 	Command         []string `json:"command,omitempty"`
@@ -35,7 +35,7 @@ type HealthCheck struct {
 	// Retries is how many checks in a row must fail before the instance is unhealthy, 3
 	// if absent.
 	Retries int `json:"retries,omitempty"`
-	// StartPeriodSeconds is the time after the start in which failures don't count.
+	// StartPeriodSeconds is the time after the start when failures don't count.
 	StartPeriodSeconds int `json:"start_period_seconds,omitempty"`
 }
 
@@ -56,13 +56,13 @@ func (h HealthCheck) Interval() time.Duration { return seconds(h.IntervalSeconds
 // Timeout is how long one check may take.
 func (h HealthCheck) Timeout() time.Duration { return seconds(h.TimeoutSeconds) }
 
-// StartPeriod is the time after the start in which failures don't count.
+// StartPeriod is the time after the start when failures don't count.
 func (h HealthCheck) StartPeriod() time.Duration { return seconds(h.StartPeriodSeconds) }
 
 func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
 
-// validate checks a health check of a spec with these ports, and fills in what is
-// absent. Names of fields begin with field.
+// validate checks a health check of a spec with these ports, and fills in the
+// defaults. Names of fields start with field.
 func (h *HealthCheck) validate(field string, ports []int) error {
 	if h.Kind == "" && len(h.Command) > 0 {
 		h.Kind = HealthCommand

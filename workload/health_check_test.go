@@ -38,7 +38,7 @@ func TestHealthChecksAreFilledIn(t *testing.T) {
 		b, err := json.Marshal(got)
 		require.NoError(t, err)
 		again, err := checked(t, string(b))
-		require.NoError(t, err, "what is stored is valid")
+		require.NoError(t, err, "a stored check is valid")
 		require.Equal(t, got, again)
 	}
 	got, err := checked(t, `{"kind":"tcp","interval_seconds":7,"timeout_seconds":2,"start_period_seconds":30}`)

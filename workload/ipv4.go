@@ -26,14 +26,14 @@ type IPv4Allocation struct {
 	DeletedAt    *time.Time // nil while it is there
 }
 
-// AddressHome is where a floating address is and where it is to be.
+// AddressHome is the current and the wanted place of a floating address.
 type AddressHome struct {
 	ServerID prego.ServerID // the edge that has it, or is about to; "" for none
 	Served   bool           // it has it
-	Wanted   prego.ServerID // the edge that is to have it; "" if there is none
+	Wanted   prego.ServerID // the edge that should have it; "" if there is none
 }
 
-// Moves reports whether it is to be moved. Without an edge in use, it stays where it is.
+// Moves reports whether it must be moved. Without an edge in use, it stays where it is.
 func (h AddressHome) Moves() bool { return h.Wanted != "" && (!h.Served || h.ServerID != h.Wanted) }
 
 // AddressWorkflowID is the id of the run that creates or releases an IPv4 address.

@@ -2,7 +2,7 @@ package workload
 
 import "github.com/prego/prego"
 
-// InstanceReport is what a server's agent told of the containers of instances.
+// InstanceReport is a server's report about the containers of instances.
 type InstanceReport struct {
 	ServerID prego.ServerID
 	Key      []byte // SHA-256 of the agent's public key
@@ -20,7 +20,7 @@ type InstanceSight struct {
 	Detail     string         // why it is not healthy or has ended
 }
 
-// InstanceHealth is what the check of a running container says.
+// InstanceHealth is the result of a running container's check.
 type InstanceHealth string
 
 // The values of InstanceHealth.
@@ -32,7 +32,7 @@ const (
 
 // ReportOutcome is what a batch of reports changed.
 type ReportOutcome struct {
-	Resync []prego.ServerID // servers that must tell everything again
+	Resync []prego.ServerID // servers that must report everything again
 	Groups []GroupRef       // groups that have something to do now
 	Failed int              // instances
 	Ran    int              // instances that became healthy

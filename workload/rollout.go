@@ -66,7 +66,7 @@ func (s Share) of(replicas int, up bool) int {
 	return n / 100
 }
 
-// RolloutPolicy says how a group's instances are replaced by those of another release.
+// RolloutPolicy sets how a release replaces a group's instances.
 type RolloutPolicy struct {
 	MaxSurge       Share `json:"max_surge"`       // instances in addition to the replicas; percentages are rounded up
 	MaxUnavailable Share `json:"max_unavailable"` // replicas that may be missing; percentages are rounded down
@@ -80,7 +80,7 @@ type RolloutPolicy struct {
 	AutoRollback bool `json:"auto_rollback"`
 }
 
-// DefaultRolloutPolicy is that of a group which says nothing else.
+// DefaultRolloutPolicy applies to a group without its own.
 func DefaultRolloutPolicy() RolloutPolicy {
 	return RolloutPolicy{MaxSurge: Share{N: 1}, ProgressDeadlineSeconds: 600, MaxFailures: 2, AutoRollback: true}
 }
@@ -104,7 +104,7 @@ func (p RolloutPolicy) Bounds(replicas int) (surge, unavailable int) {
 // ProgressDeadline is how long a rollout may go without progress.
 func (p RolloutPolicy) ProgressDeadline() time.Duration { return seconds(p.ProgressDeadlineSeconds) }
 
-// RolloutChange changes a group's policy; what is nil stays.
+// RolloutChange changes a group's policy; nil fields stay.
 type RolloutChange struct {
 	MaxSurge                *Share `json:"max_surge,omitempty"`
 	MaxUnavailable          *Share `json:"max_unavailable,omitempty"`
@@ -126,7 +126,7 @@ func (p RolloutPolicy) Change(c *RolloutChange, field string) (RolloutPolicy, er
 	setTo(&p.AutoRollback, c.AutoRollback)
 	switch {
 	case p.MaxSurge.N == 0 && p.MaxUnavailable.N == 0:
-		return p, prego.Invalid(field+".max_unavailable", "must not be 0 when max_surge is 0, too: nothing could be replaced")
+		return p, prego.Invalid(field+".max_unavailable", "and max_surge must not both be 0: nothing could be replaced")
 	case p.ProgressDeadlineSeconds < 1 || p.ProgressDeadlineSeconds > maxProgressDeadline:
 		return p, prego.Invalid(field+".progress_deadline_seconds", "must be 1 to 86400")
 	case p.MaxFailures < 0 || p.MaxFailures > maxRolloutFailures:
@@ -152,7 +152,7 @@ const (
 	RolloutRestart  RolloutKind = "restart"
 )
 
-// RolloutOutcome is what came of a rollout.
+// RolloutOutcome is the result of a rollout.
 type RolloutOutcome string
 
 // The outcomes of rollouts.
@@ -170,11 +170,11 @@ func (o RolloutOutcome) Open() bool { return o == RolloutUnderWay || o == Rollou
 // ReasonProgressDeadline is why a rollout failed, unless it is ReasonInstanceFailed.
 const ReasonProgressDeadline = "progress_deadline_exceeded"
 
-// KeptRollouts is how many rollouts of a group are kept, besides those of its present and
-// its last good release.
+// KeptRollouts is how many rollouts of a group are kept, besides its present and
+// its last good release's.
 const KeptRollouts = 20
 
-// Rollout is one replacement of a group's instances by those of a release.
+// Rollout is one replacement of a group's instances by a release's.
 type Rollout struct {
 	GroupID   prego.GroupID
 	Number    int // counts the group's rollouts

@@ -13,10 +13,10 @@ type ResourceStatus string
 
 // The statuses of addresses and volumes. All but deleted count for the org's quota.
 const (
-	ResourcePending   ResourceStatus = "pending"   // requested; reason says what it waits for
+	ResourcePending   ResourceStatus = "pending"   // requested; see its reason
 	ResourceReady     ResourceStatus = "ready"     // usable
 	ResourceReleasing ResourceStatus = "releasing" // to be deleted at the provider
-	ResourceFailed    ResourceStatus = "failed"    // reason says why; delete it or request it again
+	ResourceFailed    ResourceStatus = "failed"    // see its reason; delete it or request it again
 )
 
 // Limits of the provider on one volume, in bytes.
