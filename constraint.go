@@ -46,7 +46,7 @@ func (c Constraint) SatisfiedBy(tags []string) bool {
 }
 
 // Satisfiable reports whether any set of tags satisfies c: Require does, unless
-// a tag is disallowed or they are more than a server may have.
+// a required tag is disallowed or there are more than a server may have.
 func (c Constraint) Satisfiable() bool {
 	return len(c.Require) <= MaxTags && c.SatisfiedBy(c.Require)
 }

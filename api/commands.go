@@ -178,7 +178,7 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 func fromHost(err error, cmd server.Command) error {
 	var ce *server.CommandError
 	if !errors.As(err, &ce) {
-		return prego.Errorf(prego.CodeNotReady, "timed out waiting for the command; the audit of server %s says under %s whether it ran", cmd.ServerID, cmd.AuditID)
+		return prego.Errorf(prego.CodeNotReady, "timed out waiting for the command; the audit of server %s records under %s whether it ran", cmd.ServerID, cmd.AuditID)
 	}
 	says := cmd.Redact(ce.Message)
 	switch ce.Code {

@@ -21,7 +21,7 @@ const (
 )
 
 // NewSecret returns a secret for a browser, and its hash for the database. The secret names the key that signed
-// token that it comes from, so removing that key also ends its sessions.
+// the token that it comes from, so removing that key also ends its sessions.
 func NewSecret(key string) (secret string, hash []byte) {
 	b := make([]byte, 32)
 	_, _ = rand.Read(b) // it never fails

@@ -122,8 +122,8 @@ func (f *eventFeed) subscribe(ctx context.Context, q ops.EventQuery) (*EventSubs
 	return s, nil
 }
 
-// join adds a subscriber, which receives what comes after the returned place. The first subscriber
-// begins to read, from where it has read itself.
+// join adds a subscriber, which receives the events after the returned place. The first subscriber
+// starts the reading, from its own place.
 func (f *eventFeed) join(s *EventSubscription, next ops.EventCursor) ops.EventCursor {
 	f.mu.Lock()
 	defer f.mu.Unlock()

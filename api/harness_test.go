@@ -282,7 +282,7 @@ func (b *bundle) sendWith(method, path, body, header string, values ...string) (
 }
 
 // do sends a request, checks that the answer is in the contract and,
-// when it was accepted, that the request was one too.
+// when it was accepted, that the request is too.
 func (b *bundle) do(method, path, token, contentType, body string) (*http.Response, []byte) {
 	b.t.Helper()
 	resp, answer := b.send(method, path, token, contentType, body)

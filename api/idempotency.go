@@ -51,7 +51,7 @@ func (a *API) once(next echo.HandlerFunc) echo.HandlerFunc {
 		case err != nil:
 			return err
 		case kept != nil && kept.Body == nil:
-			return &prego.Error{Code: prego.CodeIdempotencyConflict, Field: "Idempotency-Key", Message: "was sent before; this request's answer is not told twice"}
+			return &prego.Error{Code: prego.CodeIdempotencyConflict, Field: "Idempotency-Key", Message: "was sent before; this request's answer is not returned twice"}
 		case kept != nil:
 			return c.JSONBlob(kept.Status, kept.Body)
 		}

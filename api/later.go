@@ -50,8 +50,8 @@ func (l *Later) Run(ctx context.Context) {
 	}
 }
 
-// again retries the queue, and stops at the first failure: the others would not
-// be either.
+// again retries the queue, and stops at the first failure: the others would
+// fail as well.
 func (l *Later) again(ctx context.Context) {
 	l.mu.Lock()
 	ids := slices.Sorted(maps.Keys(l.waiting))

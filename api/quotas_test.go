@@ -162,7 +162,7 @@ func TestTenantsTakeTheirOrgsQuota(t *testing.T) {
 	require.Equal(t, org.QuotaExceeded{Dimension: "max_total_memory_bytes", Limit: 8 << 30, CurrentUsage: 2 * (1<<30 + 32<<20), RequestedDelta: 8<<30 + 32<<20},
 		b.exceeded("POST", "/v1/tenants", strings.Replace(order("three", ""), "starter", "enterprise", 1)))
 
-	// A failed item of which nothing exists is free, and a retry takes it again.
+	// A failed item without remains is free, and a retry takes it again.
 	b.ok(200, "PUT", "/v1/orgs/acme/quotas/max_instances", `{"limit":2,"reason":"test"}`)
 	b.sql(`UPDATE tenants SET state = 'failed', converged_state = 'failed' WHERE tenant_id = $1`, one)
 	require.Equal(t, 1.0, b.quotaOf("acme", "max_instances").Usage)

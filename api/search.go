@@ -33,7 +33,7 @@ func foundView(f ops.Found) SearchResult {
 	}
 }
 
-// paths are those of objects by kind; %i is the id, %w its parent's.
+// paths are the paths of objects by kind; %i is the id, %w its parent's.
 var paths = map[string]string{
 	"server": "/v1/servers/%i", "tenant": "/v1/tenants/%i", "org": "/v1/orgs/%i", "app": "/v1/apps/%i", "env": "/v1/envs/%i", "group": "/v1/groups/%i",
 	"instance": "/v1/instances/%i", "route": "/v1/envs/%w/routes/%i", "ipv4": "/v1/envs/%w/ipv4", "volume": "/v1/volumes/%i", "attachment": "/v1/volumes/%w",

@@ -243,7 +243,7 @@ func (o *operation) arguments(v *api.Verb, name string, given func(string) any) 
 }
 
 // otherwise are inputs that their commands write in another form, by operation and name: arguments, nil if there are
-// no arguments express it.
+// none.
 var otherwise = map[string]func(v *api.Verb, value any, given func(string) any) []string{
 	"attachPolicy.enabled": func(_ *api.Verb, value any, _ func(string) any) []string {
 		return when(value == false, "--disabled")

@@ -25,7 +25,7 @@ const (
 	// streamLife is how long a stream lasts. Browsers begin another one by themselves.
 	streamLife = 10 * time.Minute
 
-	// maxStreams is how many streams one process has at once, and maxStreamsOfOne how many of them one user has.
+	// maxStreams bounds the streams of one process, and maxStreamsOfOne the streams of one user.
 	// Pages without one are as they were when they were loaded.
 	maxStreams, maxStreamsOfOne = 200, 40
 

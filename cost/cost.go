@@ -1,5 +1,5 @@
 // Package cost decides what is billed, to whom, and what it costs. It is pure: amounts
-// follow from what there is, prices and the time.
+// follow from the existing things, prices and the time.
 package cost
 
 import (

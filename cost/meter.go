@@ -68,7 +68,7 @@ type DayAmount struct {
 }
 
 // Count counts the hours that have begun by until, as providers do: each hour that was begun
-// is charged at the price at its start, and belongs to the month in which it begins; in a
+// is charged at the price at its start, and belongs to the month of its start; in a
 // calendar month, in UTC, no more than the monthly price is paid. An hour without an hourly
 // price costs its part of the month, so that a whole month costs the monthly price exactly.
 // Hours before notBefore are passed over. Counting again from what it returns adds nothing

@@ -5,8 +5,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// Prices are those of a provider's price list for the things that the control plane creates. What
-// can't be read as an amount is left out, so that it is not known rather than free.
+// Prices selects from a provider's price list the prices of things that the control plane creates. A price
+// that can't be read is left out, so that it is unknown rather than free.
 func Prices(provider prego.InfraProviderID, c server.ProviderCatalog) (out []Price) {
 	add := func(kind server.ResourceKind, typ, location string, perGB bool, hourly, monthly string) {
 		p := Price{Provider: provider, Kind: kind, Type: typ, Location: location, PerGB: perGB, Currency: c.Currency}

@@ -13,8 +13,8 @@ func ValidateFleetID(id prego.FleetID) error {
 	return prego.ValidateName("fleet_id", string(id), MaxFleetIDLen)
 }
 
-// Limits of fleets. A member's id consists of the fleet's id, the action's number and a
-// number, and must fit a server id.
+// Limits of fleets. A member's id consists of the fleet's id, the action's number and
+// its own number, and must fit a server id.
 const (
 	MaxFleetIDLen = 32
 	// MaxFleetSize is the global limit of a fleet's size.

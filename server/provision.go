@@ -7,7 +7,7 @@ import (
 	"github.com/prego/prego"
 )
 
-// ErrSuperseded informs a step that its row has moved on: another generation,
+// ErrSuperseded means to a step that its row has moved on: another generation,
 // a later attempt, a decommissioning. The step must not touch the provider.
 var ErrSuperseded = errors.New("superseded: the server's row has moved on")
 

@@ -49,8 +49,8 @@ type Sighting struct {
 	FirstSeen time.Duration // ago
 }
 
-// ContainerError reports that a host's containers will not start, even if it is
-// retried. Message is safe to show.
+// ContainerError reports that a host's containers will not start, even after
+// retries. Message is safe to show.
 type ContainerError struct {
 	Container string
 	Message   string

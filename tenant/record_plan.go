@@ -140,8 +140,8 @@ func ipv4(s string) []string {
 	return nil
 }
 
-// ipv6 is the first address of the provider's network of a server: which its
-// operating system uses.
+// ipv6 is the first address of the provider's network of a server: the address
+// that its operating system uses.
 func ipv6(cidr string) []string {
 	p, err := netip.ParsePrefix(cidr)
 	if err != nil || !p.Addr().Is6() || strings.Contains(p.Addr().String(), ".") {

@@ -142,8 +142,8 @@ type DataHost struct {
 }
 
 // CacheDB is the number of the database that an allocation's cache has in its Redis pool.
-// Keys are a tenant's own by their names; a separate database hides
-// the names of others. Two share one when the first stays while 4,095 others are placed.
+// Names keep the keys of tenants apart; a separate database also hides
+// the names from other tenants. Two share one when the first stays while 4,095 others are placed.
 func CacheDB(allocationID int64) int { return int(allocationID%4095) + 1 }
 
 // WaitingTenant is a tenant short of capacity; they are listed in the order of

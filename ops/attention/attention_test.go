@@ -72,8 +72,8 @@ func TestAnItemSaysWhatToDo(t *testing.T) {
 	require.Equal(t, "/v1/fleets/a%2Fb%20c/actions", i.Actions[0].Path)
 }
 
-// TestEveryKindIsWhole: each kind has what is the matter, what to do, and a link to the
-// documentation, which exists.
+// TestEveryKindIsWhole: each kind states the problem, the remedy, and a link to an existing
+// page of the documentation.
 func TestEveryKindIsWhole(t *testing.T) {
 	t.Parallel()
 	about := attention.Subjects()

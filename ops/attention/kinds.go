@@ -165,7 +165,7 @@ var ordered = []struct {
 		actions: about("installation", get("List the servers", "/v1/servers?agent_status=connected,degraded", "prego server list --agent connected,degraded")),
 	}},
 	{LookLate, spec{
-		severity: Critical, says: "no worker has checked {id} for minutes", plural: "looks are late",
+		severity: Critical, says: "no worker has checked {id} for minutes", plural: "checks are late",
 		todo:    "Check that a worker runs and reaches Postgres: until then lost runs, silent agents and waiting tenants are noticed late.",
 		docs:    "docs/operations.md#background-work",
 		actions: about("look", showReady), all: []Action{showReady},
