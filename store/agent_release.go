@@ -263,7 +263,7 @@ func planAgents(r server.AgentRelease, servers []server.AgentReleaseServer, limi
 		soak = max(soak, before.SoakSeconds)
 	}
 	if until := ended.Add(time.Duration(soak) * time.Second); now.Before(until) {
-		p.message += "; the ring before soaks until " + until.UTC().Format(time.RFC3339)
+		p.message += "; the previous ring soaks until " + until.UTC().Format(time.RFC3339)
 		return p
 	}
 	for _, v := range servers {

@@ -66,7 +66,7 @@ FROM looks WHERE COALESCE(looked_at, began_at) < now() - make_interval(secs => 6
 SELECT 'look', look, look, '', '', 'look_failing', error, COALESCE(looked_at, began_at), 'installation', 'prego' FROM looks WHERE error <> ''` + attTo
 
 	sqlAttProviderBlocked = `WITH ` + attFrom + `
-SELECT 'provider', project, project, '', '', 'rate_limited', 'it told us to slow down until ' || to_char(blocked_until AT TIME ZONE 'UTC', 'HH24:MI:SS') || ' UTC', LEAST(refilled_at, now()), 'installation', 'prego'
+SELECT 'provider', project, project, '', '', 'rate_limited', 'the provider limits requests until ' || to_char(blocked_until AT TIME ZONE 'UTC', 'HH24:MI:SS') || ' UTC', LEAST(refilled_at, now()), 'installation', 'prego'
 FROM provider_budgets WHERE blocked_until > now()
 UNION ALL SELECT 'provider', bucket, bucket, '', '', 'rate_limited', 'the certificate authority allows no more until ' || to_char(blocked_until AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI') || ' UTC', LEAST(refilled_at, now()), 'installation', 'prego'
 FROM acme_budgets WHERE blocked_until > now()` + attTo

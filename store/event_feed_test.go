@@ -240,9 +240,9 @@ func TestForeignCursorIsRefused(t *testing.T) {
 	}
 	last, err := ops.ParseEventCursor(places[5])
 	require.NoError(t, err)
-	gone(ops.EventCursor{Xid: last.Xid, Seq: last.Seq + 1}.String())       // never existed: a primary was lost with it
-	gone(ops.EventCursor{Xid: last.Xid + 1_000_000, Seq: 1}.String())      // of another database
-	gone(ops.EventCursor{Xid: 1<<64 - 1, Seq: last.Seq}.String())          // the greatest number
+	gone(ops.EventCursor{Xid: last.Xid, Seq: last.Seq + 1}.String())      // never existed: a primary was lost with it
+	gone(ops.EventCursor{Xid: last.Xid + 1_000_000, Seq: 1}.String())     // of another database
+	gone(ops.EventCursor{Xid: 1<<64 - 1, Seq: last.Seq}.String())         // the greatest number
 	n, err := s.Prune(ctx, ops.PrunedFeed, 8*24*time.Hour+time.Hour, 100) // the first two
 	require.NoError(t, err)
 	require.Equal(t, 2, n)

@@ -93,5 +93,5 @@ func (s *Store) eventsGone(ctx context.Context, after int64) error {
 	if err != nil || after >= through {
 		return failed("pruned events", err)
 	}
-	return &prego.Error{Code: prego.CodeEventsGone, Field: "cursor", Message: "is from before events that were deleted by age. Read what there is now, and then the events without a cursor, which begins with the oldest that is kept"}
+	return &prego.Error{Code: prego.CodeEventsGone, Field: "cursor", Message: "is older than the oldest kept event. Read the current state, then list the events without a cursor, from the oldest that is kept"}
 }
