@@ -164,7 +164,7 @@ func TestLossIsErasedAfterItsReplacementStands(t *testing.T) {
 			require.True(t, slices.IsSorted(order) && order[0] >= 0, "%v of %v", order, l.hosts.ran)
 			require.Equal(t, 1, l.Number(`SELECT count(*) FROM tenants WHERE state = 'active' AND site = $1`, l.site))
 			require.Equal(t, 1, l.Number(`SELECT count(*) FROM tenant_losses WHERE cleared_at IS NOT NULL AND backup_id = 'bak-3'`))
-			require.Equal(t, 1, l.Number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'restored' AND message LIKE 'backup bak-3 of % min before the server was lost is lost'`))
+			require.Equal(t, 1, l.Number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'restored' AND message LIKE 'backup bak-3 of %. Changes made in the % min before the server was lost are lost'`))
 		})
 	}
 }

@@ -73,10 +73,10 @@ func attribute(req *colmetrics.ExportMetricsServiceRequest, serverID prego.Serve
 		if r.Resource == nil {
 			r.Resource = &resourcepb.Resource{}
 		}
-		others := slices.DeleteFunc(r.Resource.Attributes, func(a *commonpb.KeyValue) bool {
+		r.Resource.Attributes = slices.DeleteFunc(r.Resource.Attributes, func(a *commonpb.KeyValue) bool {
 			return a.GetKey() == hostID
 		})
-		r.Resource.Attributes = append(others, id)
+		r.Resource.Attributes = append(r.Resource.Attributes, id)
 	}
 }
 

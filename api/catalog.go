@@ -159,12 +159,5 @@ func (a *API) costView(ctx context.Context, s server.Server) *Cost {
 
 // RefreshCatalog starts a refresh of the providers' catalogs.
 func (a *API) RefreshCatalog(c echo.Context, _ RefreshCatalogParams) error {
-	ctx, cancel := startContext(c)
-	defer cancel()
-	id, err := a.d.Runs.StartCatalogRefresh(ctx)
-	if err != nil {
-		a.d.Log.Warn("the catalog is not read", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
-		return prego.Errorf(prego.CodeNotReady, "the workflow engine does not answer; try again")
-	}
-	return c.JSON(http.StatusAccepted, WorkflowStarted{WorkflowId: id, Operation: a.timedOperation(c, id)})
+	return a.startWorkflow(c, "the catalog is not read", a.d.Runs.StartCatalogRefresh)
 }

@@ -34,11 +34,16 @@ func (a *API) notStarted(c echo.Context, workflowID string, err error) {
 
 // Reconcile starts a reconciliation now.
 func (a *API) Reconcile(c echo.Context, _ ReconcileParams) error {
+	return a.startWorkflow(c, "reconciliation not started", a.d.Runs.StartReconcile)
+}
+
+// startWorkflow answers with the workflow that start started; failure is what is logged if it did not.
+func (a *API) startWorkflow(c echo.Context, failure string, start func(context.Context) (id string, err error)) error {
 	ctx, cancel := startContext(c)
 	defer cancel()
-	id, err := a.d.Runs.StartReconcile(ctx)
+	id, err := start(ctx)
 	if err != nil {
-		a.d.Log.Warn("reconciliation not started", zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
+		a.d.Log.Warn(failure, zap.String("request_id", requestID(c)), zap.String("error", prego.Redact(err.Error())))
 		return prego.Errorf(prego.CodeNotReady, "the workflow engine does not answer; try again")
 	}
 	return c.JSON(http.StatusAccepted, WorkflowStarted{WorkflowId: id, Operation: a.timedOperation(c, id)})

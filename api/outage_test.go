@@ -35,6 +35,8 @@ var samples = map[string]any{"to": "b-1", "host": "registry.example.com", "opera
 
 // bodies are request bodies that need an optional field.
 var bodies = map[string]string{
+	"POST /v1/placements/what-if":           `{"tenant_id":"t-1","change":{}}`,
+	"POST /internal/placement-overrides":    `{"tenant_id":"t-1","force_app_server_id":"app-1","reason":"r"}`,
 	"POST /v1/tenants/{tenant_id}/restores": `{"snapshot_id":"snp-1"}`,
 	"PATCH /v1/tenants/{tenant_id}":         `{"constraint":{"require":["a"]}}`,
 	"POST /v1/envs/{env_id}/routes":         `{"group_id":"grp-1","hostname":"www.example.com","listen_port":443,"listener":"shared_v6","protocol":"https","target_port":8080}`,
@@ -43,12 +45,9 @@ var bodies = map[string]string{
 
 // answered are operations that need no database, and why.
 var answered = map[string]string{
-	"POST /internal/catalog/refresh":     "a run is started",
-	"POST /internal/reconcile":           "a run is started",
-	"POST /internal/placement-overrides": "the tests' placement has no database",
-	"POST /v1/agent-releases":            "who signed it is looked at first",
-	"POST /v1/placements/simulate":       "it decides for the fleet that it is given",
-	"POST /v1/placements/what-if":        "the tests' placement has no database",
+	"POST /internal/catalog/refresh": "a run is started",
+	"POST /internal/reconcile":       "a run is started",
+	"POST /v1/agent-releases":        "who signed it is looked at first",
 }
 
 // sample is a value that a schema allows, with what it requires only.

@@ -251,7 +251,7 @@ func TestBatchesOfProcessesContend(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, nil)
 	c.Exec(`UPDATE db_shards SET tenant_capacity = 50`)
-	placers := []*placer.Placer{c.placing.Placer(nil), c.placing.Placer(nil)}
+	placers := []*placer.Placer{c.Placer(nil), c.Placer(nil)}
 	const tenants = 60
 	outcomes, errs := make([]placement.Outcome, tenants), make([]error, tenants)
 	for _, p := range placers {

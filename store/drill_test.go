@@ -203,7 +203,7 @@ func TestDrillsOfVolumesHavePlaces(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, prego.ServerID("n-0"), at, "it has 80 GB left")
 	_, err = needs(81e9)
-	require.ErrorContains(t, err, "it needs 81.0 GB of its own disk")
+	require.ErrorContains(t, err, "it needs 81.0 GB of free local disk")
 	exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, tags, agent_status, disk_pct)
 		VALUES ('n-9', '', 'node', 'eu', 'hetzner', '{}', 'active', 'w', 'test', '{drill}', 'connected', 80)`)
 	at, err = needs(1)

@@ -132,7 +132,7 @@ func TestRulesAreWhole(t *testing.T) {
 		require.True(t, kind.Valid() || kind == KindSpool)
 		for i, r := range rules {
 			var args, named []string
-			for _, word := range strings.Fields(r.Line) {
+			for word := range strings.FieldsSeq(r.Line) {
 				example, there := examples[word]
 				if there {
 					named = append(named, example)

@@ -58,6 +58,9 @@ type testBundle struct {
 	runs []prego.CertificateID
 }
 
+// StartCertificateSweep implements activities.Runs.
+func (b *testBundle) StartCertificateSweep(context.Context) error { return nil }
+
 // EnsureCertificate implements activities.Runs.
 func (b *testBundle) EnsureCertificate(_ context.Context, id prego.CertificateID) (bool, error) {
 	b.mu.Lock()

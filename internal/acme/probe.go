@@ -57,8 +57,9 @@ func NewProbe(cfg ProbeConfig) *Probe {
 		Transport: &http.Transport{
 			DialContext: dialer.DialContext, DisableKeepAlives: true, ResponseHeaderTimeout: probeTimeout,
 			// A redirect to HTTPS is followed with any certificate, as authorities do.
-			TLSClientConfig: &tls.Config{ //nolint:gosec // public data, compared
-				InsecureSkipVerify: true, MinVersion: tls.VersionTLS12,
+			TLSClientConfig: &tls.Config{
+				InsecureSkipVerify: true, //nolint:gosec // public data, compared
+				MinVersion:         tls.VersionTLS12,
 			},
 		},
 		CheckRedirect: func(r *http.Request, via []*http.Request) error {

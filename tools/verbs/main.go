@@ -52,7 +52,7 @@ type generator struct {
 	wrong  []error
 }
 
-func (g *generator) fail(format string, args ...any) {
+func (g *generator) failf(format string, args ...any) {
 	g.wrong = append(g.wrong, fmt.Errorf(format, args...))
 }
 
@@ -137,7 +137,7 @@ func text(m map[string]any, key string) string {
 func (g *generator) known(at string, m map[string]any, keys string) {
 	for k := range m {
 		if !slices.Contains(strings.Fields(keys), k) {
-			g.fail("%s: %q is none of %s", at, k, keys)
+			g.failf("%s: %q is none of %s", at, k, keys)
 		}
 	}
 }
@@ -196,7 +196,7 @@ func (g *generator) table(name string, s *openapi3.Schema, x any) {
 			}
 			p, ok := at(s, c.Path)
 			if !ok {
-				g.fail("%s: the schema has no %s", where, c.Path)
+				g.failf("%s: the schema has no %s", where, c.Path)
 				continue
 			}
 			c.Format = cmp.Or(c.Format, formatOf(c.Path, c.Title, p))
@@ -207,7 +207,7 @@ func (g *generator) table(name string, s *openapi3.Schema, x any) {
 	}
 	for _, title := range t.Spare {
 		if !titles[title] {
-			g.fail("%s: there is no column %q to spare", where, title)
+			g.failf("%s: there is no column %q to spare", where, title)
 		}
 	}
 	g.tables = append(g.tables, t)
@@ -218,7 +218,7 @@ func (g *generator) template(where, text string, s *openapi3.Schema) {
 	for _, c := range condition.FindAllStringSubmatch(text, -1) {
 		for path := range strings.FieldsSeq(strings.ReplaceAll(c[1], "!", "")) {
 			if _, ok := at(s, path); !ok {
-				g.fail("%s: %q depends on %s, which the schema does not have", where, text, path)
+				g.failf("%s: %q depends on %s, which the schema does not have", where, text, path)
 			}
 		}
 	}
@@ -228,7 +228,7 @@ func (g *generator) template(where, text string, s *openapi3.Schema) {
 		}
 		for path := range strings.FieldsSeq(p[2]) {
 			if _, ok := at(s, path); !ok && path != "none" && path != "?" {
-				g.fail("%s: %q names %s, which the schema does not have", where, text, path)
+				g.failf("%s: %q names %s, which the schema does not have", where, text, path)
 			}
 		}
 	}
@@ -258,7 +258,7 @@ func formatOf(path, title string, s *openapi3.Schema) string {
 func (g *generator) operation(method, path string, item *openapi3.PathItem, op *openapi3.Operation) {
 	switch x := op.Extensions["x-cli"].(type) {
 	case nil:
-		g.fail("%s has neither an x-cli nor a reason for having none (x-cli: {none: …})", op.OperationID)
+		g.failf("%s has neither an x-cli nor a reason for having none (x-cli: {none: …})", op.OperationID)
 	case string:
 		g.verb(method, path, item, op, map[string]any{"use": x})
 	case map[string]any:
@@ -290,9 +290,7 @@ func (g *generator) verb(method, path string, item *openapi3.PathItem, op *opena
 	if v.Long == "" && op.Description != "" {
 		v.Long = v.Short + ".\n\n" + strings.TrimSpace(strings.ReplaceAll(op.Description, "`", ""))
 	}
-	for _, a := range list(x, "aliases") {
-		v.Aliases = append(v.Aliases, a)
-	}
+	v.Aliases = append(v.Aliases, list(x, "aliases")...)
 	if n, ok := x["limit"].(float64); ok {
 		v.Limit = int(n)
 	}
@@ -305,10 +303,11 @@ func (g *generator) verb(method, path string, item *openapi3.PathItem, op *opena
 			pathParams = append(pathParams, p.Value.Name)
 			f.add("path", p.Value.Name, p.Value.Schema.Value, p.Value.Description, true)
 		case openapi3.ParameterInQuery:
-			switch s := p.Value.Schema.Value; {
-			case p.Value.Name == "cursor":
+			s := p.Value.Schema.Value
+			switch p.Value.Name {
+			case "cursor":
 				v.Paged = true
-			case p.Value.Name == "sort":
+			case "sort":
 				for _, e := range s.Enum {
 					if e := fmt.Sprint(e); !strings.HasPrefix(e, "-") {
 						v.Sorts = append(v.Sorts, e)
@@ -340,7 +339,7 @@ func (g *generator) verb(method, path string, item *openapi3.PathItem, op *opena
 	for _, name := range slices.Sorted(maps.Keys(set)) {
 		p := f.take(name)
 		if p == nil {
-			g.fail("%s: set names %s, which the body does not have", where, name)
+			g.failf("%s: set names %s, which the body does not have", where, name)
 			continue
 		}
 		p.Default = fmt.Sprint(set[name])
@@ -353,7 +352,7 @@ func (g *generator) verb(method, path string, item *openapi3.PathItem, op *opena
 	g.answer(where, &v, op)
 	for name := range f.flags {
 		if !slices.ContainsFunc(f.all, func(fl api.Flag) bool { return fl.Field == name }) {
-			g.fail("%s: flags names %s, which is none of its inputs", where, name)
+			g.failf("%s: flags names %s, which is none of its inputs", where, name)
 		}
 	}
 	for _, fl := range f.all {
@@ -361,10 +360,10 @@ func (g *generator) verb(method, path string, item *openapi3.PathItem, op *opena
 			continue
 		}
 		if slices.ContainsFunc(v.Flags, func(o api.Flag) bool { return o.Name == fl.Name }) {
-			g.fail("%s: two inputs have the flag --%s; one is %s", where, fl.Name, fl.Field)
+			g.failf("%s: two inputs have the flag --%s; one is %s", where, fl.Name, fl.Field)
 		}
 		if fl.Help == "" {
-			g.fail("%s: neither its schema nor x-cli describes --%s", where, fl.Name)
+			g.failf("%s: neither its schema nor x-cli describes --%s", where, fl.Name)
 		}
 		v.Flags = append(v.Flags, fl)
 	}
@@ -413,7 +412,7 @@ func (g *generator) arguments(where string, v *api.Verb, use string, params []st
 		}
 		if p == nil {
 			if !v.Own {
-				g.fail("%s: %s is no input", where, word)
+				g.failf("%s: %s is no input", where, word)
 			}
 			continue
 		}
@@ -423,7 +422,7 @@ func (g *generator) arguments(where string, v *api.Verb, use string, params []st
 	v.Use = strings.Join(words, " ")
 	for _, name := range params {
 		if !v.Own && (f.flags[name] == nil) {
-			g.fail("%s: nothing is the path's %s", where, name)
+			g.failf("%s: nothing is the path's %s", where, name)
 		}
 	}
 }
@@ -453,7 +452,7 @@ func (g *generator) answer(where string, v *api.Verb, op *openapi3.Operation) {
 		}
 	}
 	if r := op.Responses.Value("200"); v.Table == nil && v.Say == "" && v.Method == http.MethodGet && !v.Own && r.Value.Content["application/json"] != nil {
-		g.fail("%s: its answer has no x-columns", where)
+		g.failf("%s: its answer has no x-columns", where)
 	}
 }
 
