@@ -22,7 +22,8 @@ import (
 
 func TestEveryRoleIsProvisionedAndDeleted(t *testing.T) {
 	t.Parallel()
-	c := newCell(t, options{})
+	// No site pool is filled meanwhile, so that every command on a host is one of the boot's.
+	c := newCell(t, options{set: func(cfg *config.Config) { cfg.Tenants.SweepEvery = time.Hour }})
 	spec := map[prego.Role]server.Spec{prego.RoleDBShard: {VolumeGB: 20}, prego.RoleNode: {Tags: []string{"Stack:blue"}}}
 	for _, role := range prego.Roles() {
 		a := c.create("s-"+string(role), role, spec[role])
