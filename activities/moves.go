@@ -101,8 +101,12 @@ func (m moving) awaitReplacement() error {
 	if !m.unreplaced {
 		return nil
 	}
+	pause := movingRetry
+	if m.from.State == tenant.Failed { // its restore failed: the next one is an operator's
+		pause = time.Minute
+	}
 	return temporal.NewApplicationErrorWithOptions(fmt.Sprintf("tenant %s is lost: what it has on %s and %s stays until it is restored", m.TenantID, m.FromServerID, m.ToServerID), ErrTypeMoving,
-		temporal.ApplicationErrorOptions{NextRetryDelay: movingRetry})
+		temporal.ApplicationErrorOptions{NextRetryDelay: pause})
 }
 
 func (a *Moves) read(ctx context.Context, id prego.MoveID) (m moving, err error) {

@@ -251,6 +251,9 @@ func TestAMoveOfALostServer(t *testing.T) {
 			run, err := b.s.TenantRecord(ctx, "t-1")
 			require.NoError(t, err)
 			require.True(t, run.Moving)
+			ends, err := b.s.OwnServers(ctx, "t-1")
+			require.NoError(t, err)
+			require.NotContains(t, ends, "app-2", "the target of an open move does not end with the tenant's place")
 			if reason == prego.ReasonServerLost { // restored to where it was to move
 				b.exec(`UPDATE tenant_allocations SET app_server_id = 'app-2'`)
 			}

@@ -331,9 +331,11 @@ func (s *Store) TenantConverged(ctx context.Context, tenantID prego.TenantID, st
 // about.
 const sqlOwnServers = `
 SELECT server_id FROM servers WHERE dedicated_for_tenant_id = $1 AND status NOT IN ('draining', 'terminated')
-  AND NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.app_server_id = server_id AND a.released_at IS NULL AND a.tenant_id <> $1)`
+  AND NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.app_server_id = server_id AND a.released_at IS NULL AND a.tenant_id <> $1)
+  AND NOT EXISTS (SELECT FROM tenant_moves m WHERE m.to_server_id = server_id AND m.finished_at IS NULL)`
 
-// OwnServers are the servers that are dedicated for a tenant and still stand.
+// OwnServers are the servers that are dedicated for a tenant, still stand, and end with its place. The target of an open
+// move is none: it holds what the move copied, and the move's end gives it back.
 func (s *Store) OwnServers(ctx context.Context, tenantID prego.TenantID) ([]string, error) {
 	return collectValues[string](ctx, s, fmt.Sprintf("servers of tenant %s", tenantID), sqlOwnServers, tenantID)
 }

@@ -194,7 +194,9 @@ func (w *World) checkPromises(stored []string) {
 var open = []invariant{
 	{"backups", `SELECT backup_id || ' ' || state FROM backups
 		WHERE state IN ('queued', 'making', 'uploading', 'deleting')`},
-	{"moves", `SELECT move_id || ' ' || state FROM tenant_moves WHERE finished_at IS NULL`},
+	// The move of a tenant whose restore failed keeps its data until an operator restores it.
+	{"moves", `SELECT m.move_id || ' ' || m.state FROM tenant_moves m JOIN tenants t USING (tenant_id)
+		WHERE m.finished_at IS NULL AND NOT (t.state = 'failed' AND t.lost_at IS NOT NULL)`},
 	{"maintenances", `SELECT server_id || ' ' || status FROM server_maintenances WHERE finished_at IS NULL`},
 	{"drills", `SELECT drill_id || ' ' || state || ' on ' || server_id FROM drills WHERE cleared_at IS NULL`},
 	{"restores", `SELECT job_id || ' ' || status FROM restore_jobs WHERE status IN ('queued', 'running')`},
@@ -278,7 +280,8 @@ var atLast = []invariant{
 	{
 		"I5 no server is kept for an ended tenant",
 		`SELECT s.server_id FROM servers s JOIN tenants t ON t.tenant_id = s.dedicated_for_tenant_id
-			WHERE s.status = 'active' AND t.state IN ('failed', 'data_purged')`,
+			WHERE s.status = 'active' AND t.state IN ('failed', 'data_purged')
+			AND NOT EXISTS (SELECT FROM tenant_moves m WHERE m.to_server_id = s.server_id AND m.finished_at IS NULL)`,
 	},
 	// The periods match newPlayed (app/world_test.go). They are counted from the beginning of the transaction, and
 	// events have the time of their statement, which may have waited in between.
