@@ -31,13 +31,19 @@ machines) rows machines mine | pattern ;;
 commands) rows run mine ;;
 all)
 	share=all status=0
+	PREGO_PARTS=${PREGO_PARTS:-$(mktemp)}
+	export PREGO_PARTS
+	part() { tools/part.sh "$@" || status=1; }
 	# Properties on PREGO_TEST_DEEP times as many cases.
-	go test ${TESTFLAGS:-} -count 1 -timeout 120m $(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/pgregory.net\/rapid/ {print $1}') \
-		-rapid.checks=$((100 * ${PREGO_TEST_DEEP:-1})) || status=1
-	CGO_ENABLED=0 PACKAGES=./lab/e2e tools/test.sh -count 1 -timeout 240m -parallel 4 -run "$(rows e2e mine | pattern)" || status=1
-	tools/test-machines.sh || status=1
-	SEEDS=1000 tools/chaos.sh || status=1
-	while read -r command; do bash -c "$command" </dev/null || status=1; done < <(rows run mine)
+	part "properties" go test ${TESTFLAGS:-} -count 1 -timeout 120m $(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/pgregory.net\/rapid/ {print $1}') \
+		-rapid.checks=$((100 * ${PREGO_TEST_DEEP:-1}))
+	part "end to end" env CGO_ENABLED=0 PACKAGES=./lab/e2e tools/test.sh -count 1 -timeout 240m -parallel 4 -run "$(rows e2e mine | pattern)"
+	part "real Debians" tools/test-machines.sh
+	# Pushes play other seeds: twenty of them, 600.
+	part "seeded world and all planted bugs" env SEEDS=200 tools/chaos.sh
+	while read -r command; do part "$command" bash -c "$command" </dev/null; done < <(rows run mine)
+	echo
+	awk -F '\t' '{ printf "%6d s  %-6s  %s\n", $2, $3, $1 }' "$PREGO_PARTS"
 	exit $status
 	;;
 check)
