@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -332,67 +333,69 @@ func TestMissingUpdatesAreKept(t *testing.T) {
 func TestMaintenanceAndAReleaseExclude(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	for range deep.Times(6) {
-		s := tenantStore(t)
-		exec(t, s, benchesHere, "app-0", "app", "active")
-		exec(t, s, `UPDATE servers SET agent_version = 'v1', agent_status = 'connected'`)
-		in, said := signedAgent(t, "v2", 7, server.ReleaseRing{Name: "all"})
-		_, err := s.CreateAgentRelease(ctx, in, said, "ann")
-		require.NoError(t, err)
-		_, err = s.SteerAgentRelease(ctx, "v2", server.ReleaseRolling, "ann")
-		require.NoError(t, err)
-		_, err = s.CreateStackRelease(ctx, server.CreateStackReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "all"}}}, "ann")
-		require.NoError(t, err)
-		_, err = s.StartStackRelease(ctx, "r1", "ann")
-		require.NoError(t, err)
-		var refused error
-		var race sync.WaitGroup
-		start := make(chan struct{})
-		for _, f := range []func() error{
-			func() error {
-				_, refused = s.RequestMaintenance(ctx, "app-0", server.MaintenancePatch, server.MaintenanceRequest{}, "ann")
-				return nil
-			},
-			func() error {
-				_, err := s.StepAgentRelease(ctx, server.AgentReleaseLimits{Servers: 1, Within: time.Minute})
-				return err
-			},
-			func() error {
-				_, err := s.StepStackRelease(ctx, "r1", server.StackReleaseLimits{Sites: 9, OrgSites: 9})
-				return err
-			},
-		} {
-			race.Go(func() {
-				<-start
-				if err := f(); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		close(start)
-		race.Wait()
-		maintenances := count(t, s, `server_maintenances WHERE finished_at IS NULL`)
-		updates := count(t, s, `stack_release_servers WHERE status = 'updating'`) + count(t, s, `agent_release_servers WHERE status = 'offered'`)
-		if refused != nil {
-			code(t, refused, prego.CodeServerUpdating)
-		}
-		require.Equal(t, refused == nil, maintenances == 1)
-		require.True(t, maintenances == 0 || updates == 0, "%d maintenances beside %d updates", maintenances, updates)
-		require.Positive(t, maintenances+updates)
-		if maintenances == 0 {
-			continue
-		}
-		for range 2 { // and it waits for as long as the maintenance takes
+	for round := range deep.Times(6) {
+		t.Run(strconv.Itoa(round), func(t *testing.T) { // its database goes before the next is made
+			s := tenantStore(t)
+			exec(t, s, benchesHere, "app-0", "app", "active")
+			exec(t, s, `UPDATE servers SET agent_version = 'v1', agent_status = 'connected'`)
+			in, said := signedAgent(t, "v2", 7, server.ReleaseRing{Name: "all"})
+			_, err := s.CreateAgentRelease(ctx, in, said, "ann")
+			require.NoError(t, err)
+			_, err = s.SteerAgentRelease(ctx, "v2", server.ReleaseRolling, "ann")
+			require.NoError(t, err)
+			_, err = s.CreateStackRelease(ctx, server.CreateStackReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "all"}}}, "ann")
+			require.NoError(t, err)
+			_, err = s.StartStackRelease(ctx, "r1", "ann")
+			require.NoError(t, err)
+			var refused error
+			var race sync.WaitGroup
+			start := make(chan struct{})
+			for _, f := range []func() error{
+				func() error {
+					_, refused = s.RequestMaintenance(ctx, "app-0", server.MaintenancePatch, server.MaintenanceRequest{}, "ann")
+					return nil
+				},
+				func() error {
+					_, err := s.StepAgentRelease(ctx, server.AgentReleaseLimits{Servers: 1, Within: time.Minute})
+					return err
+				},
+				func() error {
+					_, err := s.StepStackRelease(ctx, "r1", server.StackReleaseLimits{Sites: 9, OrgSites: 9})
+					return err
+				},
+			} {
+				race.Go(func() {
+					<-start
+					if err := f(); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			close(start)
+			race.Wait()
+			maintenances := count(t, s, `server_maintenances WHERE finished_at IS NULL`)
+			updates := count(t, s, `stack_release_servers WHERE status = 'updating'`) + count(t, s, `agent_release_servers WHERE status = 'offered'`)
+			if refused != nil {
+				code(t, refused, prego.CodeServerUpdating)
+			}
+			require.Equal(t, refused == nil, maintenances == 1)
+			require.True(t, maintenances == 0 || updates == 0, "%d maintenances beside %d updates", maintenances, updates)
+			require.Positive(t, maintenances+updates)
+			if maintenances == 0 {
+				return
+			}
+			for range 2 { // and it waits for as long as the maintenance takes
+				_, err = s.StepAgentRelease(ctx, server.AgentReleaseLimits{Servers: 1, Within: time.Minute})
+				require.NoError(t, err)
+				st, err := s.StepStackRelease(ctx, "r1", server.StackReleaseLimits{Sites: 9, OrgSites: 9})
+				require.NoError(t, err)
+				require.Contains(t, st.Message, "not ready: app-0")
+			}
+			require.Zero(t, count(t, s, `agent_release_servers WHERE status = 'offered'`))
+			exec(t, s, `UPDATE server_maintenances SET status = 'done', finished_at = now()`)
 			_, err = s.StepAgentRelease(ctx, server.AgentReleaseLimits{Servers: 1, Within: time.Minute})
 			require.NoError(t, err)
-			st, err := s.StepStackRelease(ctx, "r1", server.StackReleaseLimits{Sites: 9, OrgSites: 9})
-			require.NoError(t, err)
-			require.Contains(t, st.Message, "not ready: app-0")
-		}
-		require.Zero(t, count(t, s, `agent_release_servers WHERE status = 'offered'`))
-		exec(t, s, `UPDATE server_maintenances SET status = 'done', finished_at = now()`)
-		_, err = s.StepAgentRelease(ctx, server.AgentReleaseLimits{Servers: 1, Within: time.Minute})
-		require.NoError(t, err)
-		require.Equal(t, 1, count(t, s, `agent_release_servers WHERE status = 'offered'`), "its turn comes")
+			require.Equal(t, 1, count(t, s, `agent_release_servers WHERE status = 'offered'`), "its turn comes")
+		})
 	}
 }
