@@ -5,7 +5,6 @@ package edge
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"net/netip"
 	"path/filepath"
@@ -186,19 +185,12 @@ func (v *site) add(h wire.EdgeHost) {
 }
 
 func (v *site) server(s Settings) (obj, error) {
-	var listen []string
-	for _, a := range s.Listen {
-		listen = append(listen, bind(a, v.port))
+	listen, err := s.binds(v.address, v.port)
+	if err != nil {
+		return nil, err
 	}
-	if len(s.Listen) == 0 {
+	if len(listen) == 0 {
 		listen = []string{":" + strconv.Itoa(v.port)}
-	}
-	if v.address != "" {
-		a, err := netip.ParseAddr(v.address)
-		if err != nil {
-			return nil, fmt.Errorf("address %q: %w", v.address, err)
-		}
-		listen = []string{bind(a, v.port)}
 	}
 	routes, named := v.routes(s)
 	out := obj{

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/prego/prego/agent/host"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -152,7 +153,8 @@ func (e *Edge) Apply(ctx context.Context, d wire.EdgeDocument, fetched []wire.Ed
 	usable := make([]wire.EdgeCertificate, 0, len(fetched))
 	for _, c := range fetched {
 		if err := checkPair(c); err != nil {
-			out[certificatePart(c.EdgeCertificateRef)] = refusal{part: certificatePart(c.EdgeCertificateRef), Reason: err.Error(), Tried: began}
+			p := partOf(c.EdgeCertificateRef)
+			out[p] = refusal{part: p, Reason: err.Error(), Tried: began}
 			continue
 		}
 		usable = append(usable, c)
@@ -285,15 +287,5 @@ func (e *Edge) read(name string, out any) error {
 
 // write replaces a file: after a power cut it is the old or the new one.
 func (e *Edge) write(name string, content []byte) error {
-	path := filepath.Join(e.dir, name)
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }()
-	_, err = f.Write(content)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return host.WriteFile(filepath.Join(e.dir, name), content, 0o600)
 }

@@ -33,19 +33,19 @@ type part struct {
 	Port    int    `json:"port,omitempty"`
 }
 
-func hostPart(h wire.EdgeHost) part { return part{wire.EdgeHostPart, h.Name, h.Address, h.Port} }
-
-func challengePart(c wire.EdgeChallenge) part {
-	return part{wire.EdgeChallengePart, c.Host, c.Token, 0}
+func partOf(content any) part {
+	switch v := content.(type) {
+	case wire.EdgeCertificateRef:
+		return part{Kind: wire.EdgeCertificatePart, Name: v.ID}
+	case wire.EdgeHost:
+		return part{wire.EdgeHostPart, v.Name, v.Address, v.Port}
+	case wire.EdgeChallenge:
+		return part{wire.EdgeChallengePart, v.Host, v.Token, 0}
+	case wire.EdgeTCP:
+		return part{wire.EdgeTCPPart, "", v.Address, v.Port}
+	}
+	return part{Kind: wire.EdgePassingPart, Name: content.(string)}
 }
-
-func certificatePart(c wire.EdgeCertificateRef) part {
-	return part{Kind: wire.EdgeCertificatePart, Name: c.ID}
-}
-
-func tcpPart(t wire.EdgeTCP) part { return part{wire.EdgeTCPPart, "", t.Address, t.Port} }
-
-func passingPart(address string) part { return part{Kind: wire.EdgePassingPart, Name: address} }
 
 // refusal is why a part is left out.
 type refusal struct {
@@ -69,55 +69,50 @@ func (r refusal) report() wire.EdgeLeftOut {
 	return out
 }
 
-// partsOf are the parts of a document in their order.
-func partsOf(d wire.EdgeDocument) (keys []part, content map[part]any) {
-	content = map[part]any{}
-	add := func(p part, v any) {
-		if _, twice := content[p]; !twice {
-			keys = append(keys, p)
-		}
-		content[p] = v
+// contents are the parts of a document in their order.
+func contents(d wire.EdgeDocument) (all []any) {
+	return slices.Concat(anys(d.Certificates), anys(d.Hosts), anys(d.Challenges), anys(d.Passing), anys(d.TCP))
+}
+
+func anys[T any](list []T) []any {
+	out := make([]any, len(list))
+	for i, v := range list {
+		out[i] = v
 	}
-	for _, c := range d.Certificates {
-		add(certificatePart(c), c)
+	return out
+}
+
+func byPart(d wire.EdgeDocument) map[part]any {
+	out := map[part]any{}
+	for _, v := range contents(d) {
+		out[partOf(v)] = v
 	}
-	for _, h := range d.Hosts {
-		add(hostPart(h), h)
-	}
-	for _, c := range d.Challenges {
-		add(challengePart(c), c)
-	}
-	for _, a := range d.Passing {
-		add(passingPart(a), a)
-	}
-	for _, t := range d.TCP {
-		add(tcpPart(t), t)
-	}
-	return keys, content
+	return out
 }
 
 // with returns a document with changed parts: other returns for each part whether it differs from d, and its
 // replacement, if any.
 func with(d wire.EdgeDocument, other func(part) (instead any, differs bool)) wire.EdgeDocument {
-	d.Certificates = choose(d.Certificates, certificatePart, other)
-	d.Hosts = choose(d.Hosts, hostPart, other)
-	d.Challenges = choose(d.Challenges, challengePart, other)
-	d.TCP = choose(d.TCP, tcpPart, other)
-	d.Passing = choose(d.Passing, passingPart, other)
-	return d
-}
-
-func choose[T any](list []T, key func(T) part, other func(part) (any, bool)) (out []T) {
-	for _, v := range list {
-		instead, differs := other(key(v))
-		switch {
-		case !differs:
-			out = append(out, v)
-		case instead != nil:
-			out = append(out, instead.(T))
+	all := contents(d)
+	d.Certificates, d.Hosts, d.Challenges, d.TCP, d.Passing = nil, nil, nil, nil, nil
+	for _, v := range all {
+		if instead, differs := other(partOf(v)); differs {
+			v = instead
+		}
+		switch v := v.(type) {
+		case wire.EdgeCertificateRef:
+			d.Certificates = append(d.Certificates, v)
+		case wire.EdgeHost:
+			d.Hosts = append(d.Hosts, v)
+		case wire.EdgeChallenge:
+			d.Challenges = append(d.Challenges, v)
+		case wire.EdgeTCP:
+			d.TCP = append(d.TCP, v)
+		case string:
+			d.Passing = append(d.Passing, v)
 		}
 	}
-	return out
+	return d
 }
 
 // without leaves parts out. Of a certificate that can't be used, the previous one is.
@@ -155,27 +150,39 @@ func checkName(name string) error {
 	return nil
 }
 
-func checkHost(h wire.EdgeHost) error {
-	if err := checkName(h.Name); err != nil {
-		return err
+// check refuses a part whose form no server takes.
+func check(content any) error {
+	switch v := content.(type) {
+	case wire.EdgeHost:
+		if err := checkName(v.Name); err != nil {
+			return err
+		}
+		if v.Route != "" && !word.MatchString(v.Route) {
+			return fmt.Errorf("route %q is no id", v.Route)
+		}
+		if v.Site != "" && !word.MatchString(v.Site) {
+			return fmt.Errorf("site %q is no host name", v.Site)
+		}
+		return errors.Join(checkListen(v.Address, v.Port), checkUpstreams(v.Upstreams), checkUpstreams(v.Via))
+	case wire.EdgeTCP:
+		if !word.MatchString(v.Route) {
+			return fmt.Errorf("route %q is no id", v.Route)
+		}
+		if v.Port == 0 {
+			return errors.New("there is no port 0")
+		}
+		return errors.Join(checkListen(v.Address, v.Port), checkUpstreams(v.Upstreams))
+	case wire.EdgeChallenge:
+		if err := checkName(v.Host); err != nil {
+			return err
+		}
+		if !token.MatchString(v.Token) || !keyAuthorization.MatchString(v.KeyAuthorization) {
+			return errors.New("its token or answer is not base64url")
+		}
+	case string:
+		return checkListen(v, 0)
 	}
-	if h.Route != "" && !word.MatchString(h.Route) {
-		return fmt.Errorf("route %q is no id", h.Route)
-	}
-	if h.Site != "" && !word.MatchString(h.Site) {
-		return fmt.Errorf("site %q is no host name", h.Site)
-	}
-	return errors.Join(checkListen(h.Address, h.Port), checkUpstreams(h.Upstreams), checkUpstreams(h.Via))
-}
-
-func checkTCP(t wire.EdgeTCP) error {
-	if !word.MatchString(t.Route) {
-		return fmt.Errorf("route %q is no id", t.Route)
-	}
-	if t.Port == 0 {
-		return errors.New("there is no port 0")
-	}
-	return errors.Join(checkListen(t.Address, t.Port), checkUpstreams(t.Upstreams))
+	return nil
 }
 
 func checkListen(address string, port int) error {
@@ -207,35 +214,13 @@ var (
 	keyAuthorization = regexp.MustCompile(`^[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$`)
 )
 
-func checkChallenge(c wire.EdgeChallenge) error {
-	if err := checkName(c.Host); err != nil {
-		return err
-	}
-	if !token.MatchString(c.Token) || !keyAuthorization.MatchString(c.KeyAuthorization) {
-		return errors.New("its token or answer is not base64url")
-	}
-	return nil
-}
-
 // malformed are the parts of a document whose form no server takes.
 func malformed(d wire.EdgeDocument) map[part]refusal {
 	out := map[part]refusal{}
-	add := func(p part, content any, err error) {
-		if err != nil {
-			out[p] = refusalOf(p, content, err.Error())
+	for _, v := range contents(d) {
+		if err := check(v); err != nil {
+			out[partOf(v)] = refusalOf(v, err.Error())
 		}
-	}
-	for _, h := range d.Hosts {
-		add(hostPart(h), h, checkHost(h))
-	}
-	for _, c := range d.Challenges {
-		add(challengePart(c), c, checkChallenge(c))
-	}
-	for _, t := range d.TCP {
-		add(tcpPart(t), t, checkTCP(t))
-	}
-	for _, a := range d.Passing {
-		add(passingPart(a), a, checkListen(a, 0))
 	}
 	return out
 }
@@ -255,25 +240,24 @@ func (e *Edge) busy(d wire.EdgeDocument, out map[part]refusal) {
 		had[port{t.Address, t.Port}] = true
 	}
 	tried := map[port]error{}
-	try := func(p part, content any, at port) {
+	for _, v := range contents(d) {
+		p := partOf(v)
+		at := port{p.Address, p.Port}
+		if p.Kind != wire.EdgeHostPart && p.Kind != wire.EdgeTCPPart {
+			continue
+		}
 		if had[at] || at.number == 80 || at.number == 443 || at.address != "" && (e.settings.Own == nil || !e.settings.Own(at.address)) {
-			return
+			continue
 		}
 		if _, left := out[p]; left {
-			return
+			continue
 		}
 		if _, known := tried[at]; !known {
 			tried[at] = e.tryPort(at.address, at.number)
 		}
 		if tried[at] != nil {
-			out[p] = refusalOf(p, content, tried[at].Error())
+			out[p] = refusalOf(v, tried[at].Error())
 		}
-	}
-	for _, h := range d.Hosts {
-		try(hostPart(h), h, port{h.Address, h.Port})
-	}
-	for _, t := range d.TCP {
-		try(tcpPart(t), t, port{t.Address, t.Port})
 	}
 }
 
@@ -299,8 +283,8 @@ func (s Settings) tryPort(address string, port int) error {
 }
 
 // refusalOf is a refusal with the owner of the part.
-func refusalOf(p part, content any, reason string) refusal {
-	r := refusal{part: p, Reason: reason}
+func refusalOf(content any, reason string) refusal {
+	r := refusal{part: partOf(content), Reason: reason}
 	switch v := content.(type) {
 	case wire.EdgeHost:
 		r.Tenant, r.Route = v.Tenant, v.Route
@@ -330,8 +314,7 @@ func (e *Edge) remembered(d wire.EdgeDocument, now time.Time) (out []refusal) {
 	if !slices.ContainsFunc(e.leftOut, func(r refusal) bool { return !r.Tried.IsZero() }) {
 		return nil
 	}
-	_, before := partsOf(e.document)
-	_, after := partsOf(d)
+	before, after := byPart(e.document), byPart(d)
 	for _, r := range e.leftOut {
 		content, there := after[r.part]
 		if there && !r.Tried.IsZero() && now.Sub(r.Tried) < retryRefused && reflect.DeepEqual(content, before[r.part]) {
@@ -345,11 +328,11 @@ func (e *Edge) remembered(d wire.EdgeDocument, now time.Time) (out []refusal) {
 // with more and more of the new parts: other requests are answered as before all the while. Only new or changed parts
 // are suspected. If the rest is also refused, so is the document.
 func (e *Edge) search(ctx context.Context, d wire.EdgeDocument, out map[part]refusal, fetched []wire.EdgeCertificate) error {
-	_, before := partsOf(e.served)
-	keys, content := partsOf(d)
+	before, content := byPart(e.served), byPart(d)
 	var suspects []part
 	good := map[part]bool{}
-	for _, p := range keys {
+	for _, v := range contents(d) {
+		p := partOf(v)
 		if _, left := out[p]; left {
 			continue
 		}
@@ -380,7 +363,7 @@ func (e *Edge) search(ctx context.Context, d wire.EdgeDocument, out map[part]ref
 		}
 		if tries++; tries > maxTries {
 			for _, p := range parts {
-				out[p] = refusalOf(p, content[p], "so much of the document is refused that it has not been tried yet")
+				out[p] = refusalOf(content[p], "so much of the document is refused that it has not been tried yet")
 			}
 			return nil
 		}
@@ -395,7 +378,7 @@ func (e *Edge) search(ctx context.Context, d wire.EdgeDocument, out map[part]ref
 		case !errors.As(err, &refused):
 			return err
 		case len(parts) == 1:
-			r := refusalOf(parts[0], content[parts[0]], refused.Reason)
+			r := refusalOf(content[parts[0]], refused.Reason)
 			r.Tried = time.Now()
 			out[parts[0]] = r
 			return nil

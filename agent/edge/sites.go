@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -53,7 +54,7 @@ func backendOf(address string) string {
 // sites are the frontends and backends of sites' WebSockets, and names the file that maps a name to a backend: a line
 // for each, found in one tree. The file is named by its content, so that a configuration and its names belong
 // together whenever HAProxy reads them.
-func sites(b *strings.Builder, d wire.EdgeDocument, s Settings) (names string, err error) {
+func sites(b *strings.Builder, d wire.EdgeDocument, s Settings) (names string) {
 	places := placesOf(d)
 	var file strings.Builder
 	addresses := map[string]bool{}
@@ -72,15 +73,11 @@ func sites(b *strings.Builder, d wire.EdgeDocument, s Settings) (names string, e
 	}
 	fmt.Fprintf(b, "backend nowhere\n\tmode http\n%s", failedPages)
 	for _, address := range slices.Sorted(maps.Keys(addresses)) {
-		at, err := addrPort(address)
-		if err != nil {
-			return "", err
-		}
 		// A restarting container takes no connections for some seconds, while requests wait. Idle connections are
 		// closed before the other side might.
-		fmt.Fprintf(b, "backend %s\n\tmode http\n\thttp-reuse safe\n\tretries 5\n%s\tserver u1 %s pool-purge-delay 2s\n", backendOf(address), failedPages, at)
+		fmt.Fprintf(b, "backend %s\n\tmode http\n\thttp-reuse safe\n\tretries 5\n%s\tserver u1 %s pool-purge-delay 2s\n", backendOf(address), failedPages, netip.MustParseAddrPort(address))
 	}
-	return names, nil
+	return names
 }
 
 func namesFile(names string) string {

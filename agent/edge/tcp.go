@@ -26,9 +26,7 @@ func HAProxy(d wire.EdgeDocument, s Settings) (config, names string, err error) 
 	b.WriteString("global\n\tfd-hard-limit 100000\n\tno log\n\thard-stop-after 10m\n" +
 		"defaults\n\tmode tcp\n\ttimeout connect 2s\n\ttimeout client 1h\n\ttimeout server 1h\n\ttimeout tunnel 24h\n\ttimeout client-fin 30s\n\tretries 3\n\toption redispatch 1\n\tbalance leastconn\n" +
 		"frontend routes\n\tmode http\n\tbind unix@" + s.RunDir + "/" + routesSocket + " mode 666\n\toption idle-close-on-response\n\toption http-server-close\n\ttimeout http-request 30s\n\tuse_backend %[req.hdr(" + headerRoute + ")]\n")
-	if names, err = sites(&b, d, s); err != nil {
-		return "", "", err
-	}
+	names = sites(&b, d, s)
 	routes := map[string]bool{}
 	for _, h := range d.Hosts {
 		if h.Route == "" || routes[h.Route] {
@@ -40,34 +38,24 @@ func HAProxy(d wire.EdgeDocument, s Settings) (config, names string, err error) 
 		if len(h.Upstreams) == 0 {
 			b.WriteString("\thttp-request return status 503 content-type \"text/html; charset=utf-8\" string \"This application can't be reached right now.\" hdr Retry-After 5\n")
 		}
-		if err := servers(&b, h.Upstreams, h.UpstreamTLS); err != nil {
-			return "", "", err
-		}
+		servers(&b, h.Upstreams, h.UpstreamTLS)
 	}
 	for _, t := range d.TCP {
 		if len(t.Upstreams) == 0 || t.Address != "" && (s.Own == nil || !s.Own(t.Address)) {
 			continue
 		}
 		fmt.Fprintf(&b, "listen %s\n", t.Route)
-		binds := []string{fmt.Sprintf(":::%d v4v6", t.Port)}
-		if t.Address != "" {
-			a, err := netip.ParseAddr(t.Address)
-			if err != nil || a.Zone() != "" {
-				return "", "", fmt.Errorf("%q is no address", t.Address)
-			}
-			binds = []string{bind(a, t.Port)}
-		} else if len(s.Listen) > 0 {
-			binds = nil
-			for _, a := range s.Listen {
-				binds = append(binds, bind(a, t.Port))
-			}
+		binds, err := s.binds(t.Address, t.Port)
+		if err != nil {
+			return "", "", err
+		}
+		if len(binds) == 0 {
+			binds = []string{fmt.Sprintf(":::%d v4v6", t.Port)}
 		}
 		for _, at := range binds {
 			fmt.Fprintf(&b, "\tbind %s\n", at)
 		}
-		if err := servers(&b, t.Upstreams, false); err != nil {
-			return "", "", err
-		}
+		servers(&b, t.Upstreams, false)
 	}
 	return b.String(), names, nil
 }
@@ -75,12 +63,12 @@ func HAProxy(d wire.EdgeDocument, s Settings) (config, names string, err error) 
 // words refuses a document with names that would be more than a name in a configuration.
 func words(d wire.EdgeDocument) error {
 	for _, h := range d.Hosts {
-		if err := checkHost(h); err != nil {
+		if err := check(h); err != nil {
 			return err
 		}
 	}
 	for _, t := range d.TCP {
-		if err := checkTCP(t); err != nil {
+		if err := check(t); err != nil {
 			return err
 		}
 	}
@@ -101,19 +89,30 @@ func addrPort(text string) (netip.AddrPort, error) {
 
 // servers are the servers of a backend. A server without a connection is skipped for a moment; the requests that
 // found it go to another, and nothing else is sent twice.
-func servers(b *strings.Builder, upstreams []wire.EdgeUpstream, tls bool) error {
+func servers(b *strings.Builder, upstreams []wire.EdgeUpstream, tls bool) {
 	for i, u := range upstreams {
-		at, err := addrPort(u.Address)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(b, "\tserver u%d %s weight %d", i+1, at, min(max(u.Weight, 1), 256))
+		fmt.Fprintf(b, "\tserver u%d %s weight %d", i+1, netip.MustParseAddrPort(u.Address), min(max(u.Weight, 1), 256))
 		if tls {
 			b.WriteString(" ssl verify none sni req.hdr(host),field(1,:)")
 		}
 		b.WriteString("\n")
 	}
-	return nil
+}
+
+// binds are where servers listen for an address of a document, "" for the shared ones; none is everywhere.
+func (s Settings) binds(address string, port int) (out []string, err error) {
+	at := s.Listen
+	if address != "" {
+		a, err := netip.ParseAddr(address)
+		if err != nil || a.Zone() != "" {
+			return nil, fmt.Errorf("%q is no address", address)
+		}
+		at = []netip.Addr{a}
+	}
+	for _, a := range at {
+		out = append(out, bind(a, port))
+	}
+	return out, nil
 }
 
 func bind(a netip.Addr, port int) string {
