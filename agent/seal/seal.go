@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
 	"os"
 	"syscall"
 
@@ -34,8 +35,17 @@ func Failed(code, format string, args ...any) error {
 	return &Failure{Code: code, Err: fmt.Errorf(format, args...)}
 }
 
-// IsFull reports whether a disk or a quota is full.
-func IsFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+// OfDisk gives a full disk, or a full quota, its code, unless the error has one.
+func OfDisk(err error) error {
+	var known *Failure
+	if full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT); full && !errors.As(err, &known) {
+		return &Failure{Code: wire.FailedDiskFull, Err: err}
+	}
+	return err
+}
+
+// Unreadable is the failure of what can't be read as a backup.
+func Unreadable(err error) error { return &Failure{Code: wire.FailedUnreadable, Err: err} }
 
 // Recipient reads the public key of a backup.
 func Recipient(text string) (age.Recipient, error) {
@@ -102,29 +112,102 @@ func Write(to io.Writer, recipient age.Recipient, out *wire.SealedBackup, write 
 	return nil
 }
 
-// Check verifies that a sealed file is unchanged, before it is even decrypted, and goes back to its beginning.
-func Check(f *os.File, name, sum string) error {
+// Open opens a sealed backup. With a digest it must be unchanged: any other is not even decrypted.
+func Open(root *os.Root, file, name, sum string) (*os.File, error) {
+	f, err := root.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, Failed(wire.FailedNoBackup, "there is no sealed backup %s", name)
+	}
+	if err != nil || sum == "" {
+		return f, err
+	}
 	whole := sha256.New()
-	if _, err := io.Copy(whole, f); err != nil {
+	if _, err = io.Copy(whole, f); err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if got := hex.EncodeToString(whole.Sum(nil)); err == nil && got != sum {
+		err = Failed(wire.FailedDigest, "sealed backup %s has SHA-256 %s instead of %s", name, wire.Grouped(got), wire.Grouped(sum))
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// ReadPiece writes a piece of a sealed backup as it is.
+func ReadPiece(root *os.Root, file, name string, offset, length int64, to io.Writer) error {
+	f, err := Open(root, file, name, "")
+	if err != nil {
 		return err
 	}
-	if got := hex.EncodeToString(whole.Sum(nil)); got != sum {
-		return Failed(wire.FailedDigest, "sealed backup %s has SHA-256 %s instead of %s", name, wire.Grouped(got), wire.Grouped(sum))
+	defer func() { _ = f.Close() }()
+	n, err := io.Copy(to, io.NewSectionReader(f, offset, length))
+	if err == nil && n != length {
+		err = Failed(wire.FailedNoBackup, "sealed backup %s ends before %d", name, offset+length)
 	}
-	_, err := f.Seek(0, io.SeekStart)
 	return err
+}
+
+// WritePiece takes a piece of a sealed backup. The pieces before it must be there. It is written through, if that is
+// not nil.
+func WritePiece(
+	root *os.Root, file, name string, offset, length int64, from io.Reader, through func(*os.File) io.Writer,
+) error {
+	f, err := root.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return OfDisk(err)
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() < offset {
+		return Failed(wire.FailedNoBackup, "only %d bytes of %s are there", info.Size(), name)
+	}
+	if err := f.Truncate(offset); err != nil {
+		return err
+	}
+	if _, err := f.Seek(offset, io.SeekStart); err != nil {
+		return err
+	}
+	var to io.Writer = f
+	if through != nil {
+		to = through(f)
+	}
+	n, err := io.Copy(to, io.LimitReader(from, length+1))
+	if err == nil && n != length {
+		err = fmt.Errorf("%d bytes came instead of %d", n, length)
+	}
+	return OfDisk(errors.Join(err, f.Sync(), f.Close()))
+}
+
+// Entries reads an archive to its end.
+func Entries(archive *tar.Reader, entry func(h *tar.Header) error) error {
+	for {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return Unreadable(err)
+		}
+		if err := entry(h); err != nil {
+			return err
+		}
+	}
 }
 
 // Read decrypts an archive, and checks it to its end. What read made of it counts only if there is no error.
 func Read(from io.Reader, key age.Identity, plainSum string, read func(*tar.Reader) error) error {
-	unreadable := func(err error) error { return &Failure{Code: wire.FailedUnreadable, Err: err} }
 	opened, err := age.Decrypt(bufio.NewReaderSize(from, 1<<20), key)
 	if err != nil {
-		return unreadable(err)
+		return Unreadable(err)
 	}
 	large, err := zstd.NewReader(opened, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(64<<20))
 	if err != nil {
-		return unreadable(err)
+		return Unreadable(err)
 	}
 	defer large.Close()
 	plain := sha256.New()
@@ -134,7 +217,7 @@ func Read(from io.Reader, key age.Identity, plainSum string, read func(*tar.Read
 	}
 	// To the end: age reports a truncated file only there.
 	if _, err := io.Copy(io.Discard, tee); err != nil {
-		return unreadable(err)
+		return Unreadable(err)
 	}
 	if got := hex.EncodeToString(plain.Sum(nil)); got != plainSum {
 		return Failed(wire.FailedDigest, "the archive has SHA-256 %s instead of %s", wire.Grouped(got), wire.Grouped(plainSum))

@@ -28,9 +28,6 @@ func adopted(key string) bool {
 // adoptConfig takes over the settings that a backup has of its site. Frappe's restore leaves
 // site_config.json alone, which is right only for the site that the backup was made of.
 func (b *bench) adoptConfig(site, name string) error {
-	if err := b.using(site); err != nil {
-		return err
-	}
 	all, err := b.files(site, name)
 	if err != nil {
 		return err

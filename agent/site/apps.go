@@ -19,7 +19,6 @@ func (b *bench) apps(site string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = db.Close() }()
 	text, err := queryValue[sql.NullString](db, "SELECT defvalue FROM tabDefaultValue WHERE parent = '__global' AND defkey = 'installed_apps'")
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return nil, err
@@ -32,9 +31,6 @@ func (b *bench) apps(site string) ([]string, error) {
 }
 
 func (b *bench) listApps(site string) error {
-	if err := b.using(site); err != nil {
-		return err
-	}
 	apps, err := b.apps(site)
 	if err != nil {
 		return err
@@ -45,29 +41,17 @@ func (b *bench) listApps(site string) error {
 // versions are the versions of a site's apps at its last migration; there are none before the first
 // (frappe/core/doctype/installed_applications, update_versions).
 func (b *bench) versions(site string) error {
-	if err := b.using(site); err != nil {
-		return err
-	}
 	db, _, err := b.asSite(site)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }()
-	rows, err := db.Query("SELECT app_name, app_version FROM `tabInstalled Application` WHERE parent = 'Installed Applications'") //nolint:noctx // the supervisor ends it
+	rows, err := rowsOf(db, "SELECT app_name, app_version FROM `tabInstalled Application` WHERE parent = 'Installed Applications'")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = rows.Close() }()
 	found := map[string]string{}
-	for rows.Next() {
-		var app, version string
-		if err := rows.Scan(&app, &version); err != nil {
-			return err
-		}
-		found[app] = version
-	}
-	if err := rows.Err(); err != nil {
-		return err
+	for _, r := range rows {
+		found[r[0].String] = r[1].String
 	}
 	return b.printResult(found)
 }
@@ -77,9 +61,6 @@ const answerWithin = 30 * time.Second
 
 // answers asks the bench's web server for a site, as its frontend does.
 func (b *bench) answers(site string) error {
-	if err := b.using(site); err != nil {
-		return err
-	}
 	common, err := b.readConfig(commonConfig)
 	if err != nil {
 		return err
@@ -115,13 +96,7 @@ func (b *bench) answers(site string) error {
 // installApp installs an app; one already installed is success. An interrupted installation leaves modules that make
 // the next one fail unless it is forced.
 func (b *bench) installApp(site, app string) error {
-	if err := b.lock(alone, site); err != nil {
-		return err
-	}
-	s, err := b.finishedSite(site)
-	if err != nil {
-		return err
-	}
+	s := b.state
 	apps, err := b.apps(site)
 	if err != nil {
 		return err
@@ -145,26 +120,4 @@ func (b *bench) installApp(site, app string) error {
 		}
 	}
 	return b.printResult(map[string]any{"site": site, "app": app})
-}
-
-// migrate brings a site's database to the code's version. Frappe records each applied
-// patch, so it continues where it was killed.
-func (b *bench) migrate(site string) error {
-	if err := b.lock(alone, site); err != nil {
-		return err
-	}
-	if _, err := b.finishedSite(site); err != nil {
-		return err
-	}
-	return b.command(nil, "--site", site, "migrate")
-}
-
-func (b *bench) enableScheduler(site string) error  { return b.simple(site, "enable-scheduler") }
-func (b *bench) disableScheduler(site string) error { return b.simple(site, "disable-scheduler") }
-
-func (b *bench) simple(site, verb string) error {
-	if err := b.using(site); err != nil {
-		return err
-	}
-	return b.command(nil, "--site", site, verb)
 }

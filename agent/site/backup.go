@@ -73,9 +73,6 @@ func (b *bench) saysBackup(name string, all []file) error {
 
 // backup backs up a site. An existing backup is the answer to a repeated call.
 func (b *bench) backup(site, name string, withFiles bool) error {
-	if err := b.using(site); err != nil {
-		return err
-	}
 	all, err := b.files(site, name)
 	if err != nil {
 		return err
@@ -139,9 +136,6 @@ func (b *bench) sync(dir string) error {
 }
 
 func (b *bench) deleteBackup(site, name string) error {
-	if err := b.lock(shared, site); err != nil {
-		return err
-	}
 	dir := site + "/" + backupsDir + "/"
 	if err := b.dropSealed(site, name); err != nil {
 		return err
@@ -167,13 +161,7 @@ func (b *bench) deleteBackup(site, name string) error {
 // restore restores a site from a backup. Frappe drops the database and creates it
 // again, so after an interruption the site is gone until the call is repeated.
 func (b *bench) restore(site, name string, withFiles bool) error {
-	if err := b.lock(alone, site); err != nil {
-		return err
-	}
-	s, err := b.finishedSite(site)
-	if err != nil {
-		return err
-	}
+	s := b.state
 	all, err := b.files(site, name)
 	switch {
 	case err != nil:
@@ -195,7 +183,6 @@ func (b *bench) restore(site, name string, withFiles bool) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }()
 	// Frappe leaves the scheduler as it was, and finds it off after an interrupted call.
 	if s.Scheduled == nil {
 		on := b.scheduled(site)
@@ -253,7 +240,7 @@ func (b *bench) restore(site, name string, withFiles bool) error {
 // setup_database).
 func (b *bench) forRestore(at databaseOf) (db *sql.DB, options, answers []string, err error) {
 	if at.elsewhere() {
-		db, err = at.open(at.Name, at.Password, "")
+		db, err = b.open(at, at.Name, at.Password, "")
 		return db, nil, nil, err
 	}
 	user, password, err := b.root()
@@ -365,7 +352,6 @@ func (b *bench) scheduled(site string) bool {
 	if err != nil {
 		return false
 	}
-	defer func() { _ = db.Close() }()
 	v, err := queryValue[sql.NullString](db, "SELECT value FROM tabSingles WHERE doctype = 'System Settings' AND field = 'enable_scheduler'")
 	return err == nil && v.Valid && v.String != "0" && v.String != ""
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prego/prego/agent/seal"
+	"github.com/prego/prego/agent/wire"
 )
 
 // While a database is copied to another server, triggers note the keys of changed rows in a separate table, in the
@@ -226,8 +227,11 @@ func connExec(conn *sql.Conn, statement string, args ...any) error {
 }
 
 // rowsOf reads all rows of a short answer.
-func rowsOf(conn *sql.Conn, query string, args ...any) (out [][]sql.NullString, err error) {
-	rows, err := conn.QueryContext(context.Background(), query, args...)
+func rowsOf(db interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}, query string, args ...any,
+) (out [][]sql.NullString, err error) {
+	rows, err := db.QueryContext(context.Background(), query, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -265,7 +269,7 @@ func what(conn *sql.Conn, name string) (tables map[string]*tableOf, sequences []
 			return nil, nil, err
 		}
 		if len(there) > 0 {
-			return nil, nil, seal.Failed(failedUnsupported,
+			return nil, nil, seal.Failed(wire.FailedUnsupported,
 				"the database has %s (%s): only tables and sequences move", of, there[0][0].String)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"context"
 	"errors"
-	"io"
 	"io/fs"
 	"path"
 	"slices"
@@ -17,9 +16,6 @@ import (
 // checkRestored compares a site with the backup that it was restored from: each table has the rows of the dump, each
 // file its size. Frappe may have added rows meanwhile, and none may be missing. Then Frappe itself opens the site.
 func (b *bench) checkRestored(site, name string) error {
-	if err := b.using(site); err != nil {
-		return err
-	}
 	all, err := b.files(site, name)
 	if err != nil {
 		return err
@@ -62,13 +58,12 @@ func (b *bench) checkTables(site, dump string, out *wire.CheckedSite) error {
 	defer func() { _ = f.Close() }()
 	rows, err := dumpedRows(f)
 	if err != nil {
-		return &seal.Failure{Code: wire.FailedUnreadable, Err: err}
+		return seal.Unreadable(err)
 	}
 	db, at, err := b.asSite(site)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }()
 	missing := 0
 	var first string
 	for table, want := range rows {
@@ -108,21 +103,13 @@ func (b *bench) checkFiles(site, name string, out *wire.CheckedSite) error {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	archive := tar.NewReader(f)
-	for {
-		h, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return &seal.Failure{Code: wire.FailedUnreadable, Err: err}
-		}
+	return seal.Entries(tar.NewReader(f), func(h *tar.Header) error {
 		if h.Typeflag != tar.TypeReg {
-			continue
+			return nil
 		}
 		parts := strings.SplitN(path.Clean(h.Name), "/", 2)
 		if len(parts) != 2 {
-			continue
+			return nil
 		}
 		info, err := b.sites.Lstat(site + "/" + parts[1])
 		if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() != h.Size {
@@ -132,5 +119,6 @@ func (b *bench) checkFiles(site, name string, out *wire.CheckedSite) error {
 			return err
 		}
 		out.Files++
-	}
+		return nil
+	})
 }

@@ -87,22 +87,10 @@ func (b *bench) configure(site, text string) error {
 	if err != nil {
 		return err
 	}
-	if err := b.using(site); err != nil {
-		return err
-	}
 	if password := b.secrets[wire.SecretMailPassword]; password != "" {
 		settings[wire.SecretMailPassword] = quoteJSON(password)
 	}
 	return b.change(site, settings)
-}
-
-// using locks a finished site for verbs that may run in parallel.
-func (b *bench) using(site string) error {
-	if err := b.lock(shared, site); err != nil {
-		return err
-	}
-	_, err := b.finishedSite(site)
-	return err
 }
 
 func quoteJSON(text string) json.RawMessage {
@@ -116,9 +104,6 @@ func (b *bench) setConfig(site, key, value string) error {
 	if policy.Reserved(key) {
 		return fmt.Errorf("%s is the host's own", key)
 	}
-	if err := b.using(site); err != nil {
-		return err
-	}
 	v := quoteJSON(value)
 	switch value {
 	case "0", "1", "true", "false":
@@ -127,19 +112,6 @@ func (b *bench) setConfig(site, key, value string) error {
 		v = json.RawMessage("null")
 	}
 	return b.change(site, policy.Settings{key: v})
-}
-
-// setMaintenance does what "bench set-maintenance-mode" does (frappe/commands/scheduler.py): during maintenance a
-// site answers 503, and its scheduler and workers skip it.
-func (b *bench) setMaintenance(site string, on bool) error {
-	if err := b.using(site); err != nil {
-		return err
-	}
-	v := json.RawMessage("0")
-	if on {
-		v = json.RawMessage("1")
-	}
-	return b.change(site, policy.Settings{"maintenance_mode": v})
 }
 
 // databaseOf are the database settings in a site's configuration.

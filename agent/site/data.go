@@ -14,18 +14,12 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/prego/prego/agent/seal"
 	"github.com/prego/prego/agent/wire"
 )
 
 // A site's database moves to another server as sealed archives of statements: first all of it while the site serves,
 // then the changes since, the last time while nothing can be written. Each archive is of one consistent moment. The
 // statements are run by the site's own user.
-
-const (
-	failedUnsupported = wire.FailedUnsupported
-	failedDiffers     = wire.FailedDiffers
-)
 
 const (
 	lockTimeout = 1205
@@ -91,18 +85,7 @@ const keysAtOnce = 500
 // packData seals an archive of a site's database, or of its changes since an earlier one. The last archive is of a
 // database without writers.
 func (b *bench) packData(site, name, recipient, since string, last bool) error {
-	if err := b.lock(shared, site); err != nil {
-		return err
-	}
-	to, err := seal.Recipient(recipient)
-	if err != nil {
-		return err
-	}
-	if _, err := b.finishedSite(site); err != nil {
-		return err
-	}
-	var there wire.PackedData
-	if text, err := b.sites.ReadFile(describedIn(site, name)); err == nil && json.Unmarshal(text, &there) == nil && there.Recipient == recipient {
+	if there := b.sealedBefore(site, name, recipient); there != nil {
 		return b.printResult(there)
 	}
 	var before *dataState
@@ -114,39 +97,22 @@ func (b *bench) packData(site, name, recipient, since string, last bool) error {
 			}
 		}
 	}
-	if err := errors.Join(b.sites.MkdirAll(site+"/"+backupsDir, 0o750), b.dropSealed(site, name)); err != nil {
-		return noRoom(err)
-	}
 	db, at, err := b.asSite(site)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }()
 	conn, err := oneSession(db)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	out := wire.PackedData{SealedBackup: wire.SealedBackup{Name: name, Recipient: recipient, Files: []wire.SealedFile{}}}
+	var out wire.PackedData
 	p := dataPacking{conn: conn, database: at.Name, before: before, last: last, out: &out, now: dataState{Tables: map[string]tableWas{}}}
-	if err := b.seal(site, to, &out.SealedBackup, func(archive *tar.Writer) error {
+	if err := b.seal(site, name, recipient, &out.SealedBackup, &out, &p.now, func(archive *tar.Writer) error {
 		p.to = archive
 		return p.pack()
 	}); err != nil {
 		return err
-	}
-	for _, file := range []struct {
-		name string
-		v    any
-	}{{packedIn(site, name), p.now}, {describedIn(site, name), out}} {
-		text, err := json.Marshal(file.v)
-		if err == nil {
-			step()
-			err = b.put(file.name, text, 0o600)
-		}
-		if err != nil {
-			return errors.Join(noRoom(err), b.dropSealed(site, name))
-		}
 	}
 	return b.printResult(out)
 }

@@ -1,7 +1,6 @@
 package site
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -45,21 +44,13 @@ func (b *bench) makeData(site string) error {
 	if err != nil {
 		return err
 	}
-	if err := b.lock(alone, site); err != nil {
+	if _, err := b.arrivingSite(site); err != nil {
 		return err
-	}
-	s, err := b.readState(site)
-	switch {
-	case err != nil:
-		return err
-	case s == nil || !s.Arriving:
-		return fmt.Errorf("site %s is not expected here", site)
 	}
 	name, db, err := b.ownDatabase(site)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }()
 	if other, err := b.siteOf(name, site); err != nil || other != "" {
 		return errors.Join(err, taken(name, other))
 	}
@@ -95,31 +86,19 @@ func grantAll(db *sql.DB, name string) error {
 // grantsOf are the databases, as they are named there, and the hosts of a user's grants. Frappe's own name the
 // database without escapes, those here with them.
 func grantsOf(db *sql.DB, name string) (grants [][2]string, err error) {
-	rows, err := db.QueryContext(context.Background(), "SELECT Db, Host FROM mysql.db WHERE User = ?", name)
-	if err != nil {
-		return nil, err
+	rows, err := rowsOf(db, "SELECT Db, Host FROM mysql.db WHERE User = ?", name)
+	for _, r := range rows {
+		grants = append(grants, [2]string{r[0].String, r[1].String})
 	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		var g [2]string
-		if err := rows.Scan(&g[0], &g[1]); err != nil {
-			return nil, err
-		}
-		grants = append(grants, g)
-	}
-	return grants, rows.Err()
+	return grants, err
 }
 
 // thawData gives back what freeze-data takes.
 func (b *bench) thawData(site string) error {
-	if err := b.lock(shared, site); err != nil {
-		return err
-	}
 	name, db, err := b.ownDatabase(site)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }()
 	grants, err := grantsOf(db, name)
 	for _, g := range grants {
 		if err == nil {
@@ -137,14 +116,10 @@ func (b *bench) thawData(site string) error {
 
 // freezeData stops all writes to a site's database, like freeze_database of a shard.
 func (b *bench) freezeData(site string) error {
-	if err := b.lock(shared, site); err != nil {
-		return err
-	}
 	name, db, err := b.ownDatabase(site)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }()
 	grants, err := grantsOf(db, name)
 	if err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -22,21 +21,7 @@ func loadedIn(site string) string { return site + "/" + backupsDir + "/.loaded.j
 
 // expectData lets data of a site that stays on this host arrive in another database.
 func (b *bench) expectData(site string) error {
-	if err := b.lock(alone, site); err != nil {
-		return err
-	}
-	s, err := b.finishedSite(site)
-	if err != nil {
-		return err
-	}
-	if !s.DataComes {
-		if s.DBName == "" { // of a host that was taken over with its sites
-			at, err := b.connection(site)
-			if err != nil {
-				return err
-			}
-			s.DBName = at.Name
-		}
+	if s := b.state; !s.DataComes {
 		if err := b.sites.Remove(loadedIn(site)); ignoreGone(err) != nil {
 			return err
 		}
@@ -50,42 +35,29 @@ func (b *bench) expectData(site string) error {
 
 // forgetData ends the copying of a site's data from here: its changes are no longer noted or expected.
 func (b *bench) forgetData(site string) error {
-	if err := b.lock(alone, site); err != nil {
-		return err
-	}
-	s, err := b.finishedSite(site)
-	if err != nil {
-		return err
-	}
 	db, at, err := b.asSite(site)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }()
 	if err := uncapture(db, at.Name); err != nil {
 		return err
 	}
-	if err := b.noDataComes(site, s); err != nil {
-		return err
-	}
-	return b.printResult(map[string]any{"site": site, "expected": false})
-}
-
-func (b *bench) noDataComes(site string, s *state) error {
 	if err := b.sites.Remove(loadedIn(site)); ignoreGone(err) != nil {
 		return err
 	}
-	if !s.DataComes {
-		return nil
+	if b.state.DataComes {
+		b.state.DataComes = false
+		if err := b.writeState(site, *b.state); err != nil {
+			return err
+		}
 	}
-	s.DataComes = false
-	return b.writeState(site, *s)
+	return b.printResult(map[string]any{"site": site, "expected": false})
 }
 
 // loadData runs the statements of an archive in the site's next database, and compares the result with the archive. A
 // late archive, after a newer one, is refused.
 func (b *bench) loadData(site, name, sum, plainSum, address string) error {
-	if err := errors.Join(b.lock(shared, site), b.lockData(site)); err != nil {
+	if err := b.lockData(site); err != nil {
 		return err
 	}
 	s, err := b.readState(site)
@@ -103,7 +75,6 @@ func (b *bench) loadData(site, name, sum, plainSum, address string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }()
 	if err := notTheSame(db, s.DBName); err != nil {
 		return err
 	}
@@ -134,13 +105,8 @@ func (b *bench) loadData(site, name, sum, plainSum, address string) error {
 	if !l.ended {
 		return seal.Failed(wire.FailedUnreadable, "it is no archive of data")
 	}
-	text, err := json.Marshal(l.base)
-	if err != nil {
+	if err := b.putJSON(loadedIn(site), l.base); err != nil {
 		return err
-	}
-	step()
-	if err := b.put(loadedIn(site), text, 0o600); err != nil {
-		return noRoom(err)
 	}
 	step()
 	if err := b.dropSealed(site, name); err != nil {
@@ -162,7 +128,7 @@ func (b *bench) nextDatabase(name, address string) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	return at.open(name, password, "")
+	return b.open(at, name, password, "")
 }
 
 // notTheSame refuses to load a database into itself: where it is, its changes are noted.
@@ -187,26 +153,19 @@ type dataLoading struct {
 }
 
 func (l *dataLoading) entries(archive *tar.Reader) error {
-	for first := true; ; first = false {
-		h, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return &seal.Failure{Code: wire.FailedUnreadable, Err: err}
-		}
+	first := true
+	return seal.Entries(archive, func(h *tar.Header) error {
 		text, err := io.ReadAll(archive)
 		if err != nil {
-			return &seal.Failure{Code: wire.FailedUnreadable, Err: err}
+			return seal.Unreadable(err)
 		}
 		if (h.Name == entryBase) != first || l.ended {
 			return seal.Failed(wire.FailedUnreadable, "its entries are in disorder")
 		}
+		first = false
 		step()
-		if err := l.entry(h.Name, text); err != nil {
-			return err
-		}
-	}
+		return l.entry(h.Name, text)
+	})
 }
 
 func (l *dataLoading) entry(kind string, text []byte) error {
@@ -220,7 +179,7 @@ func (l *dataLoading) entry(kind string, text []byte) error {
 		case l.base.Moment == l.was.Moment:
 			l.again = true
 		case l.base.Moment < l.was.Moment, l.base.Since > l.was.Moment:
-			return seal.Failed(failedDiffers, "the archive is of moment %d, since %d, and the present data of %d",
+			return seal.Failed(wire.FailedDiffers, "the archive is of moment %d, since %d, and the present data of %d",
 				l.base.Moment, l.base.Since, l.was.Moment)
 		}
 	case entryRun:
@@ -242,7 +201,7 @@ func (l *dataLoading) entry(kind string, text []byte) error {
 		}
 		l.checks++
 		if rows != want.Rows || sum != want.Sum {
-			return seal.Failed(failedDiffers,
+			return seal.Failed(wire.FailedDiffers,
 				"table %s has %d rows instead of %d, or others", want.Table, rows, want.Rows)
 		}
 	case entryEnd:

@@ -66,6 +66,15 @@ func (at databaseOf) open(user, password, name string) (*sql.DB, error) {
 	}
 }
 
+// open connects for as long as the verb runs.
+func (b *bench) open(at databaseOf, user, password, name string) (*sql.DB, error) {
+	db, err := at.open(user, password, name)
+	if err == nil {
+		b.held = append(b.held, db)
+	}
+	return db, err
+}
+
 // root is the database server's root.
 func (b *bench) root() (user, password string, err error) {
 	user, password = b.secrets[policy.SecretRootUser], b.secrets[policy.SecretRootPassword]
@@ -86,7 +95,7 @@ func (b *bench) asRoot() (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	return at.open(user, password, "")
+	return b.open(at, user, password, "")
 }
 
 // asSite connects to a site's database with the site's own rights.
@@ -99,7 +108,7 @@ func (b *bench) asSite(site string) (*sql.DB, databaseOf, error) {
 		return nil, at, fmt.Errorf("site %s has no database", site)
 	}
 	b.err.hide(at.Password)
-	db, err := at.open(at.Name, at.Password, at.Name)
+	db, err := b.open(at, at.Name, at.Password, at.Name)
 	return db, at, err
 }
 
@@ -129,19 +138,11 @@ func inspectTables(db *sql.DB, name string) (whole, some bool, err error) {
 // usersOf are the hosts of a database's user, which has the database's name. Frappe creates one for the given login
 // scope, and without one, as when it restores, for root's host.
 func usersOf(db *sql.DB, name string) (hosts []string, err error) {
-	rows, err := db.QueryContext(context.Background(), "SELECT Host FROM mysql.user WHERE User = ?", name)
-	if err != nil {
-		return nil, err
+	rows, err := rowsOf(db, "SELECT Host FROM mysql.user WHERE User = ?", name)
+	for _, r := range rows {
+		hosts = append(hosts, r[0].String)
 	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		var host string
-		if err := rows.Scan(&host); err != nil {
-			return nil, err
-		}
-		hosts = append(hosts, host)
-	}
-	return hosts, rows.Err()
+	return hosts, err
 }
 
 // anywhere is the login scope of sites' users: containers get another address each time they are created.
@@ -217,26 +218,13 @@ func endSessions(db *sql.DB, name string) error {
 }
 
 func killAll(db *sql.DB, query, name string) error {
-	rows, err := db.QueryContext(context.Background(), query, name)
+	rows, err := rowsOf(db, query, name)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = rows.Close() }()
-	var ids []int64
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
-			return err
-		}
-		ids = append(ids, id)
-	}
-	if err := rows.Err(); err != nil {
-		return err
-	}
 	const noSuchThread = 1094
-	var refused *mysql.MySQLError
-	for _, id := range ids {
-		if err := execStep(db, fmt.Sprintf("KILL %d", id)); err != nil && (!errors.As(err, &refused) || refused.Number != noSuchThread) {
+	for _, r := range rows {
+		if err := execStep(db, "KILL "+r[0].String); err != nil && errorNumber(err) != noSuchThread {
 			return err
 		}
 	}

@@ -2,7 +2,6 @@ package site
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"database/sql"
@@ -89,65 +88,7 @@ func (b *bench) databaseSettings(name, password, address string) policy.Settings
 // made there. The database may be missing.
 func (b *bench) asOwner(name, password, address string) (*sql.DB, error) {
 	ca, cert, key := b.tlsFiles()
-	return databaseOf{Host: address, Port: databasePort, SSLCA: ca, SSLCert: cert, SSLKey: key}.open(name, password, "")
-}
-
-// newSiteAt makes a site whose database is on another server, as newSite does here.
-func (b *bench) newSiteAt(site, name, address string) error {
-	password, err := b.databasePassword()
-	if err != nil {
-		return err
-	}
-	if err := b.lock(alone, site); err != nil {
-		return err
-	}
-	there, err := b.readState(site)
-	if err != nil {
-		return err
-	}
-	db, err := b.asOwner(name, password, address)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = db.Close() }()
-	done, err := b.mayMake(site, name, there, db)
-	if err != nil || done {
-		return errors.Join(err, b.answerNewSite(done, site, name))
-	}
-	if err := emptyDatabase(db, name); err != nil {
-		return err
-	}
-	if err := b.begin(site, name); err != nil {
-		return err
-	}
-	// Frappe keeps an existing configuration in spite of options, and takes the certificates only from there
-	// (frappe/installer.py, make_site_config).
-	if err := b.writeConfig(site+"/"+siteConfig, b.databaseSettings(name, password, address)); err != nil {
-		return err
-	}
-	admin := rand.Text()
-	b.err.hide(admin)
-	if err := b.command([]string{admin, admin}, "new-site", site, "--db-name", name, "--force", "--no-setup-db"); err != nil {
-		return err
-	}
-	if complete, _, err := inspectTables(db, name); err != nil || !complete {
-		return errors.Join(err, fmt.Errorf("bench new-site ended, and database %s lacks tables", name))
-	}
-	if err := b.writeState(site, state{DBName: name, Made: true}); err != nil {
-		return err
-	}
-	return b.printResult(newSiteAnswer(site, name, true))
-}
-
-func (b *bench) answerNewSite(done bool, site, name string) error {
-	if !done {
-		return nil
-	}
-	return b.printResult(newSiteAnswer(site, name, false))
-}
-
-func newSiteAnswer(site, name string, made bool) map[string]any {
-	return map[string]any{"site": site, "db_name": name, "made": made}
+	return b.open(databaseOf{Host: address, Port: databasePort, SSLCA: ca, SSLCert: cert, SSLKey: key}, name, password, "")
 }
 
 // emptyDatabase drops a database and creates it again, with the rights of its own user.
@@ -167,10 +108,6 @@ func emptyDatabase(db *sql.DB, name string) error {
 // connectDatabase points a site to its database: at another address, or with another password, which is tried first.
 func (b *bench) connectDatabase(site, address string) error {
 	password := b.secrets[wire.SecretDatabasePassword]
-	b.err.hide(password)
-	if err := b.using(site); err != nil {
-		return err
-	}
 	at, err := b.connection(site)
 	if err != nil {
 		return err
@@ -178,11 +115,7 @@ func (b *bench) connectDatabase(site, address string) error {
 	if !at.elsewhere() {
 		return fmt.Errorf("the database of site %s is on this server", site)
 	}
-	db, err := b.asOwner(at.Name, password, address)
-	if err != nil {
-		return err
-	}
-	if err := db.Close(); err != nil {
+	if _, err := b.asOwner(at.Name, password, address); err != nil {
 		return err
 	}
 	if err := b.change(site, b.databaseSettings(at.Name, password, address)); err != nil {
@@ -201,10 +134,6 @@ const (
 // own Redis has cached for it is removed.
 func (b *bench) connectCache(site, address, number string) error {
 	password := b.secrets[wire.SecretCachePassword]
-	b.err.hide(password)
-	if err := b.using(site); err != nil {
-		return err
-	}
 	at, err := b.connection(site)
 	if err != nil {
 		return err
@@ -220,12 +149,10 @@ func (b *bench) connectCache(site, address, number string) error {
 			"socket_connect_timeout": {strconv.Itoa(cacheConnectTime)}, "socket_timeout": {strconv.Itoa(cacheAnswerTime)},
 		}.Encode(),
 	}
-	r, done, err := b.dialRedis(cache.String())
-	if err != nil {
-		return fmt.Errorf("the cache: %w", err)
+	r, err := b.dialRedis(cache.String())
+	if err == nil {
+		_, err = r.Do("PING")
 	}
-	_, err = r.Do("PING")
-	done()
 	if err != nil {
 		return fmt.Errorf("the cache: %w", err)
 	}
@@ -259,12 +186,11 @@ func (b *bench) installModule(config map[string]json.RawMessage) error {
 	return nil
 }
 
-// databasePassword is the password of a site's database user. It appears in no message.
+// databasePassword is the password of a site's database user.
 func (b *bench) databasePassword() (string, error) {
 	password := b.secrets[wire.SecretDatabasePassword]
 	if password == "" {
 		return "", errors.New("there is no password of the database")
 	}
-	b.err.hide(password)
 	return password, nil
 }

@@ -17,9 +17,6 @@ const ownerFile = wire.SiteOwnerFile
 // directory, and with it the site's owner, to the next. "bench drop-site" is not usable: it backs up the site, fails
 // if the directory or the database is missing, and keeps the files (frappe/commands/site.py, _drop_site).
 func (b *bench) eraseSite(site, name string) error {
-	if err := b.lock(alone, site); err != nil {
-		return err
-	}
 	out := wire.ErasedSite{Site: site}
 	there, err := b.readState(site)
 	if err := b.mayErase(site, name, there, err); err != nil {
@@ -101,7 +98,6 @@ func (b *bench) eraseData(out *wire.ErasedSite, site string, names []string) err
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }()
 	for _, name := range names {
 		was, users, err := dropDatabase(db, name)
 		if err != nil {

@@ -44,11 +44,10 @@ func workerHealthy(root string) error {
 	if err != nil {
 		return err
 	}
-	r, done, err := b.dialRedis(at.Queue)
+	r, err := b.dialRedis(at.Queue)
 	if err != nil {
 		return err
 	}
-	defer done()
 	reply, err := r.Do("CLIENT", "ID")
 	if err != nil {
 		return err

@@ -77,25 +77,23 @@ func parkedKey(site string) string { return "prego:parked:" + site }
 // queuedKey is the set of jobs that were queued out of files, and have not been parked again.
 func queuedKey(site string) string { return "prego:queued:" + site }
 
-// jobsQueue connects to the bench's queue; done is nil if it has none.
-func (b *bench) jobsQueue() (*resp.Conn, func(), error) {
+// jobsQueue connects to the bench's queue, nil if it has none. The names of its queues begin with prefix.
+func (b *bench) jobsQueue() (r *resp.Conn, prefix string, err error) {
 	at, err := b.connection("")
 	if err != nil || at.Queue == "" {
-		return nil, nil, err
+		return nil, "", err
 	}
-	return b.dialRedis(at.Queue)
+	if r, err = b.dialRedis(at.Queue); err == nil {
+		prefix, err = b.queuePrefix()
+	}
+	return r, prefix, err
 }
 
 // parkJobs takes the jobs of a held site that have not begun into a file of its directory. Those
 // that are in it stay there.
 func (b *bench) parkJobs(site, file string) error {
-	r, done, err := b.jobsQueue()
-	if err != nil || done == nil {
-		return err
-	}
-	defer done()
-	prefix, err := b.queuePrefix()
-	if err != nil {
+	r, prefix, err := b.jobsQueue()
+	if err != nil || r == nil {
 		return err
 	}
 	if _, err := r.Do("EVAL", parkScript, "3", rqQueues, parkedKey(site), queuedKey(site), site+"::", rqQueue+prefix); err != nil {
@@ -128,12 +126,8 @@ func (b *bench) parkJobs(site, file string) error {
 				jobs, known[j.queuedAt()] = append(jobs, j), true
 			}
 		}
-		text, err := json.Marshal(jobs)
-		if err == nil {
-			err = b.put(site+"/"+file, text, 0o600)
-		}
-		if err != nil {
-			return noRoom(err)
+		if err := b.putJSON(site+"/"+file, jobs); err != nil {
+			return err
 		}
 		step()
 		if _, err := r.Do("LTRIM", parkedKey(site), strconv.Itoa(len(list)), "-1"); err != nil {
@@ -175,17 +169,12 @@ func (b *bench) queueJobs(site string) error {
 		return err
 	}
 	slices.Sort(files)
-	r, done, err := b.jobsQueue()
+	r, prefix, err := b.jobsQueue()
 	if err != nil {
 		return err
 	}
-	if done == nil {
+	if r == nil {
 		return errors.New("jobs: the bench has no redis_queue")
-	}
-	defer done()
-	prefix, err := b.queuePrefix()
-	if err != nil {
-		return err
 	}
 	for _, path := range files {
 		file := filepath.Base(path)

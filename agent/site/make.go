@@ -13,43 +13,60 @@ import (
 )
 
 // newSite creates a site with Frappe's tables and an Administrator's password that is not stored. A finished site
-// with this database is success; an interrupted one is created again.
-func (b *bench) newSite(site, name string) error {
-	if err := b.lock(alone, site); err != nil {
-		return err
-	}
-	rootUser, rootPassword, err := b.root()
-	if err != nil {
-		return err
-	}
+// with this database is success; an interrupted one is created again. Its database is here, or on the server at an
+// address.
+func (b *bench) newSite(site, name, address string) error {
 	there, err := b.readState(site)
 	if err != nil {
 		return err
 	}
-	db, err := b.asRoot()
+	// --force: the directory exists, since it records the owner. Whatever else is in
+	// the way is dropped; mayMake checks that it belongs to no site.
+	args, answers := []string{"new-site", site, "--db-name", name, "--force"}, []string{}
+	var db *sql.DB
+	var user, password string
+	if address == "" {
+		if user, password, err = b.root(); err == nil {
+			db, err = b.asRoot()
+		}
+		args = append(args, "--db-root-username", user, "--mariadb-user-host-login-scope", anywhere)
+		answers = append(answers, password)
+	} else {
+		if password, err = b.databasePassword(); err == nil {
+			db, err = b.asOwner(name, password, address)
+		}
+		args = append(args, "--no-setup-db")
+	}
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }()
 	done, err := b.mayMake(site, name, there, db)
-	if err != nil || done {
-		return errors.Join(err, b.answerNewSite(done, site, name))
+	result := map[string]any{"site": site, "db_name": name, "made": !done}
+	switch {
+	case err != nil:
+	case done:
+		return b.printResult(result)
+	case address != "":
+		err = emptyDatabase(db, name)
+	case there != nil && !there.Made && there.DBName != name:
+		_, _, err = dropDatabase(db, there.DBName)
 	}
-	if there != nil && !there.Made && there.DBName != name {
-		if _, _, err := dropDatabase(db, there.DBName); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	if err := b.begin(site, name); err != nil {
 		return err
 	}
+	if address != "" {
+		// Frappe keeps an existing configuration in spite of options, and takes the certificates only from there
+		// (frappe/installer.py, make_site_config).
+		if err := b.writeConfig(site+"/"+siteConfig, b.databaseSettings(name, password, address)); err != nil {
+			return err
+		}
+	}
 	admin := rand.Text()
 	b.err.hide(admin)
-	// --force: the directory exists, since it records the owner. Whatever else is in
-	// the way is dropped; it was just checked that it belongs to no site.
-	err = b.command([]string{rootPassword, admin, admin}, "new-site", site, "--db-name", name, "--db-root-username", rootUser,
-		"--mariadb-user-host-login-scope", anywhere, "--force")
-	if err != nil {
+	if err := b.command(append(answers, admin, admin), args...); err != nil {
 		return err
 	}
 	if complete, _, err := inspectTables(db, name); err != nil || !complete {
@@ -58,7 +75,7 @@ func (b *bench) newSite(site, name string) error {
 	if err := b.writeState(site, state{DBName: name, Made: true}); err != nil {
 		return err
 	}
-	return b.printResult(newSiteAnswer(site, name, true))
+	return b.printResult(result)
 }
 
 // mayMake refuses to create a site if it, or its database, belongs to another. done means that it already exists.
@@ -152,9 +169,6 @@ func (b *bench) siteOf(name, other string) (string, error) {
 func (b *bench) promoteSite(from, to string) error {
 	if from == to {
 		return errors.New("the names are the same")
-	}
-	if err := b.lock(alone, from, to); err != nil {
-		return err
 	}
 	old, err := b.readState(from)
 	if err != nil {

@@ -62,9 +62,6 @@ func staysOnHost(name string) bool {
 
 // expectSite makes the directory that a site arrives in. It is no site yet.
 func (b *bench) expectSite(site, name string) error {
-	if err := b.lock(alone, site); err != nil {
-		return err
-	}
 	there, err := b.readState(site)
 	switch {
 	case err != nil:
@@ -102,13 +99,6 @@ func markOf(info fs.FileInfo) string {
 // packSite seals an archive of a site's directory, or of its changes since an earlier archive. An existing archive is
 // the answer to a repeated call.
 func (b *bench) packSite(site, name, recipient, since string) error {
-	if err := b.lock(shared, site); err != nil {
-		return err
-	}
-	to, err := seal.Recipient(recipient)
-	if err != nil {
-		return err
-	}
 	if s, err := b.readState(site); err == nil && s == nil {
 		return seal.Failed(wire.FailedNoSite, "site %s is not here", site)
 	}
@@ -119,8 +109,7 @@ func (b *bench) packSite(site, name, recipient, since string) error {
 	if err != nil {
 		return err
 	}
-	var there wire.PackedSite
-	if text, err := b.sites.ReadFile(describedIn(site, name)); err == nil && json.Unmarshal(text, &there) == nil && there.Recipient == recipient {
+	if there := b.sealedBefore(site, name, recipient); there != nil {
 		return b.printResult(there)
 	}
 	before := map[string]string{}
@@ -130,25 +119,12 @@ func (b *bench) packSite(site, name, recipient, since string) error {
 			_ = json.Unmarshal(text, &before)
 		}
 	}
-	if err := errors.Join(b.sites.MkdirAll(site+"/"+backupsDir, 0o750), b.dropSealed(site, name)); err != nil {
-		return noRoom(err)
-	}
-	out := wire.PackedSite{SealedBackup: wire.SealedBackup{Name: name, Recipient: recipient, Files: []wire.SealedFile{}}}
+	var out wire.PackedSite
 	marks := map[string]string{}
-	if err := b.seal(site, to, &out.SealedBackup, func(archive *tar.Writer) error {
+	if err := b.seal(site, name, recipient, &out.SealedBackup, &out, marks, func(archive *tar.Writer) error {
 		return b.pack(archive, site, before, marks, &out)
 	}); err != nil {
 		return err
-	}
-	for file, v := range map[string]any{packedIn(site, name): marks, describedIn(site, name): out} {
-		text, err := json.Marshal(v)
-		if err == nil {
-			step()
-			err = b.put(file, text, 0o600)
-		}
-		if err != nil {
-			return errors.Join(noRoom(err), b.dropSealed(site, name))
-		}
 	}
 	return b.printResult(out)
 }
@@ -269,9 +245,6 @@ func (zeros) Read(p []byte) (int, error) {
 // unpackSite decrypts an archive into a site's directory. In a directory that is not a site yet, it replaces all
 // files; a running site only receives missing files.
 func (b *bench) unpackSite(site, name, sum, plainSum, how string) error {
-	if err := b.lock(shared, site); err != nil {
-		return err
-	}
 	s, err := b.readState(site)
 	switch {
 	case err != nil:
@@ -295,7 +268,7 @@ func (b *bench) unpackSite(site, name, sum, plainSum, how string) error {
 	defer func() { _ = root.Close() }()
 	u := &unpacking{root: root, missing: how == unpackMissing}
 	if err := seal.Read(f, key, plainSum, u.entries); err != nil {
-		return noRoom(err)
+		return err
 	}
 	if !u.listed {
 		return seal.Failed(wire.FailedUnreadable, "it is no archive of a site")
@@ -332,19 +305,10 @@ type unpacking struct {
 const maxList = 256 << 20
 
 func (u *unpacking) entries(archive *tar.Reader) error {
-	for {
-		h, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return &seal.Failure{Code: wire.FailedUnreadable, Err: err}
-		}
+	return seal.Entries(archive, func(h *tar.Header) error {
 		step()
-		if err := u.entry(archive, h); err != nil {
-			return err
-		}
-	}
+		return u.entry(archive, h)
+	})
 }
 
 func (u *unpacking) entry(from io.Reader, h *tar.Header) error {
@@ -479,22 +443,16 @@ func (b *bench) settleSite(site, address string) error {
 	if err != nil {
 		return err
 	}
-	if err := b.lock(alone, site); err != nil {
+	s, err := b.arrivingSite(site)
+	if err != nil {
 		return err
-	}
-	s, err := b.readState(site)
-	switch {
-	case err != nil:
-		return err
-	case s == nil || !s.Arriving:
-		return fmt.Errorf("site %s is not expected here", site)
 	}
 	db, err := b.nextDatabase(s.DBName, address)
 	if err != nil {
 		return err
 	}
 	complete, _, err := inspectTables(db, s.DBName)
-	if err = errors.Join(err, db.Close()); err != nil {
+	if err != nil {
 		return err
 	}
 	if !complete {
@@ -544,13 +502,7 @@ const (
 // holdSite lets a site read and not write, and remembers its previous settings. A site in maintenance without reads
 // stays so.
 func (b *bench) holdSite(site string) error {
-	if err := b.lock(alone, site); err != nil {
-		return err
-	}
-	s, err := b.finishedSite(site)
-	if err != nil {
-		return err
-	}
+	s := b.state
 	if s.Held == nil {
 		config, err := b.readConfig(site + "/" + siteConfig)
 		if err != nil {
@@ -562,13 +514,6 @@ func (b *bench) holdSite(site string) error {
 			if v, there := config[key]; there {
 				s.Held[key] = v
 			}
-		}
-		if s.DBName == "" { // of a host that was taken over with its sites
-			at, err := b.connection(site)
-			if err != nil {
-				return err
-			}
-			s.DBName = at.Name
 		}
 		if err := b.writeState(site, *s); err != nil {
 			return err
@@ -590,9 +535,6 @@ func (b *bench) holdSite(site string) error {
 
 // freeSite ends hold-site and restores the previous settings. A site that is not held stays as it is.
 func (b *bench) freeSite(site string) error {
-	if err := b.lock(alone, site); err != nil {
-		return err
-	}
 	s, err := b.readState(site)
 	if errors.Is(err, errNotOurs) {
 		s, err = nil, nil
@@ -628,9 +570,6 @@ func (b *bench) freeSite(site string) error {
 // leaveSite deletes the directory of a site that has moved away, or that did not arrive after
 // all, with what the bench's own Redis has of it. Its database is not touched.
 func (b *bench) leaveSite(site, name string) error {
-	if err := b.lock(alone, site); err != nil {
-		return err
-	}
 	s, err := b.readState(site)
 	switch {
 	case err != nil:
@@ -650,25 +589,17 @@ func (b *bench) leaveSite(site, name string) error {
 	return b.printResult(map[string]any{"site": site, "left": s != nil, "redis_keys": b.forget(site, name)})
 }
 
-// dropPacked deletes what a host has of the archives of a move.
-func (b *bench) dropPacked(site, name string) error {
-	if err := b.lock(shared, site); err != nil {
-		return err
-	}
-	dropped := b.exists(sealedFile(site, name))
-	if err := b.dropSealed(site, name); err != nil {
-		return err
-	}
-	if err := b.sites.Remove(packedIn(site, name)); ignoreGone(err) != nil {
-		return err
-	}
-	return b.printResult(map[string]any{"name": name, "deleted": dropped})
-}
-
-// dropAllPacked deletes what a host has of all archives of a move.
-func (b *bench) dropAllPacked(site, move string) error {
-	if err := b.lock(shared, site); err != nil {
-		return err
+// dropPacked deletes what a host has of an archive of a move, or of all archives.
+func (b *bench) dropPacked(site, name string, all bool) error {
+	if !all {
+		dropped := b.exists(sealedFile(site, name))
+		if err := b.dropSealed(site, name); err != nil {
+			return err
+		}
+		if err := b.sites.Remove(packedIn(site, name)); ignoreGone(err) != nil {
+			return err
+		}
+		return b.printResult(map[string]any{"name": name, "deleted": dropped})
 	}
 	entries, err := fs.ReadDir(b.sites.FS(), site+"/"+backupsDir)
 	if ignoreGone(err) != nil {
@@ -676,12 +607,12 @@ func (b *bench) dropAllPacked(site, move string) error {
 	}
 	n := 0
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".sealed-"+move+"-") || strings.HasPrefix(e.Name(), ".packed-"+move+"-") {
+		if strings.HasPrefix(e.Name(), ".sealed-"+name+"-") || strings.HasPrefix(e.Name(), ".packed-"+name+"-") {
 			if err := b.sites.Remove(site + "/" + backupsDir + "/" + e.Name()); ignoreGone(err) != nil {
 				return err
 			}
 			n++
 		}
 	}
-	return b.printResult(map[string]any{"name": move, "deleted": n})
+	return b.printResult(map[string]any{"name": name, "deleted": n})
 }

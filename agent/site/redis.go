@@ -3,6 +3,7 @@ package site
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -21,12 +22,8 @@ const redisTime = time.Minute
 // not stop the erasure: cached keys expire by themselves.
 func (b *bench) forget(site, name string) (keys int) {
 	at, err := b.connection("")
-	if err != nil {
-		fmt.Fprintf(b.err, "redis: %v\n", err)
-		return 0
-	}
-	prefix, err := b.queuePrefix()
-	if err != nil {
+	prefix, perr := b.queuePrefix()
+	if err = errors.Join(err, perr); err != nil {
 		fmt.Fprintf(b.err, "redis: %v\n", err)
 		return 0
 	}
@@ -45,11 +42,10 @@ func (b *bench) forget(site, name string) (keys int) {
 // removeKeys removes what matches, but not jobs that are on another bench's queues: that one has
 // the site now, and the same Redis.
 func (b *bench) removeKeys(address, pattern, prefix string) (n int, err error) {
-	r, done, err := b.dialRedis(address)
+	r, err := b.dialRedis(address)
 	if err != nil {
 		return 0, err
 	}
-	defer done()
 	for cursor := "0"; ; {
 		reply, err := r.Do("SCAN", cursor, "MATCH", pattern, "COUNT", "1000")
 		if err != nil {
@@ -78,11 +74,11 @@ func (b *bench) removeKeys(address, pattern, prefix string) (n int, err error) {
 	}
 }
 
-// dialRedis connects by an address of Frappe's configuration.
-func (b *bench) dialRedis(address string) (r *resp.Conn, done func(), err error) {
+// dialRedis connects by an address of Frappe's configuration, for as long as the verb runs.
+func (b *bench) dialRedis(address string) (*resp.Conn, error) {
 	u, err := url.Parse(address)
 	if err != nil || (u.Scheme != "redis" && u.Scheme != "rediss" && u.Scheme != "unix") {
-		return nil, nil, fmt.Errorf("its address is not of the form redis://HOST:PORT") // nothing of it: it holds a password
+		return nil, fmt.Errorf("its address is not of the form redis://HOST:PORT") // nothing of it: it holds a password
 	}
 	if u.Scheme != "unix" && u.Port() == "" {
 		u.Host = net.JoinHostPort(u.Hostname(), strconv.Itoa(cachePort))
@@ -97,24 +93,19 @@ func (b *bench) dialRedis(address string) (r *resp.Conn, done func(), err error)
 		conn, err = dialer.DialContext(context.Background(), "tcp", u.Host)
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	b.held = append(b.held, conn)
 	_ = conn.SetDeadline(time.Now().Add(redisTime))
-	r, done = resp.New(conn), func() { _ = conn.Close() }
+	r := resp.New(conn)
 	password, _ := u.User.Password()
 	if password == "" {
-		return r, done, nil
+		return r, nil
 	}
 	b.err.hide(password)
-	user := u.User.Username()
-	user = cmp.Or(user, "default")
-	_, err = r.Do("AUTH", user, password)
+	_, err = r.Do("AUTH", cmp.Or(u.User.Username(), "default"), password)
 	if number := strings.Trim(u.Path, "/"); err == nil && number != "" {
 		_, err = r.Do("SELECT", number)
 	}
-	if err != nil {
-		done()
-		return nil, nil, err
-	}
-	return r, done, nil
+	return r, err
 }

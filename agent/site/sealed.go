@@ -26,30 +26,11 @@ func sealedFile(site, name string) string { return site + "/" + backupsDir + "/.
 // describedIn is beside a sealed file when it is complete.
 func describedIn(site, name string) string { return sealedFile(site, name) + ".json" }
 
-// noRoom gives a full disk its code, unless it has one.
-func noRoom(err error) error {
-	if known := (*seal.Failure)(nil); errors.As(err, &known) {
-		return err
-	}
-	if seal.IsFull(err) {
-		return &seal.Failure{Code: wire.FailedDiskFull, Err: err}
-	}
-	return err
-}
-
 // sealBackup compresses and encrypts a backup to a recipient, and deletes the plain one. An existing sealed backup is
 // the answer to a repeated call.
 func (b *bench) sealBackup(site, name, recipient string) error {
-	if err := b.lock(shared, site); err != nil {
-		return err
-	}
-	to, err := seal.Recipient(recipient)
-	if err != nil {
-		return err
-	}
-	var there wire.SealedBackup
 	plain := site + "/" + backupsDir + "/" + name
-	if text, err := b.sites.ReadFile(describedIn(site, name)); err == nil && json.Unmarshal(text, &there) == nil && there.Recipient == recipient {
+	if there := b.sealedBefore(site, name, recipient); there != nil {
 		if err := b.sites.RemoveAll(plain); err != nil {
 			return err
 		}
@@ -62,11 +43,8 @@ func (b *bench) sealBackup(site, name, recipient string) error {
 	if len(all) == 0 {
 		return fmt.Errorf("site %s has no backup %s", site, name)
 	}
-	out := wire.SealedBackup{Name: name, Recipient: recipient, Files: []wire.SealedFile{}}
-	if err := b.dropSealed(site, name); err != nil {
-		return err
-	}
-	if err := b.seal(site, to, &out, func(archive *tar.Writer) error {
+	var out wire.SealedBackup
+	if err := b.seal(site, name, recipient, &out, &out, nil, func(archive *tar.Writer) error {
 		for _, f := range all {
 			step()
 			if err := b.archive(archive, f, &out); err != nil {
@@ -78,32 +56,47 @@ func (b *bench) sealBackup(site, name, recipient string) error {
 		return err
 	}
 	step()
-	text, err := json.Marshal(out)
-	if err == nil {
-		err = b.sites.WriteFile(describedIn(site, name)+".new", text, 0o600)
-	}
-	if err == nil {
-		err = b.sites.Rename(describedIn(site, name)+".new", describedIn(site, name))
-	}
-	if err != nil {
-		return noRoom(err)
-	}
-	step()
 	if err := b.sites.RemoveAll(plain); err != nil {
 		return err
 	}
 	return b.printResult(out)
 }
 
-// seal writes the sealed form of an archive to its file, or leaves none.
-func (b *bench) seal(site string, to age.Recipient, out *wire.SealedBackup, write func(*tar.Writer) error) error {
-	draft, err := b.sites.OpenFile(sealedFile(site, out.Name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+// sealedBefore is the answer to a repeated call: what describes the sealed backup, if it is there.
+func (b *bench) sealedBefore(site, name, recipient string) json.RawMessage {
+	var there wire.SealedBackup
+	text, err := b.sites.ReadFile(describedIn(site, name))
+	if err != nil || json.Unmarshal(text, &there) != nil || there.Recipient != recipient {
+		return nil
+	}
+	return text
+}
+
+// seal writes the sealed form of an archive to its file, and beside it what describes it (all), of which out is a
+// part; or it leaves none. packed, if it is not nil, is written down for the next archive.
+func (b *bench) seal(site, name, recipient string, out *wire.SealedBackup, all, packed any, write func(*tar.Writer) error) error {
+	to, err := seal.Recipient(recipient)
 	if err != nil {
-		return noRoom(err)
+		return err
+	}
+	out.Name, out.Recipient, out.Files = name, recipient, []wire.SealedFile{}
+	if err := errors.Join(b.sites.MkdirAll(site+"/"+backupsDir, 0o750), b.dropSealed(site, name)); err != nil {
+		return err
+	}
+	draft, err := b.sites.OpenFile(sealedFile(site, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
 	}
 	err = seal.Write(draft, to, out, write)
-	if err = errors.Join(err, draft.Sync(), draft.Close()); err != nil {
-		return errors.Join(noRoom(err), b.dropSealed(site, out.Name))
+	err = errors.Join(err, draft.Sync(), draft.Close())
+	if err == nil && packed != nil {
+		err = b.putJSON(packedIn(site, name), packed)
+	}
+	if err == nil {
+		err = b.putJSON(describedIn(site, name), all)
+	}
+	if err != nil {
+		return errors.Join(err, b.dropSealed(site, name))
 	}
 	return nil
 }
@@ -145,19 +138,7 @@ func (b *bench) dropSealed(site, name string) error {
 
 // readSealed prints a piece of a sealed backup as it is.
 func (b *bench) readSealed(site, name string, offset, length int64) error {
-	f, err := b.sites.Open(sealedFile(site, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return seal.Failed(wire.FailedNoBackup, "there is no sealed backup %s", name)
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	n, err := io.Copy(b.out, io.NewSectionReader(f, offset, length))
-	if err == nil && n != length {
-		err = seal.Failed(wire.FailedNoBackup, "sealed backup %s ends before %d", name, offset+length)
-	}
-	return err
+	return seal.ReadPiece(b.sites, sealedFile(site, name), name, offset, length, b.out)
 }
 
 // writeSealed takes a piece of a sealed backup from its input, after the line of secrets. The
@@ -169,44 +150,22 @@ func (b *bench) writeSealed(site, name string, offset, length int64) error {
 		}
 	}
 	if err := b.sites.MkdirAll(site+"/"+backupsDir, 0o750); err != nil {
-		return noRoom(err)
+		return err
 	}
 	if offset == 0 {
 		if err := b.dropSealed(site, name); err != nil {
 			return err
 		}
 	}
-	f, err := b.sites.OpenFile(sealedFile(site, name), os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return noRoom(err)
-	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
+	if err := seal.WritePiece(b.sites, sealedFile(site, name), name, offset, length, b.in, nil); err != nil {
 		return err
 	}
-	if info.Size() < offset {
-		return seal.Failed(wire.FailedNoBackup, "only %d bytes of %s are there", info.Size(), name)
-	}
-	if err := f.Truncate(offset); err != nil {
-		return err
-	}
-	n, err := io.Copy(io.NewOffsetWriter(f, offset), io.LimitReader(b.in, length+1))
-	if err == nil && n != length {
-		err = fmt.Errorf("%d bytes came instead of %d", n, length)
-	}
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return noRoom(err)
-	}
-	return b.printResult(map[string]any{"name": name, "bytes": offset + n})
+	return b.printResult(map[string]any{"name": name, "bytes": offset + length})
 }
 
 // openBackup decrypts a sealed backup, so that it can be restored like a local one. Nothing appears before both
 // digests are verified.
 func (b *bench) openBackup(site, name, sum, plainSum string) error {
-	if err := b.lock(shared, site); err != nil {
-		return err
-	}
 	key, err := seal.Identity(b.secrets[wire.SecretBackupIdentity])
 	if err != nil {
 		return err
@@ -226,13 +185,13 @@ func (b *bench) openBackup(site, name, sum, plainSum string) error {
 		}
 	}
 	if err := b.sites.MkdirAll(draft, 0o750); err != nil {
-		return noRoom(err)
+		return err
 	}
 	if err := b.unseal(f, key, draft, name, plainSum); err != nil {
-		return errors.Join(noRoom(err), b.sites.RemoveAll(draft))
+		return errors.Join(err, b.sites.RemoveAll(draft))
 	}
 	if err := b.sync(draft); err != nil {
-		return noRoom(err)
+		return err
 	}
 	step()
 	if err := b.sites.Rename(draft, dir); err != nil {
@@ -249,39 +208,20 @@ func (b *bench) openBackup(site, name, sum, plainSum string) error {
 	return b.saysBackup(name, all)
 }
 
-// openSealed opens a sealed backup if it is unchanged: any other is not even decrypted.
-func (b *bench) openSealed(site, name, sum string) (f *os.File, err error) {
-	f, err = b.sites.Open(sealedFile(site, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, seal.Failed(wire.FailedNoBackup, "there is no sealed backup %s", name)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := seal.Check(f, name, sum); err != nil {
-		_ = f.Close()
-		return nil, err
-	}
-	return f, nil
+// openSealed opens a sealed backup if it is unchanged.
+func (b *bench) openSealed(site, name, sum string) (*os.File, error) {
+	return seal.Open(b.sites, sealedFile(site, name), name, sum)
 }
 
 // unseal decrypts into a directory. It takes only the parts of a backup, under any name in the archive: they get this
 // backup's name.
 func (b *bench) unseal(from io.Reader, key age.Identity, dir, name, plainSum string) error {
-	unreadable := func(err error) error { return &seal.Failure{Code: wire.FailedUnreadable, Err: err} }
 	seen := make(map[string]bool)
 	err := seal.Read(from, key, plainSum, func(archive *tar.Reader) error {
-		for {
-			h, err := archive.Next()
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			if err != nil {
-				return unreadable(err)
-			}
+		return seal.Entries(archive, func(h *tar.Header) error {
 			part := partOf(h.Name)
 			if part == "" || h.Typeflag != tar.TypeReg || seen[part] {
-				return unreadable(fmt.Errorf("%q is no part of a backup", h.Name))
+				return seal.Failed(wire.FailedUnreadable, "%q is no part of a backup", h.Name)
 			}
 			seen[part] = true
 			step()
@@ -291,15 +231,14 @@ func (b *bench) unseal(from io.Reader, key age.Identity, dir, name, plainSum str
 			}
 			_, err = io.Copy(to, archive)
 			var disk *fs.PathError
-			if err = errors.Join(err, to.Close()); errors.As(err, &disk) {
+			if err = errors.Join(err, to.Close()); err == nil || errors.As(err, &disk) {
 				return err // the host's disk is full, or broken: the backup may be good
-			} else if err != nil {
-				return unreadable(err)
 			}
-		}
+			return seal.Unreadable(err)
+		})
 	})
 	if err == nil && !seen[partDatabase] {
-		return unreadable(errors.New("it holds no database"))
+		return seal.Failed(wire.FailedUnreadable, "it holds no database")
 	}
 	if err != nil {
 		return err
@@ -320,7 +259,7 @@ func (b *bench) wholeDump(name string) error {
 		return ignoreEOF(err)
 	}
 	if _, err := dumpedRows(f); err != nil {
-		return &seal.Failure{Code: wire.FailedUnreadable, Err: err}
+		return seal.Unreadable(err)
 	}
 	return nil
 }

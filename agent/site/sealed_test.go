@@ -20,6 +20,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/agent/seal"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/lab/need"
 )
@@ -258,7 +259,7 @@ func plainOf(t testing.TB, key *age.X25519Identity, content []byte) string {
 func TestFullDiskIsReported(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{fmt.Errorf("write: %w", os.ErrDeadlineExceeded), nil} {
-		require.Equal(t, err, noRoom(err))
+		require.Equal(t, err, seal.OfDisk(err))
 	}
 	b := newBench(t)
 	site := "a.example.com"

@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/prego/prego/agent/policy"
+	"github.com/prego/prego/agent/seal"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -60,7 +61,7 @@ func Run(root string, args []string, stdin io.Reader, stdout, stderr io.Writer) 
 	}
 	defer b.close()
 	if err := run(b); err != nil {
-		fmt.Fprintf(errs, "site: %v\n", noRoom(err))
+		fmt.Fprintf(errs, "site: %v\n", seal.OfDisk(err))
 		return 1
 	}
 	return 0
@@ -99,66 +100,88 @@ func readSecrets(stdin io.Reader) (map[string]string, error) {
 	return secrets, nil
 }
 
+// verb is what a command line does. Its sites are locked before, and if they must be finished, their state is read.
+type verb struct {
+	lock     int
+	finished bool
+	run      func(b *bench, w []string) error
+}
+
+// What verbs ask of their sites.
+const (
+	unlocked = 0
+	finished = true
+	whatever = false // they look for themselves
+)
+
 // verbs are what runs, by verb, with the words of its line in the table (agent/policy). This process asks
 // the table again: it does not trust the processes before it.
-var verbs = map[string]func(b *bench, w []string) error{
-	"list-sites": func(b *bench, _ []string) error { return b.listSites() },
-	"new-site": func(b *bench, w []string) error {
-		if len(w) == 3 {
-			return b.newSiteAt(w[0], w[1], w[2])
-		}
-		return b.newSite(w[0], w[1])
-	},
-	"erase-site":           two((*bench).eraseSite),
-	"expect-site":          two((*bench).expectSite),
-	"leave-site":           two((*bench).leaveSite),
-	"promote-site":         two((*bench).promoteSite),
-	"set-admin-password":   one((*bench).setAdminPassword),
-	"enable-scheduler":     one((*bench).enableScheduler),
-	"disable-scheduler":    one((*bench).disableScheduler),
-	"make-data":            one((*bench).makeData),
-	"freeze-data":          one((*bench).freezeData),
-	"thaw-data":            one((*bench).thawData),
-	"expect-data":          one((*bench).expectData),
-	"forget-data":          one((*bench).forgetData),
-	"hold-site":            one((*bench).holdSite),
-	"free-site":            one((*bench).freeSite),
-	"list-apps":            one((*bench).listApps),
-	"migrate":              one((*bench).migrate),
-	"usage":                one((*bench).usage),
-	"versions":             one((*bench).versions),
-	"answers":              one((*bench).answers),
-	"configure":            two((*bench).configure),
-	"settle-site":          two((*bench).settleSite),
-	"connect-database":     two((*bench).connectDatabase),
-	"connect-cache":        three((*bench).connectCache),
-	"set-config":           three((*bench).setConfig),
-	"add-user":             three((*bench).addUser),
-	"install-app":          two((*bench).installApp),
-	"delete-backup":        two((*bench).deleteBackup),
-	"adopt-config":         two((*bench).adoptConfig),
-	"check-restored":       two((*bench).checkRestored),
-	"seal-backup":          three((*bench).sealBackup),
-	"set-maintenance-mode": func(b *bench, w []string) error { return b.setMaintenance(w[0], w[1] == "on") },
-	"backup":               func(b *bench, w []string) error { return b.backup(w[0], w[1], len(w) == 3) },
-	"restore":              func(b *bench, w []string) error { return b.restore(w[0], w[1], len(w) == 3) },
-	"open-backup":          func(b *bench, w []string) error { return b.openBackup(w[0], w[1], w[2], w[3]) },
-	"unpack-site":          func(b *bench, w []string) error { return b.unpackSite(w[0], w[1], w[2], w[3], w[4]) },
-	"load-data":            func(b *bench, w []string) error { return b.loadData(w[0], w[1], w[2], w[3], w[4]) },
-	"pack-site": func(b *bench, w []string) error {
+var verbs = map[string]verb{
+	"list-sites":         {unlocked, whatever, func(b *bench, _ []string) error { return b.listSites() }},
+	"new-site":           {alone, whatever, func(b *bench, w []string) error { return b.newSite(w[0], w[1], strings.Join(w[2:], "")) }},
+	"erase-site":         {alone, whatever, two((*bench).eraseSite)},
+	"expect-site":        {alone, whatever, two((*bench).expectSite)},
+	"leave-site":         {alone, whatever, two((*bench).leaveSite)},
+	"promote-site":       {alone, whatever, two((*bench).promoteSite)},
+	"set-admin-password": {shared, finished, one((*bench).setAdminPassword)},
+	"enable-scheduler":   {shared, finished, frappes("enable-scheduler")},
+	"disable-scheduler":  {shared, finished, frappes("disable-scheduler")},
+	// Frappe records each applied patch, so it continues where it was killed.
+	"migrate":          {alone, finished, frappes("migrate")},
+	"make-data":        {alone, whatever, one((*bench).makeData)},
+	"freeze-data":      {shared, whatever, one((*bench).freezeData)},
+	"thaw-data":        {shared, whatever, one((*bench).thawData)},
+	"expect-data":      {alone, finished, one((*bench).expectData)},
+	"forget-data":      {alone, finished, one((*bench).forgetData)},
+	"hold-site":        {alone, finished, one((*bench).holdSite)},
+	"free-site":        {alone, whatever, one((*bench).freeSite)},
+	"list-apps":        {shared, finished, one((*bench).listApps)},
+	"usage":            {unlocked, finished, one((*bench).usage)},
+	"versions":         {shared, finished, one((*bench).versions)},
+	"answers":          {shared, finished, one((*bench).answers)},
+	"configure":        {shared, finished, two((*bench).configure)},
+	"settle-site":      {alone, whatever, two((*bench).settleSite)},
+	"connect-database": {shared, finished, two((*bench).connectDatabase)},
+	"connect-cache":    {shared, finished, three((*bench).connectCache)},
+	"set-config":       {shared, finished, three((*bench).setConfig)},
+	"add-user":         {shared, finished, three((*bench).addUser)},
+	"install-app":      {alone, finished, two((*bench).installApp)},
+	"delete-backup":    {shared, whatever, two((*bench).deleteBackup)},
+	"adopt-config":     {shared, finished, two((*bench).adoptConfig)},
+	"check-restored":   {shared, finished, two((*bench).checkRestored)},
+	"seal-backup":      {shared, whatever, three((*bench).sealBackup)},
+	// As "bench set-maintenance-mode" (frappe/commands/scheduler.py): during maintenance a site answers 503, and its
+	// scheduler and workers skip it.
+	"set-maintenance-mode": {shared, finished, func(b *bench, w []string) error {
+		return b.change(w[0], policy.Settings{maintenanceKey: json.RawMessage(map[string]string{"on": "1", "off": "0"}[w[1]])})
+	}},
+	"backup":  {shared, finished, func(b *bench, w []string) error { return b.backup(w[0], w[1], len(w) == 3) }},
+	"restore": {alone, finished, func(b *bench, w []string) error { return b.restore(w[0], w[1], len(w) == 3) }},
+	"open-backup": {shared, whatever, func(b *bench, w []string) error {
+		return b.openBackup(w[0], w[1], w[2], w[3])
+	}},
+	"unpack-site": {shared, whatever, func(b *bench, w []string) error {
+		return b.unpackSite(w[0], w[1], w[2], w[3], w[4])
+	}},
+	"load-data": {shared, whatever, func(b *bench, w []string) error {
+		return b.loadData(w[0], w[1], w[2], w[3], w[4])
+	}},
+	"pack-site": {shared, whatever, func(b *bench, w []string) error {
 		return b.packSite(w[0], w[1], w[2], strings.Join(w[3:], ""))
-	},
-	"pack-data": func(b *bench, w []string) error {
+	}},
+	"pack-data": {shared, finished, func(b *bench, w []string) error {
 		return b.packData(w[0], w[1], w[2], strings.Join(w[3:min(len(w), 4)], ""), len(w) == 5)
-	},
-	"drop-packed": func(b *bench, w []string) error {
-		if len(w) == 3 {
-			return b.dropAllPacked(w[0], w[1])
-		}
-		return b.dropPacked(w[0], w[1])
-	},
-	policy.VerbReadSealed:  piece((*bench).readSealed),
-	policy.VerbWriteSealed: piece((*bench).writeSealed),
+	}},
+	"drop-packed": {shared, whatever, func(b *bench, w []string) error {
+		return b.dropPacked(w[0], w[1], len(w) == 3)
+	}},
+	policy.VerbReadSealed:  {unlocked, whatever, piece((*bench).readSealed)},
+	policy.VerbWriteSealed: {unlocked, whatever, piece((*bench).writeSealed)},
+}
+
+// frappes is a command of Frappe's that can be repeated as it is.
+func frappes(command string) func(*bench, []string) error {
+	return func(b *bench, w []string) error { return b.command(nil, "--site", w[0], command) }
 }
 
 func one(f func(*bench, string) error) func(*bench, []string) error {
@@ -188,10 +211,25 @@ func piece(f func(b *bench, site, name string, offset, length int64) error) func
 func verbOf(args []string) (func(*bench) error, error) {
 	for _, kind := range []wire.CommandKind{wire.KindBench, policy.KindSpool} {
 		if p := policy.Permitted(kind, args); p != nil && len(p.Volume) == 0 {
-			return func(b *bench) error { return verbs[p.Verb](b, p.Words) }, nil
+			return func(b *bench) error { return b.do(p) }, nil
 		}
 	}
 	return nil, fmt.Errorf("there is no verb %q like this", strings.Join(args[:min(3, len(args))], " "))
+}
+
+func (b *bench) do(p *policy.Permit) (err error) {
+	v := verbs[p.Verb]
+	if v.lock != unlocked {
+		if err := b.lock(v.lock, p.Sites...); err != nil {
+			return err
+		}
+	}
+	if v.finished {
+		if b.state, err = b.finishedSite(p.Sites[0]); err != nil {
+			return err
+		}
+	}
+	return v.run(b, p.Words)
 }
 
 // bench is Frappe's bench and its sites, for one verb.
@@ -204,7 +242,8 @@ type bench struct {
 	in      io.Reader // after the line of secrets
 	out     io.Writer
 	err     *masked
-	held    []*os.File // locks
+	state   *state      // of the site, for verbs of finished ones
+	held    []io.Closer // locks, and connections
 }
 
 func (b *bench) close() {

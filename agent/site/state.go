@@ -69,6 +69,16 @@ func (b *bench) writeState(dir string, s state) error {
 	return b.put(dir+"/"+stateFile, append(text, '\n'), 0o644)
 }
 
+// putJSON replaces a file that is this program's own.
+func (b *bench) putJSON(name string, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	step()
+	return b.put(name, text, 0o600)
+}
+
 // put replaces a file atomically.
 func (b *bench) put(name string, content []byte, mode fs.FileMode) error {
 	draft := name + ".new"
@@ -89,8 +99,9 @@ func (b *bench) put(name string, content []byte, mode fs.FileMode) error {
 func (b *bench) finishedSite(site string) (*state, error) {
 	s, err := b.readState(site)
 	switch {
-	case errors.Is(err, errNotOurs):
-		return &state{Made: true}, nil // of a host that was taken over with its sites
+	case errors.Is(err, errNotOurs): // of a host that was taken over with its sites
+		at, err := b.connection(site)
+		return &state{Made: true, DBName: at.Name}, err
 	case err != nil:
 		return nil, err
 	case s == nil:
@@ -99,6 +110,15 @@ func (b *bench) finishedSite(site string) (*state, error) {
 		return nil, fmt.Errorf("site %s is not finished", site)
 	}
 	return s, nil
+}
+
+// arrivingSite is the state of a site that comes from another server.
+func (b *bench) arrivingSite(site string) (*state, error) {
+	s, err := b.readState(site)
+	if err == nil && (s == nil || !s.Arriving) {
+		err = fmt.Errorf("site %s is not expected here", site)
+	}
+	return s, err
 }
 
 // own is where files that belong to no site are kept, among the sites.
@@ -115,18 +135,11 @@ func (b *bench) lock(how int, sites ...string) error {
 	}
 	var names []string
 	for _, s := range sites {
-		h := fnv.New32a()
-		_, _ = h.Write([]byte(s))
-		names = append(names, fmt.Sprintf("%s/lock-%02d", own, h.Sum32()%lockFiles))
+		names = append(names, lockOf("lock", s))
 	}
 	slices.Sort(names) // all verbs lock in the same order
 	for _, name := range slices.Compact(names) {
-		f, err := b.sites.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
-		if err != nil {
-			return err
-		}
-		b.held = append(b.held, f)
-		if err := flock(f, how); err != nil {
+		if err := b.hold(name, how); err != nil {
 			return err
 		}
 	}
@@ -134,15 +147,21 @@ func (b *bench) lock(how int, sites ...string) error {
 }
 
 // lockData limits the data that arrive for a site to one archive at a time, which takes long.
-func (b *bench) lockData(site string) error {
+func (b *bench) lockData(site string) error { return b.hold(lockOf("lock-data", site), alone) }
+
+func lockOf(kind, site string) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(site))
-	f, err := b.sites.OpenFile(fmt.Sprintf("%s/lock-data-%02d", own, h.Sum32()%lockFiles), os.O_RDWR|os.O_CREATE, 0o644)
+	return fmt.Sprintf("%s/%s-%02d", own, kind, h.Sum32()%lockFiles)
+}
+
+func (b *bench) hold(name string, how int) error {
+	f, err := b.sites.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return err
 	}
 	b.held = append(b.held, f)
-	return flock(f, alone)
+	return flock(f, how)
 }
 
 const (

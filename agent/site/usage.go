@@ -15,15 +15,11 @@ type used struct {
 }
 
 func (b *bench) usage(site string) error {
-	if _, err := b.finishedSite(site); err != nil {
-		return err
-	}
 	var out used
 	db, at, err := b.asSite(site)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }()
 	out.Database, err = queryValue[int64](db, "SELECT COALESCE(SUM(data_length + index_length), 0) FROM information_schema.tables WHERE table_schema = ?", at.Name)
 	if err != nil {
 		return err

@@ -15,9 +15,6 @@ func (b *bench) setAdminPassword(site string) error {
 	if password == "" {
 		return errors.New("there is no password")
 	}
-	if err := b.using(site); err != nil {
-		return err
-	}
 	return b.command([]string{password}, "--site", site, "set-admin-password", "--logout-all-sessions")
 }
 
@@ -25,14 +22,10 @@ func (b *bench) setAdminPassword(site string) error {
 // password if there is one. Frappe commits the user together with its roles.
 func (b *bench) addUser(site, email, name string) error {
 	email = strings.ToLower(email) // as Frappe names users (frappe/core/doctype/user/user.py, autoname)
-	if err := b.using(site); err != nil {
-		return err
-	}
 	db, _, err := b.asSite(site)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }()
 	there, err := queryValue[int](db, "SELECT COUNT(*) FROM tabUser WHERE name = ?", email)
 	if err != nil {
 		return err
