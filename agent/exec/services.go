@@ -28,10 +28,8 @@ func (c *commands) serve(k *call) (wire.ExecResult, *policy.Problem) {
 			err = c.host.mariadb(ctx, services.MariaDB, k.Command, out)
 		case wire.KindRedisCLI:
 			err = c.host.redis(ctx, services.Redis, k.Command, out)
-		case wire.KindVolume, wire.KindAddress:
-			err = c.host.asRoot.Device(ctx, k.In.Kind, k.In.Args, k.In.Secrets, out)
-		case wire.KindPatch:
-			err = c.host.asRoot.Patch(ctx, k.In.Args, out)
+		case wire.KindVolume, wire.KindAddress, wire.KindPatch:
+			err = c.host.asRoot.Do(ctx, host.DeviceRequest{Kind: k.In.Kind, Args: k.In.Args, Secrets: k.In.Secrets}, nil, out)
 		default:
 			err = fmt.Errorf("%w: %s is no service", host.ErrUnavailable, k.In.Kind)
 		}

@@ -58,7 +58,7 @@ func (e *Executor) spool(w http.ResponseWriter, r *http.Request) *policy.Problem
 	var stderr tail
 	var status int
 	if of == "--volume" {
-		if err = e.host.asRoot.Piece(ctx, k.In.Args, input, stdout); err != nil && !errors.Is(err, host.ErrUnavailable) {
+		if err = e.host.asRoot.Do(ctx, host.DeviceRequest{Kind: k.In.Kind, Args: k.In.Args}, input, stdout); err != nil && !errors.Is(err, host.ErrUnavailable) {
 			_, _ = io.WriteString(&stderr, err.Error())
 			status, err = 1, nil
 		}

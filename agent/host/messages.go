@@ -49,9 +49,8 @@ type DeviceRequest struct {
 	Secrets map[string]string `json:"secrets,omitempty"`
 }
 
-// DeviceAnswer is what the executor gets.
+// DeviceAnswer is what the executor gets. Unless it failed, what the verb wrote follows.
 type DeviceAnswer struct {
-	Stdout string `json:"stdout,omitempty"`
 	Failed string `json:"failed,omitempty"`
 }
 

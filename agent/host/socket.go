@@ -77,9 +77,14 @@ func (l *PeerListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Handle passes each connection to f and then closes it, until ctx ends. It then waits for the connections in
-// progress.
-func (l *PeerListener) Handle(ctx context.Context, f func(net.Conn)) error {
+// Serve passes each connection of the named user, "" for its own, to f and then closes it, until ctx ends. It then
+// waits for the connections in progress.
+func Serve(ctx context.Context, listener net.Listener, caller string, log *slog.Logger, f func(net.Conn)) error {
+	uid, err := UIDOf(caller)
+	if err != nil {
+		return fmt.Errorf("the caller: %w", err)
+	}
+	l := &PeerListener{Listener: listener, UID: uid, Log: log}
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	var work sync.WaitGroup
 	for {
@@ -96,6 +101,15 @@ func (l *PeerListener) Handle(ctx context.Context, f func(net.Conn)) error {
 			f(conn)
 		})
 	}
+}
+
+// ReadRequest reads a request of at most so many bytes. What follows it, and the end of its line, is in rest.
+func ReadRequest(conn net.Conn, limit int64, into any) (rest io.Reader, err error) {
+	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	dec := json.NewDecoder(io.LimitReader(conn, limit))
+	dec.DisallowUnknownFields()
+	err = dec.Decode(into)
+	return io.MultiReader(dec.Buffered(), conn), err
 }
 
 func peerUID(conn net.Conn) (uint32, error) {

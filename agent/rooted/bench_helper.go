@@ -32,7 +32,7 @@ import (
 type BenchHelper struct {
 	host   *host.Host
 	engine *client.Client
-	uid    uint32 // the only allowed caller
+	caller string // the only allowed one
 	slots  chan struct{}
 	lock   string // held while something runs; "" for none
 	// secrets is a directory that holds the password of MariaDB's root.
@@ -47,24 +47,19 @@ const maxAsked = 2 * policy.MaxRunning
 // file, if any, is held shared while something runs, so that a restart of dockerd can wait for it. secrets is the
 // service manager's directory; "" for the host's default.
 func NewBenchHelper(h *host.Host, caller, engine, lock, secrets string, log *slog.Logger) (*BenchHelper, error) {
-	uid, err := host.UIDOf(caller)
-	if err != nil {
-		return nil, fmt.Errorf("the caller: %w", err)
-	}
 	c, err := client.New(client.WithHost(engine))
 	if err != nil {
 		return nil, fmt.Errorf("docker client: %w", err)
 	}
 	secrets = cmp.Or(secrets, h.Path(wire.SecretsDir))
-	return &BenchHelper{host: h, engine: c, uid: uid, slots: make(chan struct{}, maxAsked), lock: lock, secrets: secrets, log: log}, nil
+	return &BenchHelper{host: h, engine: c, caller: caller, slots: make(chan struct{}, maxAsked), lock: lock, secrets: secrets, log: log}, nil
 }
 
 // Run serves until ctx ends, and then kills what runs.
 func (b *BenchHelper) Run(ctx context.Context, l net.Listener) error {
 	defer func() { _ = b.engine.Close() }()
-	b.log.Info("running bench in its container", "container", b.container(), "for_uid", b.uid)
-	peers := &host.PeerListener{Listener: l, UID: b.uid, Log: b.log}
-	return peers.Handle(ctx, func(conn net.Conn) { b.answer(ctx, conn) })
+	b.log.Info("running bench in its container", "container", b.container(), "for", b.caller)
+	return host.Serve(ctx, l, b.caller, b.log, func(conn net.Conn) { b.answer(ctx, conn) })
 }
 
 func (b *BenchHelper) container() string {
@@ -80,11 +75,9 @@ func (b *BenchHelper) answer(ctx context.Context, conn net.Conn) {
 		to.send(host.BenchFrame{Refused: "too much runs in the container"})
 		return
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
 	var in host.BenchRequest
-	dec := json.NewDecoder(io.LimitReader(conn, policy.MaxBody))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&in); err != nil {
+	rest, err := host.ReadRequest(conn, policy.MaxBody, &in)
+	if err != nil {
 		to.send(host.BenchFrame{Refused: "this is no request"})
 		return
 	}
@@ -98,7 +91,6 @@ func (b *BenchHelper) answer(ctx context.Context, conn net.Conn) {
 	// When the caller's half is closed, or this process ends, the command is killed.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	rest := io.MultiReader(dec.Buffered(), conn)
 	var feed io.Reader
 	if slices.Contains(argv, supervise.FeedFlag) {
 		feed = rest

@@ -2,7 +2,6 @@ package rooted
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,19 +26,15 @@ import (
 // Devices is the process that mounts the provider's volumes and sets the host's floating addresses, as root. It
 // accepts requests from one user, and only the verbs of the tables for volumes and addresses, which it checks again.
 type Devices struct {
-	host *Machine
-	uid  uint32     // the only allowed caller
-	one  sync.Mutex // held by the verb that runs
-	log  *slog.Logger
+	host   *Machine
+	caller string     // the only allowed one
+	one    sync.Mutex // held by the verb that runs
+	log    *slog.Logger
 }
 
 // NewDevices accepts requests from the named user only; "" is its own.
-func NewDevices(h *host.Host, caller string, log *slog.Logger) (*Devices, error) {
-	uid, err := host.UIDOf(caller)
-	if err != nil {
-		return nil, fmt.Errorf("the caller: %w", err)
-	}
-	return &Devices{host: &Machine{Host: h}, uid: uid, log: log}, nil
+func NewDevices(h *host.Host, caller string, log *slog.Logger) *Devices {
+	return &Devices{host: &Machine{Host: h}, caller: caller, log: log}
 }
 
 // Run restores the host's devices after a reboot, notifies the service manager, and serves until ctx ends. The engine
@@ -61,34 +56,18 @@ func (d *Devices) Run(ctx context.Context, l net.Listener) error {
 	if err := notifyReady(); err != nil {
 		d.log.Warn("the service manager could not be notified", "error", err.Error())
 	}
-	d.log.Info("mounting volumes and setting addresses", "for_uid", d.uid)
-	peers := &host.PeerListener{Listener: l, UID: d.uid, Log: d.log}
-	return peers.Handle(ctx, func(conn net.Conn) { d.answer(ctx, conn) })
-}
-
-func (d *Devices) answer(ctx context.Context, conn net.Conn) {
-	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
-	var in host.DeviceRequest
-	var out host.DeviceAnswer
-	dec := json.NewDecoder(io.LimitReader(conn, policy.MaxBody))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&in); err != nil {
-		out.Failed = "this is no request"
-	} else if in.Kind == policy.KindSpool {
-		rest := bufio.NewReader(io.MultiReader(dec.Buffered(), conn))
-		_, _ = rest.ReadByte() // the end of the request's line
-		d.piece(ctx, conn, rest, in.Args)
-		return
-	} else {
-		var text strings.Builder
-		err := d.run(ctx, conn, in, &text)
-		d.log.Info("done", "kind", in.Kind, "args", in.Args, "error", fmt.Sprint(err))
-		if out.Stdout = text.String(); err != nil {
-			out.Failed = err.Error()
-		}
-	}
-	_ = conn.SetWriteDeadline(time.Now().Add(host.WriteTime))
-	_ = json.NewEncoder(conn).Encode(out)
+	d.log.Info("mounting volumes and setting addresses", "for", d.caller)
+	return host.Serve(ctx, l, d.caller, d.log, func(conn net.Conn) {
+		answer(conn, d.log, func(in host.DeviceRequest, rest io.Reader, to io.Writer) error {
+			if in.Kind != policy.KindSpool {
+				return d.run(ctx, conn, in, to)
+			}
+			_ = conn.SetReadDeadline(time.Now().Add(host.PieceTime))
+			content := bufio.NewReader(rest)
+			_, _ = content.ReadByte() // the end of the request's line
+			return d.host.Piece(in.Args, content, to)
+		})
+	})
 }
 
 // run runs a verb: long ones in parallel for different volumes, the others one at a time. A long verb ends with its
@@ -114,21 +93,8 @@ func (d *Devices) run(ctx context.Context, conn net.Conn, in host.DeviceRequest,
 	return d.host.Device(ctx, in.Kind, in.Args, in.Secrets, out)
 }
 
-// piece reads or writes a piece of a volume's sealed backup: the content follows an answer without a failure.
-func (d *Devices) piece(ctx context.Context, conn net.Conn, rest io.Reader, args []string) {
-	_ = conn.SetDeadline(time.Now().Add(host.PieceTime))
-	var content bytes.Buffer
-	var out host.DeviceAnswer
-	if err := d.host.Piece(ctx, args, rest, &content); err != nil {
-		out.Failed = err.Error()
-	}
-	if json.NewEncoder(conn).Encode(out) == nil && out.Failed == "" {
-		_, _ = content.WriteTo(conn)
-	}
-}
-
 // Piece reads or writes a piece of a volume's sealed backup: a verb of policy.KindSpool.
-func (h *Machine) Piece(_ context.Context, args []string, from io.Reader, to io.Writer) error {
+func (h *Machine) Piece(args []string, from io.Reader, to io.Writer) error {
 	p := policy.Permitted(policy.KindSpool, args)
 	if p == nil || p.Volume == "" {
 		return errors.New("this process only handles pieces of volumes")
@@ -140,11 +106,16 @@ func (h *Machine) Piece(_ context.Context, args []string, from io.Reader, to io.
 	}
 	if p.Verb == policy.VerbWriteSealed {
 		content := io.LimitReader(from, length)
-		err := h.writeSealedVolume(args[1], args[3], offset, length, content)
+		err := h.writeSealed(args[1], args[3], offset, length, content)
 		_, _ = io.Copy(io.Discard, content) // the caller reads the answer only after it has sent everything
 		return err
 	}
-	return h.readSealedVolume(args[1], args[3], offset, length, to)
+	root, err := h.sealed()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	return seal.ReadPiece(root, sealedName(args[1], args[3]), args[3], offset, length, to)
 }
 
 // Device runs a verb on a volume or a floating address.
@@ -185,7 +156,7 @@ func (h *Machine) Device(ctx context.Context, kind wire.CommandKind, args []stri
 // ofVerb marks the failure of a verb on a backup, like the failures of sites' verbs.
 func ofVerb(err error) error {
 	var f *seal.Failure
-	if errors.As(err, &f) {
+	if errors.As(seal.OfDisk(err), &f) {
 		return fmt.Errorf("volume: %w", f)
 	}
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -49,41 +50,23 @@ const (
 // half installed.
 func (p *Patcher) Run(caller string) func(context.Context, net.Listener) error {
 	return func(ctx context.Context, l net.Listener) error {
-		uid, err := host.UIDOf(caller)
-		if err != nil {
-			return fmt.Errorf("the caller: %w", err)
-		}
 		idle, end := context.WithCancel(ctx)
 		defer end()
 		quiet := time.AfterFunc(patchIdle, end)
 		var one sync.Mutex
-		peers := &host.PeerListener{Listener: l, UID: uid, Log: p.log}
-		return peers.Handle(idle, func(conn net.Conn) {
+		return host.Serve(idle, l, caller, p.log, func(conn net.Conn) {
 			quiet.Stop()
 			defer quiet.Reset(patchIdle)
 			one.Lock()
 			defer one.Unlock()
-			p.answer(context.WithoutCancel(ctx), conn)
+			answer(conn, p.log, func(in host.DeviceRequest, _ io.Reader, to io.Writer) error {
+				if in.Kind != wire.KindPatch {
+					return errors.New("this is no request")
+				}
+				return p.host.Patch(context.WithoutCancel(ctx), in.Args, to)
+			})
 		})
 	}
-}
-
-func (p *Patcher) answer(ctx context.Context, conn net.Conn) {
-	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
-	var in host.DeviceRequest
-	var out host.DeviceAnswer
-	if err := json.NewDecoder(io.LimitReader(conn, policy.MaxBody)).Decode(&in); err != nil || in.Kind != wire.KindPatch {
-		out.Failed = "this is no request"
-	} else {
-		var text strings.Builder
-		err := p.host.Patch(ctx, in.Args, &text)
-		p.log.Info("done", "kind", in.Kind, "args", in.Args, "error", fmt.Sprint(err))
-		if out.Stdout = text.String(); err != nil {
-			out.Failed = err.Error()
-		}
-	}
-	_ = conn.SetWriteDeadline(time.Now().Add(host.WriteTime))
-	_ = json.NewEncoder(conn).Encode(out)
 }
 
 // Patch runs a verb on security updates: report describes the host, check first fetches the lists of packages, apply

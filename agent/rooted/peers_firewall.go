@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -56,20 +55,13 @@ const peersFile = wire.PeersDir + "/state.json"
 // Run serves until ctx ends. Only the named user may ask; "" is its own.
 func (k *PeersFirewall) Run(caller string) func(context.Context, net.Listener) error {
 	return func(ctx context.Context, l net.Listener) error {
-		uid, err := host.UIDOf(caller)
-		if err != nil {
-			return fmt.Errorf("the caller: %w", err)
-		}
-		peers := &host.PeerListener{Listener: l, UID: uid, Log: k.log}
-		return peers.Handle(ctx, func(conn net.Conn) {
-			_ = conn.SetDeadline(time.Now().Add(host.NFTTime + 5*time.Second))
+		return host.Serve(ctx, l, caller, k.log, func(conn net.Conn) {
 			var in host.PeersRequest
-			dec := json.NewDecoder(io.LimitReader(conn, 2*wire.MaxPeersDocument))
-			dec.DisallowUnknownFields()
 			answer := host.PeersAnswer{Refused: "this is no request"}
-			if dec.Decode(&in) == nil {
+			if _, err := host.ReadRequest(conn, 2*wire.MaxPeersDocument, &in); err == nil {
 				answer = k.Apply(ctx, in)
 			}
+			_ = conn.SetWriteDeadline(time.Now().Add(host.WriteTime))
 			_ = json.NewEncoder(conn).Encode(answer)
 		})
 	}

@@ -77,15 +77,10 @@ func NewUpdater(h *host.Host, keys []string, trial time.Duration, log *slog.Logg
 // Run serves until ctx ends. Only the named user may ask; "" is its own.
 func (u *Updater) Run(caller string) func(context.Context, net.Listener) error {
 	return func(ctx context.Context, l net.Listener) error {
-		uid, err := host.UIDOf(caller)
-		if err != nil {
-			return fmt.Errorf("the caller: %w", err)
-		}
 		var watch sync.WaitGroup
 		watch.Go(func() { u.watch(ctx) })
 		defer watch.Wait()
-		peers := &host.PeerListener{Listener: l, UID: uid, Log: u.log}
-		return peers.Handle(ctx, func(conn net.Conn) {
+		return host.Serve(ctx, l, caller, u.log, func(conn net.Conn) {
 			_ = conn.SetDeadline(time.Now().Add(host.SwapTime))
 			r := bufio.NewReader(conn)
 			line, err := r.ReadBytes('\n')

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -99,8 +98,14 @@ func (s *sealings) end(ctx context.Context, id string) error {
 
 func (h *Machine) sealedDir() string { return filepath.Join(h.Path(wire.DevicesDir), "sealed") }
 
-func (h *Machine) sealedFile(id, name string) string {
-	return filepath.Join(h.sealedDir(), id+"."+name+".age")
+func sealedName(id, name string) string { return id + "." + name + ".age" }
+
+// sealed opens the directory of sealed backups.
+func (h *Machine) sealed() (*os.Root, error) {
+	if err := os.MkdirAll(h.sealedDir(), 0o700); err != nil {
+		return nil, seal.OfDisk(err)
+	}
+	return os.OpenRoot(h.sealedDir())
 }
 
 // dropSealed deletes the files of a volume's backup.
@@ -178,7 +183,7 @@ func (r *roomy) Write(p []byte) (int, error) {
 		r.left = min(16<<20, (free-keep)/2)
 	}
 	n, err := r.f.Write(p)
-	return n, ofDisk(err)
+	return n, seal.OfDisk(err)
 }
 
 // room is how many bytes of a file system are free, and how many of them are kept so.
@@ -188,14 +193,6 @@ func room(st *unix.Statfs_t, least int64) (free, keep int64) {
 
 // spare is how many bytes of the host's own disk stay free at least.
 func (h *Machine) spare() int64 { return cmp.Or(h.keepFree, leastRoom) }
-
-// ofDisk gives a full disk its code.
-func ofDisk(err error) error {
-	if seal.IsFull(err) {
-		return seal.Failed(wire.FailedDiskFull, "%w", err)
-	}
-	return err
-}
 
 // hold opens the directory of a mounted volume that containers have; with it open the volume is not unmounted.
 func (v *attached) hold() (*os.File, error) {
@@ -225,21 +222,21 @@ func (v *attached) seal(ctx context.Context, name, recipient string, out io.Writ
 		return err
 	}
 	defer func() { _ = dir.Close() }()
-	file := v.host.sealedFile(v.id, name)
+	file := filepath.Join(v.host.sealedDir(), sealedName(v.id, name))
 	report := wire.SealedVolume{SealedBackup: wire.SealedBackup{Name: name, Recipient: recipient, Files: []wire.SealedFile{}}}
 	var there wire.SealedVolume
 	if text, err := os.ReadFile(file + ".json"); err == nil && json.Unmarshal(text, &there) == nil && there.Recipient == recipient {
 		return json.NewEncoder(out).Encode(there)
 	}
 	if err := os.MkdirAll(v.host.sealedDir(), 0o700); err != nil {
-		return ofDisk(err)
+		return err
 	}
 	if err := v.host.dropBefore(v.id, name); err != nil {
 		return err
 	}
 	draft, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return ofDisk(err)
+		return err
 	}
 	err = seal.Write(&roomy{f: draft, keep: v.host.spare()}, to, &report.SealedBackup, func(archive *tar.Writer) error {
 		made, err := tree.Archive(ctx, v.source(dir), archive)
@@ -251,14 +248,14 @@ func (v *attached) seal(ctx context.Context, name, recipient string, out io.Writ
 		return err
 	})
 	if err = errors.Join(err, draft.Sync(), draft.Close()); err != nil {
-		return errors.Join(ofDisk(err), v.host.dropSealed(v.id, name))
+		return errors.Join(err, v.host.dropSealed(v.id, name))
 	}
 	text, err := json.Marshal(report)
 	if err == nil {
 		err = host.WriteFile(file+".json", text, 0o600)
 	}
 	if err != nil {
-		return ofDisk(err)
+		return err
 	}
 	return json.NewEncoder(out).Encode(report)
 }
@@ -326,7 +323,7 @@ func (v *attached) openSealed(ctx context.Context, name, sum, plainSum, identity
 		return errors.Join(err, os.RemoveAll(next))
 	}
 	if err := unix.Syncfs(int(dir.Fd())); err != nil {
-		return errors.Join(ofDisk(err), os.RemoveAll(next))
+		return errors.Join(err, os.RemoveAll(next))
 	}
 	if err := os.RemoveAll(before); err != nil {
 		return err
@@ -346,24 +343,18 @@ func (v *attached) openSealed(ctx context.Context, name, sum, plainSum, identity
 
 // checkedSeal opens a sealed backup whose digest is that one.
 func (v *attached) checkedSeal(name, sum string) (*os.File, error) {
-	f, err := os.Open(v.host.sealedFile(v.id, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, seal.Failed(wire.FailedNoBackup, "there is no sealed backup %s", name)
-	}
+	root, err := v.host.sealed()
 	if err != nil {
 		return nil, err
 	}
-	if err := seal.Check(f, name, sum); err != nil {
-		_ = f.Close()
-		return nil, err
-	}
-	return f, nil
+	defer func() { _ = root.Close() }()
+	return seal.Open(root, sealedName(v.id, name), name, sum)
 }
 
 // extract decrypts an archive into a directory, and compares it with its list.
 func (v *attached) extract(ctx context.Context, from io.Reader, key age.Identity, plainSum, into string) (*tree.Restored, error) {
 	if err := os.Mkdir(into, 0o700); err != nil {
-		return nil, ofDisk(err)
+		return nil, err
 	}
 	root, err := os.OpenRoot(into)
 	if err != nil {
@@ -380,54 +371,19 @@ func (v *attached) extract(ctx context.Context, from io.Reader, key age.Identity
 	return restored, restored.Settle(ctx)
 }
 
-// readSealedVolume writes a piece of a sealed backup as it is.
-func (h *Machine) readSealedVolume(id, name string, offset, length int64, to io.Writer) error {
-	f, err := os.Open(h.sealedFile(id, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return seal.Failed(wire.FailedNoBackup, "there is no sealed backup %s", name)
-	}
+// writeSealed takes a piece of a sealed backup. The pieces before it must be there.
+func (h *Machine) writeSealed(id, name string, offset, length int64, from io.Reader) error {
+	root, err := h.sealed()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }()
-	n, err := io.Copy(to, io.NewSectionReader(f, offset, length))
-	if err == nil && n != length {
-		err = seal.Failed(wire.FailedNoBackup, "sealed backup %s ends before %d", name, offset+length)
-	}
-	return err
-}
-
-// writeSealedVolume takes a piece of a sealed backup. The pieces before it must be there.
-func (h *Machine) writeSealedVolume(id, name string, offset, length int64, from io.Reader) error {
-	if err := os.MkdirAll(h.sealedDir(), 0o700); err != nil {
-		return ofDisk(err)
-	}
+	defer func() { _ = root.Close() }()
 	if offset == 0 {
 		if err := h.dropBefore(id, name); err != nil {
 			return err
 		}
 	}
-	f, err := os.OpenFile(h.sealedFile(id, name), os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return ofDisk(err)
-	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if info.Size() < offset {
-		return seal.Failed(wire.FailedNoBackup, "only %d bytes of %s are there", info.Size(), name)
-	}
-	if err := f.Truncate(offset); err != nil {
-		return err
-	}
-	if _, err := f.Seek(offset, io.SeekStart); err != nil {
-		return err
-	}
-	n, err := io.Copy(&roomy{f: f, keep: h.spare()}, io.LimitReader(from, length+1))
-	if err == nil && n != length {
-		err = fmt.Errorf("%d bytes came instead of %d", n, length)
-	}
-	return ofDisk(errors.Join(err, f.Sync(), f.Close()))
+	return seal.WritePiece(root, sealedName(id, name), name, offset, length, from, func(f *os.File) io.Writer {
+		return &roomy{f: f, keep: h.spare()}
+	})
 }

@@ -137,7 +137,7 @@ func TestAVolumeComesBackAsItWas(t *testing.T) {
 	again, _, err := l.sealed("bak-2")
 	require.NoError(t, err)
 	require.NotEqual(t, made.Recipient, again.Recipient)
-	_, err = os.Stat(l.sealedFile(loopVolume, "bak-1"))
+	_, err = os.Stat(filepath.Join(l.sealedDir(), sealedName(loopVolume, "bak-1")))
 	require.ErrorIs(t, err, fs.ErrNotExist, "a host has one backup of a volume at a time")
 	made, key, err := l.sealed("bak-3")
 	require.NoError(t, err)
@@ -297,14 +297,14 @@ func TestAVolumeIsOfOneMoment(t *testing.T) {
 		require.GreaterOrEqual(t, made.Passes, 2)
 		t.Logf("pass %d of %d bytes, frozen for %d ms", made.Passes, made.Last, made.FrozenMS)
 		require.Greater(t, p.n.Load(), before, "it was written to meanwhile")
-		file, err := os.ReadFile(l.sealedFile(loopVolume, made.Name))
+		file, err := os.ReadFile(filepath.Join(l.sealedDir(), sealedName(loopVolume, made.Name)))
 		require.NoError(t, err)
 		all = append(all, backup{made, key, file, before})
 	}
 	close(p.stop)
 	p.done.Wait()
 	for _, b := range all {
-		require.NoError(t, os.WriteFile(l.sealedFile(loopVolume, b.made.Name), b.file, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(l.sealedDir(), sealedName(loopVolume, b.made.Name)), b.file, 0o600))
 		require.NoError(t, l.opened(b.made.Name, b.made, b.key))
 		n := p.check(t, l.dir()+"/db")
 		require.GreaterOrEqual(t, n, b.n, "it is not older than the backup")
@@ -320,7 +320,7 @@ func TestHalfAVolumeIsNeverRestored(t *testing.T) {
 	l.write("kept", strings.Repeat("before ", 10_000))
 	made, key, err := l.sealed("bak-1")
 	require.NoError(t, err)
-	good, err := os.ReadFile(l.sealedFile(loopVolume, "bak-1"))
+	good, err := os.ReadFile(filepath.Join(l.sealedDir(), sealedName(loopVolume, "bak-1")))
 	require.NoError(t, err)
 	l.write("kept", "after")
 	now := snapshot(t, l.dir())
@@ -349,14 +349,14 @@ func TestHalfAVolumeIsNeverRestored(t *testing.T) {
 	} {
 		require.NoError(t, l.dropSealed(loopVolume, "bak-1"))
 		if c.file != nil {
-			require.NoError(t, os.WriteFile(l.sealedFile(loopVolume, "bak-1"), c.file, 0o600))
+			require.NoError(t, os.WriteFile(filepath.Join(l.sealedDir(), sealedName(loopVolume, "bak-1")), c.file, 0o600))
 		}
 		err := l.opened("bak-1", c.made, c.key)
 		require.ErrorContains(t, err, "volume: "+c.code+": ", what)
 		require.Equal(t, now, snapshot(t, l.dir()), what)
 		require.NoDirExists(t, filepath.Dir(l.dir())+"/"+arriving, what)
 	}
-	require.NoError(t, os.WriteFile(l.sealedFile(loopVolume, "bak-1"), good, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(l.sealedDir(), sealedName(loopVolume, "bak-1")), good, 0o600))
 	require.NoError(t, l.opened("bak-1", made, key))
 	b, err := os.ReadFile(l.dir() + "/kept")
 	require.NoError(t, err)
@@ -384,7 +384,7 @@ func TestABackupLeavesTheHostItsRoom(t *testing.T) {
 	left, err := filepath.Glob(l.sealedDir() + "/*")
 	require.NoError(t, err)
 	require.Empty(t, left)
-	require.ErrorContains(t, l.Piece(context.Background(), []string{"--volume", loopVolume, policy.VerbWriteSealed, "bak-1", "0", "5"}, strings.NewReader("hello"), io.Discard), wire.FailedDiskFull)
+	require.ErrorContains(t, l.Piece([]string{"--volume", loopVolume, policy.VerbWriteSealed, "bak-1", "0", "5"}, strings.NewReader("hello"), io.Discard), wire.FailedDiskFull)
 	l.keepFree = 0
 	made, key, err := l.sealed("bak-1")
 	require.NoError(t, err)
@@ -522,8 +522,7 @@ func TestDevicesSealForTheExecutor(t *testing.T) {
 	require.NoError(t, err)
 	l.write("file", strings.Repeat("content ", 100_000))
 	before := snapshot(t, l.dir())
-	d, err := NewDevices(l.Host, "", slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
+	d := NewDevices(l.Host, "", slog.New(slog.DiscardHandler))
 	d.host = l.Machine
 	ctx, stop := context.WithCancel(t.Context())
 	listener, err := l.Listen(wire.DevicesSocket)
@@ -533,7 +532,7 @@ func TestDevicesSealForTheExecutor(t *testing.T) {
 	socket := l.Path(wire.DevicesSocket)
 	ask := func(ctx context.Context, secrets map[string]string, args ...string) (string, error) {
 		var out bytes.Buffer
-		err := agentexec.AskRoot(ctx, socket, host.DeviceRequest{Kind: wire.KindVolume, Args: args, Secrets: secrets}, &out)
+		err := agentexec.AskRoot(ctx, socket, host.DeviceRequest{Kind: wire.KindVolume, Args: args, Secrets: secrets}, nil, &out)
 		return out.String(), err
 	}
 	key, err := age.GenerateX25519Identity()
@@ -543,7 +542,7 @@ func TestDevicesSealForTheExecutor(t *testing.T) {
 	var made wire.SealedVolume
 	require.NoError(t, json.Unmarshal([]byte(text), &made))
 	piece := func(verb, name string, from io.Reader, to io.Writer, offset, length int64) error {
-		return agentexec.AskPiece(ctx, socket, []string{"--volume", loopVolume, verb, name, fmt.Sprint(offset), fmt.Sprint(length)}, from, to)
+		return agentexec.AskRoot(ctx, socket, host.DeviceRequest{Kind: policy.KindSpool, Args: []string{"--volume", loopVolume, verb, name, fmt.Sprint(offset), fmt.Sprint(length)}}, from, to)
 	}
 	var first, second bytes.Buffer
 	half := made.Bytes / 2
@@ -626,7 +625,7 @@ func TestABackupIsTriedAsideAndThrownAway(t *testing.T) {
 	require.NoError(t, os.Chown(l.dir()+"/deep/tool", 70, 80))
 	made, key, err := l.sealed("bak-1")
 	require.NoError(t, err)
-	sealed, err := os.ReadFile(l.sealedFile(loopVolume, "bak-1"))
+	sealed, err := os.ReadFile(filepath.Join(l.sealedDir(), sealedName(loopVolume, "bak-1")))
 	require.NoError(t, err)
 
 	const drill = wire.DrillPrefix + "1"
@@ -634,7 +633,7 @@ func TestABackupIsTriedAsideAndThrownAway(t *testing.T) {
 	at.keepFree = 1
 	bring := func(h *Machine, content []byte) {
 		t.Helper()
-		require.NoError(t, h.Piece(context.Background(), []string{"--volume", loopVolume, policy.VerbWriteSealed, drill, "0", fmt.Sprint(len(content))}, bytes.NewReader(content), io.Discard))
+		require.NoError(t, h.Piece([]string{"--volume", loopVolume, policy.VerbWriteSealed, drill, "0", fmt.Sprint(len(content))}, bytes.NewReader(content), io.Discard))
 	}
 	try := func(h *Machine, key *age.X25519Identity, name, sum, plainSum string, size int64) (out wire.OpenedVolume, err error) {
 		t.Helper()
@@ -680,11 +679,11 @@ func TestABackupIsTriedAsideAndThrownAway(t *testing.T) {
 
 	// Beside a backup of the same volume on the same host: neither takes the other's file.
 	bring(l.Machine, sealed)
-	require.FileExists(t, l.sealedFile(loopVolume, "bak-1"))
+	require.FileExists(t, filepath.Join(l.sealedDir(), sealedName(loopVolume, "bak-1")))
 	_, _, err = l.sealed("bak-2")
 	require.NoError(t, err)
-	require.NoFileExists(t, l.sealedFile(loopVolume, "bak-1"))
-	require.FileExists(t, l.sealedFile(loopVolume, drill))
+	require.NoFileExists(t, filepath.Join(l.sealedDir(), sealedName(loopVolume, "bak-1")))
+	require.FileExists(t, filepath.Join(l.sealedDir(), sealedName(loopVolume, drill)))
 
 	// An agent that was killed leaves something: dropped with the drill, or at the next start.
 	for _, clear := range []func() error{func() error { return l.dropSealed(loopVolume, drill) }, l.sweepTried} {
@@ -692,6 +691,6 @@ func TestABackupIsTriedAsideAndThrownAway(t *testing.T) {
 		require.NoError(t, clear())
 		require.NoDirExists(t, l.triedDir(loopVolume, drill))
 	}
-	require.NoFileExists(t, l.sealedFile(loopVolume, drill))
-	require.FileExists(t, l.sealedFile(loopVolume, "bak-2"))
+	require.NoFileExists(t, filepath.Join(l.sealedDir(), sealedName(loopVolume, drill)))
+	require.FileExists(t, filepath.Join(l.sealedDir(), sealedName(loopVolume, "bak-2")))
 }

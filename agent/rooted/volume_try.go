@@ -51,7 +51,7 @@ func (v *attached) trySealed(ctx context.Context, args []string, identity string
 	defer func() { _ = f.Close() }()
 	dir := v.host.triedDir(v.id, name)
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(v.host.allTried(), 0o700)); err != nil {
-		return ofDisk(err)
+		return err
 	}
 	if err := v.host.fits(v.host.allTried(), bytes, files); err != nil {
 		return err

@@ -29,21 +29,17 @@ import (
 type Watcher struct {
 	host   *host.Host
 	engine *client.Client
-	uid    uint32 // the only allowed caller
+	caller string // the only allowed one
 	log    *slog.Logger
 }
 
 // NewWatcher lets the named user listen; "" is its own. engine is dockerd's address.
 func NewWatcher(h *host.Host, caller, engine string, log *slog.Logger) (*Watcher, error) {
-	uid, err := host.UIDOf(caller)
-	if err != nil {
-		return nil, fmt.Errorf("the caller: %w", err)
-	}
 	c, err := client.New(client.WithHost(engine))
 	if err != nil {
 		return nil, fmt.Errorf("docker client: %w", err)
 	}
-	return &Watcher{host: h, engine: c, uid: uid, log: log}, nil
+	return &Watcher{host: h, engine: c, caller: caller, log: log}, nil
 }
 
 // maxWatching bounds the listeners; there is one.
@@ -53,8 +49,7 @@ const maxWatching = 4
 func (w *Watcher) Run(ctx context.Context, l net.Listener) error {
 	defer func() { _ = w.engine.Close() }()
 	slots := make(chan struct{}, maxWatching)
-	peers := &host.PeerListener{Listener: l, UID: w.uid, Log: w.log}
-	return peers.Handle(ctx, func(conn net.Conn) {
+	return host.Serve(ctx, l, w.caller, w.log, func(conn net.Conn) {
 		select {
 		case slots <- struct{}{}:
 			defer func() { <-slots }()

@@ -39,14 +39,6 @@ func unreadable(format string, args ...any) error {
 	return seal.Failed(wire.FailedUnreadable, format, args...)
 }
 
-// failed gives a full disk its code.
-func failed(err error) error {
-	if seal.IsFull(err) {
-		return seal.Failed(wire.FailedDiskFull, "%w", err)
-	}
-	return err
-}
-
 // Extract reads an archive into an empty directory without other writers.
 func Extract(ctx context.Context, root *os.Root, from *tar.Reader) (*Restored, error) {
 	r := &Restored{root: root, list: make(map[string]*entry)}
@@ -75,7 +67,7 @@ func Extract(ctx context.Context, root *os.Root, from *tar.Reader) (*Restored, e
 			return nil, unreadable("%.80q is no name of a file here", h.Name)
 		}
 		if err := r.one(h, name, from); err != nil {
-			return nil, fmt.Errorf("%w (%s)", failed(err), strconv.QuoteToASCII(name))
+			return nil, fmt.Errorf("%w (%s)", seal.OfDisk(err), strconv.QuoteToASCII(name))
 		}
 	}
 	if len(r.names) == 0 {
@@ -244,7 +236,7 @@ func (r *Restored) file(h *tar.Header, name string, from io.Reader) error {
 		_, err = io.Copy(f, from)
 	}
 	if err != nil {
-		if failed(err) != err { //nolint:errorlint // it was given a code
+		if seal.OfDisk(err) != err { //nolint:errorlint // it was given a code
 			return err
 		}
 		return unreadable("%w", err)
@@ -310,7 +302,7 @@ func sparse(f *os.File, size string, most int64, from io.Reader) error {
 // compares everything with the list: nothing is taken for restored that was not read again.
 func (r *Restored) Settle(ctx context.Context) error {
 	if err := r.prune("."); err != nil {
-		return failed(err)
+		return seal.OfDisk(err)
 	}
 	for i := len(r.names) - 1; i >= 0; i-- { // a directory's content comes after it
 		name := r.names[i]
@@ -319,7 +311,7 @@ func (r *Restored) Settle(ctx context.Context) error {
 			continue
 		}
 		if err := r.dressDirectory(name, e); err != nil {
-			return failed(fmt.Errorf("%s: %w", strconv.QuoteToASCII(name), err))
+			return seal.OfDisk(fmt.Errorf("%s: %w", strconv.QuoteToASCII(name), err))
 		}
 	}
 	buf := make([]byte, chunk)

@@ -185,11 +185,7 @@ func do(ctx context.Context, verb string, o options, log *slog.Logger) error {
 		}
 		return listen(ctx, h, service{wire.ExecSocket, e.Run})
 	case "devices":
-		d, err := rooted.NewDevices(h, o.caller, log)
-		if err != nil {
-			return err
-		}
-		return listen(ctx, h, service{wire.DevicesSocket, d.Run})
+		return listen(ctx, h, service{wire.DevicesSocket, rooted.NewDevices(h, o.caller, log).Run})
 	case "bench":
 		b, err := rooted.NewBenchHelper(h, o.caller, cmp.Or(o.docker, dockerSocket), o.lock, os.Getenv("CREDENTIALS_DIRECTORY"), log)
 		if err != nil {
