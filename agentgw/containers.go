@@ -2,12 +2,10 @@ package agentgw
 
 import (
 	"context"
-	"net/http"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
@@ -17,22 +15,17 @@ import (
 
 // containers accepts a report of instances' containers. It answers once the report is written: then the agent sends
 // the next one, otherwise it repeats the report.
-func (g *Gateway) containers(c echo.Context) error {
-	var in wire.ContainersRequest
-	if err := decode(c, &in); err != nil {
-		return err
-	}
+func (g *Gateway) containers(ctx context.Context, who caller, in wire.ContainersRequest) (any, error) {
 	r, err := instanceReport(in)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	who := callerOf(c)
 	r.ServerID, r.Key = who.serverID, who.key
-	resync, err := g.reports.write(c.Request().Context(), r)
+	resync, err := g.reports.write(ctx, r)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return c.JSON(http.StatusOK, wire.ContainersResponse{Resync: resync})
+	return wire.ContainersResponse{Resync: resync}, nil
 }
 
 func instanceReport(in wire.ContainersRequest) (r workload.InstanceReport, err error) {

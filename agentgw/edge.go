@@ -48,8 +48,8 @@ type edges struct {
 	networks map[string]*edgeNetwork
 	asked    time.Time
 	due      chan struct{}
-	done     chan struct{} // closed when this process ends, which ends all waiting
-	doneOnce sync.Once
+	done     chan struct{} // closed by stop, when this process ends, which ends all waiting
+	stop     func()
 }
 
 // edgeNetwork is a network's document. Its fields are replaced, never changed.
@@ -65,14 +65,13 @@ type edgeNetwork struct {
 }
 
 func newEdges(store *store.Store, s edge.Settings, every time.Duration, log *zap.Logger) *edges {
+	done := make(chan struct{})
 	return &edges{
 		store: store, settings: s, log: log, every: cmp.Or(every, followEdges),
-		networks: map[string]*edgeNetwork{}, due: make(chan struct{}, 1), done: make(chan struct{}),
+		networks: map[string]*edgeNetwork{}, due: make(chan struct{}, 1), done: done,
+		stop: sync.OnceFunc(func() { close(done) }),
 	}
 }
-
-// stop lets requests that wait for a document return.
-func (e *edges) stop() { e.doneOnce.Do(func() { close(e.done) }) }
 
 // current returns a network's document, which is empty until it has been built.
 func (e *edges) current(network string) *edgeNetwork {
@@ -297,17 +296,13 @@ func (g *Gateway) edgeDocument(c echo.Context) error {
 }
 
 // edgeCertificates answers with the requested certificates and keys, as far as the edge's network serves them.
-func (g *Gateway) edgeCertificates(c echo.Context) error {
-	var in wire.EdgeCertificatesRequest
-	if err := decode(c, &in); err != nil {
-		return err
-	}
+func (g *Gateway) edgeCertificates(ctx context.Context, who caller, in wire.EdgeCertificatesRequest) (any, error) {
 	if len(in.IDs) > wire.MaxEdgeCertificates {
-		return prego.Invalid("ids", "must be at most 100")
+		return nil, prego.Invalid("ids", "must be at most 100")
 	}
-	network, err := g.store.EdgeAsks(c.Request().Context(), callerOf(c).serverID)
+	network, err := g.store.EdgeAsks(ctx, who.serverID)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	n := g.edges.current(network)
 	out := wire.EdgeCertificates{Certificates: []wire.EdgeCertificate{}}
@@ -326,33 +321,28 @@ func (g *Gateway) edgeCertificates(c echo.Context) error {
 			Chain:              cert.Chain, Key: string(key),
 		})
 	}
-	return c.JSON(http.StatusOK, out)
+	return out, nil
 }
 
 // edgeApplied records what an edge serves.
-func (g *Gateway) edgeApplied(c echo.Context) error {
-	var in wire.EdgeApplied
-	if err := decode(c, &in); err != nil {
-		return err
-	}
+func (g *Gateway) edgeApplied(ctx context.Context, who caller, in wire.EdgeApplied) (any, error) {
 	if in.Version < 0 || in.Refused < 0 || len(in.Reason) > wire.MaxEdgeReason {
-		return prego.Invalid("version", "must not be negative, and the reason at most 1024 bytes")
+		return nil, prego.Invalid("version", "must not be negative, and the reason at most 1024 bytes")
 	}
 	if len(in.LeftOut) > wire.MaxEdgeLeftOut {
-		return prego.Invalid("left_out", "must be at most 500")
+		return nil, prego.Invalid("left_out", "must be at most 500")
 	}
 	for i := range in.LeftOut {
 		p := &in.LeftOut[i]
 		names := max(len(p.Name), len(p.Tenant), len(p.Route))
 		if !slices.Contains(wire.EdgeParts(), p.Kind) || names > wire.MaxEdgePartName ||
 			len(p.Reason) > wire.MaxEdgePartReason {
-			return prego.Invalid("left_out",
+			return nil, prego.Invalid("left_out",
 				"must be parts of a document, with names of at most 300 and reasons of at most 512 bytes")
 		}
 		p.Name, p.Tenant = printable(p.Name), printable(p.Tenant)
 		p.Route, p.Reason = printable(p.Route), printable(p.Reason)
 	}
-	who := callerOf(c)
 	if in.Refused != 0 {
 		g.metrics.edgeRefusals.Inc()
 		g.log.Error("an edge's servers rejected its document", zap.String("server_id", string(who.serverID)),
@@ -364,11 +354,8 @@ func (g *Gateway) edgeApplied(c echo.Context) error {
 			zap.String("name", p.Name), zap.String("tenant_id", p.Tenant), zap.String("route_id", p.Route),
 			zap.String("reason", p.Reason))
 	}
-	if err := g.store.EdgeApplied(c.Request().Context(), edge.Applied{
+	return nothing{}, g.store.EdgeApplied(ctx, edge.Applied{
 		ServerID: who.serverID, Version: in.Version, RefusedVersion: in.Refused,
 		RefusedReason: printable(in.Reason), LeftOut: in.LeftOut,
-	}); err != nil {
-		return err
-	}
-	return c.NoContent(http.StatusNoContent)
+	})
 }

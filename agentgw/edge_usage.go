@@ -1,13 +1,12 @@
 package agentgw
 
 import (
-	"net/http"
+	"context"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/prego/prego"
@@ -112,24 +111,20 @@ func (u *edgeUsage) Collect(ch chan<- prometheus.Metric) {
 }
 
 // edgeUsage takes an edge's counts. An edge can report only the tenants and routes that it serves.
-func (g *Gateway) edgeUsage(c echo.Context) error {
-	var in wire.EdgeUsage
-	if err := decode(c, &in); err != nil {
-		return err
-	}
+func (g *Gateway) edgeUsage(ctx context.Context, who caller, in wire.EdgeUsage) (any, error) {
 	if len(in.Counts) > wire.MaxEdgeCounts {
-		return prego.Invalid("counts", "must be at most 5000")
+		return nil, prego.Invalid("counts", "must be at most 5000")
 	}
 	negative := func(n int64) bool { return n < 0 }
 	for _, v := range in.Counts {
 		if slices.ContainsFunc(v.Statuses[:], negative) || slices.ContainsFunc(v.Durations[:], negative) ||
 			v.BytesIn < 0 || v.BytesOut < 0 || !(v.Seconds >= 0) {
-			return prego.Invalid("counts", "must not be negative")
+			return nil, prego.Invalid("counts", "must not be negative")
 		}
 	}
-	network, err := g.store.EdgeAsks(c.Request().Context(), callerOf(c).serverID)
+	network, err := g.store.EdgeAsks(ctx, who.serverID)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	n := g.edges.current(network)
 	for _, v := range in.Counts {
@@ -140,5 +135,5 @@ func (g *Gateway) edgeUsage(c echo.Context) error {
 		}
 		g.usage.add(o, v)
 	}
-	return c.NoContent(http.StatusNoContent)
+	return nothing{}, nil
 }

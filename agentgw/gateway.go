@@ -91,8 +91,8 @@ type Gateway struct {
 	ca       Authority
 	tokens   Tokens
 	signer   PeersSigner
-	peers    peersVersions
-	offers   agentOffers
+	peers    perServer
+	offers   perServer
 	settings Settings
 	log      *zap.Logger
 	metrics  *metrics
@@ -162,20 +162,20 @@ func New(d Deps) *Gateway {
 	e.POST(wire.PathBootStage, g.bootStage, limitBody(maxBody))
 	e.GET(wire.PathStageTwo, g.stageTwo)
 	e.GET(wire.PathAgentBinary, g.agentBinary)
-	e.POST(wire.PathHeartbeat, g.heartbeat, limitBody(maxBody), g.authenticated(wire.ScopeHeartbeat))
-	e.POST(wire.PathContainers, g.containers, limitBody(maxReport), g.authenticated(wire.ScopeHeartbeat))
+	e.POST(wire.PathHeartbeat, report(g.heartbeat), limitBody(maxBody), g.authenticated(wire.ScopeHeartbeat))
+	e.POST(wire.PathContainers, report(g.containers), limitBody(maxReport), g.authenticated(wire.ScopeHeartbeat))
 	e.POST(wire.PathMetrics, g.takeMetrics, limitBody(maxTelemetry), g.authenticated(wire.ScopeMetrics))
 	e.POST(wire.PathLogs, g.takeLogs, limitBody(maxTelemetry), g.authenticated(wire.ScopeLogs))
-	e.POST(wire.PathBackupReport, g.backupReport, limitBody(maxBody), g.authenticated(wire.ScopeBackupReport))
-	e.POST(wire.PathPeers, g.peersDocument, limitBody(maxBody), g.authenticated(wire.ScopeHeartbeat))
-	e.POST(wire.PathPatches, g.patches, limitBody(maxBody), g.authenticated(wire.ScopeHeartbeat))
-	e.POST(wire.PathUpdate, g.agentUpdate, limitBody(maxBody), g.authenticated(wire.ScopeHeartbeat))
+	e.POST(wire.PathBackupReport, report(g.backupReport), limitBody(maxBody), g.authenticated(wire.ScopeBackupReport))
+	e.POST(wire.PathPeers, report(g.peersDocument), limitBody(maxBody), g.authenticated(wire.ScopeHeartbeat))
+	e.POST(wire.PathPatches, report(g.patches), limitBody(maxBody), g.authenticated(wire.ScopeHeartbeat))
+	e.POST(wire.PathUpdate, report(g.agentUpdate), limitBody(maxBody), g.authenticated(wire.ScopeHeartbeat))
 	e.GET(wire.PathUpdateBinary, g.updateBinary, g.authenticated(wire.ScopeHeartbeat))
-	e.POST(wire.PathRotateToken, g.rotate, limitBody(maxBody), g.authenticated(""))
+	e.POST(wire.PathRotateToken, report(g.rotate), limitBody(maxBody), g.authenticated(""))
 	e.GET(wire.PathEdge, g.edgeDocument, g.authenticated(wire.ScopeEdge))
-	e.POST(wire.PathEdgeCertificates, g.edgeCertificates, limitBody(maxBody), g.authenticated(wire.ScopeEdge))
-	e.POST(wire.PathEdgeApplied, g.edgeApplied, limitBody(maxReport), g.authenticated(wire.ScopeEdge))
-	e.POST(wire.PathEdgeUsage, g.edgeUsage, limitBody(maxReport), g.authenticated(wire.ScopeEdge))
+	e.POST(wire.PathEdgeCertificates, report(g.edgeCertificates), limitBody(maxBody), g.authenticated(wire.ScopeEdge))
+	e.POST(wire.PathEdgeApplied, report(g.edgeApplied), limitBody(maxReport), g.authenticated(wire.ScopeEdge))
+	e.POST(wire.PathEdgeUsage, report(g.edgeUsage), limitBody(maxReport), g.authenticated(wire.ScopeEdge))
 	g.echo = e
 	return g
 }

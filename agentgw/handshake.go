@@ -2,6 +2,7 @@ package agentgw
 
 import (
 	"bytes"
+	"context"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -180,33 +181,27 @@ func hostAddresses(host, ipv6 string) []net.IP {
 
 // rotate renews an agent's JWT and, on request, its certificates. The server stays bound to the same key, so a lost
 // answer costs only another request.
-func (g *Gateway) rotate(c echo.Context) error {
-	var in wire.RotateRequest
-	if err := decode(c, &in); err != nil {
-		return err
-	}
-	who := callerOf(c)
-	ctx := c.Request().Context()
+func (g *Gateway) rotate(ctx context.Context, who caller, in wire.RotateRequest) (any, error) {
 	binding, err := g.store.CheckAgent(ctx, who.serverID, who.key)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if in.CSRs != nil {
 		if err := g.checkCSRs(*in.CSRs, who.key); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	identity, err := g.identity(who.serverID, binding, in.CSRs, who.cert)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if in.CSRs != nil {
 		// At most hourly, so that an agent that keeps renewing can't fill the timeline.
 		hour := fmt.Sprintf("%s/%s", server.StepIdentityRotated, time.Now().UTC().Format("2006-01-02T15"))
 		rotated := server.Event{ServerID: who.serverID, Step: server.StepIdentityRotated, Actor: prego.ActorSystem}
 		if err := g.store.AddEvent(ctx, rotated, hour); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return c.JSON(http.StatusOK, identity)
+	return identity, nil
 }

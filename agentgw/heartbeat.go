@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
@@ -22,23 +19,18 @@ import (
 
 // heartbeat accepts a heartbeat. It is answered immediately and written with the next batch. If this process dies
 // before that, the next heartbeat replaces it after 30 s.
-func (g *Gateway) heartbeat(c echo.Context) error {
-	var in wire.HeartbeatRequest
-	if err := decode(c, &in); err != nil {
-		return err
-	}
+func (g *Gateway) heartbeat(ctx context.Context, who caller, in wire.HeartbeatRequest) (any, error) {
 	if err := checkHeartbeat(in); err != nil {
-		return err
+		return nil, err
 	}
 	tags, err := reportedTags(in.Tags)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	private, err := reportedAddresses(in.PrivateAddresses)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	who := callerOf(c)
 	ahead, skewed := g.ahead(in.HostTime)
 	if skewed {
 		g.metrics.ailing.WithLabelValues("clock").Inc()
@@ -52,40 +44,36 @@ func (g *Gateway) heartbeat(c echo.Context) error {
 		CPUPct: in.CPUPct, WorkerSlotsPct: in.WorkerSlotsPct, DBDiskPct: in.DBDiskPct,
 		RedisMemoryPct: in.RedisMemoryPct, ClockAhead: ahead, ClockSkewed: skewed, PrivateAddresses: private,
 	}) {
-		return prego.Errorf(prego.CodeNotReady, "heartbeats can't be written right now")
+		return nil, prego.Errorf(prego.CodeNotReady, "heartbeats can't be written right now")
 	}
 	if g.awaited.arrived(who.serverID) { // a run waits for this heartbeat
 		g.beats.flushNow()
 	}
 	bundles, err := g.ca.Bundles(g.settings.ExecKeys, g.signer.Keys())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return c.JSON(http.StatusOK, wire.HeartbeatResponse{
+	return wire.HeartbeatResponse{
 		BundleVersion: bundles.Version, HeartbeatSeconds: int(g.settings.Heartbeat.Seconds()),
 		PeersVersion: g.peers.of(who.serverID), UpdateSerial: g.offers.of(who.serverID),
-	})
+	}, nil
 }
 
 func checkHeartbeat(in wire.HeartbeatRequest) error {
 	for _, f := range []struct {
-		field  string
-		v, max float64
-	}{{"load1", in.Load1, 1e6}, {"memory_pct", in.MemoryPct, 100}, {"disk_pct", in.DiskPct, 100}} {
-		if math.IsNaN(f.v) || f.v < 0 || f.v > f.max {
-			return prego.Invalid(f.field, "is out of range")
-		}
-	}
-	for _, f := range []struct {
 		field string
 		v     *float64
+		max   float64
 	}{
-		{"cpu_pct", in.CPUPct},
-		{"worker_slots_pct", in.WorkerSlotsPct},
-		{"db_disk_pct", in.DBDiskPct},
-		{"redis_memory_pct", in.RedisMemoryPct},
+		{"load1", &in.Load1, 1e6},
+		{"memory_pct", &in.MemoryPct, 100},
+		{"disk_pct", &in.DiskPct, 100},
+		{"cpu_pct", in.CPUPct, 100},
+		{"worker_slots_pct", in.WorkerSlotsPct, 100},
+		{"db_disk_pct", in.DBDiskPct, 100},
+		{"redis_memory_pct", in.RedisMemoryPct, 100},
 	} {
-		if f.v != nil && !(*f.v >= 0 && *f.v <= 100) { // NaN is in no range
+		if f.v != nil && !(*f.v >= 0 && *f.v <= f.max) { // NaN is in no range
 			return prego.Invalid(f.field, "is out of range")
 		}
 	}

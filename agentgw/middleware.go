@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -132,6 +133,27 @@ func decode(c echo.Context, into any) error {
 	return nil
 }
 
+// nothing is an answer without content.
+type nothing struct{}
+
+// report is the handler of an agent's report, in JSON.
+func report[T any](take func(ctx context.Context, who caller, in T) (any, error)) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		var in T
+		if err := decode(c, &in); err != nil {
+			return err
+		}
+		answer, err := take(c.Request().Context(), callerOf(c), in)
+		switch {
+		case err != nil:
+			return err
+		case answer == nothing{}:
+			return c.NoContent(http.StatusNoContent)
+		}
+		return c.JSON(http.StatusOK, answer)
+	}
+}
+
 // sourceAddress is a request's source address, as Postgres parses it.
 func sourceAddress(c echo.Context) string {
 	from, err := netip.ParseAddrPort(c.Request().RemoteAddr)
@@ -192,17 +214,16 @@ func (g *Gateway) guarded(c echo.Context, f func() error) error {
 	return err
 }
 
-// revokedSet holds the servers that are revoked although their tokens and certificates still look valid.
+// revokedSet holds the servers that are revoked although their tokens and certificates still look valid; nil until it
+// was read.
 type revokedSet struct {
-	mu  sync.RWMutex
-	ids map[string]bool // nil until first read
+	ids atomic.Pointer[map[string]bool]
 }
 
 // has reports whether id may be revoked; true for every id before the set was read.
 func (r *revokedSet) has(id prego.ServerID) bool {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return r.ids == nil || r.ids[string(id)]
+	ids := r.ids.Load()
+	return ids == nil || (*ids)[string(id)]
 }
 
 // followRevocations reads the revoked servers every two seconds.
@@ -216,9 +237,7 @@ func (g *Gateway) followRevocations(ctx context.Context) {
 		for _, id := range ids {
 			set[id] = true
 		}
-		g.revoked.mu.Lock()
-		defer g.revoked.mu.Unlock()
-		g.revoked.ids = set
+		g.revoked.ids.Store(&set)
 		return nil
 	})
 }

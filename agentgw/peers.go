@@ -3,13 +3,10 @@ package agentgw
 import (
 	"context"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
@@ -17,19 +14,14 @@ import (
 )
 
 // peersDocument notes which document a host applies, and answers with the wanted one if it differs.
-func (g *Gateway) peersDocument(c echo.Context) error {
-	var in wire.PeersRequest
-	if err := decode(c, &in); err != nil {
-		return err
-	}
+func (g *Gateway) peersDocument(ctx context.Context, who caller, in wire.PeersRequest) (any, error) {
 	if in.Applied < 0 || len(in.Refused) > wire.MaxPeersRefused || len(in.Keys) > maxPeersKeys {
-		return prego.Invalid("applied", "must not be negative; refused and keys are limited")
+		return nil, prego.Invalid("applied", "must not be negative; refused and keys are limited")
 	}
 	refused := strings.ToValidUTF8(strings.ReplaceAll(in.Refused, "\x00", ""), "")
-	who := callerOf(c)
-	wanted, err := g.store.AckPeers(c.Request().Context(), who.serverID, in.Applied, prego.Redact(refused))
+	wanted, err := g.store.AckPeers(ctx, who.serverID, in.Applied, prego.Redact(refused))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	out := wire.PeersResponse{Version: wanted.Version}
 	known := slices.Sorted(slices.Values(in.Keys))
@@ -37,12 +29,12 @@ func (g *Gateway) peersDocument(c echo.Context) error {
 	if wanted.Version > 0 && (wanted.Version != in.Applied || !sameKeys) {
 		signed, err := g.signer.Sign(peersDocumentOf(g.settings.Environment, who.serverID, wanted))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		out.Signed = &signed
 	}
 	g.peers.note(who.serverID, wanted.Version)
-	return c.JSON(http.StatusOK, out)
+	return out, nil
 }
 
 // maxPeersKeys bounds the keys that a host trusts.
@@ -59,37 +51,39 @@ func peersDocumentOf(environment string, id prego.ServerID, w server.PeersWanted
 	return doc
 }
 
-// peersVersions are the versions of all servers' documents, so that a heartbeat is answered without a statement.
-type peersVersions struct {
+// perServer is a number for each server, so that a heartbeat is answered without a statement: the version of its peers
+// document, or the serial of the release of the agent that it should try now.
+type perServer struct {
 	mu   sync.RWMutex
 	byID map[prego.ServerID]int64
 }
 
-// of returns the version of a server's document, 0 if unknown.
-func (p *peersVersions) of(id prego.ServerID) int64 {
+// of returns a server's number, 0 if unknown.
+func (p *perServer) of(id prego.ServerID) int64 {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.byID[id]
 }
 
-// note remembers a version that was just read.
-func (p *peersVersions) note(id prego.ServerID, version int64) {
+// note remembers a higher number that was just read.
+func (p *perServer) note(id prego.ServerID, n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.byID != nil && version > p.byID[id] {
-		p.byID[id] = version
+	if p.byID != nil && n > p.byID[id] {
+		p.byID[id] = n
 	}
 }
 
 // take applies changes; full replaces all.
-func (p *peersVersions) take(v server.PeersVersions) {
+func (p *perServer) take(changes map[prego.ServerID]int64, full bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if v.Full || p.byID == nil {
-		p.byID = make(map[prego.ServerID]int64, len(v.Versions))
+	if full || p.byID == nil {
+		p.byID = changes
+		return
 	}
-	for _, one := range v.Versions {
-		p.byID[one.ServerID] = max(one.Version, p.byID[one.ServerID])
+	for id, n := range changes {
+		p.byID[id] = max(n, p.byID[id])
 	}
 }
 
@@ -101,7 +95,11 @@ func (g *Gateway) followPeers(ctx context.Context) {
 		if err != nil {
 			return err
 		}
-		g.peers.take(v)
+		changes := make(map[prego.ServerID]int64, len(v.Versions))
+		for _, one := range v.Versions {
+			changes[one.ServerID] = max(one.Version, changes[one.ServerID])
+		}
+		g.peers.take(changes, v.Full)
 		since = v.Since
 		return nil
 	})

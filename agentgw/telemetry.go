@@ -177,22 +177,18 @@ func (g *Gateway) takeLogs(c echo.Context) error {
 }
 
 // backupReport records that a bench backup ended.
-func (g *Gateway) backupReport(c echo.Context) error {
-	var in wire.BackupReport
-	if err := decode(c, &in); err != nil {
-		return err
-	}
+func (g *Gateway) backupReport(ctx context.Context, who caller, in wire.BackupReport) (any, error) {
 	if in.Status != "succeeded" && in.Status != "failed" {
-		return prego.Invalid("status", "must be succeeded or failed")
+		return nil, prego.Invalid("status", "must be succeeded or failed")
 	}
 	if in.Site == "" || len(in.Site) > 255 {
-		return prego.Invalid("site", "is required, at most 255 characters")
+		return nil, prego.Invalid("site", "is required, at most 255 characters")
 	}
 	if in.Bytes < 0 {
-		return prego.Invalid("bytes", "must not be negative")
+		return nil, prego.Invalid("bytes", "must not be negative")
 	}
 	g.metrics.backups.WithLabelValues(in.Status).Inc()
-	g.log.Info("backup report", zap.String("server_id", string(callerOf(c).serverID)),
+	g.log.Info("backup report", zap.String("server_id", string(who.serverID)),
 		zap.String("site", prego.Redact(in.Site)), zap.String("status", in.Status), zap.Int64("bytes", in.Bytes))
-	return c.NoContent(http.StatusNoContent)
+	return nothing{}, nil
 }

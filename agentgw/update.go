@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -18,65 +17,43 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// agentOffers are the releases of the agent that servers should try now, so that a heartbeat is answered without a
-// statement.
-type agentOffers struct {
-	mu   sync.RWMutex
-	byID map[prego.ServerID]int64
-}
-
-func (o *agentOffers) of(id prego.ServerID) int64 {
-	o.mu.RLock()
-	defer o.mu.RUnlock()
-	return o.byID[id]
-}
-
-func (o *agentOffers) take(offers []server.AgentOffer) {
-	byID := make(map[prego.ServerID]int64, len(offers))
-	for _, one := range offers {
-		byID[one.ServerID] = one.Serial
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.byID = byID
-}
-
 // offersEvery is how often the offers are read: a rollout waits for heartbeats anyway.
 const offersEvery = 2 * time.Second
 
 func (g *Gateway) followOffers(ctx context.Context) {
 	g.follow(ctx, offersEvery, "releases of the agent", func() error {
 		offers, err := g.store.AgentOffers(ctx)
-		if err == nil {
-			g.offers.take(offers)
+		if err != nil {
+			return err
 		}
-		return err
+		byID := make(map[prego.ServerID]int64, len(offers))
+		for _, one := range offers {
+			byID[one.ServerID] = one.Serial
+		}
+		g.offers.take(byID, true)
+		return nil
 	})
 }
 
 // agentUpdate notes the outcome of the last release of the agent that a host tried, and answers with the next signed
 // one.
-func (g *Gateway) agentUpdate(c echo.Context) error {
-	var in wire.UpdateReport
-	if err := decode(c, &in); err != nil {
-		return err
-	}
+func (g *Gateway) agentUpdate(ctx context.Context, who caller, in wire.UpdateReport) (any, error) {
 	statuses := []wire.UpdateStatus{"", wire.UpdateTrying, wire.UpdateGood, wire.UpdateBack, wire.UpdateRefused}
 	if in.Serial < 0 || len(in.Reason) > wire.MaxUpdateReason || !slices.Contains(statuses, in.Status) {
-		return prego.Invalid("status",
+		return nil, prego.Invalid("status",
 			"must be one of trying, good, back, refused; the serial must not be negative, the reason is limited")
 	}
 	reason := strings.ToValidUTF8(strings.ReplaceAll(in.Reason, "\x00", ""), "")
 	report := server.AgentReport{Serial: in.Serial, Status: string(in.Status), Reason: prego.Redact(reason)}
-	wanted, err := g.store.AckAgentUpdate(c.Request().Context(), callerOf(c).serverID, report)
+	wanted, err := g.store.AckAgentUpdate(ctx, who.serverID, report)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var out wire.UpdateResponse
 	if wanted != nil {
 		out.Signed = &wire.SignedAgentUpdate{Document: wanted.Document, Signature: wanted.Signature}
 	}
-	return c.JSON(http.StatusOK, out)
+	return out, nil
 }
 
 var agentDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
