@@ -92,9 +92,6 @@ func (c *commands) submit(in wire.ExecRequest, log *slog.Logger) (*call, *policy
 
 // perform runs a command by its kind.
 func (c *commands) perform(k *call) (wire.ExecResult, *policy.Problem) {
-	if k.In.Kind != wire.KindBench {
-		return c.serve(k)
-	}
 	if refused := c.host.owned(c.ctx, k.Command); refused != nil {
 		return wire.ExecResult{}, refused
 	}

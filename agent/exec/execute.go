@@ -30,17 +30,19 @@ const ExitTimeout = 124
 // errNotStarted says that bench could not be started; nothing ran.
 var errNotStarted = errors.New("bench can't be started")
 
-// execute runs bench, here or in the container that holds it, never in a shell. Before
-// it returns, everything that the command started is killed: nothing outlives its
+// execute runs a command. Before it returns, everything that the command started is killed: nothing outlives its
 // command.
 func (c *commands) execute(k *call) (wire.ExecResult, *policy.Problem) {
-	timeout := k.Limit()
-	ctx, cancel := context.WithTimeoutCause(c.ctx, timeout, errTimeout)
+	ctx, cancel := context.WithTimeoutCause(c.ctx, k.Limit(), errTimeout)
 	defer cancel()
 	var stdout, stderr tail
 	outLines, errLines := &lineWriter{to: k.progress, stream: "stdout"}, &lineWriter{to: k.progress, stream: "stderr"}
+	run := c.serve
+	if k.In.Kind == wire.KindBench {
+		run = c.runBench
+	}
 	began := time.Now()
-	code, err := c.host.bench(ctx, k.Command, nil, io.MultiWriter(&stdout, outLines), io.MultiWriter(&stderr, errLines))
+	code, err := run(ctx, k, io.MultiWriter(&stdout, outLines), io.MultiWriter(&stderr, errLines))
 	outLines.end()
 	errLines.end()
 	if text, ok := strings.CutPrefix(stderr.String(), supervise.NotStarted); ok && err == nil && code == supervise.ExitNotStarted {
@@ -52,12 +54,12 @@ func (c *commands) execute(k *call) (wire.ExecResult, *policy.Problem) {
 	case errors.Is(cause, errStopping):
 		return out, policy.Stopping()
 	case errors.Is(err, host.ErrUnavailable):
-		return out, &policy.Problem{Status: http.StatusServiceUnavailable, Code: "service_unavailable", Detail: "bench: " + err.Error(), RetryAfter: 5}
+		return out, &policy.Problem{Status: http.StatusServiceUnavailable, Code: "service_unavailable", Detail: string(k.In.Kind) + ": " + err.Error(), RetryAfter: 5}
 	case errors.Is(err, errNotStarted):
 		return out, &policy.Problem{Status: http.StatusInternalServerError, Code: "start_failed", Detail: err.Error()}
 	case err == nil && errors.Is(cause, errTimeout):
 		out.ExitCode = ExitTimeout
-		_, _ = fmt.Fprintf(&stderr, "\nprego-agent: killed after %s\n", timeout)
+		_, _ = fmt.Fprintf(&stderr, "\nprego-agent: killed after %s\n", k.Limit())
 	case err == nil: // killed by the kernel or a person: not the command's own result
 		err = fmt.Errorf("%s", syscall.Signal(code-supervise.ExitSignal))
 		fallthrough
@@ -66,6 +68,11 @@ func (c *commands) execute(k *call) (wire.ExecResult, *policy.Problem) {
 	}
 	out.StdoutTruncated, out.StderrTruncated = stdout.String(), stderr.String()
 	return out, nil
+}
+
+// runBench runs bench, here or in the container that holds it, never in a shell.
+func (c *commands) runBench(ctx context.Context, k *call, stdout, stderr io.Writer) (code int, err error) {
+	return c.host.bench(ctx, k.Command, nil, stdout, stderr)
 }
 
 // bySignal reports whether a supervisor's status means that a signal ended its command.

@@ -31,7 +31,7 @@ func (h *workplace) owned(ctx context.Context, k *policy.Command) *policy.Proble
 		return notOwned
 	}
 	for _, site := range k.Sites {
-		owner, err := h.siteOwner(ctx, site)
+		owner, err := h.siteOwner(ctx, site, "")
 		switch {
 		case errors.Is(err, host.ErrUnavailable):
 			return &policy.Problem{Status: http.StatusServiceUnavailable, Code: "service_unavailable", Detail: "bench: " + err.Error(), RetryAfter: 5}
@@ -48,18 +48,19 @@ func ownerUnknown(err error) *policy.Problem {
 	return &policy.Problem{Status: http.StatusInternalServerError, Code: "site_owner_unknown", Detail: "the owner of the site can't be read or kept: " + err.Error()}
 }
 
-// siteOwner is the tenant that a site belongs to, read where the site is.
-func (h *workplace) siteOwner(ctx context.Context, site string) (string, error) {
+// siteOwner is the tenant that a site belongs to, read where the site is. If tenant is not "", it first becomes the
+// owner.
+func (h *workplace) siteOwner(ctx context.Context, site, tenant string) (string, error) {
 	s, err := h.Services()
 	if err != nil {
 		return "", err
 	}
 	if s.Bench.Socket == "" {
-		return h.owner(site)
+		return SiteOwner(h.Root, site, tenant)
 	}
 	ctx, cancel := context.WithTimeout(ctx, host.OwnerTime)
 	defer cancel()
-	return h.askOwner(ctx, s.Bench.Socket, site, "")
+	return h.askOwner(ctx, s.Bench.Socket, site, tenant)
 }
 
 // SiteOwner returns the tenant that a site of the host, or of the container, at root belongs
@@ -108,17 +109,7 @@ func (h *workplace) recordOwner(ctx context.Context, k *policy.Command) *policy.
 	if k.Gives == "" {
 		return nil
 	}
-	s, err := h.Services()
-	switch {
-	case err != nil:
-	case s.Bench.Socket == "":
-		err = h.giveSite(k.Sites[0], k.Gives)
-	default:
-		ctx, cancel := context.WithTimeout(ctx, host.OwnerTime)
-		defer cancel()
-		_, err = h.askOwner(ctx, s.Bench.Socket, k.Sites[0], k.Gives)
-	}
-	if err != nil {
+	if _, err := h.siteOwner(ctx, k.Sites[0], k.Gives); err != nil {
 		return ownerUnknown(err)
 	}
 	return nil

@@ -80,14 +80,14 @@ func openResults(dir string) (*results, error) {
 		return cmp.Or(a.At.Compare(b.At), strings.Compare(a.Result.AuditID, b.Result.AuditID))
 	})
 	r := &results{dir: dir, key: digestKey(filepath.Join(dir, digestKeyFile)), calls: make(map[string]*call)}
+	ended := make(chan struct{})
+	close(ended)
 	for _, k := range found {
-		ended := make(chan struct{})
-		close(ended)
-		c := &call{Command: &policy.Command{In: wire.ExecRequest{AuditID: k.Result.AuditID}, Digest: k.Digest}, ended: ended, result: k.Result}
+		var failed *policy.Problem
 		if k.Begun {
-			c.failed = outcomeUnknown()
+			failed = outcomeUnknown()
 		}
-		r.remember(c)
+		r.remember(k.Result.AuditID, k.Digest, ended, k.Result, failed)
 	}
 	return r, nil
 }
@@ -120,14 +120,18 @@ func (r *results) withSecrets(command string, secrets map[string]string) string 
 	return policy.Digest([]byte(command + hex.EncodeToString(mac.Sum(nil))))
 }
 
-// begin marks a command as begun, on disk, before it does anything.
-func (r *results) begin(c *call) error {
-	b, err := json.Marshal(kept{Digest: c.Digest, At: time.Now().UTC(), Begun: true, Result: wire.ExecResult{AuditID: c.In.AuditID}})
+// write writes a result down, or the mark of a command that has begun.
+func (r *results) write(c *call, begun bool, result wire.ExecResult) error {
+	result.AuditID = c.In.AuditID
+	b, err := json.Marshal(kept{Digest: c.Digest, At: time.Now().UTC(), Begun: begun, Result: result})
 	if err != nil {
 		return err
 	}
 	return host.WriteFile(filepath.Join(r.dir, resultFile(c.In.AuditID)), b, 0o600)
 }
+
+// begin marks a command as begun, on disk, before it does anything.
+func (r *results) begin(c *call) error { return r.write(c, true, wire.ExecResult{}) }
 
 // forget removes the mark of a command that did nothing after all.
 func (r *results) forget(c *call) { _ = os.Remove(filepath.Join(r.dir, resultFile(c.In.AuditID))) }
@@ -136,7 +140,7 @@ func (r *results) forget(c *call) { _ = os.Remove(filepath.Join(r.dir, resultFil
 func (r *results) lose(c *call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.remember(&call{Command: &policy.Command{In: wire.ExecRequest{AuditID: c.In.AuditID}, Digest: c.Digest}, ended: c.ended, failed: outcomeUnknown()})
+	r.remember(c.In.AuditID, c.Digest, c.ended, wire.ExecResult{}, outcomeUnknown())
 }
 
 // resultFile is the name of an audit id's file, whatever characters the id has.
@@ -153,20 +157,20 @@ func (r *results) find(auditID string) (*call, bool) {
 
 // keep stores a result, on disk first.
 func (r *results) keep(c *call) error {
-	b, err := json.Marshal(kept{Digest: c.Digest, At: time.Now().UTC(), Result: c.result})
-	if err == nil {
-		err = host.WriteFile(filepath.Join(r.dir, resultFile(c.In.AuditID)), b, 0o600)
-	}
+	err := r.write(c, false, c.result)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Without the command's output and arguments: a thousand results are kept.
-	r.remember(&call{Command: &policy.Command{In: wire.ExecRequest{AuditID: c.In.AuditID}, Digest: c.Digest}, ended: c.ended, result: c.result})
+	r.remember(c.In.AuditID, c.Digest, c.ended, c.result, nil)
 	return err
 }
 
-func (r *results) remember(c *call) {
-	r.calls[c.In.AuditID] = c
-	r.order = append(r.order, c.In.AuditID)
+// remember keeps how a command ended, without its output and arguments: a thousand results are kept.
+func (r *results) remember(
+	auditID, digest string, ended chan struct{}, result wire.ExecResult, failed *policy.Problem,
+) {
+	of := &policy.Command{In: wire.ExecRequest{AuditID: auditID}, Digest: digest}
+	r.calls[auditID] = &call{Command: of, ended: ended, result: result, failed: failed}
+	r.order = append(r.order, auditID)
 	for len(r.order) > keptResults {
 		delete(r.calls, r.order[0])
 		_ = os.Remove(filepath.Join(r.dir, resultFile(r.order[0])))
