@@ -74,22 +74,36 @@ func New(h *host.Host, bundle string, cert func() (*tls.Certificate, error), add
 // Close closes the connections that nothing uses.
 func (g *Client) Close() { g.Client.CloseIdleConnections() }
 
-// Post sends JSON, or raw bytes of the given type, and decodes JSON into out if it is not nil.
-func (g *Client) Post(ctx context.Context, path, token, contentType string, body []byte, out any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.base+path, bytes.NewReader(body))
+// send sends a request. The answer may take so long, or with 0 as long as ctx lives.
+func (g *Client) send(
+	ctx context.Context, method, path, token, contentType string, body []byte, within time.Duration,
+) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, g.base+path, bytes.NewReader(body))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	req.Header.Set("Content-Type", contentType)
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
 	// Every call is safe to repeat: if the gateway was just closing the connection, the request is sent again
 	// immediately. The empty value enables that, and is not sent.
 	req.Header["Idempotency-Key"] = []string{}
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	resp, err := g.Client.Do(req)
+	client := *g.Client
+	client.Timeout = within
+	resp, err := client.Do(req)
 	if err != nil {
 		g.Close() // the idle ones may be dead too: dial for the next try
+	}
+	return resp, err
+}
+
+// Post sends JSON, or raw bytes of the given type, and decodes JSON into out if it is not nil.
+func (g *Client) Post(ctx context.Context, path, token, contentType string, body []byte, out any) error {
+	resp, err := g.send(ctx, http.MethodPost, path, token, contentType, body, g.Client.Timeout)
+	if err != nil {
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
@@ -161,16 +175,8 @@ const downloadTime = 5 * time.Minute
 
 // Download asks for a file, which the caller closes.
 func (g *Client) Download(ctx context.Context, path, token string) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.base+path, nil)
+	resp, err := g.send(ctx, http.MethodGet, path, token, "", nil, downloadTime)
 	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	slow := *g.Client
-	slow.Timeout = downloadTime
-	resp, err := slow.Do(req)
-	if err != nil {
-		g.Close()
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
@@ -184,16 +190,8 @@ func (g *Client) Download(ctx context.Context, path, token string) (io.ReadClose
 func (g *Client) Poll(ctx context.Context, path, token string, out any) (changed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, wire.EdgeWait+20*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.base+path, http.NoBody)
+	resp, err := g.send(ctx, http.MethodGet, path, token, "", nil, 0)
 	if err != nil {
-		return false, err
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	patient := *g.Client
-	patient.Timeout = 0 // the context's counts
-	resp, err := patient.Do(req)
-	if err != nil {
-		g.Close()
 		return false, err
 	}
 	defer func() { _ = resp.Body.Close() }()

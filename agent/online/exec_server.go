@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -95,13 +96,16 @@ func (a *Agent) exec(ctx context.Context, w http.ResponseWriter, r *http.Request
 		return otherRequest()
 	}
 	began := time.Now()
-	if r.URL.Path == wire.PathExec && isPeersNow(body) {
-		defer tellTraced(log, r, string(wire.KindPeers), "", began)
-		return a.peersNow(ctx, w, r, claims, body, log)
-	}
-	if r.URL.Path == wire.PathExec && isTransfer(body) {
-		defer tellTraced(log, r, string(wire.KindTransfer), "", began)
-		return a.transfer(ctx, w, r, claims, body, log)
+	var of struct{ Kind wire.CommandKind }
+	if r.URL.Path == wire.PathExec && json.Unmarshal(body, &of) == nil {
+		own := a.transfer
+		if of.Kind == wire.KindPeers {
+			own = a.peersNow
+		}
+		if of.Kind == wire.KindPeers || of.Kind == wire.KindTransfer { // which this process answers by itself
+			defer tellTraced(log, r, string(of.Kind), "", began)
+			return own(ctx, w, r, claims, body, log)
+		}
 	}
 	in, refused := policy.Parse(a.host.Config.ServerID, body)
 	if refused != nil {

@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -29,6 +31,29 @@ func executorClient(h *host.Host) *http.Client {
 		},
 		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 8 << 10,
 	}}
+}
+
+// askExecutor reads what only the process that runs commands can find out, as JSON.
+func askExecutor(ctx context.Context, executor *http.Client, path string, within time.Duration, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://exec"+path, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := executor.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, host.Clip(host.Printable(string(body)), wire.MaxPatchText))
+	}
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(body, out)
 }
 
 // forward passes a request on and its answer back. When ctx ends, the caller gets an error; the command continues and

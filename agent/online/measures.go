@@ -2,8 +2,6 @@ package online
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"math"
 	"net/http"
 	"os"
@@ -62,8 +60,8 @@ func (m *meter) measure(ctx context.Context, out *wire.HeartbeatRequest) {
 	if slices.Contains(host.RoleServices[m.host.Config.Role], "mariadb") {
 		out.DBDiskPct = diskPct(m.host, dockerRoot)
 	}
-	s, err := m.services(ctx)
-	if err != nil {
+	var s host.Measures
+	if askExecutor(ctx, m.executor, host.PathMeasures, host.MeasureTime, &s) != nil {
 		return
 	}
 	if s.WorkerSlots > 0 {
@@ -107,23 +105,4 @@ func cpuTime(h *host.Host) (time.Duration, bool) {
 		return time.Duration(n), err == nil
 	}
 	return 0, false
-}
-
-// services asks the executor, which has access to the services.
-func (m *meter) services(ctx context.Context) (s host.Measures, err error) {
-	ctx, cancel := context.WithTimeout(ctx, host.MeasureTime)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://exec"+host.PathMeasures, nil)
-	if err != nil {
-		return s, err
-	}
-	resp, err := m.executor.Do(req)
-	if err != nil {
-		return s, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return s, errors.New(resp.Status)
-	}
-	return s, json.NewDecoder(http.MaxBytesReader(nil, resp.Body, 4<<10)).Decode(&s)
 }

@@ -2,12 +2,9 @@ package online
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"reflect"
 	"time"
@@ -56,7 +53,9 @@ func (a *Agent) followPatches(ctx context.Context, log *slog.Logger) error {
 		if now.status.IsZero() || !settled || (now == told && !due) {
 			continue
 		}
-		r, err := a.askPatches(ctx, due)
+		// The executor is the only permitted caller of the process that knows.
+		var r wire.PatchReport
+		err := askExecutor(ctx, a.executor, fmt.Sprintf("%s?fetch=%t", host.PathPatches, due), patchWithin, &r)
 		if due {
 			fetch = time.Now().Add(patchEvery)
 		}
@@ -77,27 +76,4 @@ func (a *Agent) followPatches(ctx context.Context, log *slog.Logger) error {
 		last, sent = r, time.Now()
 	}
 	return nil
-}
-
-// askPatches asks the executor, which is the only permitted caller of the process that knows.
-func (a *Agent) askPatches(ctx context.Context, fetch bool) (r wire.PatchReport, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patchWithin)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://exec%s?fetch=%t", host.PathPatches, fetch), nil)
-	if err != nil {
-		return r, err
-	}
-	resp, err := a.executor.Do(req)
-	if err != nil {
-		return r, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", resp.Status, host.Clip(host.Printable(string(body)), wire.MaxPatchText))
-	}
-	if err != nil {
-		return r, err
-	}
-	return r, json.Unmarshal(body, &r)
 }

@@ -126,12 +126,6 @@ func (a *Agent) askPeers(ctx context.Context, in wire.PeersRequest) (out wire.Pe
 	return out, err
 }
 
-// isPeersNow reports whether a request is of KindPeers, which the agent answers by itself.
-func isPeersNow(body []byte) bool {
-	var in wire.ExecRequest
-	return json.Unmarshal(body, &in) == nil && in.Kind == wire.KindPeers
-}
-
 // peersNow answers a command of KindPeers: it fetches the document immediately.
 func (a *Agent) peersNow(ctx context.Context, w http.ResponseWriter, r *http.Request, claims execClaims, body []byte, log *slog.Logger) *policy.Problem {
 	if refused := a.spend(claims, body, string(wire.KindPeers), log); refused != nil {

@@ -40,14 +40,6 @@ func newStorage() *http.Client {
 	}
 }
 
-// isTransfer reports whether a request is of KindTransfer, which the agent answers by itself.
-func isTransfer(body []byte) bool {
-	var in struct {
-		Kind wire.CommandKind `json:"kind"`
-	}
-	return json.Unmarshal(body, &in) == nil && in.Kind == wire.KindTransfer
-}
-
 // transfer uploads or downloads pieces of a sealed backup. When the caller goes, it ends: what
 // the storage or the host has by then is found again.
 func (a *Agent) transfer(ctx context.Context, w http.ResponseWriter, r *http.Request, claims execClaims, body []byte, log *slog.Logger) *policy.Problem {
