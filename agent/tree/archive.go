@@ -396,15 +396,11 @@ func (a *archiver) file(ctx context.Context, name string) error {
 
 // xattrs adds a file's extended attributes to its header, ACLs and capabilities among them.
 func xattrs(f *os.File, h *tar.Header) error {
-	n, err := unix.Flistxattr(int(f.Fd()), nil)
-	if err != nil || n == 0 {
-		return ifUnsupported(err)
-	}
-	buf := make([]byte, n+1024)
-	if n, err = unix.Flistxattr(int(f.Fd()), buf); err != nil {
+	names, err := xattrNames(f)
+	if err != nil {
 		return err
 	}
-	for name := range strings.SplitSeq(strings.TrimRight(string(buf[:n]), "\x00"), "\x00") {
+	for _, name := range names {
 		value := make([]byte, 64<<10) // XATTR_SIZE_MAX
 		n, err := unix.Fgetxattr(int(f.Fd()), name, value)
 		if errors.Is(err, unix.ENODATA) {
@@ -418,11 +414,14 @@ func xattrs(f *os.File, h *tar.Header) error {
 	return nil
 }
 
-func ifUnsupported(err error) error {
+// xattrNames lists them; none where a file system has none.
+func xattrNames(f *os.File) ([]string, error) {
+	buf := make([]byte, 64<<10) // XATTR_LIST_MAX
+	n, err := unix.Flistxattr(int(f.Fd()), buf)
 	if errors.Is(err, unix.ENOTSUP) {
-		return nil
+		return nil, nil
 	}
-	return err
+	return strings.FieldsFunc(string(buf[:max(0, n)]), func(r rune) bool { return r == 0 }), err
 }
 
 // list writes the list of all files at that moment.

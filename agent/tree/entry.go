@@ -86,27 +86,13 @@ func (e *entry) line(name string) string {
 
 // parseLine is the inverse of line.
 func parseLine(text string) (name string, e entry, err error) {
-	bad := func() error { return fmt.Errorf("line %.80q of the list", text) }
-	head, rest, ok := strings.Cut(text, ` "`)
-	var sum string
-	if n, err := fmt.Sscanf(head, "%c %o %d %d %d %d %s", &e.kind, &e.mode, &e.uid, &e.gid, &e.size, &e.mtime, &sum); err != nil || n != 7 || !ok {
-		return "", entry{}, bad()
+	var sum []byte
+	_, err = fmt.Sscanf(text, "%c %o %d %d %d %d %x %q %q",
+		&e.kind, &e.mode, &e.uid, &e.gid, &e.size, &e.mtime, &sum, &name, &e.link)
+	copy(e.sum[:], sum)
+	if err != nil || !clean(name) || e.line(name) != text+"\n" {
+		return "", entry{}, fmt.Errorf("line %.80q of the list", text)
 	}
-	quoted, err := strconv.QuotedPrefix(`"` + rest)
-	if err != nil {
-		return "", entry{}, bad()
-	}
-	if name, err = strconv.Unquote(quoted); err != nil || !clean(name) {
-		return "", entry{}, bad()
-	}
-	if e.link, err = strconv.Unquote(strings.TrimPrefix((`"` + rest)[len(quoted):], " ")); err != nil {
-		return "", entry{}, bad()
-	}
-	digest, err := hex.DecodeString(sum)
-	if err != nil || len(digest) != len(e.sum) {
-		return "", entry{}, bad()
-	}
-	copy(e.sum[:], digest)
 	return name, e, nil
 }
 

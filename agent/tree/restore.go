@@ -42,33 +42,26 @@ func unreadable(format string, args ...any) error {
 // Extract reads an archive into an empty directory without other writers.
 func Extract(ctx context.Context, root *os.Root, from *tar.Reader) (*Restored, error) {
 	r := &Restored{root: root, list: make(map[string]*entry)}
-	for {
+	if err := seal.Entries(from, func(h *tar.Header) error {
 		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		h, err := from.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, unreadable("%w", err)
+			return context.Cause(ctx)
 		}
 		if h.PAXRecords[recordList] != "" {
-			if err := r.readList(from); err != nil {
-				return nil, err
-			}
-			continue
+			return r.readList(from)
 		}
 		if len(r.names) > 0 {
-			return nil, unreadable("something comes after the list")
+			return unreadable("something comes after the list")
 		}
 		name := strings.TrimSuffix(h.Name, "/")
 		if !clean(name) {
-			return nil, unreadable("%.80q is no name of a file here", h.Name)
+			return unreadable("%.80q is no name of a file here", h.Name)
 		}
 		if err := r.one(h, name, from); err != nil {
-			return nil, fmt.Errorf("%w (%s)", seal.OfDisk(err), strconv.QuoteToASCII(name))
+			return fmt.Errorf("%w (%s)", seal.OfDisk(err), strconv.QuoteToASCII(name))
 		}
+		return nil
+	}); err != nil {
+		return nil, err
 	}
 	if len(r.names) == 0 {
 		return nil, unreadable("it has no list of its content")
@@ -202,13 +195,12 @@ func (r *Restored) directory(h *tar.Header, name string) error {
 
 // setXattrs sets a file's extended attributes from its header.
 func setXattrs(f *os.File, h *tar.Header) error {
-	buf := make([]byte, 64<<10)
-	n, err := unix.Flistxattr(int(f.Fd()), buf)
+	names, err := xattrNames(f)
 	if err != nil {
-		return ifUnsupported(err)
+		return err
 	}
-	for name := range strings.SplitSeq(strings.TrimRight(string(buf[:n]), "\x00"), "\x00") {
-		if _, stays := h.PAXRecords[recordXattr+name]; name != "" && !stays {
+	for _, name := range names {
+		if _, stays := h.PAXRecords[recordXattr+name]; !stays {
 			if err := unix.Fremovexattr(int(f.Fd()), name); err != nil && !errors.Is(err, unix.ENODATA) {
 				return err
 			}
