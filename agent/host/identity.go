@@ -88,12 +88,9 @@ func (k Keys) CSRs(c wire.HostConfig) (wire.CSRs, error) {
 	requests := []struct {
 		key  *ecdsa.PrivateKey
 		into *string
-	}{{k.Client, &out.AgentClient}, {k.Server, &out.AgentServer}, {k.Docker, &out.DockerServer}}
-	if ServiceMount(c.Role) != "" {
-		requests = append(requests, struct {
-			key  *ecdsa.PrivateKey
-			into *string
-		}{k.Service, &out.Service})
+	}{{k.Client, &out.AgentClient}, {k.Server, &out.AgentServer}, {k.Docker, &out.DockerServer}, {k.Service, &out.Service}}
+	if ServiceMount(c.Role) == "" {
+		requests = requests[:3]
 	}
 	for _, e := range requests {
 		der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: c.ServerID}}, e.key)

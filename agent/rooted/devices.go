@@ -49,7 +49,7 @@ func (d *Devices) Run(ctx context.Context, l net.Listener) error {
 	}
 	d.restore(ctx)
 	if d.host.Root == "/" {
-		if err := isolate(ctx); err != nil {
+		if err := runNFT(ctx, isolation); err != nil {
 			return fmt.Errorf("isolation of containers: %w", err)
 		}
 	}

@@ -1,13 +1,6 @@
 package rooted
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"os/exec"
-	"strings"
-
-	"github.com/prego/prego/agent/host"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -39,15 +32,3 @@ table inet prego_instances {
 	}
 }
 `
-
-// isolate loads the rules.
-func isolate(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, "/usr/sbin/nft", "--file", "-")
-	cmd.Stdin = strings.NewReader(isolation)
-	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return fmt.Errorf("nft: %w: %s", err, host.Printable(strings.TrimSpace(string(out))))
-	}
-	return err
-}
