@@ -38,13 +38,3 @@ func (p Policy) Turns(requests []Request) []int {
 	})
 	return order
 }
-
-// DecideAll decides on requests in order, as Decide and Apply do: each decision sees the previous ones.
-func (f *Snapshot) DecideAll(requests []Request) []Decision {
-	out := make([]Decision, len(requests))
-	for i, r := range requests {
-		out[i] = f.Decide(r)
-		f.Apply(r, out[i])
-	}
-	return out
-}

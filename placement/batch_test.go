@@ -31,11 +31,11 @@ func TestTogetherIsOneByOne(t *testing.T) {
 		for _, i := range policy.Turns(came) {
 			requests = append(requests, came[i])
 		}
-		together, alone := placement.NewSnapshot(policy, data), placement.NewSnapshot(policy, data)
+		together := placement.NewSnapshot(policy, data)
 		w := newWorld(data, policy)
-		for i, d := range together.DecideAll(requests) {
-			require.Equal(t, alone.Decide(requests[i]), d)
-			alone.Apply(requests[i], d)
+		for i := range requests {
+			d := together.Decide(requests[i])
+			together.Apply(requests[i], d)
 			outcome, code := w.outcome(requests[i])
 			require.Equal(t, outcome, d.Outcome)
 			require.Equal(t, code, d.Code)
@@ -106,8 +106,10 @@ func TestOneOfAFewGetsAPlace(t *testing.T) {
 	for _, i := range order {
 		requests = append(requests, came[i])
 	}
-	for i, d := range placement.NewSnapshot(policy, data).DecideAll(requests) {
-		if d.PlacesTenant() {
+	f := placement.NewSnapshot(policy, data)
+	for i := range requests {
+		d := f.Decide(requests[i])
+		if f.Apply(requests[i], d); d.PlacesTenant() {
 			placed[requests[i].OrgID]++
 		}
 	}

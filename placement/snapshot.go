@@ -231,9 +231,6 @@ func NewSnapshot(p Policy, d Data) *Snapshot {
 	return f
 }
 
-// Policy returns the snapshot's policy.
-func (f *Snapshot) Policy() Policy { return f.policy }
-
 func (f *Snapshot) find(id prego.ServerID) (int, bool) {
 	return slices.BinarySearchFunc(f.servers, id, func(s member, id prego.ServerID) int {
 		return cmp.Compare(s.ServerID, id)

@@ -283,11 +283,6 @@ const (
 	NodeCreate      FleetActionKind = "NODE_CREATE"
 )
 
-// FleetActionKinds lists every kind.
-func FleetActionKinds() []FleetActionKind {
-	return []FleetActionKind{ClusterScaleOut, ClusterScaleIn, ClusterResize, ClusterReplace, NodeCreate}
-}
-
 // FleetActionStatus is the status of an action.
 type FleetActionStatus string
 

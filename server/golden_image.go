@@ -3,7 +3,6 @@ package server
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"time"
 
 	"github.com/prego/prego"
@@ -21,14 +20,6 @@ const (
 	ImageDeleting  ImageStatus = "deleting"
 	ImageDeleted   ImageStatus = "deleted"
 )
-
-// ImageStatuses lists every status in the order of an image's life.
-func ImageStatuses() []ImageStatus {
-	return []ImageStatus{ImageBuilding, ImageVerifying, ImageReady, ImageFailed, ImageDeleting, ImageDeleted}
-}
-
-// Valid reports whether s is a known status.
-func (s ImageStatus) Valid() bool { return slices.Contains(ImageStatuses(), s) }
 
 // Rests reports whether nothing works on an image in this status.
 func (s ImageStatus) Rests() bool {

@@ -46,7 +46,6 @@ const (
 	MaintenanceServerGone        = "server_gone"
 	MaintenanceReplacementFailed = "replacement_failed"
 	MaintenanceRebootTimeout     = "reboot_timeout"
-	MaintenanceStillUsed         = "still_used"
 	MaintenanceResizeRefused     = "resize_refused" // by the provider; the server is as it was
 	// MaintenancePatchFailed: security updates were not installed; the server stays cordoned.
 	// MaintenancePatchRefused: nothing was started, because its host could not report the missing updates.

@@ -16,11 +16,6 @@ const (
 	PatchReboot  PatchState = "reboot"  // none is, but it runs code that was replaced
 )
 
-// PatchStates lists them.
-func PatchStates() []PatchState {
-	return []PatchState{PatchUnknown, PatchCurrent, PatchPending, PatchReboot}
-}
-
 // Patches are the security updates that a host lacks.
 type Patches struct {
 	Pending     int             `json:"pending"`

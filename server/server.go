@@ -41,24 +41,6 @@ func Statuses() []Status {
 // Valid reports whether s is a known status.
 func (s Status) Valid() bool { return slices.Contains(Statuses(), s) }
 
-// CanBecome reports whether a server may go from s to next. failed → active is the
-// return of an agent that was silent for too long; failed → provisioning is a retry.
-func (s Status) CanBecome(next Status) bool {
-	switch s {
-	case Provisioning:
-		return next == Active || next == Failed || next == Decommissioning
-	case Active:
-		return next == Failed || next == Decommissioning
-	case Failed:
-		return next == Provisioning || next == Active || next == Decommissioning
-	case Decommissioning:
-		return next == Terminated
-	case Terminated:
-		return false
-	}
-	return false
-}
-
 // AgentStatus is the last known status of a server's agent (direct-provisioning §6).
 type AgentStatus string
 
@@ -347,7 +329,6 @@ const (
 	StepReconciled           Step = "reconciled"
 	StepWorkflowRestarted    Step = "workflow_restarted"
 	StepCleanupIncomplete    Step = "cleanup_incomplete"
-	StepInfrastructureDone   Step = "infrastructure_ready"
 )
 
 // ImportRequest is the body of POST /v1/servers/import.

@@ -28,11 +28,6 @@ const (
 	ReleaseCancelled ReleaseStatus = "cancelled"
 )
 
-// ReleaseStatuses are all of them.
-func ReleaseStatuses() []ReleaseStatus {
-	return []ReleaseStatus{ReleaseCreated, ReleaseRolling, ReleasePaused, ReleaseStopped, ReleaseDone, ReleaseCancelled}
-}
-
 // Rests reports whether nothing happens until an operator requests it.
 func (s ReleaseStatus) Rests() bool { return s != ReleaseRolling }
 

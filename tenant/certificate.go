@@ -21,11 +21,6 @@ const (
 	CertificateRetired CertificateStatus = "retired" // no longer needed; its key is deleted
 )
 
-// CertificateStatuses lists them.
-func CertificateStatuses() []CertificateStatus {
-	return []CertificateStatus{CertificatePending, CertificateActive, CertificateFailed, CertificateRetired}
-}
-
 // ChallengeKind is how a name is shown to be ours (RFC 8555 §8).
 type ChallengeKind string
 
@@ -95,12 +90,6 @@ const certificatePrefix = "certificate/"
 
 // CertificateWorkflowID is the id of the run that gets a certificate issued.
 func CertificateWorkflowID(id prego.CertificateID) string { return certificatePrefix + string(id) }
-
-// CertificateOfWorkflow is the inverse of CertificateWorkflowID.
-func CertificateOfWorkflow(id string) (prego.CertificateID, bool) {
-	rest, ok := strings.CutPrefix(id, certificatePrefix)
-	return prego.CertificateID(rest), ok && rest != ""
-}
 
 // CertificateSweepWorkflowID is the id of the run that starts due orders.
 func CertificateSweepWorkflowID(environment string) string {

@@ -51,15 +51,6 @@ type IssueLimits struct {
 	Failures   IssueLimit // failed validations of a name
 }
 
-// DefaultIssueLimits are the limits of Let's Encrypt (https://letsencrypt.org/docs/rate-limits/).
-func DefaultIssueLimits() IssueLimits {
-	const week = 7 * 24 * time.Hour
-	return IssueLimits{
-		Orders: IssueLimit{300, 3 * time.Hour}, Domain: IssueLimit{50, week},
-		Duplicates: IssueLimit{5, week}, Failures: IssueLimit{5, time.Hour},
-	}
-}
-
 // IssueCharge is what an order takes out of a bucket.
 type IssueCharge struct {
 	Bucket string

@@ -8,10 +8,6 @@ import (
 	"github.com/prego/prego"
 )
 
-// CertificateAlert is how long before the end of a certificate an operator is notified: renewal
-// at two thirds of life begins long before that, so it has failed for weeks.
-const CertificateAlert = 14 * 24 * time.Hour
-
 // RenewAt is when a certificate is renewed: after two thirds of its life, and up to a
 // twentieth of it earlier, so that certificates issued together are not all renewed together. seed,
 // such as the certificate's serial number, decides how much.
@@ -80,17 +76,6 @@ func IssueClasses() []IssueClass {
 
 // Reason is the reason of a certificate whose last attempt failed in this way.
 func (c IssueClass) Reason() prego.Reason { return prego.Reason("certificate_" + string(c)) }
-
-// FailedValidation reports whether an authority counts the failure against its limit of
-// failed validations for each name.
-func (c IssueClass) FailedValidation() bool {
-	switch c {
-	case IssueUnauthorized, IssueCAA, IssueDNS, IssueConnection:
-		return true
-	case IssueRateLimited, IssueBudget, IssueNotServed, IssueRejected, IssueAccount, IssueServer, IssueMalformed, IssueSealed, IssueGone, IssueInternal:
-	}
-	return false
-}
 
 // IssueAgain is how long the next attempt waits after the nth failure in a row. Errors that
 // pass by themselves are retried soon and then ever less often; errors that a person must fix,

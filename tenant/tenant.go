@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,23 +34,6 @@ const (
 func States() []State {
 	return []State{Trial, Provisioning, Active, Suspended, GracePeriod, Terminated, DataPurged, Failed}
 }
-
-// Valid reports whether s is a known state.
-func (s State) Valid() bool { return slices.Contains(States(), s) }
-
-// edges are all allowed transitions.
-var edges = map[State][]State{
-	Trial:        {Provisioning, Terminated},
-	Provisioning: {Active, Failed, Suspended, GracePeriod}, // the last two: restored as it was lost
-	Active:       {Suspended, GracePeriod, Failed},         // failed: its server is lost
-	Suspended:    {Active, GracePeriod, Failed},
-	GracePeriod:  {Active, Terminated, Failed},
-	Failed:       {Provisioning, Terminated},
-	Terminated:   {DataPurged},
-}
-
-// CanBecome reports whether a tenant may go from s to next.
-func (s State) CanBecome(next State) bool { return slices.Contains(edges[s], next) }
 
 // HasSite reports whether a tenant in this state has a site with its data.
 func (s State) HasSite() bool {

@@ -164,9 +164,6 @@ const (
 	RolloutSuperseded RolloutOutcome = "superseded" // another one began
 )
 
-// Open reports whether a rollout may still succeed.
-func (o RolloutOutcome) Open() bool { return o == RolloutUnderWay || o == RolloutFailed }
-
 // ReasonProgressDeadline is why a rollout failed, unless it is ReasonInstanceFailed.
 const ReasonProgressDeadline = "progress_deadline_exceeded"
 

@@ -20,9 +20,6 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// LetsEncrypt is the directory of Let's Encrypt.
-const LetsEncrypt = "https://acme-v02.api.letsencrypt.org/directory"
-
 // Config names the authority and how to reach it.
 type Config struct {
 	Directory string

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,6 +39,12 @@ import (
 	"github.com/prego/prego/worker"
 	"github.com/prego/prego/workflows"
 )
+
+// letsEncrypt are the limits of Let's Encrypt (https://letsencrypt.org/docs/rate-limits/).
+var letsEncrypt = tenant.IssueLimits{
+	Orders: tenant.IssueLimit{Most: 300, Per: 3 * time.Hour}, Domain: tenant.IssueLimit{Most: 50, Per: 7 * 24 * time.Hour},
+	Duplicates: tenant.IssueLimit{Most: 5, Per: 7 * 24 * time.Hour}, Failures: tenant.IssueLimit{Most: 5, Per: time.Hour},
+}
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
@@ -93,7 +100,7 @@ func setup(t *testing.T, o acmetest.Options) *testBundle {
 		Store: b.db, Authority: b.authority(b.pebble.Directory), Keys: box, DNS: b.pebble, Runs: b,
 		Probe: acme.NewProbe(acme.ProbeConfig{Port: b.pebble.HTTPPort, Resolver: b.pebble.DNS, AnyAddress: true}),
 		Settings: activities.CertificateSettings{
-			Account: "1", Contact: "ops@example.com", SiteDomains: []string{"sites.example.com"}, Limits: tenant.DefaultIssueLimits(),
+			Account: "1", Contact: "ops@example.com", SiteDomains: []string{"sites.example.com"}, Limits: letsEncrypt,
 			ServeWithin: time.Hour, IssueWithin: time.Hour, Poll: 50 * time.Millisecond, AskEvery: 24 * time.Hour,
 		},
 		Metrics: activities.NewCertificateMetrics(prometheus.NewRegistry()), Log: zap.NewNop(), Now: b.clock,
@@ -428,7 +435,7 @@ func TestWhatCannotBeSeenIsNotAsked(t *testing.T) {
 		require.NoError(t, b.issue(id))
 		c := b.certificate(id)
 		require.Equal(t, tc.class.Reason(), c.Reason, "%s: %s", name, c.Message)
-		require.Equal(t, map[bool]int{true: 1}[tc.class.FailedValidation()], failures(name), name)
+		require.Equal(t, map[bool]int{true: 1}[slices.Contains([]tenant.IssueClass{tenant.IssueUnauthorized, tenant.IssueCAA, tenant.IssueDNS, tenant.IssueConnection}, tc.class)], failures(name), name)
 		require.NotContains(t, c.Message, "PRIVATE")
 	}
 	require.Equal(t, []int{2, 1, 1}, []int{b.attempts("connection"), b.attempts("rejected"), b.attempts("not_served")})

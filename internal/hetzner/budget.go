@@ -24,12 +24,6 @@ const (
 	LanePoll   Lane = "poll"
 )
 
-// Limits are the values of the provider's rate-limit headers.
-type Limits struct {
-	Limit     int
-	Remaining int
-}
-
 // Budget is the number of requests that a provider project has left, shared by every worker.
 type Budget interface {
 	// Acquire waits until this lane may send one request.

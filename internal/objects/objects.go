@@ -25,7 +25,6 @@ import (
 const (
 	MaxParts = 10_000
 	MinPart  = 5 << 20 // bytes, of all parts except the last
-	MaxPart  = 5 << 30
 )
 
 // Config configures the storage.

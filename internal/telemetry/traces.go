@@ -74,14 +74,6 @@ func (t *Traces) Close() {
 	_ = t.provider.Shutdown(ctx)
 }
 
-// Tracer returns what makes spans, nil for none.
-func (t *Traces) Tracer() trace.Tracer {
-	if t == nil {
-		return nil
-	}
-	return t.tracer
-}
-
 // Interceptors have Temporal's client and its workers make spans of runs and steps. They add headers and no commands,
 // so that running workflows can continue.
 func (t *Traces) Interceptors() ([]interceptor.ClientInterceptor, error) {

@@ -31,9 +31,6 @@ func Severities() []Severity { return []Severity{Critical, Warning, Info} }
 // item, a sum.
 const Many = 5
 
-// Most is how many findings of one kind are read.
-const Most = 500
-
 // AtQuota and NearQuota are the parts of a limit above which an org has reached it, or nears it.
 const (
 	AtQuota   = 0.95

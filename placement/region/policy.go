@@ -153,19 +153,3 @@ func validateCurrent(current map[string]int64) error {
 	}
 	return prego.Invalid("current."+name, fmt.Sprintf("must be 0 to %d", MaxNodes))
 }
-
-// Unlisted counts the nodes in regions that the policy does not list. No plan touches
-// them, and no share includes them.
-func (p Policy) Unlisted(current map[string]int64) map[string]int64 {
-	listed := make(map[string]bool, len(p.Regions))
-	for _, r := range p.Regions {
-		listed[r.Name] = true
-	}
-	out := make(map[string]int64)
-	for name, n := range current {
-		if !listed[name] && n > 0 {
-			out[name] = n
-		}
-	}
-	return out
-}

@@ -45,9 +45,3 @@ func TestPolicyRefusals(t *testing.T) {
 	}
 	require.NoError(t, region.Policy{Regions: []region.Region{ok, {Name: "b"}}}.Validate(""))
 }
-
-func TestUnlisted(t *testing.T) {
-	t.Parallel()
-	p := region.Policy{Regions: []region.Region{{Name: "a", Weight: 1, Cap: -1}}}
-	require.Equal(t, map[string]int64{"z": 2}, p.Unlisted(map[string]int64{"a": 1, "y": 0, "z": 2}))
-}
