@@ -1,6 +1,7 @@
 package token
 
 import (
+	"crypto"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/x509"
@@ -46,27 +47,14 @@ type Keyring struct {
 func InitKeys(dir string) error {
 	for _, use := range Uses() {
 		d := filepath.Join(dir, "jwt", string(use))
-		if err := os.MkdirAll(d, 0o700); err != nil {
-			return fmt.Errorf("keys: %w", err)
-		}
-		have, err := filepath.Glob(filepath.Join(d, "*.pem"))
-		if err != nil || len(have) > 0 {
+		if files, err := keyFiles(d); err != nil || len(files) > 0 {
 			continue
 		}
 		_, key, err := ed25519.GenerateKey(rand.Reader)
+		if err == nil { // the newest sorts last, and signs
+			err = addKeyFile(filepath.Join(d, time.Now().UTC().Format("20060102")+"-"+uuid.NewString()[:8]+".pem"), key)
+		}
 		if err != nil {
-			return fmt.Errorf("keys: %w", err)
-		}
-		der, err := x509.MarshalPKCS8PrivateKey(key)
-		if err != nil {
-			return fmt.Errorf("keys: %w", err)
-		}
-		// Written completely and then renamed, so that no process reads half a key.
-		name := filepath.Join(d, time.Now().UTC().Format("20060102")+"-"+uuid.NewString()[:8]+".pem") // the newest sorts last, and signs
-		if err := os.WriteFile(name+".tmp", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
-			return fmt.Errorf("keys: %w", err)
-		}
-		if err := os.Rename(name+".tmp", name); err != nil {
 			return fmt.Errorf("keys: %w", err)
 		}
 	}
@@ -76,13 +64,35 @@ func InitKeys(dir string) error {
 	return InitSealing(dir, SealCertificates)
 }
 
+// keyFiles are the files of the keys in a directory, by name.
+func keyFiles(dir string) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.pem"))
+	sort.Strings(files)
+	return files, err
+}
+
+// addKeyFile writes a private key. It is written completely and then renamed, so that no process reads half a key.
+func addKeyFile(name string, key any) error {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return err
+	}
+	text := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	if err := os.WriteFile(name+".tmp", text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(name+".tmp", name)
+}
+
 // KeyFiles are the files of one use's keys below dir; the last one signs.
 func KeyFiles(dir string, use Use) ([]string, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "jwt", string(use), "*.pem"))
+	files, err := keyFiles(filepath.Join(dir, "jwt", string(use)))
 	if err != nil || len(files) == 0 {
 		return nil, fmt.Errorf("no signing keys for %s in %s (prego keys init makes what is missing, prego keys share gives it to a process)", use, dir)
 	}
-	sort.Strings(files)
 	return files, nil
 }
 
@@ -99,7 +109,7 @@ func OpenKeyring(dir string, use Use) (*Keyring, error) {
 			return nil, fmt.Errorf("signing key: %w", err)
 		}
 		id := strings.TrimSuffix(filepath.Base(f), ".pem")
-		private, public, err := parseKey(b)
+		private, public, err := parseKey[ed25519.PrivateKey, ed25519.PublicKey](b, "Ed25519")
 		if err != nil {
 			return nil, fmt.Errorf("signing key %s: %w", f, err)
 		}
@@ -120,12 +130,13 @@ func OpenSigner(dir string, use Use) (*Keyring, error) {
 	return r, err
 }
 
-// parseKey reads a private or public key; private is nil if there is only the public
-// one.
-func parseKey(text []byte) (private ed25519.PrivateKey, public ed25519.PublicKey, err error) {
+// parseKey reads a private or public key of a kind; private is the zero value if there is only the public one.
+func parseKey[Private interface{ Public() crypto.PublicKey }, Public any](
+	text []byte, kind string,
+) (private Private, public Public, err error) {
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return nil, nil, errors.New("the file is not PEM")
+		return private, public, errors.New("the file is not PEM")
 	}
 	var key any
 	if block.Type == publicPEM {
@@ -134,29 +145,29 @@ func parseKey(text []byte) (private ed25519.PrivateKey, public ed25519.PublicKey
 		key, err = x509.ParsePKCS8PrivateKey(block.Bytes)
 	}
 	if err != nil {
-		return nil, nil, err
+		return private, public, err
 	}
 	switch key := key.(type) {
-	case ed25519.PrivateKey:
-		return key, key.Public().(ed25519.PublicKey), nil
-	case ed25519.PublicKey:
-		return nil, key, nil
+	case Private:
+		return key, key.Public().(Public), nil
+	case Public:
+		return private, key, nil
 	}
-	return nil, nil, errors.New("the key is not Ed25519")
+	return private, public, errors.New("the key is not " + kind)
 }
 
 const publicPEM = "PUBLIC KEY"
 
 // PublicHalf is the public half of a key, PEM.
 func PublicHalf(text []byte) ([]byte, error) {
-	_, public, err := parseKey(text)
+	_, public, err := parseKey[ed25519.PrivateKey, ed25519.PublicKey](text, "Ed25519")
 	if err != nil {
 		return nil, err
 	}
 	return encodePublic(public)
 }
 
-func encodePublic(key ed25519.PublicKey) ([]byte, error) {
+func encodePublic(key crypto.PublicKey) ([]byte, error) {
 	der, err := x509.MarshalPKIXPublicKey(key)
 	if err != nil {
 		return nil, fmt.Errorf("public key: %w", err)

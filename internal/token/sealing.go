@@ -9,14 +9,11 @@ import (
 	"crypto/hpke"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 
@@ -57,8 +54,7 @@ func sealSuite() (hpke.KDF, hpke.AEAD) { return hpke.HKDFSHA256(), hpke.AES256GC
 
 // InitSealing creates a key of a use below dir if there is none.
 func InitSealing(dir string, use SealUse) error {
-	have, err := filepath.Glob(filepath.Join(dir, string(use), "*.pem"))
-	if err != nil || len(have) > 0 {
+	if have, err := keyFiles(filepath.Join(dir, string(use))); err != nil || len(have) > 0 {
 		return err
 	}
 	return AddSealing(dir, use)
@@ -68,27 +64,15 @@ func InitSealing(dir string, use SealUse) error {
 // all that it sealed was replaced.
 func AddSealing(dir string, use SealUse) error {
 	d := filepath.Join(dir, string(use))
-	if err := os.MkdirAll(d, 0o700); err != nil {
+	have, err := keyFiles(d)
+	if err != nil {
 		return fmt.Errorf("sealing key: %w", err)
 	}
 	key, err := ecdh.X25519().GenerateKey(rand.Reader)
+	if err == nil { // the newest sorts last, also of one day
+		err = addKeyFile(filepath.Join(d, fmt.Sprintf("%s-%04d-%s.pem", time.Now().UTC().Format("20060102"), len(have)+1, uuid.NewString()[:8])), key)
+	}
 	if err != nil {
-		return fmt.Errorf("sealing key: %w", err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return fmt.Errorf("sealing key: %w", err)
-	}
-	have, err := filepath.Glob(filepath.Join(d, "*.pem"))
-	if err != nil {
-		return fmt.Errorf("sealing key: %w", err)
-	}
-	// The newest sorts last, also of one day.
-	name := filepath.Join(d, fmt.Sprintf("%s-%04d-%s.pem", time.Now().UTC().Format("20060102"), len(have)+1, uuid.NewString()[:8]))
-	if err := os.WriteFile(name+".tmp", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
-		return fmt.Errorf("sealing key: %w", err)
-	}
-	if err := os.Rename(name+".tmp", name); err != nil {
 		return fmt.Errorf("sealing key: %w", err)
 	}
 	return nil
@@ -96,53 +80,20 @@ func AddSealing(dir string, use SealUse) error {
 
 // SealingFiles are the files of a use's keys below dir; the last one seals.
 func SealingFiles(dir string, use SealUse) ([]string, error) {
-	files, err := filepath.Glob(filepath.Join(dir, string(use), "*.pem"))
+	files, err := keyFiles(filepath.Join(dir, string(use)))
 	if err != nil || len(files) == 0 {
 		return nil, fmt.Errorf("no keys for sealing in %s (prego keys init makes what is missing, prego keys share gives it to a process)", filepath.Join(dir, string(use)))
 	}
-	sort.Strings(files)
 	return files, nil
 }
 
 // SealingPublicHalf turns a file with a private key into one with its public half.
 func SealingPublicHalf(text []byte) ([]byte, error) {
-	key, err := parseSealing(text)
+	_, public, err := parseKey[*ecdh.PrivateKey, *ecdh.PublicKey](text, "X25519")
 	if err != nil {
 		return nil, err
 	}
-	der, err := x509.MarshalPKIXPublicKey(key.public)
-	if err != nil {
-		return nil, fmt.Errorf("sealing key: %w", err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: publicPEM, Bytes: der}), nil
-}
-
-type sealingKey struct {
-	public  *ecdh.PublicKey
-	private *ecdh.PrivateKey // nil for a public half
-}
-
-func parseSealing(text []byte) (k sealingKey, err error) {
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return k, errors.New("the file is not PEM")
-	}
-	var key any
-	if block.Type == publicPEM {
-		key, err = x509.ParsePKIXPublicKey(block.Bytes)
-	} else {
-		key, err = x509.ParsePKCS8PrivateKey(block.Bytes)
-	}
-	if err != nil {
-		return k, err
-	}
-	switch key := key.(type) {
-	case *ecdh.PrivateKey:
-		return sealingKey{key.PublicKey(), key}, nil
-	case *ecdh.PublicKey:
-		return sealingKey{key, nil}, nil
-	}
-	return k, errors.New("the key is not X25519")
+	return encodePublic(public)
 }
 
 // OpenSealing reads a use's keys below dir, private ones and public halves.
@@ -157,20 +108,20 @@ func OpenSealing(dir string, use SealUse) (*Sealing, error) {
 		if err != nil {
 			return nil, fmt.Errorf("sealing key: %w", err)
 		}
-		key, err := parseSealing(b)
+		private, public, err := parseKey[*ecdh.PrivateKey, *ecdh.PublicKey](b, "X25519")
 		if err != nil {
 			return nil, fmt.Errorf("sealing key %s: %w", f, err)
 		}
 		id := strings.TrimSuffix(filepath.Base(f), ".pem")
 		s.current = id
-		if s.public[id], err = hpke.NewDHKEMPublicKey(key.public); err != nil {
+		if s.public[id], err = hpke.NewDHKEMPublicKey(public); err != nil {
 			return nil, fmt.Errorf("sealing key %s: %w", f, err)
 		}
-		if key.private != nil {
-			if s.private[id], err = hpke.NewDHKEMPrivateKey(key.private); err != nil {
+		if private != nil {
+			if s.private[id], err = hpke.NewDHKEMPrivateKey(private); err != nil {
 				return nil, fmt.Errorf("sealing key %s: %w", f, err)
 			}
-			if s.secrets[id], err = hkdf.Key(sha256.New, key.private.Bytes(), nil, s.info+"mac", 32); err != nil {
+			if s.secrets[id], err = hkdf.Key(sha256.New, private.Bytes(), nil, s.info+"mac", 32); err != nil {
 				return nil, fmt.Errorf("sealing key %s: %w", f, err)
 			}
 		}
@@ -216,10 +167,5 @@ func (s *Sealing) MAC(keyID string, text []byte) (mac []byte, err error) {
 
 // Known are the ids of the keys: what another one sealed can't be opened any more.
 func (s *Sealing) Known() []string {
-	ids := make([]string, 0, len(s.public))
-	for id := range s.public {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
+	return slices.Sorted(maps.Keys(s.public))
 }
