@@ -38,6 +38,16 @@ func newActionPoller(p *Provider, lane Lane) *actionPoller {
 	}
 }
 
+// done waits for the action of a call, whose results it takes.
+func (p *Provider) done(ctx context.Context) func(*hcloud.Action, *hcloud.Response, error) error {
+	return func(action *hcloud.Action, _ *hcloud.Response, err error) error {
+		if err != nil {
+			return p.classify(err)
+		}
+		return p.actions.wait(ctx, actionIDs(action, nil))
+	}
+}
+
 // wait returns when all of the actions have ended, with the first failure.
 func (a *actionPoller) wait(ctx context.Context, ids []int64) error {
 	for _, id := range ids {

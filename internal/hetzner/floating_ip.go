@@ -76,11 +76,7 @@ func (p *Provider) AssignFloatingIP(ctx context.Context, addressID string, serve
 }
 
 func (p *Provider) unassign(ctx context.Context, ip *hcloud.FloatingIP) error {
-	action, _, err := p.write.FloatingIP.Unassign(ctx, ip)
-	if err == nil {
-		err = p.actions.wait(ctx, actionIDs(action, nil))
-	}
-	return p.classify(err)
+	return p.classify(p.done(ctx)(p.write.FloatingIP.Unassign(ctx, ip)))
 }
 
 // deleteFloatingIP unassigns first: an assigned address can't be deleted (must_be_unassigned).

@@ -49,11 +49,8 @@ func (p *Provider) EnsureNetwork(ctx context.Context, n server.NetworkParams) (i
 		}
 	}
 	if len(found.Subnets) == 0 {
-		action, _, err := p.write.Network.AddSubnet(ctx, found, hcloud.NetworkAddSubnetOpts{Subnet: subnet(found.IPRange)})
-		if err != nil {
-			return "", "", p.classify(err)
-		}
-		if err := p.actions.wait(ctx, actionIDs(action, nil)); err != nil {
+		added := hcloud.NetworkAddSubnetOpts{Subnet: subnet(found.IPRange)}
+		if err := p.done(ctx)(p.write.Network.AddSubnet(ctx, found, added)); err != nil {
 			return "", "", err
 		}
 	}

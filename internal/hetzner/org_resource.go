@@ -84,11 +84,7 @@ func (p *Provider) ResizeVolume(ctx context.Context, volumeID prego.VolumeID, gb
 	case v.Size >= gb:
 		return nil
 	}
-	action, _, err := p.write.Volume.Resize(ctx, v, gb)
-	if err != nil {
-		return p.classify(err)
-	}
-	return p.actions.wait(ctx, actionIDs(action, nil))
+	return p.done(ctx)(p.write.Volume.Resize(ctx, v, gb))
 }
 
 // DetachVolume detaches a volume from its server, and waits for it. A deleted volume counts as detached.

@@ -368,12 +368,7 @@ func (p *Provider) ResizeServer(ctx context.Context, providerServerID prego.Serv
 		}
 		return s, p.classify(err)
 	}
-	do := func(action *hcloud.Action, _ *hcloud.Response, err error) error {
-		if err != nil {
-			return p.classify(err)
-		}
-		return p.actions.wait(ctx, actionIDs(action, nil))
-	}
+	do := p.done(ctx)
 	s, err := look()
 	if err != nil {
 		return err
@@ -394,7 +389,7 @@ func (p *Provider) ResizeServer(ctx context.Context, providerServerID prego.Serv
 			return infraError(server.InfraPermanent, "",
 				"a %s has another architecture (%s)", serverType, t.Architecture)
 		}
-		if s, err = p.switchOff(ctx, s, look, do); err != nil {
+		if s, err = p.switchOff(ctx, s, look); err != nil {
 			return err
 		}
 		refused = do(p.write.Server.ChangeType(ctx, s, hcloud.ServerChangeTypeOpts{ServerType: t, UpgradeDisk: false}))
@@ -413,12 +408,11 @@ func (p *Provider) ResizeServer(ctx context.Context, providerServerID prego.Serv
 // switchOff shuts a server down, and cuts its power if that takes too long.
 func (p *Provider) switchOff(
 	ctx context.Context, s *hcloud.Server, look func() (*hcloud.Server, error),
-	do func(*hcloud.Action, *hcloud.Response, error) error,
 ) (*hcloud.Server, error) {
 	if s.Status == hcloud.ServerStatusOff {
 		return s, nil
 	}
-	if err := do(p.write.Server.Shutdown(ctx, s)); err != nil {
+	if err := p.done(ctx)(p.write.Server.Shutdown(ctx, s)); err != nil {
 		return nil, err
 	}
 	for until := time.Now().Add(shutdownFor); time.Now().Before(until); {
@@ -426,13 +420,11 @@ func (p *Provider) switchOff(
 		if err != nil || now.Status == hcloud.ServerStatusOff {
 			return now, err
 		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(shutdownAsk):
+		if err := sleep(ctx, shutdownAsk); err != nil {
+			return nil, err
 		}
 	}
-	if err := do(p.write.Server.Poweroff(ctx, s)); err != nil {
+	if err := p.done(ctx)(p.write.Server.Poweroff(ctx, s)); err != nil {
 		return nil, err
 	}
 	return look()
@@ -449,9 +441,5 @@ func (p *Provider) RebootServer(ctx context.Context, providerServerID prego.Serv
 	if hard {
 		press = p.write.Server.Reset
 	}
-	action, _, err := press(ctx, &hcloud.Server{ID: id})
-	if err != nil {
-		return p.classify(err)
-	}
-	return p.actions.wait(ctx, actionIDs(action, nil))
+	return p.done(ctx)(press(ctx, &hcloud.Server{ID: id}))
 }
