@@ -1,15 +1,12 @@
 package cloudinit
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"regexp"
 	"strings"
-
-	"go.yaml.in/yaml/v3"
 
 	"github.com/prego/prego"
 )
@@ -24,15 +21,6 @@ func ImagePackages() []string {
 type ImageInput struct {
 	BaseImage  string   // the provider's image, like debian-13
 	Containers []string // container images to pull
-}
-
-// imageDocument is the cloud-config of a builder; its fields are the only top-level keys.
-type imageDocument struct {
-	Hostname    string   `yaml:"hostname"`
-	SSHPwauth   bool     `yaml:"ssh_pwauth"`
-	DisableRoot bool     `yaml:"disable_root"`
-	WriteFiles  []file   `yaml:"write_files"`
-	RunCmd      []string `yaml:"runcmd"`
 }
 
 // containerRef matches valid container image names; a script reads the list of them line by line.
@@ -52,12 +40,8 @@ func RenderImage(in ImageInput) (userData, hash string, err error) {
 		return "", "", fmt.Errorf("recipe: %w", err)
 	}
 	const dir = "/etc/prego-image/"
-	var b bytes.Buffer
-	b.WriteString("#cloud-config\n")
-	enc := yaml.NewEncoder(&b)
-	enc.SetIndent(1)
-	err = enc.Encode(imageDocument{
-		Hostname: "prego-image", SSHPwauth: false, DisableRoot: true,
+	text, err := marshal(document{
+		Hostname: "prego-image",
 		WriteFiles: []file{
 			plain(dir+"recipe.json", string(recipe)+"\n"),
 			plain(dir+"packages", strings.Join(ImagePackages(), "\n")+"\n"),
@@ -67,15 +51,14 @@ func RenderImage(in ImageInput) (userData, hash string, err error) {
 			embedded("image-seal.sh", dir+"seal.sh", "0755"),
 			embedded("prego-image-seal.service", "/etc/systemd/system/prego-image-seal.service", "0644"),
 		},
-		RunCmd: []string{"sh " + dir + "build.sh"},
-	})
+	}, dir+"build.sh")
 	if err != nil {
-		return "", "", fmt.Errorf("cloud-config: %w", err)
+		return "", "", err
 	}
-	if b.Len() > MaxUserData {
+	if len(text) > MaxUserData {
 		return "", "", prego.Invalid("containers",
-			fmt.Sprintf("make a user_data of %d bytes; the limit is %d", b.Len(), MaxUserData))
+			fmt.Sprintf("make a user_data of %d bytes; the limit is %d", len(text), MaxUserData))
 	}
-	sum := sha256.Sum256(b.Bytes())
-	return b.String(), hex.EncodeToString(sum[:]), nil
+	sum := sha256.Sum256([]byte(text))
+	return text, hex.EncodeToString(sum[:]), nil
 }

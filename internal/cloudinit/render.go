@@ -75,7 +75,7 @@ type document struct {
 	Hostname    string   `yaml:"hostname"`
 	SSHPwauth   bool     `yaml:"ssh_pwauth"`
 	DisableRoot bool     `yaml:"disable_root"`
-	BootCmd     []string `yaml:"bootcmd"`
+	BootCmd     []string `yaml:"bootcmd,omitempty"`
 	WriteFiles  []file   `yaml:"write_files"`
 	RunCmd      []string `yaml:"runcmd"`
 }
@@ -317,15 +317,17 @@ func quoteEnv(env map[string]string) string {
 }
 
 func (in Input) marshal(fs []file, run string) (string, error) {
+	return marshal(document{Hostname: in.Host.ServerID, BootCmd: []string{untilBooted}, WriteFiles: fs}, run)
+}
+
+// marshal writes the document of a machine that takes no logins and runs a script.
+func marshal(d document, run string) (string, error) {
+	d.SSHPwauth, d.DisableRoot, d.RunCmd = false, true, []string{"sh " + run}
 	var b bytes.Buffer
 	b.WriteString("#cloud-config\n")
 	enc := yaml.NewEncoder(&b)
 	enc.SetIndent(1)
-	err := enc.Encode(document{
-		Hostname: in.Host.ServerID, SSHPwauth: false, DisableRoot: true, BootCmd: []string{untilBooted},
-		WriteFiles: fs, RunCmd: []string{"sh " + run},
-	})
-	if err != nil {
+	if err := enc.Encode(d); err != nil {
 		return "", fmt.Errorf("cloud-config: %w", err)
 	}
 	return b.String(), nil

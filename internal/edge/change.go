@@ -29,10 +29,11 @@ func (m *Model) Apply(c Change) {
 	if c.Full {
 		*m = *NewModel(m.settings)
 	}
-	m.SetServers(c.ServerIDs, c.Servers)
+	replace(m.servers, c.ServerIDs, c.Servers, func(s Server) prego.ServerID { return s.ServerID })
 	m.SetSites(c.TenantIDs, c.Sites)
-	m.SetGroups(c.GroupIDs, c.Groups)
-	m.SetAddresses(c.Addresses)
+	replace(m.groups, c.GroupIDs, c.Groups, func(g Group) prego.GroupID { return g.GroupID })
+	clear(m.addresses)
+	replace(m.addresses, nil, c.Addresses, func(a Address) prego.EnvID { return a.EnvID })
 }
 
 // Applied is what an edge has acknowledged.

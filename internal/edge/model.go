@@ -96,13 +96,13 @@ func NewModel(s Settings) *Model {
 	}
 }
 
-// SetServers replaces servers; an id without a row is gone.
-func (m *Model) SetServers(ids []prego.ServerID, rows []Server) {
-	for _, id := range ids {
-		delete(m.servers, id)
+// replace sets rows; an id without a row is gone.
+func replace[K comparable, V any](rows map[K]V, ids []K, changed []V, id func(V) K) {
+	for _, k := range ids {
+		delete(rows, k)
 	}
-	for _, s := range rows {
-		m.servers[s.ServerID] = s
+	for _, v := range changed {
+		rows[id(v)] = v
 	}
 }
 
@@ -127,24 +127,6 @@ func (m *Model) SetSites(ids []prego.TenantID, rows []Site) {
 			m.onServer[s.ServerID] = map[prego.TenantID]bool{}
 		}
 		m.onServer[s.ServerID][s.TenantID] = true
-	}
-}
-
-// SetGroups replaces groups; an id without a row has no routes any more.
-func (m *Model) SetGroups(ids []prego.GroupID, rows []Group) {
-	for _, id := range ids {
-		delete(m.groups, id)
-	}
-	for _, g := range rows {
-		m.groups[g.GroupID] = g
-	}
-}
-
-// SetAddresses replaces all floating addresses.
-func (m *Model) SetAddresses(rows []Address) {
-	clear(m.addresses)
-	for _, a := range rows {
-		m.addresses[a.EnvID] = a
 	}
 }
 
