@@ -122,10 +122,7 @@ func simulate(o simulateFlags, prices *api.Catalog, out, notes io.Writer) error 
 		}
 		defer func() { _ = page.Close() }() // a no-op after a successful close
 	}
-	s, err := sim.New(c, rand.NewPCG(o.seed, 0))
-	if err != nil {
-		return badUsage(err)
-	}
+	s := sim.New(c, rand.NewPCG(o.seed, 0))
 	began := time.Now()
 	s.Run()
 	took := time.Since(began)

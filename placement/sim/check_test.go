@@ -17,8 +17,7 @@ func played(t *testing.T, plan prego.Plan) (*Simulation, *resident) {
 	t.Helper()
 	p := placement.DefaultPolicy()
 	p.Mode = tenant.ModeShared
-	s, err := New(DefaultConfig(400, p), rand.NewPCG(3, 3))
-	require.NoError(t, err)
+	s := New(DefaultConfig(400, p), rand.NewPCG(3, 3))
 	s.Run()
 	require.Empty(t, s.Check())
 	for _, x := range s.tenants {

@@ -58,8 +58,8 @@ func (t *resident) request() placement.Request {
 // memory is what the tenant uses at a moment, in MB.
 func (t *resident) memory(c *Config, now time.Duration) int {
 	months := float64(now-t.placed) / float64(month)
-	grown := min(max(1+t.growth*months, 0.2), c.MaxGrowth)
-	return c.TenantMB + int(t.users*grown*float64(c.UserMB))
+	grown := min(max(1+t.growth*months, 0.2), maxGrowth)
+	return tenantMB + int(t.users*grown*float64(userMB))
 }
 
 type org struct {
@@ -73,13 +73,13 @@ func draw(c *Config, rng *rand.Rand) []*resident {
 		return nil
 	}
 	orgs := drawOrgs(c, rng)
-	zipf := rand.NewZipf(rng, c.ZipfExponent, c.ZipfOffset, uint64(len(orgs)-1))
+	zipf := rand.NewZipf(rng, zipfExponent, zipfOffset, uint64(len(orgs)-1))
 	arrivals := drawArrivals(c, rng)
 	out := make([]*resident, c.Tenants)
 	for i := range out {
 		o := orgs[zipf.Uint64()]
 		t := &resident{id: fmt.Sprintf("t-%06d", i+1), org: o.id, parent: o.parent, region: o.home, arrives: arrivals[i]}
-		if rng.Float64() >= c.HomeShare {
+		if rng.Float64() >= homeShare {
 			t.region = c.Regions[pick(rng, len(c.Regions), func(i int) float64 { return c.Regions[i].Share })].Region
 		}
 		m := c.Plans[pick(rng, len(c.Plans), func(i int) float64 { return c.Plans[i].Share })]
@@ -87,7 +87,7 @@ func draw(c *Config, rng *rand.Rand) []*resident {
 		t.users = max(1, math.Round(float64(m.Plan.DefaultUsers())*math.Exp(rng.NormFloat64()*m.UsersSpread)))
 		t.growth = m.GrowthMin + rng.Float64()*(m.GrowthMax-m.GrowthMin)
 		t.life = rng.ExpFloat64()
-		t.converts = rng.Float64() < c.ConvertShare
+		t.converts = rng.Float64() < convertShare
 		t.dedicatedRedis = rng.Float64() < c.DedicatedRedisShare && m.Plan == prego.PlanBusiness
 		t.residency = drawResidency(c, rng, t.region)
 		out[i] = t
@@ -96,8 +96,8 @@ func draw(c *Config, rng *rand.Rand) []*resident {
 }
 
 func drawOrgs(c *Config, rng *rand.Rand) []org {
-	orgs := make([]org, max(1, c.Tenants/c.TenantsPerOrg))
-	parents := max(1, len(orgs)/c.OrgsPerParent)
+	orgs := make([]org, max(1, c.Tenants/tenantsPerOrg))
+	parents := max(1, len(orgs)/orgsPerParent)
 	homes := make([]prego.Region, parents)
 	region := func() prego.Region {
 		return c.Regions[pick(rng, len(c.Regions), func(i int) float64 { return c.Regions[i].Share })].Region
@@ -107,7 +107,7 @@ func drawOrgs(c *Config, rng *rand.Rand) []org {
 	}
 	for i := range orgs {
 		orgs[i] = org{id: fmt.Sprintf("org-%05d", i+1), home: region()}
-		if rng.Float64() < c.ParentShare {
+		if rng.Float64() < parentShare {
 			p := rng.IntN(parents)
 			orgs[i].parent, orgs[i].home = fmt.Sprintf("parent-%04d", p+1), homes[p]
 		}
@@ -123,8 +123,8 @@ func drawArrivals(c *Config, rng *rand.Rand) []time.Duration {
 	for len(out) < c.Tenants {
 		at := time.Duration(rng.Int64N(int64(span))).Truncate(time.Second)
 		hour := math.Mod(at.Hours(), 24)
-		rate := 1 + c.Rhythm*math.Cos(2*math.Pi*(hour-c.PeakHour)/24)
-		if rng.Float64()*(1+c.Rhythm) < rate {
+		rate := 1 + rhythm*math.Cos(2*math.Pi*(hour-peakHour)/24)
+		if rng.Float64()*(1+rhythm) < rate {
 			out = append(out, at)
 		}
 	}
@@ -133,7 +133,7 @@ func drawArrivals(c *Config, rng *rand.Rand) []time.Duration {
 }
 
 func drawResidency(c *Config, rng *rand.Rand, region prego.Region) string {
-	wants, kind := rng.Float64() < c.ResidencyShare, rng.Float64()
+	wants, kind := rng.Float64() < residencyShare, rng.Float64()
 	if !wants {
 		return ""
 	}

@@ -57,7 +57,7 @@ func short(role prego.Role) string {
 }
 
 func (s *Simulation) bootTime(role prego.Role) time.Duration {
-	f := 1 + s.c.BootJitter*(2*s.rng.Float64()-1)
+	f := 1 + bootJitter*(2*s.rng.Float64()-1)
 	return time.Duration(float64(s.c.role(role).Boot) * f).Round(time.Second)
 }
 
@@ -216,5 +216,5 @@ func (s *Simulation) tick() {
 		s.serve(r)
 	}
 	s.sample()
-	s.plan(s.now+s.c.SampleEvery, s.tick)
+	s.plan(s.now+sampleEvery, s.tick)
 }

@@ -24,7 +24,7 @@ func (s *Simulation) scaleOut(r *region) {
 			continue
 		}
 		if wants := s.wants(r, role); len(wants) > 0 {
-			s.run(r, role, wants[:min(len(wants), s.c.MaxPerRun)])
+			s.run(r, role, wants[:min(len(wants), maxPerRun)])
 		}
 	}
 }
@@ -47,7 +47,7 @@ func (s *Simulation) wants(r *region, role prego.Role) []want {
 			sharing[""]++
 		}
 	}
-	each := map[prego.Role]int{prego.RoleApp: s.c.TenantsPerNewServer, prego.RoleDBShard: s.c.ShardCapacity, prego.RoleRedisPool: s.c.PoolCapacity}[role]
+	each := map[prego.Role]int{prego.RoleApp: tenantsPerNewServer, prego.RoleDBShard: s.c.ShardCapacity, prego.RoleRedisPool: s.c.PoolCapacity}[role]
 	for _, lock := range []prego.Plan{prego.PlanBusiness, ""} {
 		for n := sharing[lock]; n > 0; n -= each {
 			out = append(out, want{lock: lock})

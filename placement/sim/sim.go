@@ -53,10 +53,7 @@ type region struct {
 }
 
 // New prepares a simulation. All that is random comes from src.
-func New(c Config, src *rand.PCG) (*Simulation, error) {
-	if err := c.Validate(); err != nil {
-		return nil, err
-	}
+func New(c Config, src *rand.PCG) *Simulation {
 	s := &Simulation{
 		c: c, rng: rand.New(src), byID: map[string]*host{}, assigned: map[string]bool{}, families: map[family]int{},
 		end: time.Duration(c.Days)*24*time.Hour + c.Settle,
@@ -82,7 +79,7 @@ func New(c Config, src *rand.PCG) (*Simulation, error) {
 		s.plan(t.arrives, func() { s.arrive(t) })
 	}
 	s.plan(0, s.tick)
-	return s, nil
+	return s
 }
 
 // begin is a region's first servers, there from the start.
@@ -96,7 +93,7 @@ func (s *Simulation) begin(r *region) {
 	s.activate(s.order(r, prego.RoleDBShard, "", nil))
 	s.activate(s.order(r, prego.RoleDBShard, prego.PlanBusiness, nil))
 	s.activate(s.order(r, prego.RoleRedisPool, "", nil))
-	for range s.c.InitialServers {
+	for range initialServers {
 		s.activate(s.order(r, prego.RoleApp, "", nil))
 	}
 }

@@ -26,7 +26,7 @@ func (s *Simulation) refill(h *host) {
 		return
 	}
 	h.building = true
-	s.plan(s.now+s.c.SiteBuild, func() {
+	s.plan(s.now+siteBuild, func() {
 		h.building = false
 		// The site may no longer be wanted, or be wanted elsewhere.
 		if shard := s.siteShard(h); shard != nil {
@@ -58,12 +58,12 @@ func (s *Simulation) siteShard(h *host) *host {
 	for _, x := range h.sites {
 		have[x.shard.lock]++
 	}
-	if have[""] < s.c.SitesPerServer {
+	if have[""] < sitesPerServer {
 		if shard := s.roomiest(h.region, ""); shard != nil {
 			return shard
 		}
 	}
-	if have[prego.PlanBusiness] < s.c.BusinessSitesPerServer {
+	if have[prego.PlanBusiness] < businessSitesPerServer {
 		return s.roomiest(h.region, prego.PlanBusiness)
 	}
 	return nil
