@@ -292,7 +292,10 @@ func (a *Tenants) decide(ctx context.Context, t tenant.Record) (d placement.Deci
 	if t.Policy == tenant.ModeShared && t.Queued {
 		d, err := a.Placer.Look(ctx, t)
 		if err == nil && d.PlacesTenant() {
-			d, behind = placement.Decision{Outcome: placement.AwaitingCapacity, Code: prego.CodeInsufficientResources, SelectionReason: "others wait for the capacity that there is, and are served first"}, true
+			d, behind = placement.Decision{
+				KeptPlace:       placement.KeptPlace{Outcome: placement.AwaitingCapacity, Code: prego.CodeInsufficientResources},
+				SelectionReason: "others wait for the capacity that there is, and are served first",
+			}, true
 		}
 		return d, behind, err
 	}

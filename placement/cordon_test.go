@@ -62,7 +62,7 @@ func TestNobodyIsForcedOntoACordonedServer(t *testing.T) {
 	} {
 		d := fleet()
 		shut(&d)
-		err := placement.NewSnapshot(shared(), d).CheckInvariants(request(nil), placement.Decision{AppServerID: "app-1", DBShardID: "db-1", RedisPoolID: "redis-1", Mode: tenant.ModeShared})
+		err := placement.NewSnapshot(shared(), d).CheckInvariants(request(nil), placement.Decision{KeptPlace: placement.KeptPlace{AppServerID: "app-1", DBShardID: "db-1", RedisPoolID: "redis-1"}, Mode: tenant.ModeShared})
 		require.ErrorContains(t, err, "cordoned")
 	}
 }

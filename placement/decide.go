@@ -585,7 +585,7 @@ func (s *search) noCapacity() Decision {
 
 func (s *search) decision(o Outcome) Decision {
 	d := Decision{
-		Outcome: o, Mode: s.mode, Algorithm: s.algorithm, CandidatesEvaluated: s.looked, Rejected: s.listed(o),
+		KeptPlace: KeptPlace{Outcome: o}, Mode: s.mode, Algorithm: s.algorithm, CandidatesEvaluated: s.looked, Rejected: s.listed(o),
 		RejectedCounts: make(map[string]int, 4), Constraint: s.report,
 	}
 	for r, n := range s.counts {

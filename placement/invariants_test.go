@@ -29,7 +29,7 @@ func sound() (Data, Request, Decision) {
 		Residency: map[string]Zone{"DE": {Regions: []prego.Region{"eu"}, Providers: []prego.InfraProviderID{"hetzner"}}},
 	}
 	r := Request{TenantID: "t", Region: "eu", Plan: prego.PlanStarter, DataResidency: "DE", Constraint: prego.Constraint{Require: []string{"blue"}}}
-	return d, r, Decision{Outcome: Placed, Mode: tenant.ModeShared, AppServerID: "app-1", DBShardID: "db-1", RedisPoolID: "redis-1", PoolSiteID: "s-1", InfraProvider: "hetzner"}
+	return d, r, Decision{KeptPlace: KeptPlace{Outcome: Placed, AppServerID: "app-1", DBShardID: "db-1", RedisPoolID: "redis-1", PoolSiteID: "s-1", InfraProvider: "hetzner"}, Mode: tenant.ModeShared}
 }
 
 // TestEveryInvariantIsChecked breaks each by itself (placement-policy §6). The filters

@@ -38,36 +38,21 @@ type KeptDecision struct {
 // KeptPlace is what a decision gave.
 type KeptPlace struct {
 	Outcome       Outcome
-	Code          prego.Code            `json:",omitempty"`
-	AppServerID   prego.ServerID        `json:",omitempty"`
+	Code          prego.Code            `json:",omitempty"` // if no place was found
+	AppServerID   prego.ServerID        `json:",omitempty"` // with HoldForSite: the server whose pool to refill
 	DBShardID     prego.ShardID         `json:",omitempty"`
 	RedisPoolID   prego.RedisPoolID     `json:",omitempty"`
 	PoolSiteID    string                `json:",omitempty"`
 	InfraProvider prego.InfraProviderID `json:",omitempty"`
-	Dedicates     bool                  `json:",omitempty"`
-	MissingRoles  []prego.Role          `json:",omitempty"`
-}
-
-// PlaceOf returns the place of a decision.
-func PlaceOf(d Decision) KeptPlace {
-	return KeptPlace{
-		Outcome: d.Outcome, Code: d.Code, AppServerID: d.AppServerID, DBShardID: d.DBShardID,
-		RedisPoolID: d.RedisPoolID, PoolSiteID: d.PoolSiteID, InfraProvider: d.InfraProvider,
-		Dedicates: d.Dedicates, MissingRoles: d.MissingRoles,
-	}
-}
-
-func (p KeptPlace) decision() Decision {
-	return Decision{
-		Outcome: p.Outcome, Code: p.Code, AppServerID: p.AppServerID, DBShardID: p.DBShardID,
-		RedisPoolID: p.RedisPoolID, PoolSiteID: p.PoolSiteID, InfraProvider: p.InfraProvider,
-		Dedicates: p.Dedicates, MissingRoles: p.MissingRoles,
-	}
+	// Dedicates means that the server is from now on dedicated to the tenant, with its
+	// shard and pool unless an operator's override shares them.
+	Dedicates    bool         `json:",omitempty"`
+	MissingRoles []prego.Role `json:",omitempty"`
 }
 
 // Line is the line of a decision with its stored explanation.
 func (d KeptDecision) Line(e Explanation) Line {
-	l := LineOf(d.Request, d.Place.decision())
+	l := LineOf(d.Request, Decision{KeptPlace: d.Place})
 	l.Decision = e
 	return l
 }
@@ -173,7 +158,7 @@ func (k Kept) Snapshot(p Policy) (*Snapshot, error) {
 		case e.Change != nil:
 			f.Update(*e.Change)
 		case e.Decided != nil:
-			f.Apply(e.Decided.Request, e.Decided.Place.decision())
+			f.Apply(e.Decided.Request, Decision{KeptPlace: e.Decided.Place})
 		}
 	}
 	return f, nil
@@ -199,7 +184,7 @@ func (k Kept) Replay(now Policy, version string, recorded Explanation, most int)
 	}
 	then, funnel := f.Funnel(k.Decision.Request, most)
 	out.Then, out.Funnel = LineOf(k.Decision.Request, then), funnel
-	if was := PlaceOf(then); !was.same(k.Decision.Place) || !sameExplanation(out.Then.Decision, recorded) {
+	if was := then.KeptPlace; !was.same(k.Decision.Place) || !sameExplanation(out.Then.Decision, recorded) {
 		out.Differences = append(out.Differences, Difference{
 			What: "code", Field: "version", Then: k.State.Version, Now: version, Decisive: !was.same(k.Decision.Place),
 		})
@@ -210,13 +195,13 @@ func (k Kept) Replay(now Policy, version string, recorded Explanation, most int)
 	}
 	out.Now = LineOf(k.Decision.Request, today)
 	changed := PolicyDifferences(k.State.Policy, now)
-	if !PlaceOf(today).same(PlaceOf(then)) {
+	if !today.KeptPlace.same(then.KeptPlace) {
 		if err := k.blame(then, now, changed); err != nil {
 			return out, err
 		}
 	}
 	out.Differences = append(out.Differences, changed...)
-	out.Same = PlaceOf(then).same(k.Decision.Place) && PlaceOf(today).same(k.Decision.Place)
+	out.Same = then.KeptPlace.same(k.Decision.Place) && today.KeptPlace.same(k.Decision.Place)
 	return out, nil
 }
 
@@ -246,7 +231,7 @@ func (k Kept) blame(then Decision, now Policy, changed []Difference) error {
 		if err != nil {
 			return err
 		}
-		marked[i] = PlaceOf(d).same(PlaceOf(then)) // without it nothing changes
+		marked[i] = d.KeptPlace.same(then.KeptPlace) // without it nothing changes
 	}
 	for i := range changed {
 		changed[i].Decisive = marked[i]
@@ -255,7 +240,7 @@ func (k Kept) blame(then Decision, now Policy, changed []Difference) error {
 }
 
 func (p KeptPlace) same(q KeptPlace) bool {
-	if !p.decision().PlacesTenant() && p.Outcome == q.Outcome {
+	if !p.PlacesTenant() && p.Outcome == q.Outcome {
 		return p.Code == q.Code && slices.Equal(p.MissingRoles, q.MissingRoles)
 	}
 	return p.Outcome == q.Outcome && p.AppServerID == q.AppServerID && p.DBShardID == q.DBShardID &&
@@ -274,6 +259,9 @@ type policyField struct {
 	name string
 	get  func(p *Policy) string
 	set  func(to, from *Policy)
+	// number is the value of a field that must be 0 to most; nil for the others.
+	number func(p *Policy) *float64
+	most   float64
 }
 
 func field[T any](name string, at func(p *Policy) *T) policyField {
@@ -283,25 +271,32 @@ func field[T any](name string, at func(p *Policy) *T) policyField {
 	}
 }
 
+// part is a number from 0 to most.
+func part(name string, most float64, at func(p *Policy) *float64) policyField {
+	f := field(name, at)
+	f.number, f.most = at, most
+	return f
+}
+
 // policyFields are all fields of a policy, by their names in a decision's policy.
 var policyFields = []policyField{
 	field("mode", func(p *Policy) *tenant.PlacementMode { return &p.Mode }),
 	field("algorithm", func(p *Policy) *Algorithm { return &p.Algorithm }),
 	field("memory_pct_max", func(p *Policy) *float64 { return &p.MemoryPctMax }),
-	field("cpu_pct_max", func(p *Policy) *float64 { return &p.CPUPctMax }),
-	field("worker_slots_pct_max", func(p *Policy) *float64 { return &p.WorkerSlotsPctMax }),
-	field("db_disk_pct_max", func(p *Policy) *float64 { return &p.DBDiskPctMax }),
-	field("redis_memory_pct_max", func(p *Policy) *float64 { return &p.RedisMemoryPctMax }),
+	part("cpu_pct_max", 100, func(p *Policy) *float64 { return &p.CPUPctMax }),
+	part("worker_slots_pct_max", 100, func(p *Policy) *float64 { return &p.WorkerSlotsPctMax }),
+	part("db_disk_pct_max", 100, func(p *Policy) *float64 { return &p.DBDiskPctMax }),
+	part("redis_memory_pct_max", 100, func(p *Policy) *float64 { return &p.RedisMemoryPctMax }),
 	field("max_tenants_per_node", func(p *Policy) *int { return &p.MaxTenantsPerNode }),
-	field("weights.app_load", func(p *Policy) *float64 { return &p.Weights.AppLoad }),
-	field("weights.app_count", func(p *Policy) *float64 { return &p.Weights.AppCount }),
-	field("weights.db_load", func(p *Policy) *float64 { return &p.Weights.DBLoad }),
-	field("weights.redis_load", func(p *Policy) *float64 { return &p.Weights.RedisLoad }),
-	field("weights.affinity", func(p *Policy) *float64 { return &p.Weights.Affinity }),
-	field("weights.app_cpu", func(p *Policy) *float64 { return &p.Weights.AppCPU }),
-	field("weights.app_worker_slots", func(p *Policy) *float64 { return &p.Weights.AppWorkerSlots }),
-	field("weights.db_disk", func(p *Policy) *float64 { return &p.Weights.DBDisk }),
-	field("weights.redis_memory", func(p *Policy) *float64 { return &p.Weights.RedisMemory }),
+	part("weights.app_load", 1, func(p *Policy) *float64 { return &p.Weights.AppLoad }),
+	part("weights.app_count", 1, func(p *Policy) *float64 { return &p.Weights.AppCount }),
+	part("weights.db_load", 1, func(p *Policy) *float64 { return &p.Weights.DBLoad }),
+	part("weights.redis_load", 1, func(p *Policy) *float64 { return &p.Weights.RedisLoad }),
+	part("weights.affinity", 1, func(p *Policy) *float64 { return &p.Weights.Affinity }),
+	part("weights.app_cpu", 1, func(p *Policy) *float64 { return &p.Weights.AppCPU }),
+	part("weights.app_worker_slots", 1, func(p *Policy) *float64 { return &p.Weights.AppWorkerSlots }),
+	part("weights.db_disk", 1, func(p *Policy) *float64 { return &p.Weights.DBDisk }),
+	part("weights.redis_memory", 1, func(p *Policy) *float64 { return &p.Weights.RedisMemory }),
 	field("empty_pool", func(p *Policy) *EmptyPool { return &p.EmptyPool }),
 	field("same_shard", func(p *Policy) *bool { return &p.SameShard }),
 	field("max_rejected", func(p *Policy) *int { return &p.MaxRejected }),

@@ -55,7 +55,7 @@ func TestWhatIsKeptIsReplayed(t *testing.T) {
 			}
 			r := genRequest(t, i)
 			d := f.Decide(r)
-			add(placement.KeptEvent{Decided: &placement.KeptDecision{Request: r, Place: placement.PlaceOf(d)}})
+			add(placement.KeptEvent{Decided: &placement.KeptDecision{Request: r, Place: d.KeptPlace}})
 			f.Apply(r, d)
 			k, err := placement.ReadKept(state, events)
 			require.NoError(t, err)
@@ -91,7 +91,7 @@ func TestReplayNamesTheLineOfThePolicy(t *testing.T) {
 	r := request(nil)
 	d := f.Decide(r)
 	require.Equal(t, placement.Placed, d.Outcome)
-	raw, err := json.Marshal(placement.KeptEvent{Decided: &placement.KeptDecision{Request: r, Place: placement.PlaceOf(d)}})
+	raw, err := json.Marshal(placement.KeptEvent{Decided: &placement.KeptDecision{Request: r, Place: d.KeptPlace}})
 	require.NoError(t, err)
 	k, err := placement.ReadKept(state, []json.RawMessage{raw})
 	require.NoError(t, err)

@@ -106,31 +106,12 @@ func (p Policy) Validate() error {
 	case p.MaxRejected < 0:
 		return prego.Invalid("policy.max_rejected", "must not be negative")
 	}
-	for _, v := range []struct {
-		name string
-		most float64
-	}{{"cpu", p.CPUPctMax}, {"worker_slots", p.WorkerSlotsPctMax}, {"db_disk", p.DBDiskPctMax}, {"redis_memory", p.RedisMemoryPctMax}} {
-		if math.IsNaN(v.most) || v.most < 0 || v.most > 100 {
-			return prego.Invalid("policy."+v.name+"_pct_max", "must be 0 to 100")
+	for _, f := range policyFields {
+		if f.number == nil {
+			continue
 		}
-	}
-	w := p.Weights
-	for _, v := range []struct {
-		name string
-		w    float64
-	}{
-		{"app_load", w.AppLoad},
-		{"app_count", w.AppCount},
-		{"db_load", w.DBLoad},
-		{"redis_load", w.RedisLoad},
-		{"affinity", w.Affinity},
-		{"app_cpu", w.AppCPU},
-		{"app_worker_slots", w.AppWorkerSlots},
-		{"db_disk", w.DBDisk},
-		{"redis_memory", w.RedisMemory},
-	} {
-		if math.IsNaN(v.w) || v.w < 0 || v.w > 1 {
-			return prego.Invalid("policy.weights."+v.name, "must be 0 to 1")
+		if v := *f.number(&p); math.IsNaN(v) || v < 0 || v > f.most {
+			return prego.Invalid("policy."+f.name, fmt.Sprintf("must be 0 to %g", f.most))
 		}
 	}
 	return nil
@@ -195,19 +176,9 @@ type Rejection struct {
 
 // Decision is an outcome with its explanation (placement-policy §1.2, §7).
 type Decision struct {
-	Outcome      Outcome
-	Code         prego.Code // if no place was found
-	MissingRoles []prego.Role
-	// MissingIn is the private network that lacks them, "" for any.
-	MissingIn     prego.NetworkID
-	AppServerID   prego.ServerID // with HoldForSite: the server whose pool to refill
-	DBShardID     prego.ShardID
-	RedisPoolID   prego.RedisPoolID
-	PoolSiteID    string
-	InfraProvider prego.InfraProviderID
-	// Dedicates means that the server is from now on dedicated to the tenant, with its
-	// shard and pool unless an operator's override shares them.
-	Dedicates bool
+	KeptPlace
+	// MissingIn is the private network that lacks MissingRoles, "" for any.
+	MissingIn prego.NetworkID
 
 	Mode                tenant.PlacementMode
 	Algorithm           Algorithm
@@ -226,7 +197,7 @@ type Decision struct {
 }
 
 // PlacesTenant reports whether the decision assigns a server.
-func (d Decision) PlacesTenant() bool { return d.Outcome == Placed || d.Outcome == OnDemandSite }
+func (p KeptPlace) PlacesTenant() bool { return p.Outcome == Placed || p.Outcome == OnDemandSite }
 
 // Explanation is a decision's explanation as it is stored and shown.
 type Explanation struct {

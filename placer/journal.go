@@ -118,7 +118,7 @@ func (p *Placer) decide(requests []placement.Request) []placement.Decision {
 		d := p.fleet.Decide(r)
 		if p.journal != nil {
 			d.Input = fmt.Sprintf("%s/%d", p.journal.id, p.journal.next)
-			kept := placement.KeptDecision{Request: r, Place: placement.PlaceOf(d)}
+			kept := placement.KeptDecision{Request: r, Place: d.KeptPlace}
 			if p.journal.add(placement.KeptEvent{Decided: &kept}) != nil {
 				p.journal, d.Input = nil, "" // the following decisions have no input
 			}

@@ -249,7 +249,7 @@ func (w wish) place(t require.TestingT, conn *pgx.Conn, how placedBy, changes ..
 	policy.MemoryPctMax, policy.MaxTenantsPerNode = 70, 3
 	policy.MeasuredLimits = tenant.MeasuredLimits{CPUPctMax: 80, WorkerSlotsPctMax: 89, DBDiskPctMax: 88, RedisMemoryPctMax: 87}
 	snapshot := placement.NewSnapshot(policy, w.rows(t, tx))
-	d := placement.Decision{Outcome: placement.Placed, Mode: w.mode, AppServerID: prego.ServerID(w.app), DBShardID: prego.ShardID(w.shard), RedisPoolID: prego.RedisPoolID(w.pool), PoolSiteID: w.site}
+	d := placement.Decision{KeptPlace: placement.KeptPlace{Outcome: placement.Placed, AppServerID: prego.ServerID(w.app), DBShardID: prego.ShardID(w.shard), RedisPoolID: prego.RedisPoolID(w.pool), PoolSiteID: w.site}, Mode: w.mode}
 	if w.site == "" {
 		d.Outcome = placement.OnDemandSite
 	}
@@ -260,7 +260,7 @@ func (w wish) place(t require.TestingT, conn *pgx.Conn, how placedBy, changes ..
 		d.InfraProvider = srv.InfraProvider
 		d.Dedicates = placement.MustBeAlone(w.plan, w.mode, false) && (how.before || srv.TenantCount == 0 && !srv.RunsInstances)
 		says = snapshot.CheckInvariants(request, d)
-	} else if got, funnel := snapshot.Funnel(request, 9); placement.PlaceOf(got).Outcome != d.Outcome || got.AppServerID != d.AppServerID || got.DBShardID != d.DBShardID || got.RedisPoolID != d.RedisPoolID || got.PoolSiteID != d.PoolSiteID {
+	} else if got, funnel := snapshot.Funnel(request, 9); got.Outcome != d.Outcome || got.AppServerID != d.AppServerID || got.DBShardID != d.DBShardID || got.RedisPoolID != d.RedisPoolID || got.PoolSiteID != d.PoolSiteID {
 		says = fmt.Errorf("%s, %v", got.SelectionReason, got.Rejected)
 		w.sees(t, tx, policy, funnel)
 		d.Dedicates = placement.MustBeAlone(w.plan, w.mode, false)
