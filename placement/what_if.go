@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,18 +35,10 @@ const AddedID = "what-if-1"
 
 // Apply changes a request, and a snapshot for it. A server that is not known is refused with CodeServerUnknown.
 func (w WhatIf) Apply(f *Snapshot, r Request) (Request, error) {
-	if w.Plan != nil {
-		r.Plan = *w.Plan
-	}
-	if w.Region != nil {
-		r.Region = *w.Region
-	}
-	if w.Constraint != nil {
-		r.Constraint = *w.Constraint
-	}
-	if w.DedicatedRedis != nil {
-		r.DedicatedRedis = *w.DedicatedRedis
-	}
+	prego.Assign(&r.Plan, w.Plan)
+	prego.Assign(&r.Region, w.Region)
+	prego.Assign(&r.Constraint, w.Constraint)
+	prego.Assign(&r.DedicatedRedis, w.DedicatedRedis)
 	for _, list := range []struct {
 		field string
 		ids   []string
@@ -82,15 +75,9 @@ func (f *Snapshot) setCordoned(id string, on bool) (found bool) {
 }
 
 func (f *Snapshot) add(a AddedServer, r Request) {
-	if a.Region == "" {
-		a.Region = r.Region
-	}
-	if a.NetworkID == "" {
-		a.NetworkID = f.usualNetwork(a.Region)
-	}
-	if a.Provider == "" {
-		a.Provider = f.usualProvider(a.Region)
-	}
+	a.Region = cmp.Or(a.Region, r.Region)
+	a.NetworkID = cmp.Or(a.NetworkID, f.usualNetwork(a.Region))
+	a.Provider = cmp.Or(a.Provider, f.usualProvider(a.Region))
 	switch a.Role {
 	case prego.RoleDBShard:
 		f.SetShard(Shard{ShardID: AddedID, Region: a.Region, NetworkID: a.NetworkID, PlanTierLock: ShardLockFor(r.Plan), Capacity: a.Capacity, Status: server.Active})

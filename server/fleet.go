@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -94,24 +95,13 @@ func (r *CreateFleetRequest) Validate() error {
 	}
 	r.Spec = probe.Spec
 	if r.MaxSize == nil {
-		none := int64(NoMaxSize)
-		r.MaxSize = &none
+		r.MaxSize = new(int64(NoMaxSize))
 	}
-	if err := validateSizes(r.MinSize, *r.MaxSize); err != nil {
-		return err
-	}
-	if err := validateOffer(r.WorkloadMemory, r.WorkloadDisk, r.WorkloadCPUs); err != nil {
-		return err
-	}
-	if err := validateServes(r.Role, r.Serves, r.ServesWorkloads || r.WorkloadMemory > 0); err != nil {
-		return err
-	}
-	if r.PatchWindow != nil {
-		if err := r.PatchWindow.Validate(); err != nil {
-			return err
-		}
-	}
-	if err := r.Constraint.Validate("constraint"); err != nil {
+	if err := cmp.Or(
+		validateSizes(r.MinSize, *r.MaxSize), validateOffer(r.WorkloadMemory, r.WorkloadDisk, r.WorkloadCPUs),
+		validateServes(r.Role, r.Serves, r.ServesWorkloads || r.WorkloadMemory > 0),
+		r.PatchWindow.Validate(), r.Constraint.Validate("constraint"),
+	); err != nil {
 		return err
 	}
 	return checkTags(r.Constraint, r.Spec.Tags)
@@ -182,60 +172,30 @@ func (r *UpdateFleetRequest) Apply(f *Fleet) error {
 	if r.Constraint != nil {
 		return &prego.Error{Code: prego.CodeConstraintImmutable, Field: "constraint", Message: "is fixed once the fleet is made: make another fleet"}
 	}
-	if r.MinSize != nil {
-		f.MinSize = *r.MinSize
-	}
-	if r.MaxSize != nil {
-		f.MaxSize = *r.MaxSize
-	}
-	if r.Serves != nil {
-		f.Serves = *r.Serves
-	}
-	if r.ServesWorkloads != nil {
-		f.ServesWorkloads = *r.ServesWorkloads
-	}
-	if r.WorkloadMemory != nil {
-		f.WorkloadMemory = *r.WorkloadMemory
-	}
-	if r.WorkloadDisk != nil {
-		f.WorkloadDisk = *r.WorkloadDisk
-	}
-	if r.WorkloadCPUs != nil {
-		f.WorkloadCPUs = *r.WorkloadCPUs
-	}
-	if r.PatchWindow != nil {
-		if err := r.PatchWindow.Validate(); err != nil {
-			return err
-		}
-		f.PatchWindow = *r.PatchWindow
-	}
-	if err := validateOffer(f.WorkloadMemory, f.WorkloadDisk, f.WorkloadCPUs); err != nil {
+	if err := r.PatchWindow.Validate(); err != nil {
 		return err
 	}
-	if err := validateServes(f.Role, f.Serves, f.ServesWorkloads || f.WorkloadMemory > 0); err != nil {
+	prego.Assign(&f.MinSize, r.MinSize)
+	prego.Assign(&f.MaxSize, r.MaxSize)
+	prego.Assign(&f.Serves, r.Serves)
+	prego.Assign(&f.ServesWorkloads, r.ServesWorkloads)
+	prego.Assign(&f.WorkloadMemory, r.WorkloadMemory)
+	prego.Assign(&f.WorkloadDisk, r.WorkloadDisk)
+	prego.Assign(&f.WorkloadCPUs, r.WorkloadCPUs)
+	prego.Assign(&f.PatchWindow, r.PatchWindow)
+	if err := cmp.Or(
+		validateOffer(f.WorkloadMemory, f.WorkloadDisk, f.WorkloadCPUs),
+		validateServes(f.Role, f.Serves, f.ServesWorkloads || f.WorkloadMemory > 0), validateSizes(f.MinSize, f.MaxSize),
+	); err != nil || r.Spec == nil {
 		return err
-	}
-	if err := validateSizes(f.MinSize, f.MaxSize); err != nil {
-		return err
-	}
-	if r.Spec == nil {
-		return nil
 	}
 	if err := r.Spec.Validate(); err != nil {
-		return err
-	}
-	before, err := json.Marshal(f.Spec)
-	if err != nil {
-		return err
-	}
-	after, err := json.Marshal(*r.Spec)
-	if err != nil {
 		return err
 	}
 	if err := checkTags(f.Constraint, r.Spec.Tags); err != nil {
 		return err
 	}
-	if string(before) != string(after) {
+	if prego.RequestHash(f.Spec) != prego.RequestHash(*r.Spec) {
 		f.Spec = *r.Spec
 		f.Profile++
 	}
@@ -358,23 +318,21 @@ type FleetStep struct {
 func (a FleetAction) Outcome() (status FleetActionStatus, reason, message string) {
 	n := map[FleetStepState]int{}
 	round, last, failed := 0, "", 0
-	for _, st := range a.Steps {
-		n[st.State]++
-		if st.Op == StepOpCreate && st.State == FleetStepFailed {
-			failed++
-			if st.Round >= round {
-				round, last = st.Round, st.Message
-			}
-		}
-	}
 	made, wanted := 0, 0 // servers; a replacement for a failed one does not count again
 	for _, st := range a.Steps {
-		if st.Op == StepOpCreate {
-			if st.State == FleetStepDone {
-				made++
-			}
-			if !st.Replan {
-				wanted++
+		n[st.State]++
+		if st.Op != StepOpCreate {
+			continue
+		}
+		if !st.Replan {
+			wanted++
+		}
+		switch {
+		case st.State == FleetStepDone:
+			made++
+		case st.State == FleetStepFailed:
+			if failed++; st.Round >= round {
+				round, last = st.Round, st.Message
 			}
 		}
 	}

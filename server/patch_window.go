@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -56,17 +57,17 @@ type FleetPatchWindow struct {
 	Seconds  int    `json:"seconds,omitempty"` // how long it is open
 }
 
-// Validate checks a window and fills in how long it is open.
+// Validate checks a window, if there is one, and fills in how long it is open.
 func (w *FleetPatchWindow) Validate() error {
-	if w.Schedule == "" || w.Schedule == PatchNever {
-		if w.Seconds != 0 {
-			return prego.Invalid("patch_window.seconds", "needs a schedule other than "+PatchNever)
-		}
+	switch {
+	case w == nil:
+		return nil
+	case (w.Schedule == "" || w.Schedule == PatchNever) && w.Seconds != 0:
+		return prego.Invalid("patch_window.seconds", "needs a schedule other than "+PatchNever)
+	case w.Schedule == "" || w.Schedule == PatchNever:
 		return nil
 	}
-	if w.Seconds == 0 {
-		w.Seconds = defaultWindow
-	}
+	w.Seconds = cmp.Or(w.Seconds, defaultWindow)
 	if open := time.Duration(w.Seconds) * time.Second; open < time.Minute || open > maxPatchWindow {
 		return prego.Invalid("patch_window.seconds", "must be 60 to 86400")
 	}

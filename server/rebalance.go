@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -110,19 +111,14 @@ const (
 
 // Validate checks the request's own fields, and sets the defaults.
 func (r *RebalanceRequest) Validate() error {
-	if r.AtOnce == 0 {
-		r.AtOnce = defaultAtOnce
-	}
+	r.AtOnce = cmp.Or(r.AtOnce, defaultAtOnce)
 	switch {
 	case r.AtOnce < 1 || r.AtOnce > maxAtOnce:
 		return prego.Invalid("at_once", fmt.Sprintf("must be 1 to %d", maxAtOnce))
 	case r.MaxFailures < 0 || r.MaxFailures > MaxPlannedMoves:
 		return prego.Invalid("max_failures", fmt.Sprintf("must be 0 to %d", MaxPlannedMoves))
 	}
-	if err := (CordonRequest{Reason: r.Reason}).Validate(); err != nil {
-		return err
-	}
-	return r.Plan.Validate()
+	return cmp.Or(CordonRequest{Reason: r.Reason}.Validate(), r.Plan.Validate())
 }
 
 // RebalanceState is the state of a plan that is carried out.
@@ -199,11 +195,8 @@ type RebalanceMove struct {
 
 // PlannedMoveSeq is a move with its number in the plan, from 1.
 type PlannedMoveSeq struct {
-	Seq      int
-	TenantID prego.TenantID
-	From     prego.ServerID
-	To       prego.ServerID
-	Bytes    int64
+	Seq int
+	PlannedMove
 }
 
 // MoveID is the id of the tenant's move, so that beginning it twice is beginning it once.

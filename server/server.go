@@ -4,8 +4,6 @@
 package server
 
 import (
-	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -100,16 +98,14 @@ func (r *CreateRequest) Validate() error {
 	if err := prego.ValidateServerID(string(r.ServerID)); err != nil {
 		return err
 	}
-	if !r.Role.Valid() {
+	switch {
+	case !r.Role.Valid():
 		return prego.Invalid("role", "must be one of app, db-shard, redis-pool, node, edge")
-	}
-	if !r.Region.Valid() {
+	case !r.Region.Valid():
 		return prego.Invalid("region", "must be one of sg, eu, us")
-	}
-	if r.InfraProvider == "" {
+	case r.InfraProvider == "":
 		return prego.Invalid("infra_provider", "is required")
-	}
-	if id := string(r.InfraProvider); !prego.IsLabel(id, 63) {
+	case !prego.IsLabel(string(r.InfraProvider), 63):
 		return prego.Invalid("infra_provider", "must be a provider's name: lower-case letters, digits and hyphens")
 	}
 	return r.Spec.Validate()
@@ -134,8 +130,7 @@ func (s *Spec) Validate() error {
 	if err != nil {
 		return err
 	}
-	s.Tags = tags
-	if len(s.Tags) == 0 {
+	if s.Tags = tags; len(tags) == 0 {
 		s.Tags = nil
 	}
 	return nil
@@ -143,13 +138,7 @@ func (s *Spec) Validate() error {
 
 // Hash identifies the request: two validated requests are the same request when
 // their hashes are equal.
-func (r CreateRequest) Hash() [32]byte {
-	b, err := json.Marshal(r)
-	if err != nil {
-		panic("prego: a CreateServerRequest always marshals: " + err.Error())
-	}
-	return sha256.Sum256(b)
-}
+func (r CreateRequest) Hash() [32]byte { return prego.RequestHash(r) }
 
 // Server is one row of servers, shared by all packages.
 type Server struct {
@@ -367,10 +356,4 @@ func (r *ImportRequest) Validate() error {
 }
 
 // Hash identifies the request.
-func (r ImportRequest) Hash() [32]byte {
-	b, err := json.Marshal(r)
-	if err != nil {
-		panic("prego: an ImportServerRequest always marshals: " + err.Error())
-	}
-	return sha256.Sum256(b)
-}
+func (r ImportRequest) Hash() [32]byte { return prego.RequestHash(r) }

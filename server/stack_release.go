@@ -1,12 +1,12 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"maps"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/prego/prego"
@@ -206,13 +206,7 @@ func AssignRings(release StackReleaseName, rings []ReleaseRing, servers []BenchS
 		return h.Sum64()
 	}
 	slices.SortFunc(servers, func(a, b BenchServer) int {
-		if x, y := place(a.ServerID), place(b.ServerID); x != y {
-			if x < y {
-				return -1
-			}
-			return 1
-		}
-		return strings.Compare(string(a.ServerID), string(b.ServerID))
+		return cmp.Or(cmp.Compare(place(a.ServerID), place(b.ServerID)), cmp.Compare(a.ServerID, b.ServerID))
 	})
 	total, taken, last := 0, 0, len(rings)-1
 	out := make(map[prego.ServerID]int, len(servers))

@@ -1,6 +1,7 @@
 package tenant
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -305,11 +306,11 @@ func (r Retention) Validate() error {
 		n, top int
 	}{{"keep_daily", r.Daily, 366}, {"keep_weekly", r.Weekly, 260}, {"keep_monthly", r.Monthly, 120}} {
 		if f.n < 0 || f.n > f.top {
-			return &prego.Error{Code: prego.CodeInvalidField, Field: f.name, Message: fmt.Sprintf("must be 0 to %d", f.top)}
+			return prego.Invalid(f.name, fmt.Sprintf("must be 0 to %d", f.top))
 		}
 	}
 	if r.Daily+r.Weekly+r.Monthly == 0 {
-		return &prego.Error{Code: prego.CodeInvalidField, Field: "keep_daily", Message: "something must be kept"}
+		return prego.Invalid("keep_daily", "something must be kept")
 	}
 	return nil
 }
@@ -335,10 +336,7 @@ type Retained struct {
 func Surplus(all []Retained, r Retention, now time.Time) []prego.BackupID {
 	byAge := slices.Clone(all)
 	slices.SortFunc(byAge, func(a, b Retained) int {
-		if c := b.TakenAt.Compare(a.TakenAt); c != 0 {
-			return c
-		}
-		return strings.Compare(string(b.BackupID), string(a.BackupID))
+		return cmp.Or(b.TakenAt.Compare(a.TakenAt), cmp.Compare(b.BackupID, a.BackupID))
 	})
 	keep := make(map[prego.BackupID]bool)
 	for _, of := range [][]Retained{byAge, usable(byAge)} {

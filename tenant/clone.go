@@ -24,8 +24,7 @@ func (r CloneRequest) Like(t Tenant) CreateRequest {
 		DataResidency: t.DataResidency, Constraint: t.Constraint, DedicatedRedis: t.DedicatedRedis, Apps: t.Apps, Policy: t.Policy,
 	}
 	if r.Plan != "" {
-		out.Plan = r.Plan
-		out.DedicatedRedis = out.DedicatedRedis && (r.Plan == prego.PlanBusiness || r.Plan == prego.PlanEnterprise)
+		out.Plan, out.DedicatedRedis = r.Plan, out.DedicatedRedis && (r.Plan == prego.PlanBusiness || r.Plan == prego.PlanEnterprise)
 	}
 	return out
 }

@@ -3,8 +3,7 @@
 package tenant
 
 import (
-	"crypto/sha256"
-	"encoding/json"
+	"cmp"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -190,16 +189,9 @@ func (m PlacementMode) Valid() bool { return m == ModeShared || m == ModeOneTena
 // Validate checks the request's own fields, normalizes its tags and fills in the plan's
 // defaults. The org, the country and the slug are checked by the store.
 func (r *CreateRequest) Validate() error {
-	if err := validateSlug(r.Slug); err != nil {
+	parent := cmp.Or(r.ParentOrgID, r.OrgID)
+	if err := cmp.Or(validateSlug(r.Slug), prego.ValidateOrgID("org_id", r.OrgID), prego.ValidateOrgID("parent_org_id", parent)); err != nil {
 		return err
-	}
-	if err := prego.ValidateOrgID("org_id", r.OrgID); err != nil {
-		return err
-	}
-	if r.ParentOrgID != "" {
-		if err := prego.ValidateOrgID("parent_org_id", r.ParentOrgID); err != nil {
-			return err
-		}
 	}
 	switch {
 	case !r.Region.Valid():
@@ -231,12 +223,8 @@ func (r *CreateRequest) Validate() error {
 	if err := r.validateAdmin(); err != nil {
 		return err
 	}
-	if r.ExpectedUsers == 0 {
-		r.ExpectedUsers = r.Plan.DefaultUsers()
-	}
-	if r.StorageQuotaGB == 0 {
-		r.StorageQuotaGB = r.Plan.DefaultStorageGB()
-	}
+	r.ExpectedUsers = cmp.Or(r.ExpectedUsers, r.Plan.DefaultUsers())
+	r.StorageQuotaGB = cmp.Or(r.StorageQuotaGB, r.Plan.DefaultStorageGB())
 	if err := r.Constraint.Validate("constraint"); err != nil {
 		return err
 	}
@@ -255,20 +243,12 @@ func (r *CreateRequest) validateAdmin() error {
 	if err := ValidateEmail("admin_email", r.AdminEmail); err != nil {
 		return err
 	}
-	if r.AdminName == "" {
-		r.AdminName = r.AdminEmail
-	}
+	r.AdminName = cmp.Or(r.AdminName, r.AdminEmail)
 	return ValidatePerson("admin_name", r.AdminName)
 }
 
 // Hash identifies the request.
-func (r CreateRequest) Hash() [32]byte {
-	b, err := json.Marshal(r)
-	if err != nil {
-		panic("prego: a CreateTenantRequest always marshals: " + err.Error())
-	}
-	return sha256.Sum256(b)
-}
+func (r CreateRequest) Hash() [32]byte { return prego.RequestHash(r) }
 
 // DatabaseName is the database of a site created for a tenant (placement-policy §1.2):
 // "tenant_<slug>_db".

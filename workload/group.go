@@ -48,6 +48,7 @@ type Spec struct {
 // Limits of process groups.
 const (
 	MaxReplicas          = 10_000
+	maxGroupName         = 40
 	MaxMemory            = 4 << 40
 	MaxCPURequest        = 1024
 	MaxDisk              = 64 << 40
@@ -340,27 +341,18 @@ func (r CreateGroupRequest) Policy() (RolloutPolicy, error) {
 
 // Validate checks the request's own fields and normalizes its tags.
 func (r *CreateGroupRequest) Validate() error {
-	if err := ValidateGroupName(r.Name); err != nil {
-		return err
-	}
-	if err := r.Spec.Validate("spec"); err != nil {
+	if err := cmp.Or(prego.ValidateName("name", r.Name, maxGroupName), r.Spec.Validate("spec")); err != nil {
 		return err
 	}
 	if r.Replicas == nil {
-		one := 1
-		r.Replicas = &one
+		r.Replicas = new(1)
 	}
 	if r.Spec.Constraint == nil {
 		r.Spec.Constraint = &prego.Constraint{}
 	}
-	if _, err := r.Policy(); err != nil {
-		return err
-	}
-	return ValidateReplicas(*r.Replicas)
+	_, err := r.Policy()
+	return cmp.Or(err, ValidateReplicas(*r.Replicas))
 }
-
-// ValidateGroupName accepts a lower-case DNS label of at most 40 characters.
-func ValidateGroupName(name string) error { return prego.ValidateName("name", name, 40) }
 
 // ValidateReplicas accepts 0 to MaxReplicas.
 func ValidateReplicas(n int) error {

@@ -119,11 +119,11 @@ func (p RolloutPolicy) Change(c *RolloutChange, field string) (RolloutPolicy, er
 	if c == nil {
 		return p, nil
 	}
-	setTo(&p.MaxSurge, c.MaxSurge)
-	setTo(&p.MaxUnavailable, c.MaxUnavailable)
-	setTo(&p.ProgressDeadlineSeconds, c.ProgressDeadlineSeconds)
-	setTo(&p.MaxFailures, c.MaxFailures)
-	setTo(&p.AutoRollback, c.AutoRollback)
+	prego.Assign(&p.MaxSurge, c.MaxSurge)
+	prego.Assign(&p.MaxUnavailable, c.MaxUnavailable)
+	prego.Assign(&p.ProgressDeadlineSeconds, c.ProgressDeadlineSeconds)
+	prego.Assign(&p.MaxFailures, c.MaxFailures)
+	prego.Assign(&p.AutoRollback, c.AutoRollback)
 	switch {
 	case p.MaxSurge.N == 0 && p.MaxUnavailable.N == 0:
 		return p, prego.Invalid(field+".max_unavailable", "and max_surge must not both be 0: nothing could be replaced")
@@ -133,12 +133,6 @@ func (p RolloutPolicy) Change(c *RolloutChange, field string) (RolloutPolicy, er
 		return p, prego.Invalid(field+".max_failures", "must be 0 to 1000")
 	}
 	return p, nil
-}
-
-func setTo[T any](to, from *T) {
-	if from != nil {
-		*to = *from
-	}
 }
 
 // RolloutKind is what began a rollout.

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -64,10 +65,7 @@ func (r *Route) Validate() error {
 	default:
 		return prego.Invalid("listener", "must be one of shared_v6, env_v4")
 	}
-	if err := ValidatePort("listen_port", r.ListenPort); err != nil {
-		return err
-	}
-	if err := ValidatePort("target_port", r.TargetPort); err != nil {
+	if err := cmp.Or(ValidatePort("listen_port", r.ListenPort), ValidatePort("target_port", r.TargetPort)); err != nil {
 		return err
 	}
 	switch r.Protocol {

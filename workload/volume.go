@@ -79,10 +79,8 @@ func (v Volume) Validate() error {
 		return prego.Invalid("name", "must be a lower-case DNS label of at most 63 characters")
 	case v.SizeBytes < MinVolumeBytes:
 		return prego.Invalid("size_bytes", "must be at least 10000000000: the provider makes no volume below 10 GB")
-	case v.SizeBytes > MaxVolumeBytes:
-		return prego.Invalid("size_bytes", "must be at most 10000000000000: the provider makes no volume above 10 TB")
 	}
-	return nil
+	return v.ValidateGrowth(v.SizeBytes)
 }
 
 const maxVolumeName = 63

@@ -1,6 +1,7 @@
 package region
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -144,10 +145,7 @@ func (d ResizeDocument) Build() (Resize, Bounds, error) {
 		return r, b, err
 	}
 	r.MinSize, r.MaxSize, r.MinStep, r.Strict = d.MinSize, d.MaxSize, or(d.MinStep, 0), or(d.Strict, true)
-	if err := r.Validate(""); err != nil {
-		return r, b, err
-	}
-	return r, b, b.Validate()
+	return r, b, cmp.Or(r.Validate(""), b.Validate())
 }
 
 // NewResizeAnswer formats the result of ParseResize.

@@ -67,10 +67,7 @@ func (r Request) Validate() error {
 	default:
 		return prego.Invalid("action", "must be CLUSTER_SCALE_IN, CLUSTER_SCALE_OUT, CLUSTER_RESIZE or NODE_CREATE")
 	}
-	if err := r.Policy.Validate("policy"); err != nil {
-		return err
-	}
-	if err := validateCurrent(r.Current); err != nil {
+	if err := cmp.Or(r.Policy.Validate("policy"), validateCurrent(r.Current)); err != nil {
 		return err
 	}
 	seen := make(map[string]bool, len(r.Usable))

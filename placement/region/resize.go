@@ -1,6 +1,7 @@
 package region
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/prego/prego"
@@ -103,10 +104,7 @@ type ResizeResult struct {
 
 // ParseResize returns the size after a resize. Errors are a *prego.Error with a code from the list above.
 func ParseResize(r Resize, b Bounds) (ResizeResult, error) {
-	if err := r.Validate(""); err != nil {
-		return ResizeResult{}, err
-	}
-	if err := b.Validate(); err != nil {
+	if err := cmp.Or(r.Validate(""), b.Validate()); err != nil {
 		return ResizeResult{}, err
 	}
 	target := b.Current + r.change(b.Current)
@@ -150,13 +148,7 @@ func (r Resize) percentage(current int64) int64 {
 
 // within limits a target to the minimum, then to the maximum.
 func (r Resize) within(target int64, b Bounds) int64 {
-	least, most := b.MinSize, b.MaxSize
-	if r.MinSize != nil {
-		least = *r.MinSize
-	}
-	if r.MaxSize != nil {
-		most = *r.MaxSize
-	}
+	least, most := or(r.MinSize, b.MinSize), or(r.MaxSize, b.MaxSize)
 	target = max(target, least)
 	if most != NoCap {
 		target = min(target, most)
