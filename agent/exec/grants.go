@@ -3,10 +3,10 @@ package exec
 import (
 	"context"
 	"database/sql"
-	"fmt"
 
 	"github.com/prego/prego/agent/host"
 	"github.com/prego/prego/agent/policy"
+	"github.com/prego/prego/agent/resp"
 	"github.com/prego/prego/agent/wire"
 )
 
@@ -72,27 +72,8 @@ func eraseKeys(do func(args ...string) (any, error), cacheDB, pattern string) er
 	if _, err := do("SELECT", cacheDB); err != nil {
 		return err
 	}
-	for cursor := "0"; ; {
-		reply, err := do("SCAN", cursor, "MATCH", pattern, "COUNT", "1000")
-		if err != nil {
-			return err
-		}
-		page, _ := reply.([]any)
-		if len(page) != 2 {
-			return fmt.Errorf("the keys can't be read")
-		}
-		found, _ := page[1].([]any)
-		if len(found) > 0 {
-			unlink := []string{"UNLINK"}
-			for _, key := range found {
-				unlink = append(unlink, fmt.Sprint(key))
-			}
-			if _, err := do(unlink...); err != nil {
-				return err
-			}
-		}
-		if cursor = fmt.Sprint(page[0]); cursor == "0" {
-			return nil
-		}
-	}
+	return resp.Scan(do, pattern, func(keys []string) error {
+		_, err := do(append([]string{"UNLINK"}, keys...)...)
+		return err
+	})
 }

@@ -47,6 +47,33 @@ func (c *Conn) Do(args ...string) (any, error) {
 	return c.reply(0)
 }
 
+// Scan passes the names of all keys that match a pattern to f, some at a time.
+func Scan(do func(args ...string) (any, error), pattern string, f func(keys []string) error) error {
+	for cursor := "0"; ; {
+		reply, err := do("SCAN", cursor, "MATCH", pattern, "COUNT", "1000")
+		if err != nil {
+			return err
+		}
+		page, _ := reply.([]any)
+		if len(page) != 2 {
+			return errors.New("the keys can't be read")
+		}
+		found, _ := page[1].([]any)
+		keys := make([]string, len(found))
+		for i, key := range found {
+			keys[i] = fmt.Sprint(key)
+		}
+		if len(keys) > 0 {
+			if err := f(keys); err != nil {
+				return err
+			}
+		}
+		if cursor = fmt.Sprint(page[0]); cursor == "0" {
+			return nil
+		}
+	}
+}
+
 var errReply = errors.New("the server's reply can't be read")
 
 func (c *Conn) reply(depth int) (any, error) {

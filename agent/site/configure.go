@@ -14,7 +14,6 @@ import (
 	"strings"
 
 	"github.com/prego/prego/agent/policy"
-	"github.com/prego/prego/agent/wire"
 )
 
 // ConfigureVerb makes the agent's program write the common configuration of all sites of a bench, see ConfigureMain.
@@ -62,9 +61,8 @@ func (at addresses) configure(root, password string, rest []string) error {
 			return fmt.Errorf("%s is empty", password)
 		}
 	}
-	b := &bench{dir: filepath.Join(root, wire.BenchDir), err: &masked{to: os.Stderr}}
-	var err error
-	if b.sites, err = os.OpenRoot(filepath.Join(b.dir, "sites")); err != nil {
+	b, err := openBench(root, &masked{to: os.Stderr})
+	if err != nil {
 		return err
 	}
 	defer b.close()

@@ -265,35 +265,26 @@ func (p *dataPacking) table(t *tableOf) error {
 	}
 	now := tableWas{Create: t.Create, Noted: t.Noted}
 	p.out.Tables++
-	switch {
-	case known && was.Noted != "" && was.Noted == t.Noted:
+	noted, query := known && was.Noted != "" && was.Noted == t.Noted, t.sum("")
+	if noted {
 		if err := p.changed(t); err != nil {
 			return err
 		}
 		// No trigger sees a TRUNCATE. Then the other end has more rows.
-		query := "SELECT COUNT(*), 0 FROM " + quoteName(t.Name)
-		var err error
-		if now.Rows, now.Sum, err = sumOf(p.conn, query); err != nil {
+		query = "SELECT COUNT(*), 0 FROM " + quoteName(t.Name)
+	}
+	var err error
+	if now.Rows, now.Sum, err = sumOf(p.conn, query); err != nil {
+		return err
+	}
+	if !noted && (!known || was.Rows != now.Rows || was.Sum != now.Sum || was.Noted != "") {
+		p.out.Whole++
+		if err := p.all(t); err != nil {
 			return err
 		}
-		if err := p.entry(entryCheck, dataCheck{Table: t.Name, Query: query, Rows: now.Rows}); err != nil {
-			return err
-		}
-	default:
-		query := t.sum("")
-		var err error
-		if now.Rows, now.Sum, err = sumOf(p.conn, query); err != nil {
-			return err
-		}
-		if !known || was.Rows != now.Rows || was.Sum != now.Sum || was.Noted != "" {
-			p.out.Whole++
-			if err := p.all(t); err != nil {
-				return err
-			}
-		}
-		if err := p.entry(entryCheck, dataCheck{Table: t.Name, Query: query, Rows: now.Rows, Sum: now.Sum}); err != nil {
-			return err
-		}
+	}
+	if err := p.entry(entryCheck, dataCheck{Table: t.Name, Query: query, Rows: now.Rows, Sum: now.Sum}); err != nil {
+		return err
 	}
 	p.now.Tables[t.Name] = now
 	if p.last && t.Counter.Valid {

@@ -75,8 +75,7 @@ func (b *bench) mayErase(site, name string, there *state, failed error) error {
 	if err != nil {
 		return err
 	}
-	var its string
-	if _ = json.Unmarshal(config["db_name"], &its); its != name {
+	if its := policy.Settings(config).Text("db_name"); its != name {
 		return fmt.Errorf("site %s has database %q, not %s", site, its, name)
 	}
 	return nil

@@ -34,9 +34,8 @@ func HealthyMain(args []string) int {
 
 // workerHealthy reports that a worker waits for jobs: it has a connection to the queue's Redis besides this one.
 func workerHealthy(root string) error {
-	b := &bench{dir: filepath.Join(root, wire.BenchDir), err: &masked{to: os.Stderr}}
-	var err error
-	if b.sites, err = os.OpenRoot(filepath.Join(b.dir, "sites")); err != nil {
+	b, err := openBench(root, &masked{to: os.Stderr})
+	if err != nil {
 		return err
 	}
 	defer b.close()

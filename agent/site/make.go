@@ -3,7 +3,6 @@ package site
 import (
 	"crypto/rand"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -156,8 +155,7 @@ func (b *bench) siteOf(name, other string) (string, error) {
 		if err != nil {
 			continue // it names no usable database
 		}
-		var its string
-		if _ = json.Unmarshal(config["db_name"], &its); its == name {
+		if policy.Settings(config).Text("db_name") == name {
 			return site, nil
 		}
 	}

@@ -46,32 +46,22 @@ func (b *bench) removeKeys(address, pattern, prefix string) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	for cursor := "0"; ; {
-		reply, err := r.Do("SCAN", cursor, "MATCH", pattern, "COUNT", "1000")
-		if err != nil {
-			return n, err
-		}
-		page, _ := reply.([]any)
-		if len(page) != 2 {
-			return n, fmt.Errorf("the keys can't be read")
-		}
-		found, _ := page[1].([]any)
-		for _, key := range found {
-			if strings.HasPrefix(fmt.Sprint(key), rqJob) {
-				origin, err := r.Do("HGET", fmt.Sprint(key), "origin")
+	err = resp.Scan(r.Do, pattern, func(keys []string) error {
+		for _, key := range keys {
+			if strings.HasPrefix(key, rqJob) {
+				origin, err := r.Do("HGET", key, "origin")
 				if err == nil && origin != nil && !strings.HasPrefix(fmt.Sprint(origin), prefix) {
 					continue
 				}
 			}
-			if _, err := r.Do("UNLINK", fmt.Sprint(key)); err != nil {
-				return n, err
+			if _, err := r.Do("UNLINK", key); err != nil {
+				return err
 			}
 			n++
 		}
-		if cursor = fmt.Sprint(page[0]); cursor == "0" {
-			return n, nil
-		}
-	}
+		return nil
+	})
+	return n, err
 }
 
 // dialRedis connects by an address of Frappe's configuration, for as long as the verb runs.

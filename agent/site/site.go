@@ -54,12 +54,13 @@ func Run(root string, args []string, stdin io.Reader, stdout, stderr io.Writer) 
 		fmt.Fprintln(errs, err)
 		return 2
 	}
-	b := &bench{host: root, dir: filepath.Join(root, wire.BenchDir), program: filepath.Join(root, wire.BenchBinary), secrets: secrets, in: stdin, out: stdout, err: errs}
-	if b.sites, err = os.OpenRoot(filepath.Join(b.dir, "sites")); err != nil {
+	b, err := openBench(root, errs)
+	if err != nil {
 		fmt.Fprintf(errs, "the sites: %v\n", err)
 		return 1
 	}
 	defer b.close()
+	b.secrets, b.in, b.out = secrets, stdin, stdout
 	if err := run(b); err != nil {
 		fmt.Fprintf(errs, "site: %v\n", seal.OfDisk(err))
 		return 1
@@ -244,6 +245,14 @@ type bench struct {
 	err     *masked
 	state   *state      // of the site, for verbs of finished ones
 	held    []io.Closer // locks, and connections
+}
+
+// openBench opens the bench below a root directory, for who has no input and no result.
+func openBench(root string, errs *masked) (*bench, error) {
+	b := &bench{host: root, dir: filepath.Join(root, wire.BenchDir), program: filepath.Join(root, wire.BenchBinary), err: errs}
+	var err error
+	b.sites, err = os.OpenRoot(filepath.Join(b.dir, "sites"))
+	return b, err
 }
 
 func (b *bench) close() {
