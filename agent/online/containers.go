@@ -46,14 +46,11 @@ func (a *Agent) WatchEngine(source func(ctx context.Context, emit func(host.Watc
 }
 
 func newContainers(h *host.Host) *containers {
-	return &containers{source: watcherOf(h), check: checkHealth, of: make(map[string]*reported), due: make(chan struct{}, 1)}
+	source := func(ctx context.Context, emit func(host.WatchFrame) error) error { return readWatcher(ctx, h, emit) }
+	return &containers{source: source, check: checkHealth, of: make(map[string]*reported), due: make(chan struct{}, 1)}
 }
 
-// watcherOf reads the reports of the process that watches the engine.
-func watcherOf(h *host.Host) func(ctx context.Context, emit func(host.WatchFrame) error) error {
-	return func(ctx context.Context, emit func(host.WatchFrame) error) error { return readWatcher(ctx, h, emit) }
-}
-
+// readWatcher reads the reports of the process that watches the engine.
 func readWatcher(ctx context.Context, h *host.Host, emit func(host.WatchFrame) error) error {
 	conn, err := host.DialSocket(ctx, h.Path(wire.WatchSocket))
 	if err != nil {

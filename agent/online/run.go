@@ -4,6 +4,7 @@
 package online
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/pem"
@@ -186,10 +187,7 @@ func (a *Agent) beat(ctx context.Context, log *slog.Logger) (time.Duration, erro
 	}
 	a.updates.told(answer.UpdateSerial)
 	a.peers.told(answer.PeersVersion, a.current.Load().ID.Bundles.PeersKeys)
-	if answer.HeartbeatSeconds > 0 {
-		return heartbeatInterval(answer.HeartbeatSeconds), nil
-	}
-	return heartbeatInterval(s.ID.HeartbeatSeconds), nil
+	return heartbeatInterval(cmp.Or(max(0, answer.HeartbeatSeconds), s.ID.HeartbeatSeconds)), nil
 }
 
 // renewIfDue renews at half the life of the JWT and of the certificates, and immediately if the gateway's bundles

@@ -89,20 +89,15 @@ func (a *Agent) transfer(ctx context.Context, w http.ResponseWriter, r *http.Req
 	}
 	if in.Ends != nil && out.Failed == nil {
 		in.Ends.FinishedAt = time.Now().UTC()
-		a.reportBackup(ctx, *in.Ends, log)
+		// The gateway is told that the backup ended (direct-provisioning §8). The storage is authoritative for it.
+		s := a.current.Load()
+		if err := s.Gateway.PostJSON(ctx, wire.PathBackupReport, s.ID.Token, in.Ends, nil); err != nil {
+			log.Warn("a backup was not reported", "site", in.Ends.Site, "error", err.Error())
+		}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(out)
 	return nil
-}
-
-// reportBackup notifies the gateway that a backup ended (direct-provisioning §8). The storage is authoritative for
-// the backup.
-func (a *Agent) reportBackup(ctx context.Context, report wire.BackupReport, log *slog.Logger) {
-	s := a.current.Load()
-	if err := s.Gateway.PostJSON(ctx, wire.PathBackupReport, s.ID.Token, report, nil); err != nil {
-		log.Warn("a backup was not reported", "site", report.Site, "error", err.Error())
-	}
 }
 
 func (a *Agent) checkTransfer(in wire.TransferRequest) *policy.Problem {
