@@ -58,10 +58,10 @@ func Prepare(h *host.Host, group string) error {
 		services.Redis = wire.Service{Socket: wire.RedisSocket, User: wire.DefaultServiceUser, Password: exec}
 		p.dir(filepath.Dir(wire.RedisSocket), 0o777, 0)
 		p.dir(wire.RedisMount, 0o755, 0)
-		p.file(wire.RedisMount+"/users.acl", usersACL(app, exec), 0o644, 0)
+		p.file(wire.RedisMount+"/users.acl", usersACL(app, exec, aclWorkers), 0o644, 0)
 		if h.Config.Role == host.RolePool {
 			p.dir(wire.RedisUsersDir, 0o777, 0) // Redis replaces the file in it
-			p.file(wire.RedisUsersDir+"/users.acl", poolACL(app, exec)+p.tenantUsers(), 0o644, 0)
+			p.file(wire.RedisUsersDir+"/users.acl", usersACL(app, exec, aclTenants)+p.tenantUsers(), 0o644, 0)
 		}
 	}
 	if slices.Contains(has, "bench") {
@@ -287,20 +287,19 @@ func initSQL(role, root, exec string) string {
 	return b.String()
 }
 
-// usersACL are Redis's users: bench's, which may do everything, and the executor's. A password is always required,
-// since every user of the host reaches a container's port. The executor may only read which of RQ's workers are busy.
-func usersACL(app, exec string) string {
-	return "user default on " + host.RedisPassword(app) + " ~* &* +@all\n" +
-		"user " + wire.DefaultServiceUser + " on " + host.RedisPassword(exec) +
-		" ~* resetchannels -@all +ping +info +dbsize +memory|usage +slowlog|get +client|list (%R~rq:workers +smembers) (%R~rq:worker:* +hget)\n"
-}
+// What else the executor may do in Redis: read which of RQ's workers are busy, or, in a pool, create and drop the users
+// of tenants, and their keys.
+const (
+	aclWorkers = "(%R~rq:workers +smembers) (%R~rq:worker:* +hget)"
+	aclTenants = "+acl|setuser +acl|deluser +acl|save +select +scan +unlink"
+)
 
-// poolACL is usersACL for a pool: there is no bench user, and the executor creates and drops the users of tenants,
-// and their keys.
-func poolACL(app, exec string) string {
+// usersACL are Redis's users: bench's, which may do everything, and the executor's. A password is always required,
+// since every user of the host reaches a container's port. A pool has no bench.
+func usersACL(app, exec, more string) string {
 	return "user default on " + host.RedisPassword(app) + " ~* &* +@all\n" +
 		"user " + wire.DefaultServiceUser + " on " + host.RedisPassword(exec) +
-		" ~* resetchannels -@all +ping +info +dbsize +memory|usage +slowlog|get +client|list +acl|setuser +acl|deluser +acl|save +select +scan +unlink\n"
+		" ~* resetchannels -@all +ping +info +dbsize +memory|usage +slowlog|get +client|list " + more + "\n"
 }
 
 // hostSecret reads a secret of the host.
