@@ -412,10 +412,8 @@ type FleetStepResult struct {
 // FleetWorkflowID is the id of a fleet's action runs. Fleet names are unique per
 // environment, server names globally.
 func FleetWorkflowID(environment string, fleetID prego.FleetID) string {
-	return fleetPrefix + environment + "/" + string(fleetID)
+	return "fleet-scale/" + environment + "/" + string(fleetID)
 }
-
-const fleetPrefix = "fleet-scale/"
 
 // Wanted is a server that the control plane requests by itself.
 type Wanted struct {

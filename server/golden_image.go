@@ -99,16 +99,11 @@ func (r *BuildImageRequest) Validate(configured string) (baseImage string, err e
 	return baseImage, nil
 }
 
-const (
-	imageBuildPrefix  = "image-build/"
-	imageDeletePrefix = "image-delete/"
-)
-
 // ImageBuildWorkflowID is the id of the run that builds an image.
-func ImageBuildWorkflowID(imageID prego.ImageID) string { return string(imageBuildPrefix + imageID) }
+func ImageBuildWorkflowID(imageID prego.ImageID) string { return string("image-build/" + imageID) }
 
 // ImageDeleteWorkflowID is the id of the run that deletes an image.
-func ImageDeleteWorkflowID(imageID prego.ImageID) string { return string(imageDeletePrefix + imageID) }
+func ImageDeleteWorkflowID(imageID prego.ImageID) string { return string("image-delete/" + imageID) }
 
 // BuilderServerID is the server id in the labels of an image's builder. The builder is
 // not a server of the fleet: it has no row, no token and no agent.

@@ -3,17 +3,15 @@ package server
 import "github.com/prego/prego"
 
 // Workflow ids are deterministic, so that a repeated start finds the first run.
-const (
-	provisionPrefix    = "server-provision/"
-	decommissionPrefix = "server-decommission/"
-)
 
 // ProvisionWorkflowID is the id of the run that provisions a server.
-func ProvisionWorkflowID(serverID prego.ServerID) string { return string(provisionPrefix + serverID) }
+func ProvisionWorkflowID(serverID prego.ServerID) string {
+	return string("server-provision/" + serverID)
+}
 
 // DecommissionWorkflowID is the id of the run that decommissions a server.
 func DecommissionWorkflowID(serverID prego.ServerID) string {
-	return string(decommissionPrefix + serverID)
+	return string("server-decommission/" + serverID)
 }
 
 // ReconcileWorkflowID and SweepWorkflowID are the ids of the periodic runs of

@@ -194,9 +194,7 @@ type MaintenanceCount struct {
 	Stuck  int // of them: something but their turn keeps them
 }
 
-const maintenancePrefix = "server-maintenance/"
-
 // MaintenanceWorkflowID is the id of the run that empties a server.
 func MaintenanceWorkflowID(serverID prego.ServerID) string {
-	return string(maintenancePrefix + serverID)
+	return string("server-maintenance/" + serverID)
 }

@@ -280,15 +280,10 @@ type BenchRecord struct {
 	Waits string
 }
 
-const (
-	releasePrefix = "release/"
-	benchPrefix   = "release-server/"
-)
-
 // StackReleaseWorkflowID is the id of the run that rolls a release out.
-func StackReleaseWorkflowID(name StackReleaseName) string { return string(releasePrefix + name) }
+func StackReleaseWorkflowID(name StackReleaseName) string { return string("release/" + name) }
 
 // BenchUpdateWorkflowID is the id of the run that updates a server's bench.
 func BenchUpdateWorkflowID(name StackReleaseName, serverID prego.ServerID) string {
-	return benchPrefix + string(name) + "/" + string(serverID)
+	return "release-server/" + string(name) + "/" + string(serverID)
 }

@@ -165,17 +165,15 @@ const (
 )
 
 const (
-	backupPrefix       = "backup/"
-	backupDeletePrefix = "backup-delete/"
-	backupDirectory    = "/tenants/"
-	volumesDirectory   = "/volumes/"
+	backupDirectory  = "/tenants/"
+	volumesDirectory = "/volumes/"
 )
 
 // BackupWorkflowID is the id of the run that makes a backup.
-func BackupWorkflowID(id prego.BackupID) string { return backupPrefix + string(id) }
+func BackupWorkflowID(id prego.BackupID) string { return "backup/" + string(id) }
 
 // BackupDeleteWorkflowID is the id of the run that deletes one.
-func BackupDeleteWorkflowID(id prego.BackupID) string { return backupDeletePrefix + string(id) }
+func BackupDeleteWorkflowID(id prego.BackupID) string { return "backup-delete/" + string(id) }
 
 // BackupFolder is where an environment's backups of a tenant are in the bucket.
 func BackupFolder(environment string, tenantID prego.TenantID) string {

@@ -86,10 +86,8 @@ func CertificateID(names []string) prego.CertificateID {
 	return prego.CertificateID("crt-" + hex.EncodeToString(sum[:10]))
 }
 
-const certificatePrefix = "certificate/"
-
 // CertificateWorkflowID is the id of the run that gets a certificate issued.
-func CertificateWorkflowID(id prego.CertificateID) string { return certificatePrefix + string(id) }
+func CertificateWorkflowID(id prego.CertificateID) string { return "certificate/" + string(id) }
 
 // CertificateSweepWorkflowID is the id of the run that starts due orders.
 func CertificateSweepWorkflowID(environment string) string {

@@ -65,7 +65,5 @@ type DrillLeft struct {
 	State   DrillState
 }
 
-const drillPrefix = "drill/"
-
 // DrillWorkflowID is the id of the run that carries out a drill.
-func DrillWorkflowID(drillID string) string { return drillPrefix + drillID }
+func DrillWorkflowID(drillID string) string { return "drill/" + drillID }

@@ -192,10 +192,8 @@ const (
 	ReasonMoveCheck prego.Reason = "check_failed"
 )
 
-const movePrefix = "tenant-move/"
-
 // MoveWorkflowID is the id of the run that moves a tenant.
-func MoveWorkflowID(id prego.MoveID) string { return movePrefix + string(id) }
+func MoveWorkflowID(id prego.MoveID) string { return "tenant-move/" + string(id) }
 
 // MoveFolder is where a move's archives are in the bucket. Backups are elsewhere, so that
 // none is taken for a backup.

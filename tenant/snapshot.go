@@ -65,21 +65,15 @@ type RestoreOf struct {
 	BackupID   prego.BackupID
 }
 
-const (
-	snapshotPrefix      = "snapshot/"
-	snapshotErasePrefix = "snapshot-erase/"
-	restorePrefix       = "restore/"
-)
-
 // SnapshotWorkflowID is the id of the run that makes a snapshot.
 func SnapshotWorkflowID(snapshotID prego.SnapshotID) string {
-	return string(snapshotPrefix + snapshotID)
+	return string("snapshot/" + snapshotID)
 }
 
 // SnapshotEraseWorkflowID is the id of the run that deletes a snapshot's files.
 func SnapshotEraseWorkflowID(snapshotID prego.SnapshotID) string {
-	return string(snapshotErasePrefix + snapshotID)
+	return string("snapshot-erase/" + snapshotID)
 }
 
 // RestoreWorkflowID is the id of the run that restores a snapshot.
-func RestoreWorkflowID(jobID string) string { return restorePrefix + jobID }
+func RestoreWorkflowID(jobID string) string { return "restore/" + jobID }

@@ -385,20 +385,18 @@ const (
 	StepMoveReturned     Step = "move_returned" // the server that it had moved to is lost, and it is where it was again
 )
 
-const (
-	provisionPrefix = "tenant-provision/"
-	changePrefix    = "tenant-change/"
-	refillPrefix    = "site-pool-refill/"
-)
-
 // ProvisionWorkflowID is the id of the run that provisions a tenant.
-func ProvisionWorkflowID(tenantID prego.TenantID) string { return string(provisionPrefix + tenantID) }
+func ProvisionWorkflowID(tenantID prego.TenantID) string {
+	return string("tenant-provision/" + tenantID)
+}
 
 // ChangeWorkflowID is the id of the run that puts a tenant's state into effect.
-func ChangeWorkflowID(tenantID prego.TenantID) string { return string(changePrefix + tenantID) }
+func ChangeWorkflowID(tenantID prego.TenantID) string { return string("tenant-change/" + tenantID) }
 
 // RefillWorkflowID is the id of the run that fills an app server's site pool.
-func RefillWorkflowID(appServerID prego.ServerID) string { return string(refillPrefix + appServerID) }
+func RefillWorkflowID(appServerID prego.ServerID) string {
+	return string("site-pool-refill/" + appServerID)
+}
 
 // ScaleOutWorkflowID is the id of the run that adds servers of a role to a region.
 func ScaleOutWorkflowID(environment string, region prego.Region, role prego.Role) string {

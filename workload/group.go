@@ -363,9 +363,7 @@ func ValidateReplicas(n int) error {
 }
 
 const (
-	groupPrefix          = "grp-"
-	instancePrefix       = "ins-"
-	groupReconcilePrefix = "group-reconcile/"
+	groupPrefix = "grp-"
 )
 
 var instanceIDPattern = regexp.MustCompile(`^ins-[0-9a-f]{12}-[1-9][0-9]{0,14}$`)
@@ -376,7 +374,7 @@ func NewGroupID(random string) string { return groupPrefix + random }
 // NewInstanceID returns the id of a group's instance by number. Its container has the
 // same name.
 func NewInstanceID(groupID prego.GroupID, number int64) string {
-	return instancePrefix + strings.TrimPrefix(string(groupID), groupPrefix) + "-" + strconv.FormatInt(number, 10)
+	return "ins-" + strings.TrimPrefix(string(groupID), groupPrefix) + "-" + strconv.FormatInt(number, 10)
 }
 
 // ValidateInstanceID accepts ids as NewInstanceID makes them.
@@ -388,7 +386,7 @@ func ValidateInstanceID(id string) error {
 }
 
 // GroupWorkflowID is the id of the run that reconciles a group.
-func GroupWorkflowID(groupID prego.GroupID) string { return string(groupReconcilePrefix + groupID) }
+func GroupWorkflowID(groupID prego.GroupID) string { return string("group-reconcile/" + groupID) }
 
 // GroupSweepWorkflowID is the id of the periodic sweep of groups.
 func GroupSweepWorkflowID(environment string) string { return "sweep-groups/" + environment }

@@ -37,4 +37,4 @@ type AddressHome struct {
 func (h AddressHome) Moves() bool { return h.Wanted != "" && (!h.Served || h.ServerID != h.Wanted) }
 
 // AddressWorkflowID is the id of the run that creates or releases an IPv4 address.
-func AddressWorkflowID(allocationID string) string { return addressPrefix + allocationID }
+func AddressWorkflowID(allocationID string) string { return "address/" + allocationID }

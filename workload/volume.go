@@ -114,9 +114,5 @@ func ValidateMountPath(field, path string) error {
 // ResourceName is the name at the provider of an org's address or volume.
 func ResourceName(environment, id string) string { return "prego-" + environment + "-" + id }
 
-const addressPrefix = "address/"
-
-const volumePrefix = "volume/"
-
 // VolumeWorkflowID is the id of the run that creates or releases a volume.
-func VolumeWorkflowID(volumeID prego.VolumeID) string { return string(volumePrefix + volumeID) }
+func VolumeWorkflowID(volumeID prego.VolumeID) string { return string("volume/" + volumeID) }

@@ -31,7 +31,5 @@ const (
 	RestoreFailed    RestoreStatus = "failed"    // the volume is as it was
 )
 
-const volumeRestorePrefix = "volume-restore/"
-
 // VolumeRestoreWorkflowID is the id of the run that restores a volume.
-func VolumeRestoreWorkflowID(id string) string { return volumeRestorePrefix + id }
+func VolumeRestoreWorkflowID(id string) string { return "volume-restore/" + id }
