@@ -15,8 +15,6 @@ import (
 // edges serve it again. Each step can be repeated. The target is recorded before the provider is
 // called.
 func (a *OrgResources) MoveAddress(ctx context.Context, id string) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	v, ok, err := a.Store.IPv4Record(ctx, id)
 	if err != nil || !ok || v.Status != workload.ResourceReady {
 		return err
@@ -72,8 +70,7 @@ func (a *OrgResources) leaveEdge(ctx context.Context, serverID prego.ServerID, v
 	asking, cancel := context.WithTimeout(ctx, lastContact)
 	defer cancel()
 	_, err = onHost(asking, a.Hosts, srv, wire.KindAddress, "remove", v.Address)
-	var ce *server.CommandError
-	if ctx.Err() == nil && (asking.Err() != nil || errors.As(err, &ce)) {
+	if _, ok := errors.AsType[*server.CommandError](err); ctx.Err() == nil && (asking.Err() != nil || ok) {
 		return nil
 	}
 	return err

@@ -3,7 +3,6 @@ package activities
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"go.temporal.io/sdk/activity"
@@ -49,36 +48,26 @@ type fetched struct {
 	Next     int            `json:"next"` // part
 }
 
-// fetching is a running download, with the step's heartbeat.
+// fetching is a running download.
 type fetching struct {
-	known   atomic.Pointer[fetched]
+	fetched
 	resumed bool // continues an earlier attempt
 }
 
 // newFetch begins where an earlier attempt at the same download was.
 func newFetch(ctx context.Context, id prego.BackupID, name string) *fetching {
-	f := &fetching{}
-	at := fetched{BackupID: id, Name: name, Next: 1}
+	f := &fetching{fetched: fetched{BackupID: id, Name: name, Next: 1}}
 	var before fetched
-	if activity.IsActivity(ctx) && activity.HasHeartbeatDetails(ctx) && activity.GetHeartbeatDetails(ctx, &before) == nil && before.BackupID == id && before.Name == name && before.Next > 1 {
-		at, f.resumed = before, true
+	if activity.HasHeartbeatDetails(ctx) && activity.GetHeartbeatDetails(ctx, &before) == nil && before.BackupID == id && before.Name == name && before.Next > 1 {
+		f.fetched, f.resumed = before, true
 	}
-	f.known.Store(&at)
 	return f
 }
 
-func (f *fetching) details() []any { return []any{*f.known.Load()} }
-
-func (f *fetching) next() int { return f.known.Load().Next }
-
 // reached notes the part that is next, for the step that repeats this one.
 func (f *fetching) reached(ctx context.Context, next int) {
-	at := *f.known.Load()
-	at.Next = next
-	f.known.Store(&at)
-	if activity.IsActivity(ctx) {
-		activity.RecordHeartbeat(ctx, at)
-	}
+	f.Next = next
+	activity.RecordHeartbeat(ctx, f.fetched)
 }
 
 // again begins at the first part.
@@ -146,9 +135,7 @@ func (a *Backups) fetch(ctx context.Context, b tenant.BackupRecord, at siteAt, n
 
 // fetchWith downloads a backup and has the host open it. opens runs as another command if it is repeated.
 func (a *Backups) fetchWith(ctx context.Context, b tenant.BackupRecord, at siteAt, name string, opens func(what string) error) error {
-	// The step's only heartbeat: another one would overwrite the progress.
 	done := newFetch(ctx, b.BackupID, name)
-	defer keepAliveWith(ctx, done.details)()
 	open := func(what string) error {
 		if err := a.downloadAll(ctx, b, at, done); err != nil {
 			return err
@@ -171,8 +158,8 @@ func (a *Backups) fetchWith(ctx context.Context, b tenant.BackupRecord, at siteA
 // downloadAll downloads the parts of a backup that the host lacks. If the host reports that an
 // earlier attempt's parts are lost, everything is downloaded.
 func (a *Backups) downloadAll(ctx context.Context, b tenant.BackupRecord, at siteAt, done *fetching) error {
-	for done.next() <= b.Parts {
-		next, err := a.downloadParts(ctx, b, at, done.known.Load().Name, done.next())
+	for done.Next <= b.Parts {
+		next, err := a.downloadParts(ctx, b, at, done.Name, done.Next)
 		if done.resumed && isBecause(err, prego.Reason(wire.FailedNoBackup)) {
 			next, err = 1, nil
 		}

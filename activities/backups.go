@@ -161,8 +161,6 @@ func (a *Backups) runOnHost(ctx context.Context, id prego.BackupID) (tenant.Back
 // MakeBackup has the host dump, compress and encrypt the site, to an identity that is made here.
 // The host gets its public half.
 func (a *Backups) MakeBackup(ctx context.Context, id prego.BackupID) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	b, t, err := a.runOnHost(ctx, id)
 	if err != nil || b.State != tenant.BackupMaking {
 		return err
@@ -239,8 +237,6 @@ const batchPieces = 24
 // UploadBackup uploads the parts that the storage lacks. The storage knows which it has, so this
 // continues after any crash.
 func (a *Backups) UploadBackup(ctx context.Context, id prego.BackupID) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	b, t, err := a.runOnHost(ctx, id)
 	if err != nil || b.State != tenant.BackupUploading {
 		return err
@@ -413,8 +409,6 @@ const maxManifest = 16 << 20
 // SealManifest completes the upload, writes the manifest, reads it back, and records that the
 // backup is stored.
 func (a *Backups) SealManifest(ctx context.Context, id prego.BackupID) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	b, t, err := a.run(ctx, id)
 	if err != nil || b.State != tenant.BackupUploading {
 		return err
@@ -518,8 +512,6 @@ func (a *Backups) FailBackup(ctx context.Context, in BackupEnd) error {
 // ClearHost deletes what the host has of a backup. A site that has moved took it along, or
 // left it to be erased with the rest.
 func (a *Backups) ClearHost(ctx context.Context, id prego.BackupID) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	b, t, err := a.runOnHost(ctx, id)
 	if err != nil {
 		return err
@@ -534,8 +526,6 @@ func (a *Backups) ClearHost(ctx context.Context, id prego.BackupID) error {
 // EraseBackup deletes the objects of a backup that failed or is being deleted, and every upload of
 // them, until the storage reports none.
 func (a *Backups) EraseBackup(ctx context.Context, id prego.BackupID) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	b, _, err := a.run(ctx, id)
 	if err != nil || (b.State != tenant.BackupFailed && b.State != tenant.BackupDeleting) {
 		return err

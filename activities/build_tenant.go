@@ -36,8 +36,6 @@ const ErrTypeOverdue = "overdue"
 //
 // A tenant that this generation made active before is the same success.
 func (a *Tenants) BuildTenant(ctx context.Context, ref tenant.Ref) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	t, err := a.Store.TenantRecord(ctx, ref.TenantID)
 	switch {
 	case err != nil:

@@ -37,8 +37,6 @@ type CatalogRefresh struct {
 // RefreshCatalog reads each provider's catalog and warns of configured things that are
 // not sold. If a provider does not answer, its last good catalog is kept.
 func (a *Catalogs) RefreshCatalog(ctx context.Context) (CatalogRefresh, error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	var out CatalogRefresh
 	var failed error
 	for id, infra := range a.Infra {

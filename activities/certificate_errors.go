@@ -59,8 +59,7 @@ func IssueOf(err error) (tenant.IssueClass, IssueDetails) {
 // dnsError maps an error of the DNS provider: what it refuses is recorded, what may pass is
 // tried again.
 func dnsError(what string, err error) error {
-	var ie *server.InfraError
-	if errors.As(err, &ie) && (ie.Class == server.InfraForeign || ie.Class == server.InfraPermanent || ie.Class == server.InfraNotFound) {
+	if ie, ok := errors.AsType[*server.InfraError](err); ok && (ie.Class == server.InfraForeign || ie.Class == server.InfraPermanent || ie.Class == server.InfraNotFound) {
 		return issueError(&tenant.IssueError{Class: tenant.IssueNotServed, Message: what + ": " + prego.Redact(ie.Error())})
 	}
 	return fromInfra(err)

@@ -64,8 +64,6 @@ func (a *Certificates) siteCertificates() []tenant.CertificateWant {
 // SweepCertificates makes, loses and retires rows as names change, asks the authority when to
 // renew, and starts the runs that are due.
 func (a *Certificates) SweepCertificates(ctx context.Context) (out CertificateSweep, err error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	if a.Authority == nil {
 		return out, nil
 	}

@@ -146,8 +146,6 @@ type OrderRef struct {
 // sealed key and signed request, is written first; a lost answer is made up for by looking
 // for the order at the authority.
 func (a *Certificates) PlaceOrder(ctx context.Context, in CertificateRef) (OrderStep, error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	c, err := a.Store.GetCertificate(ctx, in.CertificateID)
 	if err != nil {
 		return OrderStep{}, issueError(err)
@@ -384,8 +382,6 @@ func (a *Certificates) failed(ctx context.Context, c tenant.Certificate, placed 
 // ShowChallenges lets the answers of an order be seen: TXT records are made. Over HTTP the
 // rows are enough, which edges follow.
 func (a *Certificates) ShowChallenges(ctx context.Context, in OrderRef) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	live, err := a.Store.LiveChallenges(ctx, in.OrderID)
 	if err != nil {
 		return err
@@ -414,8 +410,6 @@ type ServedStep struct {
 // LookAtChallenges looks for the answers of an order where the authority will: no attempt of
 // the authority is spent on what can't be seen.
 func (a *Certificates) LookAtChallenges(ctx context.Context, in OrderRef) (ServedStep, error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	live, err := a.Store.LiveChallenges(ctx, in.OrderID)
 	if err != nil {
 		return ServedStep{}, err
@@ -470,8 +464,6 @@ func (a *Certificates) visible(ctx context.Context, c tenant.CertificateChalleng
 
 // AcceptChallenges lets the authority look.
 func (a *Certificates) AcceptChallenges(ctx context.Context, in OrderRef) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	account, row, err := a.account(ctx)
 	if err != nil {
 		return issueError(err)
@@ -519,8 +511,6 @@ func (a *Certificates) FinalizeOrder(ctx context.Context, in OrderRef) (OrderSte
 }
 
 func (a *Certificates) withOrder(ctx context.Context, in OrderRef, ask func(tenant.Certificate, tenant.CertificateOrder, tenant.AuthorityAccount) (tenant.AuthorityOrder, error)) (OrderStep, error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	c, o, account, row, err := a.order(ctx, in)
 	if err != nil {
 		return OrderStep{}, issueError(err)
@@ -552,8 +542,6 @@ func (a *Certificates) order(ctx context.Context, in OrderRef) (c tenant.Certifi
 // StoreCertificate downloads the issued certificate, checks it, and stores it: edges serve it from
 // then on.
 func (a *Certificates) StoreCertificate(ctx context.Context, in OrderRef) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	c, o, account, row, err := a.order(ctx, in)
 	if err != nil {
 		return issueError(err)
@@ -641,8 +629,6 @@ func CheckChain(chainPEM, csr []byte, names []string, now time.Time) (tenant.Iss
 
 // RemoveChallenges removes the challenge answers of a certificate's orders, including earlier ones.
 func (a *Certificates) RemoveChallenges(ctx context.Context, in CertificateRef) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	left, err := a.shownChallenges(ctx, in.CertificateID)
 	if err != nil {
 		return err

@@ -111,8 +111,7 @@ func (c *Commander) run(ctx context.Context, b server.BenchCommand, cmd server.C
 	})
 	if err != nil {
 		outcome := server.UnknownOutcome(err, time.Since(began))
-		var ce *server.CommandError
-		if errors.As(err, &ce) {
+		if ce, ok := errors.AsType[*server.CommandError](err); ok {
 			masked := *ce
 			masked.Message, masked.Stderr = cmd.Redact(ce.Message), cmd.Redact(ce.Stderr)
 			return outcome, &masked

@@ -29,8 +29,7 @@ type Containers interface {
 
 // fromContainers makes permanent errors non-retryable.
 func fromContainers(err error) error {
-	var ce *server.ContainerError
-	if errors.As(err, &ce) {
+	if ce, ok := errors.AsType[*server.ContainerError](err); ok {
 		return permanentError(ErrTypeContainer, ce.Error(), nil)
 	}
 	return err
@@ -105,8 +104,6 @@ func (a *Servers) compareContainers(ctx context.Context, serverID prego.ServerID
 // RepairContainers restores an active server's containers to their declaration.
 // Containers that differ are recreated.
 func (a *Servers) RepairContainers(ctx context.Context, serverID prego.ServerID) (ContainerReport, error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	report := ContainerReport{ServerID: serverID}
 	st, skipped, err := a.checked(ctx, serverID)
 	if err != nil || skipped != "" {

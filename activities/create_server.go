@@ -35,8 +35,6 @@ type CreateServerInput struct {
 // the server, in one activity, so that the raw token never leaves this call (direct-provisioning §4). It finds and
 // adopts what an earlier run of itself created. When the provider refuses the group, the error's detail is its name.
 func (a *Servers) MakeServer(ctx context.Context, in CreateServerInput) (server.Handle, error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	st, err := a.current(ctx, ServerRef{ServerID: in.ServerID, Generation: in.Generation})
 	if err != nil {
 		return server.Handle{}, err
@@ -50,8 +48,7 @@ func (a *Servers) MakeServer(ctx context.Context, in CreateServerInput) (server.
 		return server.Handle{}, err
 	}
 	handle, err := a.create(ctx, infra, st, in, f)
-	var refused *temporal.ApplicationError
-	if errors.As(err, &refused) && refused.Type() == ErrTypeGroup {
+	if refused, ok := errors.AsType[*temporal.ApplicationError](err); ok && refused.Type() == ErrTypeGroup {
 		err = temporal.NewNonRetryableApplicationError(refused.Message(), ErrTypeGroup, nil, f.GroupName)
 	}
 	return handle, err

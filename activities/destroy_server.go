@@ -28,8 +28,6 @@ type DestroyResult struct {
 // attempts created at the provider, and confirms each deletion in the ledger. It is
 // safe to repeat.
 func (a *Servers) DestroyServer(ctx context.Context, in DestroyInput) (DestroyResult, error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	st, err := a.Store.ProvisionState(ctx, in.ServerID)
 	if err != nil {
 		return DestroyResult{}, fromStore(err)
@@ -145,8 +143,7 @@ func (a *Servers) deleteByName(ctx context.Context, infra Infra, r server.Provid
 // destroyError makes deletions retryable: a billed server is never abandoned because
 // the provider refused once.
 func destroyError(err error) error {
-	var ie *server.InfraError
-	if errors.As(err, &ie) && ie.Class == server.InfraPermanent {
+	if ie, ok := errors.AsType[*server.InfraError](err); ok && ie.Class == server.InfraPermanent {
 		return fmt.Errorf("delete refused, will be repeated: %w", err)
 	}
 	return fromInfra(err)
@@ -175,8 +172,6 @@ func (a *Servers) PlanDecommission(ctx context.Context, serverID prego.ServerID)
 
 // StopProvisioning cancels a running provisioning and waits until it has cleaned up.
 func (a *Servers) StopProvisioning(ctx context.Context, serverID prego.ServerID) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	return a.Runs.StopProvisioning(ctx, serverID, func() {})
 }
 

@@ -126,8 +126,6 @@ func (a *Drills) RunDrill(ctx context.Context, id string) (out DrillFound, err e
 // trySite makes a site, restores the backup into it, held back, compares it with the backup and
 // asks it for an answer.
 func (a *Drills) trySite(ctx context.Context, d tenant.DrillRecord, srv server.Server, shard *tenant.DataHost) (out wire.CheckedSite, err error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	id, t := d.DrillID, a.Backups.Tenants
 	if err := t.grantPoolSite(ctx, d.Site, srv, shard); err != nil {
 		return out, err
@@ -180,8 +178,6 @@ func (a *Drills) FinishDrill(ctx context.Context, in tenant.DrillEnd) error {
 
 // ClearDrill erases what a drill left on its server.
 func (a *Drills) ClearDrill(ctx context.Context, id string) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	d, srv, shard, err := a.place(ctx, id)
 	if isBecause(err, prego.Reason(ErrTypeGone)) && srv.Status == server.Terminated {
 		return a.Store.DrillCleared(ctx, id) // a database on a shard is dropped with the pool databases

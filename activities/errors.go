@@ -1,13 +1,10 @@
 package activities
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"regexp"
-	"time"
 
-	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/prego/prego"
@@ -151,34 +148,4 @@ func fromCommand(err error) error {
 		return permanentError(ErrTypeCommand, ce.Error(), nil)
 	}
 	return temporal.NewApplicationError(ce.Error(), ErrTypeCommand)
-}
-
-// keepAlive heartbeats during a long call, so that the death of this process is noticed
-// within the heartbeat timeout. stop ends it. Outside
-// of an activity there is nothing to heartbeat.
-func keepAlive(ctx context.Context) (stop func()) {
-	return keepAliveWith(ctx, func() []any { return nil })
-}
-
-// keepAliveWith is keepAlive with the progress that a repeated step continues from.
-func keepAliveWith(ctx context.Context, details func() []any) (stop func()) {
-	if !activity.IsActivity(ctx) {
-		return func() {}
-	}
-	done := make(chan struct{})
-	go func() {
-		t := time.NewTicker(2 * time.Second)
-		defer t.Stop()
-		for {
-			select {
-			case <-t.C:
-				activity.RecordHeartbeat(ctx, details()...)
-			case <-done:
-				return
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return func() { close(done) }
 }

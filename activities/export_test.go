@@ -10,8 +10,6 @@ import (
 // MakeSite promotes the reserved pool site to the tenant's, or creates the site on
 // demand, and configures it: the first part of BuildTenant.
 func (a *Tenants) MakeSite(ctx context.Context, ref tenant.Ref) (site string, err error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	t, err := a.placed(ctx, ref)
 	if err != nil {
 		return "", err
@@ -24,8 +22,6 @@ func (a *Tenants) MakeSite(ctx context.Context, ref tenant.Ref) (site string, er
 // first user. The user has no password: they request one by mail, or an operator sets
 // one.
 func (a *Tenants) OpenSite(ctx context.Context, ref tenant.Ref) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	t, err := a.placed(ctx, ref)
 	if err != nil {
 		return err
@@ -40,4 +36,13 @@ func (a *Tenants) OpenSite(ctx context.Context, ref tenant.Ref) error {
 		}
 	}
 	return nil
+}
+
+// placed reads a tenant whose server accepts commands, with its allocation.
+func (a *Tenants) placed(ctx context.Context, ref tenant.Ref) (tenant.Record, error) {
+	t, err := a.Store.TenantRecord(ctx, ref.TenantID)
+	if err != nil {
+		return t, fromTenantStore(err)
+	}
+	return asPlaced(t, ref)
 }

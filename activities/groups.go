@@ -131,8 +131,6 @@ const (
 // "Fairness model"). Running instances are never moved to make room. Groups that got
 // something are woken.
 func (a *Groups) ServeInstances(ctx context.Context, region prego.Region) (Served, error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	s := serving{Served: Served{Allocated: map[string]int{}}, orgs: map[string]prego.OrgID{}}
 	until := time.Now().Add(serveFor)
 	done, err := a.Store.ServeInstances(ctx, region, func(ctx context.Context) error {
@@ -304,8 +302,6 @@ func (a *Groups) wakeRegion(ctx context.Context, region prego.Region) {
 // healthy, or has ended, and the next plan notices when it takes too long: nothing waits
 // here. An instance that is no longer wanted is left alone.
 func (a *Groups) BootInstance(ctx context.Context, id string) (err error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	defer func() {
 		if err == nil {
 			a.endWork(ctx, id)
@@ -323,8 +319,7 @@ func (a *Groups) BootInstance(ctx context.Context, id string) (err error) {
 	binds := h.Binds
 	if a.Volumes != nil {
 		binds, err = a.Volumes(ctx, h.GroupID, h.ServerID)
-		var ce *server.ContainerError
-		if errors.As(err, &ce) {
+		if ce, ok := errors.AsType[*server.ContainerError](err); ok {
 			return a.failed(ctx, id, ce.Message)
 		}
 		if err != nil {
@@ -334,8 +329,7 @@ func (a *Groups) BootInstance(ctx context.Context, id string) (err error) {
 	a.hook("instance/boot")
 	err = a.Engine.StartInstance(ctx, h.ServerID, h.Host, workload.OnHost(h.Spec.Container(h.InstanceID, h.GroupID, h.Ports, binds), h.EnvID, h.Private))
 	a.hook("instance/booted")
-	var ce *server.ContainerError
-	if errors.As(err, &ce) {
+	if ce, ok := errors.AsType[*server.ContainerError](err); ok {
 		return a.failed(ctx, id, ce.Message)
 	}
 	if err != nil {
@@ -406,8 +400,6 @@ const lastContact = 15 * time.Second
 // its resources go to waiting instances. On a failed server the container may be left
 // behind until the sweep finds it.
 func (a *Groups) StopInstance(ctx context.Context, id string) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	h, err := a.Store.InstanceHost(ctx, id)
 	if err != nil {
 		return fromGroups(err)
@@ -482,8 +474,6 @@ type GroupSweepResult struct {
 // containers ended or became healthy without a report of their agents, and for containers that
 // belong to no instance. Agents report immediately; this is the fallback.
 func (a *Groups) SweepGroups(ctx context.Context) (GroupSweepResult, error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	var r GroupSweepResult
 	w, err := a.Store.FindGroupWork(ctx, a.Settings.Quiet)
 	if err != nil {

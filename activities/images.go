@@ -135,8 +135,6 @@ type BuilderInput struct {
 // MakeBuilder creates the machine that the image is taken from, or finds the machine of an earlier
 // call. It has no row in servers, no token and no agent.
 func (a *Images) MakeBuilder(ctx context.Context, in BuilderInput) (server.Handle, error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	g, infra, _, err := a.image(ctx, in.ImageID)
 	if err != nil {
 		return server.Handle{}, err
@@ -208,8 +206,6 @@ const statusOff = "off"
 // AwaitBuilt waits until the builder has powered itself off. The workflow sets the time
 // limit.
 func (a *Images) AwaitBuilt(ctx context.Context, in BuiltInput) (BuilderState, error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	_, infra, _, err := a.image(ctx, in.ImageID)
 	if err != nil {
 		return BuilderState{}, err
@@ -243,8 +239,6 @@ var snapshotBroken = map[string]bool{"action_failed": true, "image_unavailable":
 // CopyBuilder copies the builder's disk into an image, or finds the copy that an
 // earlier call made.
 func (a *Images) CopyBuilder(ctx context.Context, in BuiltInput) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	g, _, infra, err := a.image(ctx, in.ImageID)
 	if err != nil {
 		return err
@@ -257,8 +251,7 @@ func (a *Images) CopyBuilder(ctx context.Context, in BuiltInput) error {
 	h, err := infra.EnsureSnapshot(ctx, server.SnapshotParams{
 		Environment: a.Servers.Settings.Environment, ImageID: in.ImageID, ProviderServerID: in.ProviderServerID, Description: name, Labels: g.SnapshotLabels(),
 	})
-	var refused *server.InfraError
-	if errors.As(err, &refused) && snapshotBroken[refused.Code] {
+	if refused, ok := errors.AsType[*server.InfraError](err); ok && snapshotBroken[refused.Code] {
 		return permanentError(ErrTypePermanent, err.Error(), nil)
 	}
 	if err != nil {
@@ -270,8 +263,6 @@ func (a *Images) CopyBuilder(ctx context.Context, in BuiltInput) error {
 
 // DropBuilder deletes the builder and its addresses. A missing builder is success.
 func (a *Images) DropBuilder(ctx context.Context, in ImageRef) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	g, infra, _, err := a.image(ctx, in.ImageID)
 	if err != nil {
 		return err
@@ -300,8 +291,7 @@ func (a *Images) PrepareVerification(ctx context.Context, in ImageRef) error {
 	err = a.Store.BeginVerify(ctx, in.ImageID, server.CreateRequest{
 		ServerID: prego.ServerID(server.VerifyServerID(in.ImageID)), Role: prego.RoleApp, Region: g.Region, InfraProvider: g.Provider, Spec: server.Spec{Image: g.ProviderImageID},
 	})
-	var coded *prego.Error
-	if errors.As(err, &coded) {
+	if _, ok := errors.AsType[*prego.Error](err); ok {
 		return permanentError(ErrTypePermanent, err.Error(), nil)
 	}
 	return fromStore(err)
@@ -358,8 +348,6 @@ func (a *Images) RotateImages(ctx context.Context, in ImageRef) ([]string, error
 // DiscardSnapshots deletes everything that the provider has of an image, and closes its
 // ledger lines.
 func (a *Images) DiscardSnapshots(ctx context.Context, in ImageRef) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	g, _, infra, err := a.image(ctx, in.ImageID)
 	if err != nil {
 		return err

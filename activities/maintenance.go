@@ -121,8 +121,6 @@ func (a *Maintenances) MakeReplacement(ctx context.Context, serverID prego.Serve
 // LeaveMaintenanceDNS takes the addresses of an edge that is being emptied out of all records, and
 // waits until no resolver has them.
 func (a *Maintenances) LeaveMaintenanceDNS(ctx context.Context, serverID prego.ServerID) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	if a.LeaveDNS != nil {
 		if err := a.LeaveDNS(ctx, serverID); err != nil {
 			return err
@@ -133,8 +131,6 @@ func (a *Maintenances) LeaveMaintenanceDNS(ctx context.Context, serverID prego.S
 
 // ResizeServer gives a host its new type. How long it is away is counted from here.
 func (a *Maintenances) ResizeServer(ctx context.Context, id prego.ServerID) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	srv, err := a.Store.GetServer(ctx, id)
 	if err != nil {
 		return fromStore(err)
@@ -176,8 +172,6 @@ type RebootInput struct {
 // boot id. A step that dies between the row and the call is repeated as a reset when the host
 // does not come back; one that dies after the call is not.
 func (a *Maintenances) RebootServer(ctx context.Context, in RebootInput) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	srv, err := a.Store.GetServer(ctx, in.ServerID)
 	if err != nil {
 		return fromStore(err)

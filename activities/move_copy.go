@@ -27,8 +27,6 @@ func archiveName(id prego.MoveID, n int) string { return string(id) + "-" + strc
 
 // CopySite copies the whole site while it serves, and returns how many bytes were sent.
 func (a *Moves) CopySite(ctx context.Context, id prego.MoveID) (int64, error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	m, err := a.undoable(ctx, id)
 	if err != nil {
 		return 0, err
@@ -178,8 +176,6 @@ func (a *Moves) FreezeMove(ctx context.Context, id prego.MoveID) error {
 // CatchUp holds the site, copies the changes, and makes and tests the site at its new place. It
 // returns the bytes sent.
 func (a *Moves) CatchUp(ctx context.Context, id prego.MoveID) (int64, error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	m, err := a.undoable(ctx, id)
 	if err != nil {
 		return 0, err

@@ -31,8 +31,7 @@ const (
 func dataName(id prego.MoveID, n int) string { return string(id) + "-d" + strconv.Itoa(n) }
 
 func permanentIf(err error, reason string) error {
-	var app *temporal.ApplicationError
-	if isBecause(err, prego.Reason(reason)) && errors.As(err, &app) {
+	if app, ok := errors.AsType[*temporal.ApplicationError](err); isBecause(err, prego.Reason(reason)) && ok {
 		return because(true, prego.Reason(reason), app.Message())
 	}
 	return err

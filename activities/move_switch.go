@@ -35,8 +35,6 @@ func (a *Moves) SwitchMove(ctx context.Context, in SwitchInput) (prego.ServerID,
 
 // FreeMoved lets the site write at its new place.
 func (a *Moves) FreeMoved(ctx context.Context, id prego.MoveID) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	m, err := a.read(ctx, id)
 	if err != nil || m.State != tenant.MoveSwitched {
 		return err
@@ -99,8 +97,6 @@ func (a *Moves) RestMove(ctx context.Context, id prego.MoveID) (MoveRest, error)
 
 // SweepLate brings files after that requests wrote which were under way when the site was held.
 func (a *Moves) SweepLate(ctx context.Context, id prego.MoveID) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	m, err := a.read(ctx, id)
 	if err == nil && m.Crosses && m.State == tenant.MoveSwitched {
 		// The edges before sent people to the old place until the new ones knew the site.
@@ -126,8 +122,6 @@ func (a *Moves) shipLate(ctx context.Context, m moving) error {
 
 // ClearMove clears the tenant's site and data on the old server, and the move's own files.
 func (a *Moves) ClearMove(ctx context.Context, id prego.MoveID) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	m, err := a.read(ctx, id)
 	if err != nil || m.State != tenant.MoveSwitched {
 		return err
@@ -237,8 +231,6 @@ func (a *Moves) forgetObjects(ctx context.Context, m moving) error {
 
 // UndoMove leaves the tenant where it is, and leaves nothing at its planned place.
 func (a *Moves) UndoMove(ctx context.Context, id prego.MoveID) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	m, err := a.read(ctx, id)
 	if err != nil || !m.State.Undoable() || m.State == tenant.MoveQueued {
 		return err

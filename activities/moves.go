@@ -203,8 +203,6 @@ const maxMoveRaces = 5
 // PrepareMove has the new server let in at shard and pool, makes database and user there if they
 // are others, and has the site expected.
 func (a *Moves) PrepareMove(ctx context.Context, id prego.MoveID) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	m, err := a.undoable(ctx, id)
 	if err != nil {
 		return err

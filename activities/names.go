@@ -83,8 +83,6 @@ type NamesResult struct {
 
 // KeepNames brings the zone to what it shall be, and looks up orgs' names whose turn it is.
 func (a *Names) KeepNames(ctx context.Context) (NamesResult, error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	var r NamesResult
 	var err error
 	if a.Zone != "" {
@@ -180,8 +178,7 @@ func (a *Names) apply(ctx context.Context, r server.DNSRecord) error {
 		return ctx.Err()
 	}
 	again := time.Second << min(r.Tries, 10)
-	var ie *server.InfraError
-	if errors.As(err, &ie) {
+	if ie, ok := errors.AsType[*server.InfraError](err); ok {
 		again = max(again, ie.RetryAfter)
 	} else {
 		err = &server.InfraError{Class: server.InfraRetry, Code: "timeout", Message: err.Error()}

@@ -135,8 +135,6 @@ func (a *OrgResources) PlanOrgResource(ctx context.Context, ref OrgResourceRef) 
 // MakeOrgResource creates what a row asks for. The provider-side name comes from the
 // row, so of all calls, repeated or late, one creates it and the others find it.
 func (a *OrgResources) MakeOrgResource(ctx context.Context, ref OrgResourceRef) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	r, ok, err := a.read(ctx, ref)
 	if err != nil || !ok || r.status != workload.ResourcePending {
 		return err
@@ -157,8 +155,7 @@ func (a *OrgResources) MakeOrgResource(ctx context.Context, ref OrgResourceRef) 
 		id, err = infra.EnsureVolume(ctx, server.VolumeParams{Environment: a.Environment, OrgID: prego.OrgID(r.org), Name: r.name, Location: r.location, GB: r.volume.GB()})
 	}
 	if err != nil {
-		var refusal *server.InfraError
-		if errors.As(err, &refusal) && isDefinite(refusal.Class) {
+		if refusal, ok := errors.AsType[*server.InfraError](err); ok && isDefinite(refusal.Class) {
 			if err := a.Store.IntentWithdrawn(ctx, r.provider, r.kind, r.name); err != nil {
 				return err
 			}
@@ -198,8 +195,6 @@ func (a *OrgResources) OrgResourceWaits(ctx context.Context, in OrgResourceWait)
 
 // ReleaseOrgResource deletes a released resource at the provider and closes the row.
 func (a *OrgResources) ReleaseOrgResource(ctx context.Context, ref OrgResourceRef) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	r, ok, err := a.read(ctx, ref)
 	if err != nil || !ok || r.status != workload.ResourceReleasing {
 		return err
@@ -245,8 +240,6 @@ func (a *OrgResources) ReleaseOrgResource(ctx context.Context, ref OrgResourceRe
 // DetachLeftVolume detaches a volume from the server of a group that no longer uses it.
 // Until then no other group can attach it.
 func (a *OrgResources) DetachLeftVolume(ctx context.Context, volumeID prego.VolumeID) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	left, err := a.Store.LeftAttached(ctx, volumeID)
 	if err != nil {
 		return err
@@ -302,8 +295,6 @@ type GroupMount struct {
 // instance starts there. The caller has made sure that no instance of the group runs
 // anywhere else: a volume on another server is detached from it.
 func (a *OrgResources) AttachGroupVolumes(ctx context.Context, in GroupVolumesInput) (mounts []GroupMount, err error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	has, err := a.Store.GroupAttachments(ctx, in.GroupID)
 	if err != nil || len(has) == 0 {
 		return []GroupMount{}, err
@@ -377,8 +368,6 @@ func (a *OrgResources) attachGroupVolumes(ctx context.Context, in GroupVolumesIn
 // DetachGroupVolumes detaches the volumes of a process group from their server once
 // none of its instances runs any more.
 func (a *OrgResources) DetachGroupVolumes(ctx context.Context, in GroupVolumesInput) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	return a.withVolumes(ctx, in.GroupID, func(ctx context.Context) error { return a.detachGroupVolumes(ctx, in) })
 }
 

@@ -23,8 +23,6 @@ const (
 
 // CheckPatches asks a host which security updates it lacks, before any tenant moves for them.
 func (a *Maintenances) CheckPatches(ctx context.Context, id prego.ServerID) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	var now server.Patches
 	refused, err := a.patch(ctx, id, "check", checkTime, &now)
 	if err != nil {
@@ -45,8 +43,6 @@ func (a *Maintenances) CheckPatches(ctx context.Context, id prego.ServerID) erro
 // PatchServer has a host install the security updates that it lacks. Repeated, it installs the
 // missing ones: a started apt always finishes on the host.
 func (a *Maintenances) PatchServer(ctx context.Context, id prego.ServerID) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	if begins, err := a.Store.PatchBegins(ctx, id); err != nil || !begins {
 		return err
 	}

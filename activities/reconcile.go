@@ -58,8 +58,6 @@ type ReconcileResult struct {
 
 // Reconcile brings the provider and the rows into agreement (direct-provisioning §3).
 func (a *Reconciler) Reconcile(ctx context.Context) (ReconcileResult, error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	runID, err := a.Store.BeginReconcile(ctx)
 	if err != nil {
 		return ReconcileResult{}, err

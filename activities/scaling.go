@@ -282,8 +282,6 @@ type SweepResult struct {
 // SweepTenants starts what no run handles: lost runs, expired timers, leftover
 // reservations, pools below their watermark, and waiting tenants.
 func (a *Tenants) SweepTenants(ctx context.Context) (SweepResult, error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	r, err := a.sweepTenants(ctx)
 	fleet := a.sweepFleet(ctx, &r)
 	return r, errors.Join(err, fleet)
@@ -291,8 +289,6 @@ func (a *Tenants) SweepTenants(ctx context.Context) (SweepResult, error) {
 
 // SweepTenantWork is SweepTenants without what concerns the fleet.
 func (a *Tenants) SweepTenantWork(ctx context.Context) (SweepResult, error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	return a.sweepTenants(ctx)
 }
 

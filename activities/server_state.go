@@ -207,8 +207,6 @@ type AwaitRunningInput struct {
 // AwaitRunning waits until the provider reports the server as running. The workflow
 // sets the time limit.
 func (a *Servers) AwaitRunning(ctx context.Context, in AwaitRunningInput) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	st, err := a.current(ctx, in.Server)
 	if err != nil {
 		return err
@@ -228,8 +226,6 @@ func (a *Servers) AwaitRunning(ctx context.Context, in AwaitRunningInput) error 
 // AdoptImported checks that an existing server is there, labels it as ours and records
 // it.
 func (a *Servers) AdoptImported(ctx context.Context, in ServerRef) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	st, err := a.current(ctx, in)
 	if err != nil {
 		return err
@@ -266,8 +262,6 @@ type FinishInput struct {
 //
 // A server that this generation made active before is the same success.
 func (a *Servers) FinishServer(ctx context.Context, in FinishInput) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	st, err := a.Store.ProvisionState(ctx, in.Server.ServerID)
 	if err != nil {
 		return fromStore(err)

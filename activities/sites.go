@@ -95,15 +95,6 @@ func (a *Tenants) forPool(ctx context.Context, srv server.Server, auditID string
 	return a.bench(ctx, server.BenchCommand{ServerID: srv.ServerID, Addr: srv.Host, AuditID: auditID, Timeout: timeout, Args: args})
 }
 
-// placed reads a tenant whose server accepts commands, with its allocation.
-func (a *Tenants) placed(ctx context.Context, ref tenant.Ref) (tenant.Record, error) {
-	t, err := a.Store.TenantRecord(ctx, ref.TenantID)
-	if err != nil {
-		return t, fromTenantStore(err)
-	}
-	return asPlaced(t, ref)
-}
-
 func asPlaced(t tenant.Record, ref tenant.Ref) (tenant.Record, error) {
 	if err := inProvisioning(t, ref); err != nil {
 		return t, err
@@ -229,8 +220,6 @@ type DropInput struct {
 // database, database users, backups. A site on a server that is about to be destroyed
 // goes with it, provided that its database is there too.
 func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	t, err := a.Store.TenantRecord(ctx, in.TenantID)
 	if err != nil {
 		return fromTenantStore(err)
@@ -342,8 +331,6 @@ type OfflineInput struct {
 // SetOffline takes a site offline or brings it back. It does nothing if the tenant
 // has left the state meanwhile.
 func (a *Tenants) SetOffline(ctx context.Context, in OfflineInput) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	t, err := a.Store.TenantRecord(ctx, in.TenantID)
 	if err != nil {
 		return fromTenantStore(err)
@@ -434,8 +421,6 @@ func (a *Tenants) putOnline(ctx context.Context, t tenant.Record, what string) e
 // FinalBackup backs up the site of an ended tenant and puts the report on the timeline.
 // The backup stays on the host until the tenant is purged.
 func (a *Tenants) FinalBackup(ctx context.Context, tenantID prego.TenantID) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	t, err := a.Store.TenantRecord(ctx, tenantID)
 	if err != nil {
 		return fromTenantStore(err)
@@ -518,8 +503,6 @@ func (a *Tenants) PlanRefill(ctx context.Context, in RefillInput) (RefillPlan, e
 // BuildSite builds one pool site. If that fails, the site is marked as failed with its
 // reason.
 func (a *Tenants) BuildSite(ctx context.Context, site tenant.PoolSite) (built bool, err error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	srv, err := a.Store.GetServer(ctx, site.AppServerID)
 	if err != nil {
 		return false, fromStore(err)
@@ -536,8 +519,7 @@ func (a *Tenants) BuildSite(ctx context.Context, site tenant.PoolSite) (built bo
 		err = a.buildPoolSite(ctx, site, srv, shard)
 	}
 	if err != nil {
-		var app *temporal.ApplicationError
-		if errors.As(err, &app) && app.NonRetryable() {
+		if app, ok := errors.AsType[*temporal.ApplicationError](err); ok && app.NonRetryable() {
 			a.Metrics.Sites.WithLabelValues("failed").Inc()
 			return false, a.Store.SiteFailed(ctx, site.PoolSiteID, app.Message())
 		}
@@ -562,8 +544,6 @@ func (a *Tenants) buildPoolSite(ctx context.Context, site tenant.PoolSite, srv s
 
 // DropFailedSites erases what failed builds left on a host.
 func (a *Tenants) DropFailedSites(ctx context.Context, serverID prego.ServerID) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	srv, err := a.Store.GetServer(ctx, serverID)
 	if err != nil {
 		return fromStore(err)

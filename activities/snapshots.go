@@ -102,8 +102,6 @@ func (a *Snapshots) onHost(ctx context.Context, s tenant.Snapshot) (tenant.Recor
 
 // TakeSnapshot backs up a tenant's site on its host, under the snapshot's own name.
 func (a *Snapshots) TakeSnapshot(ctx context.Context, id prego.SnapshotID) (files []string, err error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	s, err := a.Store.SnapshotRecord(ctx, id)
 	if err != nil {
 		return nil, permanentIfCoded(err)
@@ -127,8 +125,6 @@ func (a *Snapshots) TakeSnapshot(ctx context.Context, id prego.SnapshotID) (file
 // EraseSnapshot deletes the files of a deleted snapshot. If the site has moved, they
 // are gone already.
 func (a *Snapshots) EraseSnapshot(ctx context.Context, id prego.SnapshotID) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	s, err := a.Store.SnapshotRecord(ctx, id)
 	if err != nil {
 		return permanentIfCoded(err)
@@ -223,8 +219,6 @@ type RestoreMaintenance struct {
 // MaintainForRestore takes the site offline or brings it back. The site of a tenant
 // that was suspended or ended meanwhile stays offline.
 func (a *Snapshots) MaintainForRestore(ctx context.Context, in RestoreMaintenance) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	t, err := a.restored(ctx, in.JobID)
 	if err != nil {
 		return err
@@ -247,8 +241,6 @@ func (a *Snapshots) MaintainForRestore(ctx context.Context, in RestoreMaintenanc
 // BackupBeforeRestore backs up a site before its restore, so that the restore can be
 // undone.
 func (a *Snapshots) BackupBeforeRestore(ctx context.Context, id string) ([]string, error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	t, err := a.restored(ctx, id)
 	if err != nil {
 		return nil, err
@@ -266,8 +258,6 @@ func fetchedAs(jobID string) string { return jobID + "-in" }
 
 // ForgetKept deletes that backup after a successful restore.
 func (a *Snapshots) ForgetKept(ctx context.Context, jobID string) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	t, err := a.restored(ctx, jobID)
 	if err != nil {
 		return err
@@ -277,8 +267,6 @@ func (a *Snapshots) ForgetKept(ctx context.Context, jobID string) error {
 
 // ForgetFetched deletes what a restore fetched from object storage, however it ended.
 func (a *Snapshots) ForgetFetched(ctx context.Context, jobID string) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	t, err := a.restored(ctx, jobID)
 	if err != nil {
 		return err
@@ -313,8 +301,6 @@ type RestoreInput struct {
 
 // RestoreSite restores a site from a backup.
 func (a *Snapshots) RestoreSite(ctx context.Context, in RestoreInput) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	t, err := a.restored(ctx, in.JobID)
 	if err != nil {
 		return err

@@ -128,8 +128,6 @@ func tag(v server.BenchRecord) string {
 
 // PrepareBench fetches the release's image while the sites serve.
 func (a *StackReleases) PrepareBench(ctx context.Context, ref BenchRef) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	v, err := a.Store.BenchRecord(ctx, ref.Release, ref.ServerID)
 	if err != nil {
 		return permanentIfCoded(err)
@@ -152,8 +150,6 @@ func (a *StackReleases) NoteBench(ctx context.Context, in PhaseInput) error {
 // CloseSites has edges show the page for maintenance instead of the server's sites, and waits
 // until they do.
 func (a *StackReleases) CloseSites(ctx context.Context, ref BenchRef) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	if err := a.Store.CloseBenchSites(ctx, ref.Release, ref.ServerID); err != nil {
 		return err
 	}
@@ -227,8 +223,6 @@ func (a *StackReleases) onBench(ctx context.Context, s benchSite, what string, t
 // KeepSite takes a site offline, and backs it up on its host: until it is open again nothing
 // of it changes but by the update.
 func (a *StackReleases) KeepSite(ctx context.Context, ref SiteRef) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	s, err := a.site(ctx, ref)
 	if err != nil || s.site.Status != server.SiteWaiting {
 		return ifGone(err)
@@ -270,8 +264,6 @@ type SwapInput struct {
 
 // SwapBench gives a server's bench another image, and waits until its containers are healthy.
 func (a *StackReleases) SwapBench(ctx context.Context, in SwapInput) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	v, err := a.Store.BenchRecord(ctx, in.Release, in.ServerID)
 	if err != nil {
 		return permanentIfCoded(err)
@@ -297,8 +289,6 @@ func (a *StackReleases) SwapBench(ctx context.Context, in SwapInput) error {
 
 // MigrateSite brings a site's database to the new code.
 func (a *StackReleases) MigrateSite(ctx context.Context, ref SiteRef) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	s, err := a.site(ctx, ref)
 	if err != nil || (s.site.Status != server.SiteKept && s.site.Status != server.SiteMigrating) {
 		return ifGone(err)
@@ -317,8 +307,6 @@ func (a *StackReleases) MigrateSite(ctx context.Context, ref SiteRef) error {
 // CheckSite checks that a site has the versions that the release asks for, and answers. Edges keep
 // showing the maintenance page.
 func (a *StackReleases) CheckSite(ctx context.Context, ref SiteRef) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	s, err := a.site(ctx, ref)
 	if err != nil || s.site.Status != server.SiteMigrated {
 		return ifGone(err)
@@ -398,8 +386,6 @@ func (a *StackReleases) OpenSites(ctx context.Context, ref BenchRef) error {
 
 // OfflineSite takes a site offline that goes back.
 func (a *StackReleases) OfflineSite(ctx context.Context, ref SiteRef) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	s, err := a.site(ctx, ref)
 	if err != nil || s.pooled() || !s.site.Closed {
 		return ifGone(err)
@@ -409,8 +395,6 @@ func (a *StackReleases) OfflineSite(ctx context.Context, ref SiteRef) error {
 
 // RestoreOld brings a site back to what it held when it was taken offline, and online.
 func (a *StackReleases) RestoreOld(ctx context.Context, ref SiteRef) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	s, err := a.site(ctx, ref)
 	if err != nil || s.pooled() || !s.site.Closed {
 		return ifGone(err)
@@ -432,8 +416,6 @@ func (a *StackReleases) RestoreOld(ctx context.Context, ref SiteRef) error {
 
 // ForgetOld deletes the backup on the host that would have led back.
 func (a *StackReleases) ForgetOld(ctx context.Context, ref SiteRef) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	s, err := a.site(ctx, ref)
 	if err != nil || s.pooled() || !s.site.Closed {
 		return ifGone(err)

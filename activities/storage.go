@@ -25,8 +25,6 @@ type StorageResult struct {
 // above their storage quota read-only. A few hosts are queried concurrently, each for one site
 // after the other. A site that does not answer is retried later.
 func (a *Tenants) MeasureSites(ctx context.Context) (StorageResult, error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	var out StorageResult
 	turns, err := a.Store.TakeSitesToMeasure(ctx, a.Settings.StorageEvery, a.Settings.StorageBatch)
 	if err != nil {

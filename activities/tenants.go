@@ -221,8 +221,7 @@ func (a *Tenants) BeginTenant(ctx context.Context, ref tenant.Ref) (TenantBegun,
 		return out, nil
 	}
 	out.Place, err = a.place(ctx, ref, t)
-	var impossible *temporal.ApplicationError
-	if errors.As(err, &impossible) && impossible.Type() == ErrTypePlacement {
+	if impossible, ok := errors.AsType[*temporal.ApplicationError](err); ok && impossible.Type() == ErrTypePlacement {
 		out.Place.Refused, err = impossible.Message(), nil
 	}
 	return out, err
@@ -323,8 +322,6 @@ func (a *Tenants) logNotSignalled(err error) {
 // ServeQueue places the waiting tenants of a region in order, and wakes the runs of placed tenants.
 // If another worker already serves the region, it does nothing.
 func (a *Tenants) ServeQueue(ctx context.Context, region prego.Region) (placed int, err error) {
-	stop := keepAlive(ctx)
-	defer stop()
 	_, err = a.Store.ServeRegion(ctx, region, func(ctx context.Context) error {
 		waiting, err := a.Store.Waiting(ctx, region)
 		if err != nil {

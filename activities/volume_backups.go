@@ -391,8 +391,6 @@ func (a *Backups) restoreVolumeFrom(ctx context.Context, id string, r workload.V
 
 // AfterVolumeRestore deletes what the host has of the backup, and takes the volume from it.
 func (a *Backups) AfterVolumeRestore(ctx context.Context, id string) error {
-	stop := keepAlive(ctx)
-	defer stop()
 	r, err := a.Store.VolumeRestoreRecord(ctx, id)
 	if err != nil {
 		return permanentIfCoded(err)

@@ -71,8 +71,7 @@ func (a *Rebalances) step(ctx context.Context, id prego.RebalanceID) error {
 
 func (a *Rebalances) begin(ctx context.Context, id prego.RebalanceID, m server.PlannedMoveSeq) error {
 	move, err := a.Store.RequestMove(ctx, tenant.MoveAsked{ID: prego.MoveID(m.MoveID(id)), TenantID: m.TenantID, To: m.To, Why: "rebalance " + string(id), By: "rebalance"})
-	var coded *prego.Error
-	if errors.As(err, &coded) {
+	if coded, ok := errors.AsType[*prego.Error](err); ok {
 		return a.Store.RebalanceMoveRefused(ctx, id, m.Seq, coded.Code, coded.Message)
 	}
 	if err != nil {

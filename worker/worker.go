@@ -76,6 +76,7 @@ func New(c client.Client, o Options, servers *activities.Servers, fleet *activit
 			MaxConcurrentLocalActivityExecutionSize: o.Slots.of(q),
 			DisableWorkflowWorker:                   q != workflows.QueueMain,
 			WorkerStopTimeout:                       o.StopTimeout,
+			Interceptors:                            []interceptor.WorkerInterceptor{&activities.Heartbeats{}},
 			MaxHeartbeatThrottleInterval:            2 * time.Second,
 			DefaultHeartbeatThrottleInterval:        2 * time.Second,
 		})

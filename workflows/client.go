@@ -118,8 +118,7 @@ func (c *Client) startNow(ctx context.Context, s start, workflow any, args ...an
 		WorkflowIDConflictPolicy:                 enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
 		WorkflowExecutionErrorWhenAlreadyStarted: true,
 	}, workflow, args...)
-	var running *serviceerror.WorkflowExecutionAlreadyStarted
-	if errors.As(err, &running) {
+	if _, ok := errors.AsType[*serviceerror.WorkflowExecutionAlreadyStarted](err); ok {
 		return false, nil
 	}
 	if err != nil {
@@ -170,8 +169,7 @@ func (c *Client) BootFailed(ctx context.Context, serverID prego.ServerID, attemp
 // signal sends a hint. A run that has ended needs none.
 func (c *Client) signal(ctx context.Context, serverID prego.ServerID, s AgentSignal) error {
 	err := c.Temporal.SignalWorkflow(ctx, server.ProvisionWorkflowID(serverID), "", SignalAgent, s)
-	var notFound *serviceerror.NotFound
-	if errors.As(err, &notFound) {
+	if _, ok := errors.AsType[*serviceerror.NotFound](err); ok {
 		return nil
 	}
 	if err != nil {
@@ -193,8 +191,7 @@ func (c *Client) StopProvisioning(ctx context.Context, serverID prego.ServerID, 
 		return fmt.Errorf("cancel %s: %w", id, err)
 	}
 	err = c.Temporal.GetWorkflow(ctx, id, "").Get(ctx, nil)
-	var ended *temporal.WorkflowExecutionError
-	if err == nil || errors.As(err, &ended) || errors.As(err, &notFound) {
+	if _, ok := errors.AsType[*temporal.WorkflowExecutionError](err); err == nil || ok || errors.As(err, &notFound) {
 		return nil // it has ended
 	}
 	return fmt.Errorf("await the end of %s: %w", id, err)

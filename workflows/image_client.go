@@ -25,8 +25,7 @@ func (c *Client) EnsureImageDelete(ctx context.Context, imageID prego.ImageID) (
 // ended.
 func (c *Client) CancelImageBuild(ctx context.Context, imageID prego.ImageID) error {
 	err := c.Temporal.CancelWorkflow(ctx, server.ImageBuildWorkflowID(imageID), "")
-	var ended *serviceerror.NotFound
-	if err == nil || errors.As(err, &ended) {
+	if _, ok := errors.AsType[*serviceerror.NotFound](err); err == nil || ok {
 		return nil
 	}
 	return fmt.Errorf("cancel the build of %s: %w", imageID, err)

@@ -126,8 +126,7 @@ func finishing(ctx workflow.Context, summary string, within time.Duration) workf
 
 // errType is the stable type of an activity's error, "" for others.
 func errType(err error) string {
-	var app *temporal.ApplicationError
-	if errors.As(err, &app) {
+	if app, ok := errors.AsType[*temporal.ApplicationError](err); ok {
 		return app.Type()
 	}
 	return ""
@@ -144,12 +143,10 @@ func reasonOf(err error, otherwise prego.Reason) prego.Reason {
 
 // errorMessage is an activity's error without Temporal's wrapping.
 func errorMessage(err error) string {
-	var app *temporal.ApplicationError
-	if errors.As(err, &app) {
+	if app, ok := errors.AsType[*temporal.ApplicationError](err); ok {
 		return app.Message()
 	}
-	var timeout *temporal.TimeoutError
-	if errors.As(err, &timeout) {
+	if _, ok := errors.AsType[*temporal.TimeoutError](err); ok {
 		return "no answer in time"
 	}
 	return err.Error()

@@ -79,8 +79,7 @@ func (p *provisionServer) createFrom(ctx workflow.Context, candidate int, fullGr
 			ServerID: p.in.ServerID, Generation: p.in.Generation, Attempt: p.attempt, Candidate: c,
 			Machine: p.plan.Machines[candidate], FullGroups: *fullGroups,
 		}).Get(ctx, &p.handle)
-	var refused *temporal.ApplicationError
-	if errors.As(err, &refused) && refused.Type() == activities.ErrTypeGroup {
+	if refused, ok := errors.AsType[*temporal.ApplicationError](err); ok && refused.Type() == activities.ErrTypeGroup {
 		var group string
 		if err := refused.Details(&group); err != nil {
 			return err

@@ -140,8 +140,7 @@ func (p *provisionTenant) build(ctx workflow.Context) (step activities.BuildStep
 		options = long(options)
 	}
 	err = workflow.ExecuteActivity(options, p.steps.BuildTenant, p.ref()).Get(ctx, nil)
-	var failed *temporal.ApplicationError
-	if errors.As(err, &failed) && failed.HasDetails() {
+	if failed, ok := errors.AsType[*temporal.ApplicationError](err); ok && failed.HasDetails() {
 		if e := failed.Details(&step); e != nil {
 			return "", e
 		}

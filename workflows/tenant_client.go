@@ -46,8 +46,7 @@ func (c *Client) EnsureTenantProvision(ctx context.Context, tenantID prego.Tenan
 func (c *Client) CancelTenantProvision(ctx context.Context, tenantID prego.TenantID) error {
 	id := tenant.ProvisionWorkflowID(tenantID)
 	err := c.Temporal.CancelWorkflow(ctx, id, "")
-	var notFound *serviceerror.NotFound
-	if errors.As(err, &notFound) {
+	if _, ok := errors.AsType[*serviceerror.NotFound](err); ok {
 		return nil
 	}
 	if err != nil {
@@ -72,8 +71,7 @@ func (c *Client) EnsureTenantChange(ctx context.Context, tenantID prego.TenantID
 func (c *Client) WakeTenant(ctx context.Context, tenantID prego.TenantID) error {
 	id := tenant.ProvisionWorkflowID(tenantID)
 	err := c.Temporal.SignalWorkflow(ctx, id, "", SignalWake, nil)
-	var notFound *serviceerror.NotFound
-	if errors.As(err, &notFound) {
+	if _, ok := errors.AsType[*serviceerror.NotFound](err); ok {
 		return nil // the sweep starts a run
 	}
 	if err != nil {
