@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
@@ -36,34 +35,34 @@ const reasonBackupFailed prego.Reason = "backup_failed"
 func BackupTenant(ctx workflow.Context, in BackupInput) (BackupResult, error) {
 	var steps *activities.Backups
 	var plan activities.BackupPlan
-	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanStoredBackup, in.BackupID).Get(ctx, &plan); err != nil {
-		return BackupResult{}, err
-	}
+	var s story
+	s.row(ctx, &plan, steps.PlanStoredBackup, in.BackupID)
 	of := []temporal.SearchAttributeUpdate{AttrTenantID.ValueSet(string(plan.TenantID)), AttrOrgID.ValueSet(string(plan.OrgID))}
 	if plan.VolumeID != "" {
 		of = of[1:]
 	}
-	if err := workflow.UpsertTypedSearchAttributes(ctx, of...); err != nil {
-		return BackupResult{}, fmt.Errorf("search attributes: %w", err)
+	if s.found(ctx, of...); s.err != nil {
+		return BackupResult{}, s.err
 	}
-	var err error
 	if !plan.Done {
-		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: backing up %s (%s)", in.BackupID, cmp.Or(string(plan.TenantID), string(plan.VolumeID)), plan.Kind))
-		err = storeBackup(ctx, steps, in.BackupID, plan)
+		s.tell(ctx, fmt.Sprintf("**%s**: backing up %s (%s)", in.BackupID, cmp.Or(string(plan.TenantID), string(plan.VolumeID)), plan.Kind))
+		s.step(long(call(ctx, "dump and encrypt the site on its host", plan.Step)), steps.MakeBackup, in.BackupID)
+		s.step(long(call(ctx, "upload it in parts", plan.UploadFor)), steps.UploadBackup, in.BackupID)
+		s.step(call(ctx, "complete it and write its manifest", plan.UploadFor), steps.SealManifest, in.BackupID)
 	}
 	// However the run ends, it must be recorded: a backup under way keeps others waiting.
 	last, _ := workflow.NewDisconnectedContext(ctx)
 	out := BackupResult{State: tenant.BackupStored}
-	if err != nil {
-		out = BackupResult{State: tenant.BackupFailed, Reason: reasonOf(err, reasonBackupFailed), Message: errorMessage(err)}
+	if s.err != nil {
+		out = BackupResult{State: tenant.BackupFailed, Reason: reasonOf(s.err, reasonBackupFailed), Message: errorMessage(s.err)}
 		end := activities.BackupEnd{BackupID: in.BackupID, Kind: plan.Kind, Reason: out.Reason, Message: out.Message}
-		if err := workflow.ExecuteActivity(write(last, "record why it failed"), steps.FailBackup, end).Get(last, nil); err != nil {
+		if err := do(write(last, "record why it failed"), nil, steps.FailBackup, end); err != nil {
 			return out, err
 		}
 	}
 	setOutcome(last, string(out.State))
 	clean := func(what string, step, arg any) {
-		if err := workflow.ExecuteActivity(call(last, what, cleanFor), step, arg).Get(last, nil); err != nil {
+		if err := do(call(last, what, cleanFor), nil, step, arg); err != nil {
 			workflow.GetLogger(last).Warn("left for later", "what", what, "error", err)
 		}
 	}
@@ -83,21 +82,11 @@ func BackupTenant(ctx workflow.Context, in BackupInput) (BackupResult, error) {
 // site, the storage's is deleted with the row.
 const cleanFor = 10 * time.Minute
 
-func storeBackup(ctx workflow.Context, steps *activities.Backups, id prego.BackupID, plan activities.BackupPlan) error {
-	if err := workflow.ExecuteActivity(long(call(ctx, "dump and encrypt the site on its host", plan.Step)), steps.MakeBackup, id).Get(ctx, nil); err != nil {
-		return err
-	}
-	if err := workflow.ExecuteActivity(long(call(ctx, "upload it in parts", plan.UploadFor)), steps.UploadBackup, id).Get(ctx, nil); err != nil {
-		return err
-	}
-	return workflow.ExecuteActivity(call(ctx, "complete it and write its manifest", plan.UploadFor), steps.SealManifest, id).Get(ctx, nil)
-}
-
 // DeleteBackup deletes a backup's objects until the storage reports them gone. It retries while the
 // storage is away.
 func DeleteBackup(ctx workflow.Context, in BackupInput) error {
 	var steps *activities.Backups
-	return workflow.ExecuteActivity(call(ctx, "delete the backup's objects", effectPatience), steps.EraseBackup, in.BackupID).Get(ctx, nil)
+	return do(call(ctx, "delete the backup's objects", effectPatience), nil, steps.EraseBackup, in.BackupID)
 }
 
 // makeBackup makes a backup of a tenant as part of another run, and returns once it is stored.
@@ -110,38 +99,24 @@ func makeBackup(ctx workflow.Context, tenantID prego.TenantID, kind tenant.Backu
 		info := workflow.GetInfo(ctx)
 		id = prego.BackupID(fmt.Sprintf("bak-%s", shortHash(info.WorkflowExecution.RunID, string(kind), string(tenantID))))
 	}
-	var granted activities.BackupGranted
-	wanted := activities.BackupWanted{TenantID: tenantID, Kind: kind, BackupID: id}
-	if err := workflow.ExecuteActivity(call(ctx, "ask for a backup", effectPatience), steps.WantBackup, wanted).Get(ctx, &granted); err != nil {
-		return err
-	}
-	if granted.Stored || granted.None {
-		return nil
-	}
-	return awaitBackup(ctx, granted)
+	return awaitBackup(ctx, "ask for a backup", steps.WantBackup, activities.BackupWanted{TenantID: tenantID, Kind: kind, BackupID: id})
 }
 
 // makeLastBackup makes the last backup of a volume before it is destroyed.
 func makeLastBackup(ctx workflow.Context, id prego.VolumeID) error {
 	var steps *activities.Backups
-	var granted activities.BackupGranted
-	if err := workflow.ExecuteActivity(call(ctx, "ask for its last backup", effectPatience), steps.WantVolumeBackup, id).Get(ctx, &granted); err != nil {
-		return err
-	}
-	if granted.Stored {
-		return nil
-	}
-	return awaitBackup(ctx, granted)
+	return awaitBackup(ctx, "ask for its last backup", steps.WantVolumeBackup, id)
 }
 
-// awaitBackup returns once a backup that was granted is stored.
-func awaitBackup(ctx workflow.Context, granted activities.BackupGranted) error {
-	child := workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
-		WorkflowID: tenant.BackupWorkflowID(granted.BackupID), StaticSummary: string("Backup " + granted.BackupID),
-		WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE, ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, WaitForCancellation: true,
-	})
+// awaitBackup requests a backup, and returns once it is stored.
+func awaitBackup(ctx workflow.Context, summary string, want, of any) error {
+	var granted activities.BackupGranted
+	if err := do(call(ctx, summary, effectPatience), &granted, want, of); err != nil || granted.Stored || granted.None {
+		return err
+	}
+	run := child(ctx, tenant.BackupWorkflowID(granted.BackupID), string("Backup "+granted.BackupID))
 	var result BackupResult
-	if err := workflow.ExecuteChildWorkflow(child, BackupTenant, BackupInput{BackupID: granted.BackupID}).Get(ctx, &result); err != nil {
+	if err := workflow.ExecuteChildWorkflow(run, BackupTenant, BackupInput{BackupID: granted.BackupID}).Get(ctx, &result); err != nil {
 		return err
 	}
 	if result.State != tenant.BackupStored {

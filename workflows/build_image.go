@@ -57,29 +57,23 @@ type buildImage struct {
 }
 
 func (b *buildImage) run(ctx workflow.Context) error {
-	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), b.steps.PlanImage, b.ref).Get(ctx, &b.plan); err != nil {
-		return err
-	}
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrRegion.ValueSet(string(b.plan.Region)), AttrOutcome.ValueSet(string(b.plan.Status))); err != nil {
-		return fmt.Errorf("search attributes: %w", err)
-	}
-	if b.plan.Status.Rests() || b.plan.Status == server.ImageDeleting {
-		return nil
+	var s story
+	s.row(ctx, &b.plan, b.steps.PlanImage, b.ref)
+	s.found(ctx, AttrRegion.ValueSet(string(b.plan.Region)), AttrOutcome.ValueSet(string(b.plan.Status)))
+	if s.err != nil || b.plan.Status.Rests() || b.plan.Status == server.ImageDeleting {
+		return s.err
 	}
 	if !b.plan.Snapshot {
-		if err := b.build(ctx); err != nil {
-			return err
-		}
+		s.err = b.build(ctx)
 	}
 	// Before the verification: the builder is no longer needed, and it is billed.
-	if err := workflow.ExecuteActivity(call(ctx, "delete the builder", cleanupPatience), b.steps.DropBuilder, b.ref).Get(ctx, nil); err != nil {
-		return err
+	s.step(call(ctx, "delete the builder", cleanupPatience), b.steps.DropBuilder, b.ref)
+	if s.err == nil {
+		s.err = b.verify(ctx)
 	}
-	if err := b.verify(ctx); err != nil {
-		return err
-	}
-	if err := workflow.ExecuteActivity(write(ctx, "make the image current"), b.steps.PublishImage, b.ref).Get(ctx, nil); err != nil {
-		return err
+	s.step(write(ctx, "make the image current"), b.steps.PublishImage, b.ref)
+	if s.err != nil {
+		return s.err
 	}
 	b.published = true
 	return b.rotate(ctx)
@@ -93,7 +87,7 @@ func (b *buildImage) build(ctx workflow.Context) error {
 	}
 	built := activities.BuiltInput{ImageID: b.ref.ImageID, ProviderServerID: h.ProviderServerID}
 	b.details(ctx, "the builder installs and pulls")
-	err = workflow.ExecuteActivity(long(call(ctx, "wait until the builder has powered itself off", b.plan.BuildTimeout)), b.steps.AwaitBuilt, built).Get(ctx, nil)
+	err = do(long(call(ctx, "wait until the builder has powered itself off", b.plan.BuildTimeout)), nil, b.steps.AwaitBuilt, built)
 	switch {
 	case err == nil:
 	case passThrough(ctx, err):
@@ -104,7 +98,7 @@ func (b *buildImage) build(ctx workflow.Context) error {
 		return &stepError{reason: prego.ReasonBuildTimeout, text: fmt.Sprintf("the builder did not finish within %s: %s", b.plan.BuildTimeout, errorMessage(err))}
 	}
 	b.details(ctx, "copying the builder's disk")
-	err = workflow.ExecuteActivity(long(call(ctx, "take a snapshot of the builder", snapshotPatience)), b.steps.CopyBuilder, built).Get(ctx, nil)
+	err = do(long(call(ctx, "take a snapshot of the builder", snapshotPatience)), nil, b.steps.CopyBuilder, built)
 	if err != nil && !passThrough(ctx, err) {
 		return &stepError{reason: prego.ReasonSnapshotFailed, text: errorMessage(err)}
 	}
@@ -119,8 +113,7 @@ func (b *buildImage) builder(ctx workflow.Context) (h server.Handle, _ error) {
 	for i := first - 1; i < len(b.plan.Candidates); i++ {
 		c := b.plan.Candidates[i]
 		b.details(ctx, "making the builder, "+c.String())
-		err := workflow.ExecuteActivity(call(ctx, "make the builder, "+c.String(), callTotal), b.steps.MakeBuilder,
-			activities.BuilderInput{ImageID: b.ref.ImageID, Attempt: i + 1, Candidate: c}).Get(ctx, &h)
+		err := do(call(ctx, "make the builder, "+c.String(), callTotal), &h, b.steps.MakeBuilder, activities.BuilderInput{ImageID: b.ref.ImageID, Attempt: i + 1, Candidate: c})
 		switch {
 		case err == nil || passThrough(ctx, err):
 			return h, err
@@ -136,7 +129,7 @@ func (b *buildImage) builder(ctx workflow.Context) (h server.Handle, _ error) {
 // verify boots a server from the image, like any other server, and deletes it again.
 func (b *buildImage) verify(ctx workflow.Context) error {
 	b.details(ctx, "booting a server from the image")
-	if err := workflow.ExecuteActivity(write(ctx, "write the row of the server that is booted from it"), b.steps.PrepareVerification, b.ref).Get(ctx, nil); err != nil {
+	if err := do(write(ctx, "write the row of the server that is booted from it"), nil, b.steps.PrepareVerification, b.ref); err != nil {
 		if passThrough(ctx, err) {
 			return err
 		}
@@ -154,7 +147,7 @@ func (b *buildImage) verify(ctx workflow.Context) error {
 			return ctx.Err()
 		}
 		var v activities.VerifierState
-		if err := workflow.ExecuteActivity(write(ctx, "read the server that was booted from it"), b.steps.ReadVerifier, b.ref).Get(ctx, &v); err != nil {
+		if err := do(write(ctx, "read the server that was booted from it"), &v, b.steps.ReadVerifier, b.ref); err != nil {
 			return err
 		}
 		switch {
@@ -167,7 +160,7 @@ func (b *buildImage) verify(ctx workflow.Context) error {
 			}
 			return &stepError{reason: prego.ReasonVerificationFailed, text: "no server became active from it: " + text}
 		}
-		if err := workflow.NewTimerWithOptions(ctx, verifyPoll, workflow.TimerOptions{Summary: "another run provisions the server"}).Get(ctx, nil); err != nil {
+		if err := sleep(ctx, verifyPoll, "another run provisions the server"); err != nil {
 			return err
 		}
 	}
@@ -176,7 +169,7 @@ func (b *buildImage) verify(ctx workflow.Context) error {
 // takeDown deletes the server booted from the image, if there is one.
 func (b *buildImage) takeDown(ctx workflow.Context) error {
 	var there bool
-	if err := workflow.ExecuteActivity(write(ctx, "give up the server that was booted from it"), b.steps.GiveUpVerifier, b.ref).Get(ctx, &there); err != nil || !there {
+	if err := do(write(ctx, "give up the server that was booted from it"), &there, b.steps.GiveUpVerifier, b.ref); err != nil || !there {
 		return err
 	}
 	child := workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
@@ -192,7 +185,7 @@ func (b *buildImage) takeDown(ctx workflow.Context) error {
 // rotate deletes images beyond the number to keep. An image that can't be deleted now is left to
 // the reconciler, which starts its deletion again.
 func (b *buildImage) rotate(ctx workflow.Context) error {
-	if err := workflow.ExecuteActivity(write(ctx, "give up old images"), b.steps.RotateImages, b.ref).Get(ctx, &b.rotated); err != nil {
+	if err := do(write(ctx, "give up old images"), &b.rotated, b.steps.RotateImages, b.ref); err != nil {
 		return err
 	}
 	for _, id := range b.rotated {
@@ -227,31 +220,24 @@ func (b *buildImage) end(ctx workflow.Context, err error) error {
 		}
 	}
 	b.details(cleanup, fmt.Sprintf("ending as %s: %s", failed.reason, failed.text))
+	var s story
 	for _, undo := range []func(workflow.Context) error{
 		func(ctx workflow.Context) error {
-			return workflow.ExecuteActivity(call(ctx, "delete the builder", cleanupPatience), b.steps.DropBuilder, b.ref).Get(ctx, nil)
+			return do(call(ctx, "delete the builder", cleanupPatience), nil, b.steps.DropBuilder, b.ref)
 		},
 		b.takeDown,
 		func(ctx workflow.Context) error {
-			return workflow.ExecuteActivity(call(ctx, "delete the copied snapshots", cleanupPatience), b.steps.DiscardSnapshots, b.ref).Get(ctx, nil)
+			return do(call(ctx, "delete the copied snapshots", cleanupPatience), nil, b.steps.DiscardSnapshots, b.ref)
 		},
 	} {
 		if e := undo(cleanup); e != nil {
-			if e := workflow.ExecuteActivity(write(cleanup, "clean-up incomplete: left to the reconciler"), b.steps.NoteLeftover,
-				activities.ImageFailure{ImageID: b.ref.ImageID, Reason: failed.reason, Message: errorMessage(e)}).Get(cleanup, nil); e != nil {
-				return e
-			}
+			s.step(write(cleanup, "clean-up incomplete: left to the reconciler"), b.steps.NoteLeftover,
+				activities.ImageFailure{ImageID: b.ref.ImageID, Reason: failed.reason, Message: errorMessage(e)})
 		}
 	}
-	if e := workflow.ExecuteActivity(write(cleanup, "mark the image failed: "+string(failed.reason)), b.steps.FailImage,
-		activities.ImageFailure{ImageID: b.ref.ImageID, Reason: failed.reason, Message: failed.text}).Get(cleanup, nil); e != nil {
-		return e
-	}
-	setOutcome(cleanup, string(failed.reason))
-	if temporal.IsCanceledError(err) {
-		return err
-	}
-	return failReason(failed.reason, failed.text)
+	s.step(write(cleanup, "mark the image failed: "+string(failed.reason)), b.steps.FailImage,
+		activities.ImageFailure{ImageID: b.ref.ImageID, Reason: failed.reason, Message: failed.text})
+	return s.failed(cleanup, err, failed)
 }
 
 // passThrough are errors that are not a step's own: the row has moved on, or the run
@@ -269,14 +255,12 @@ func DeleteImage(ctx workflow.Context, in ImageInput) error {
 	var steps *activities.Images
 	ref := activities.ImageRef{ImageID: in.ImageID}
 	var plan activities.ImagePlan
-	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanImage, ref).Get(ctx, &plan); err != nil {
-		return err
-	}
+	var s story
+	s.row(ctx, &plan, steps.PlanImage, ref)
 	if plan.Status != server.ImageDeleting {
-		return nil
+		return s.err
 	}
-	if err := workflow.ExecuteActivity(call(ctx, "delete it at the provider", releasePatience), steps.DiscardSnapshots, ref).Get(ctx, nil); err != nil {
-		return err
-	}
-	return workflow.ExecuteActivity(write(ctx, "mark the image deleted"), steps.ImageIsDeleted, ref).Get(ctx, nil)
+	s.step(call(ctx, "delete it at the provider", releasePatience), steps.DiscardSnapshots, ref)
+	s.step(write(ctx, "mark the image deleted"), steps.ImageIsDeleted, ref)
+	return s.err
 }

@@ -31,18 +31,17 @@ func ChangeTenantState(ctx workflow.Context, in ChangeTenantInput) error {
 	var steps *activities.Tenants
 	for first := true; ; first = false {
 		var plan activities.ChangePlan
-		if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanChange, in.TenantID).Get(ctx, &plan); err != nil {
-			return err
-		}
+		var s story
+		s.row(ctx, &plan, steps.PlanChange, in.TenantID)
 		if first {
-			if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(string(in.TenantID)), AttrOrgID.ValueSet(string(plan.OrgID)), AttrRegion.ValueSet(string(plan.Region))); err != nil {
-				return fmt.Errorf("search attributes: %w", err)
-			}
+			s.found(ctx, tenantAttributes(in.TenantID, plan.OrgID, plan.Region)...)
 		}
-		if plan.Settled && nextGeneration(ctx, 0) == again {
+		switch {
+		case s.err != nil:
+			return s.err
+		case plan.Settled && nextGeneration(ctx, 0) == again:
 			continue
-		}
-		if plan.Settled {
+		case plan.Settled:
 			setOutcome(ctx, string(plan.State))
 			return nil
 		}
@@ -51,8 +50,7 @@ func ChangeTenantState(ctx workflow.Context, in ChangeTenantInput) error {
 			setOutcome(ctx, "incomplete")
 			return err
 		}
-		if err := workflow.ExecuteActivity(write(ctx, "record that "+string(plan.State)+" is in effect"), steps.TenantConverged,
-			activities.ConvergedInput{TenantID: in.TenantID, State: plan.State}).Get(ctx, nil); err != nil {
+		if err := do(write(ctx, "record that "+string(plan.State)+" is in effect"), nil, steps.TenantConverged, activities.ConvergedInput{TenantID: in.TenantID, State: plan.State}); err != nil {
 			return err
 		}
 		if plan.State == tenant.DataPurged {
@@ -64,7 +62,7 @@ func ChangeTenantState(ctx workflow.Context, in ChangeTenantInput) error {
 // applyEffects does what a state requires on the host.
 func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID prego.TenantID, plan activities.ChangePlan) error {
 	host := func(what string, step any, arg any) error {
-		return workflow.ExecuteActivity(call(ctx, what, effectPatience), step, arg).Get(ctx, nil)
+		return do(call(ctx, what, effectPatience), nil, step, arg)
 	}
 	// Purging erases everything, so a final backup is only useful before that, during
 	// the retention window.
@@ -77,8 +75,7 @@ func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID preg
 			return err
 		}
 		if plan.State == tenant.Terminated && plan.BackupsLeave {
-			err := makeBackup(ctx, tenantID, tenant.BackupFinal)
-			return err
+			return makeBackup(ctx, tenantID, tenant.BackupFinal)
 		}
 		if plan.State == tenant.Terminated {
 			return host("back the site up for the last time", steps.FinalBackup, tenantID)
@@ -94,17 +91,15 @@ func applyEffects(ctx workflow.Context, steps *activities.Tenants, tenantID preg
 				return err
 			}
 		}
-		if err := host("drop site and database", steps.DropSite, activities.DropInput{TenantID: tenantID}); err != nil {
-			return err
-		}
+		var s story
+		s.step(call(ctx, "drop site and database", effectPatience), steps.DropSite, activities.DropInput{TenantID: tenantID})
 		if plan.BackupsLeave {
 			var stored *activities.Backups
-			if err := workflow.ExecuteActivity(write(ctx, "let its backups go, the last one after a while"), stored.ExpireBackups, tenantID).Get(ctx, nil); err != nil {
-				return err
-			}
+			s.step(write(ctx, "let its backups go, the last one after a while"), stored.ExpireBackups, tenantID)
 		}
-		return workflow.ExecuteActivity(write(ctx, "free its place, and its own server"), steps.FreePlace,
-			activities.FreePlaceInput{TenantID: tenantID, Reason: string(tenant.DataPurged), Fate: tenant.SiteDropped}).Get(ctx, nil)
+		s.step(write(ctx, "free its place, and its own server"), steps.FreePlace,
+			activities.FreePlaceInput{TenantID: tenantID, Reason: string(tenant.DataPurged), Fate: tenant.SiteDropped})
+		return s.err
 	case tenant.Trial, tenant.Provisioning, tenant.GracePeriod, tenant.Failed:
 	}
 	return nil
@@ -120,11 +115,9 @@ type SweepTenantsInput struct {
 // is something.
 func SweepTenants(ctx workflow.Context, in SweepTenantsInput) (activities.SweepResult, error) {
 	var steps *activities.Tenants
-	var result activities.SweepResult
 	step := steps.SweepTenants
 	if in.TenantsOnly {
 		step = steps.SweepTenantWork
 	}
-	err := workflow.ExecuteActivity(periodic(call(ctx, "look for tenants, pools and queues without a run", 5*time.Minute)), step).Get(ctx, &result)
-	return result, err
+	return periodically[activities.SweepResult](ctx, "look for tenants, pools and queues without a run", 5*time.Minute, step)
 }

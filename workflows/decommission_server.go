@@ -26,48 +26,33 @@ const unresolvedPoll = 15 * time.Second
 func DecommissionServer(ctx workflow.Context, in DecommissionServerInput) error {
 	var steps *activities.Servers
 	var plan activities.DecommissionPlan
-	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanDecommission, in.ServerID).Get(ctx, &plan); err != nil {
-		return err
-	}
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrServerID.ValueSet(string(in.ServerID)), AttrRegion.ValueSet(string(plan.Region)),
-		AttrRole.ValueSet(string(plan.Role)), AttrOutcome.ValueSet("draining")); err != nil {
-		return fmt.Errorf("search attributes: %w", err)
-	}
-	if plan.Done {
+	var s story
+	s.row(ctx, &plan, steps.PlanDecommission, in.ServerID)
+	s.found(ctx, AttrServerID.ValueSet(string(in.ServerID)), AttrRegion.ValueSet(string(plan.Region)), AttrRole.ValueSet(string(plan.Role)), AttrOutcome.ValueSet("draining"))
+	if s.err == nil && plan.Done {
 		setOutcome(ctx, "terminated")
 		return nil
 	}
 	tell := func(text string) {
-		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** (%s in %s): %s", in.ServerID, plan.Role, plan.Region, text))
+		s.tell(ctx, fmt.Sprintf("**%s** (%s in %s): %s", in.ServerID, plan.Role, plan.Region, text))
 	}
 	tell("ending its provisioning, if that is under way")
-	if err := workflow.ExecuteActivity(long(call(ctx, "end a provisioning that is under way", 24*time.Hour)), steps.StopProvisioning, in.ServerID).Get(ctx, nil); err != nil {
-		return err
-	}
+	s.step(long(call(ctx, "end a provisioning that is under way", 24*time.Hour)), steps.StopProvisioning, in.ServerID)
 	// The row is read again: the stopped run may have made a last attempt.
-	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanDecommission, in.ServerID).Get(ctx, &plan); err != nil {
-		return err
-	}
+	s.row(ctx, &plan, steps.PlanDecommission, in.ServerID)
 	for {
 		tell("revoking its identity and deleting what it owns")
 		var result activities.DestroyResult
-		if err := workflow.ExecuteActivity(call(ctx, "delete all that the server owns", 7*24*time.Hour), steps.DestroyServer,
-			activities.DestroyInput{ServerID: in.ServerID, Attempt: plan.Attempt, Reason: prego.ReasonDecommission},
-		).Get(ctx, &result); err != nil {
-			return err
-		}
+		s.get(call(ctx, "delete all that the server owns", 7*24*time.Hour), &result, steps.DestroyServer,
+			activities.DestroyInput{ServerID: in.ServerID, Attempt: plan.Attempt, Reason: prego.ReasonDecommission})
 		if result.Unresolved == 0 {
 			break
 		}
 		tell("waiting for a create of unknown outcome to land or to lapse")
-		if err := workflow.NewTimerWithOptions(ctx, unresolvedPoll, workflow.TimerOptions{Summary: "a create may still land"}).Get(ctx, nil); err != nil {
-			return err
-		}
+		s.pause(ctx, unresolvedPoll, "a create may still land")
 	}
-	if err := workflow.ExecuteActivity(write(ctx, "mark the server terminated"), steps.TerminateServer, in.ServerID).Get(ctx, nil); err != nil {
-		return err
-	}
+	s.step(write(ctx, "mark the server terminated"), steps.TerminateServer, in.ServerID)
 	tell("terminated")
-	setOutcome(ctx, "terminated")
-	return nil
+	s.outcome(ctx, "terminated")
+	return s.err
 }

@@ -26,34 +26,29 @@ const reasonDrillFailed prego.Reason = "drill_failed"
 func DrillBackup(ctx workflow.Context, in DrillInput) error {
 	var steps *activities.Drills
 	var plan activities.DrillPlan
-	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanDrill, in.DrillID).Get(ctx, &plan); err != nil {
-		return err
-	}
-	if plan.Cleared {
+	var s story
+	if s.row(ctx, &plan, steps.PlanDrill, in.DrillID); plan.Cleared {
 		return nil
 	}
 	attrs := []temporal.SearchAttributeUpdate{AttrOrgID.ValueSet(string(plan.OrgID)), AttrServerID.ValueSet(string(plan.ServerID))}
 	if plan.TenantID != "" {
 		attrs = append(attrs, AttrTenantID.ValueSet(string(plan.TenantID)))
 	}
-	if err := workflow.UpsertTypedSearchAttributes(ctx, attrs...); err != nil {
-		return fmt.Errorf("search attributes: %w", err)
-	}
+	s.found(ctx, attrs...)
 	last, _ := workflow.NewDisconnectedContext(ctx)
-	if !plan.Ended {
+	if s.err == nil && !plan.Ended {
 		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: restoring backup %s of %s on %s", in.DrillID, plan.BackupID, cmp.Or(string(plan.TenantID), "volume "+string(plan.VolumeID)), plan.ServerID))
 		end := tenant.DrillEnd{DrillID: in.DrillID, State: tenant.DrillPassed}
 		var found activities.DrillFound
-		if err := workflow.ExecuteActivity(long(call(ctx, "restore the backup and look at it", plan.For)), steps.RunDrill, in.DrillID).Get(ctx, &found); err != nil {
+		if err := do(long(call(ctx, "restore the backup and look at it", plan.For)), &found, steps.RunDrill, in.DrillID); err != nil {
 			end.State, end.Reason, end.Message = tenant.DrillFailed, reasonOf(err, reasonDrillFailed), errorMessage(err)
 		}
 		end.Tables, end.Rows, end.Files, end.Bytes = found.Tables, found.Rows, found.Files, found.Bytes
-		if err := workflow.ExecuteActivity(write(last, "record the result"), steps.FinishDrill, end).Get(last, nil); err != nil {
-			return err
-		}
-		setOutcome(last, string(end.State))
+		s.step(write(last, "record the result"), steps.FinishDrill, end)
+		s.outcome(last, string(end.State))
 	}
-	return workflow.ExecuteActivity(call(last, "delete the restored data", effectPatience), steps.ClearDrill, in.DrillID).Get(last, nil)
+	s.step(call(last, "delete the restored data", effectPatience), steps.ClearDrill, in.DrillID)
+	return s.err
 }
 
 // EnsureDrill starts the run of a drill unless it is running.

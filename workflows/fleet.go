@@ -14,8 +14,7 @@ import (
 // operator's request.
 func Reconcile(ctx workflow.Context) (activities.ReconcileResult, error) {
 	var steps *activities.Reconciler
-	var result activities.ReconcileResult
-	err := workflow.ExecuteActivity(periodic(call(ctx, "compare the rows with what the provider lists", 10*time.Minute)), steps.Reconcile).Get(ctx, &result)
+	result, err := periodically[activities.ReconcileResult](ctx, "compare the rows with what the provider lists", 10*time.Minute, steps.Reconcile)
 	if err == nil {
 		outcome := "reconciled"
 		if result.BreakerHit {

@@ -45,30 +45,25 @@ type issueCertificate struct {
 }
 
 func (i *issueCertificate) run(ctx workflow.Context) error {
-	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), i.steps.PlanCertificate, i.ref).Get(ctx, &i.plan); err != nil {
-		return err
-	}
+	var s story
+	s.row(ctx, &i.plan, i.steps.PlanCertificate, i.ref)
 	i.shown = i.plan.Left > 0
 	if !i.plan.Needed {
-		return nil
+		return s.err
 	}
 	if i.plan.OrgID != "" {
-		if err := workflow.UpsertTypedSearchAttributes(ctx, AttrOrgID.ValueSet(string(i.plan.OrgID))); err != nil {
-			return fmt.Errorf("search attributes: %w", err)
-		}
+		s.found(ctx, AttrOrgID.ValueSet(string(i.plan.OrgID)))
 	}
 	i.details(ctx, "ordering")
-	err := workflow.ExecuteActivity(call(ctx, "order the certificate, or take up its order", askPatience), i.steps.PlaceOrder, i.ref).Get(ctx, &i.order)
-	i.shown = i.shown || err != nil || i.order.Left > 0 // over HTTP, the rows alone are
-	if err != nil {
-		return err
+	s.get(call(ctx, "order the certificate, or take up its order", askPatience), &i.order, i.steps.PlaceOrder, i.ref)
+	i.shown = i.shown || s.err != nil || i.order.Left > 0 // over HTTP, the rows alone are
+	if s.err == nil && i.order.State == tenant.OrderPending {
+		s.err = i.prove(ctx)
 	}
-	if i.order.State == tenant.OrderPending {
-		if err := i.prove(ctx); err != nil {
-			return err
-		}
+	if s.err == nil {
+		s.err = i.collect(ctx)
 	}
-	return i.collect(ctx)
+	return s.err
 }
 
 // prove shows that the names are ours.
@@ -76,13 +71,13 @@ func (i *issueCertificate) prove(ctx workflow.Context) error {
 	ref := activities.OrderRef{CertificateID: i.ref.CertificateID, OrderID: i.order.OrderID}
 	i.details(ctx, fmt.Sprintf("showing %d answers", i.order.Left))
 	if i.plan.Challenge == tenant.ChallengeDNS {
-		if err := workflow.ExecuteActivity(call(ctx, "make the TXT records", i.plan.ServeWithin), i.steps.ShowChallenges, ref).Get(ctx, nil); err != nil {
+		if err := do(call(ctx, "make the TXT records", i.plan.ServeWithin), nil, i.steps.ShowChallenges, ref); err != nil {
 			return err
 		}
 	}
 	var seen activities.ServedStep
 	err := i.until(ctx, i.plan.ServeWithin, func() (bool, time.Duration, error) {
-		err := workflow.ExecuteActivity(call(ctx, "look for the answers", askPatience), i.steps.LookAtChallenges, ref).Get(ctx, &seen)
+		err := do(call(ctx, "look for the answers", askPatience), &seen, i.steps.LookAtChallenges, ref)
 		return seen.Served, 0, err
 	})
 	if err != nil {
@@ -92,7 +87,7 @@ func (i *issueCertificate) prove(ctx workflow.Context) error {
 		return issueFailure(tenant.IssueNotServed, fmt.Sprintf("%s; no authority was asked after %s", seen.Message, i.plan.ServeWithin))
 	}
 	i.details(ctx, "the authority looks")
-	return workflow.ExecuteActivity(call(ctx, "let the authority look", askPatience), i.steps.AcceptChallenges, ref).Get(ctx, nil)
+	return do(call(ctx, "let the authority look", askPatience), nil, i.steps.AcceptChallenges, ref)
 }
 
 // collect waits for the authority, hands in the request, and stores the certificate.
@@ -103,7 +98,7 @@ func (i *issueCertificate) collect(ctx workflow.Context) error {
 		if i.order.State == tenant.OrderReady {
 			step, summary = i.steps.FinalizeOrder, "hand in the request"
 		}
-		err := workflow.ExecuteActivity(call(ctx, summary, askPatience), step, ref).Get(ctx, &i.order)
+		err := do(call(ctx, summary, askPatience), &i.order, step, ref)
 		return i.order.State == tenant.OrderValid, i.order.Again, err
 	})
 	if err != nil {
@@ -112,7 +107,7 @@ func (i *issueCertificate) collect(ctx workflow.Context) error {
 	if i.order.State != tenant.OrderValid {
 		return issueFailure(tenant.IssueServer, fmt.Sprintf("the order was still %s after %s", i.order.State, i.plan.IssueWithin))
 	}
-	return workflow.ExecuteActivity(call(ctx, "download and store the certificate", askPatience), i.steps.StoreCertificate, ref).Get(ctx, nil)
+	return do(call(ctx, "download and store the certificate", askPatience), nil, i.steps.StoreCertificate, ref)
 }
 
 // until repeats a check until it reports that all is done, or the time is over. The pause grows;
@@ -133,7 +128,7 @@ func (i *issueCertificate) until(ctx workflow.Context, within time.Duration, loo
 		if workflow.Now(ctx).Add(wait).Sub(began) > within {
 			return nil
 		}
-		if err := workflow.NewTimerWithOptions(ctx, wait, workflow.TimerOptions{Summary: "until the next look"}).Get(ctx, nil); err != nil {
+		if err := sleep(ctx, wait, "until the next look"); err != nil {
 			return err
 		}
 		pause = min(pause*3/2, maxIssuePoll)
@@ -160,13 +155,13 @@ func (i *issueCertificate) end(ctx workflow.Context, err error) error {
 			Name: details.Name, RetryAfter: details.RetryAfter, Failures: i.plan.Failures,
 		}
 		i.details(free, fmt.Sprintf("ending as %s: %s", outcome, failed.Message))
-		if e := workflow.ExecuteActivity(write(free, "record why it was not issued: "+outcome), i.steps.IssueFailed, failed).Get(free, nil); e != nil && !isSuperseded(e) {
+		if e := do(write(free, "record why it was not issued: "+outcome), nil, i.steps.IssueFailed, failed); e != nil && !isSuperseded(e) {
 			return e
 		}
 		err = nil // it is in the row, and tried again
 	}
 	if i.shown {
-		if e := workflow.ExecuteActivity(call(free, "take the answers away", removePatience), i.steps.RemoveChallenges, i.ref).Get(free, nil); e != nil && !isSuperseded(e) {
+		if e := do(call(free, "take the answers away", removePatience), nil, i.steps.RemoveChallenges, i.ref); e != nil && !isSuperseded(e) {
 			return e
 		}
 	}
@@ -195,8 +190,8 @@ func SweepCertificates(ctx workflow.Context) (activities.CertificateSweep, error
 	var steps *activities.Certificates
 	var total activities.CertificateSweep
 	for range 20 {
-		var did activities.CertificateSweep
-		if err := workflow.ExecuteActivity(periodic(call(ctx, "look at names and certificates", 5*time.Minute)), steps.SweepCertificates).Get(ctx, &did); err != nil {
+		did, err := periodically[activities.CertificateSweep](ctx, "look at names and certificates", 5*time.Minute, steps.SweepCertificates)
+		if err != nil {
 			return total, err
 		}
 		total.Wanted, total.Started, total.Asked = total.Wanted+did.Wanted, total.Started+did.Started, total.Asked+did.Asked

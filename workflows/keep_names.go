@@ -16,9 +16,7 @@ const namesPatience = 15 * time.Minute
 // A look starts it when there is something to do.
 func KeepNames(ctx workflow.Context) (activities.NamesResult, error) {
 	var steps *activities.Names
-	var result activities.NamesResult
-	err := workflow.ExecuteActivity(periodic(call(ctx, "keep DNS records and orgs' names", namesPatience)), steps.KeepNames).Get(ctx, &result)
-	return result, err
+	return periodically[activities.NamesResult](ctx, "keep DNS records and orgs' names", namesPatience, steps.KeepNames)
 }
 
 // StartKeepNames starts keeping names unless a run is.

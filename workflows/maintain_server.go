@@ -18,18 +18,14 @@ type MaintainServerInput struct {
 
 const (
 	// maintenancePause is the first wait between two looks at a maintenance. Instances that stop and
-	// requests of operators wake it; it doubles while nothing happens, since a place may be
-	// missing for long.
+	// requests of operators wake it.
 	maintenancePause = 2 * time.Second
-	// maintenancePatience bounds the longest wait.
-	maintenancePatience = 30 * time.Second
 	// dnsPatience bounds how long an edge's addresses may be in the DNS: the sets' time to live, and retries.
 	dnsPatience = 24 * time.Hour
 	// deletePatience bounds the retries of a request that is only refused while the server is in use.
 	deletePatience = 10 * time.Minute
 	// patchPatience bounds the retries of a host's installation or report; the next check continues.
-	patchPatience        = 30 * time.Minute
-	maxMaintenanceRounds = 200
+	patchPatience = 30 * time.Minute
 )
 
 // MaintainServer empties a server, and then reboots or deletes it if it was asked to. It lets
@@ -37,44 +33,61 @@ const (
 // (MoveTenant), until none is left. Each look reads the rows, so that a run can be lost at any
 // step.
 func MaintainServer(ctx workflow.Context, in MaintainServerInput) error {
-	signals := workflow.GetSignalChannel(ctx, SignalDemand)
 	var steps *activities.Maintenances
-	pause := maintenancePause
-	for round := 1; ; round++ {
-		drainSignals(signals)
+	return untilRest(ctx, MaintainServer, in, maintenancePause, "look at the maintenance again", func(round int) (look, error) {
 		var p activities.MaintenanceProgress
-		if err := workflow.ExecuteActivity(write(ctx, "decide the next step"), steps.StepMaintenance, in.ServerID).Get(ctx, &p); err != nil {
-			return err
-		}
+		var s story
+		s.get(write(ctx, "decide the next step"), &p, steps.StepMaintenance, in.ServerID)
 		if round == 1 && !p.Status.Ended() {
-			if err := workflow.UpsertTypedSearchAttributes(ctx, AttrServerID.ValueSet(string(in.ServerID)), AttrRegion.ValueSet(string(p.Region)),
-				AttrRole.ValueSet(string(p.Role)), AttrOutcome.ValueSet("draining")); err != nil {
-				return fmt.Errorf("search attributes: %w", err)
-			}
+			s.found(ctx, AttrServerID.ValueSet(string(in.ServerID)), AttrRegion.ValueSet(string(p.Region)), AttrRole.ValueSet(string(p.Role)), AttrOutcome.ValueSet("draining"))
 		}
-		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** %s, %s: %s", in.ServerID, p.Kind, p.Status, p.Message))
-		if p.Status.Ended() && signals.Len() == 0 {
-			setOutcome(ctx, string(p.Status))
-			return nil
-		}
-		if p.Act != "" {
+		s.tell(ctx, fmt.Sprintf("**%s** %s, %s: %s", in.ServerID, p.Kind, p.Status, p.Message))
+		if p.Act != "" && s.err == nil {
 			if err := maintenanceAct(ctx, in.ServerID, p.Act); err != nil {
 				workflow.GetLogger(ctx).Warn("a step of a maintenance failed; the next look repeats it", "act", p.Act, "error", err)
 			}
 		}
-		if round >= maxMaintenanceRounds || workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
+		return look{status: string(p.Status), rests: p.Status.Ended(), changed: p.Changed}, s.err
+	})
+}
+
+const (
+	// restPatience bounds the longest wait of untilRest.
+	restPatience  = 30 * time.Second
+	maxRestRounds = 200
+)
+
+// look is what a run saw of its row.
+type look struct {
+	status  string
+	rests   bool // nothing is left to do
+	changed bool // something was begun: the next look is soon
+}
+
+// untilRest looks at a row, which a step decides on, until it rests. A signal asks for the next look; the pause between
+// two looks doubles while nothing happens, since a place may be missing for long.
+func untilRest(ctx workflow.Context, self, in any, first time.Duration, summary string, decide func(round int) (look, error)) error {
+	signals := workflow.GetSignalChannel(ctx, SignalDemand)
+	pause := first
+	for round := 1; ; round++ {
+		drainSignals(signals)
+		l, err := decide(round)
+		switch {
+		case err != nil:
+			return err
+		case l.rests && signals.Len() == 0:
+			setOutcome(ctx, l.status)
+			return nil
+		case round >= maxRestRounds || workflow.GetInfo(ctx).GetContinueAsNewSuggested():
 			drainSignals(signals)
-			return workflow.NewContinueAsNewError(ctx, MaintainServer, in)
+			return workflow.NewContinueAsNewError(ctx, self, in)
+		case l.changed:
+			pause = first
 		}
-		if p.Changed {
-			pause = maintenancePause
+		if err := awaitSignal(ctx, pause, summary, signals); err != nil {
+			return err
 		}
-		if !p.Status.Ended() {
-			if err := awaitSignal(ctx, signals, pause, "look at the maintenance again"); err != nil {
-				return err
-			}
-		}
-		pause = min(2*pause, maintenancePatience)
+		pause = min(2*pause, restPatience)
 	}
 }
 
@@ -83,33 +96,34 @@ func maintenanceAct(ctx workflow.Context, id prego.ServerID, act server.Maintena
 	var steps *activities.Maintenances
 	switch act {
 	case server.ActMake:
-		return workflow.ExecuteActivity(call(ctx, string("make a replacement of "+id), deletePatience), steps.MakeReplacement, id).Get(ctx, nil)
+		return do(call(ctx, string("make a replacement of "+id), deletePatience), nil, steps.MakeReplacement, id)
 	case server.ActLeaveDNS:
-		return workflow.ExecuteActivity(call(ctx, string("take "+id+" out of the DNS"), dnsPatience), steps.LeaveMaintenanceDNS, id).Get(ctx, nil)
+		return do(call(ctx, string("take "+id+" out of the DNS"), dnsPatience), nil, steps.LeaveMaintenanceDNS, id)
 	case server.ActReboot, server.ActReset:
-		in := activities.RebootInput{ServerID: id, Hard: act == server.ActReset}
-		return workflow.ExecuteActivity(call(ctx, string(act)+" "+string(id), deletePatience), steps.RebootServer, in).Get(ctx, nil)
+		return do(call(ctx, string(act)+" "+string(id), deletePatience), nil, steps.RebootServer, activities.RebootInput{ServerID: id, Hard: act == server.ActReset})
 	case server.ActResize:
-		return workflow.ExecuteActivity(long(call(ctx, string("resize "+id), deletePatience)), steps.ResizeServer, id).Get(ctx, nil)
+		return do(long(call(ctx, string("resize "+id), deletePatience)), nil, steps.ResizeServer, id)
 	case server.ActCheck:
-		return workflow.ExecuteActivity(long(call(ctx, string("ask "+id+" which security updates are missing"), patchPatience)), steps.CheckPatches, id).Get(ctx, nil)
+		return do(long(call(ctx, string("ask "+id+" which security updates are missing"), patchPatience)), nil, steps.CheckPatches, id)
 	case server.ActPatch:
-		return workflow.ExecuteActivity(long(call(ctx, string("install security updates on "+id), patchPatience)), steps.PatchServer, id).Get(ctx, nil)
+		return do(long(call(ctx, string("install security updates on "+id), patchPatience)), nil, steps.PatchServer, id)
 	case server.ActDelete:
-		return workflow.ExecuteActivity(call(ctx, string("delete "+id), deletePatience), steps.DeleteReplaced, id).Get(ctx, nil)
+		return do(call(ctx, string("delete "+id), deletePatience), nil, steps.DeleteReplaced, id)
 	}
 	return nil
 }
 
-// awaitSignal waits for a signal, up to a limit.
-func awaitSignal(ctx workflow.Context, signals workflow.ReceiveChannel, most time.Duration, summary string) error {
-	if signals.Len() > 0 {
-		return ctx.Err()
-	}
+// awaitSignal waits for a signal on one of some channels, up to a limit.
+func awaitSignal(ctx workflow.Context, most time.Duration, summary string, signals ...workflow.ReceiveChannel) error {
 	timer, cancel := workflow.WithCancel(ctx)
 	defer cancel()
 	s := workflow.NewSelector(ctx)
-	s.AddReceive(signals, func(c workflow.ReceiveChannel, _ bool) { c.ReceiveAsync(nil) })
+	for _, c := range signals {
+		if c.Len() > 0 {
+			return ctx.Err()
+		}
+		s.AddReceive(c, func(c workflow.ReceiveChannel, _ bool) { c.ReceiveAsync(nil) })
+	}
 	s.AddFuture(workflow.NewTimerWithOptions(timer, most, workflow.TimerOptions{Summary: summary}), func(workflow.Future) {})
 	s.Select(ctx)
 	return ctx.Err()

@@ -15,7 +15,5 @@ const measurePatience = 10 * time.Minute
 // above their quota read-only.
 func MeasureSites(ctx workflow.Context) (activities.StorageResult, error) {
 	var steps *activities.Tenants
-	var result activities.StorageResult
-	err := workflow.ExecuteActivity(periodic(call(ctx, "measure sites", measurePatience)), steps.MeasureSites).Get(ctx, &result)
-	return result, err
+	return periodically[activities.StorageResult](ctx, "measure sites", measurePatience, steps.MeasureSites)
 }

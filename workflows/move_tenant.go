@@ -30,11 +30,11 @@ const placePatience = 2 * time.Minute
 func MoveTenant(ctx workflow.Context, in MoveInput) (tenant.MoveResult, error) {
 	var steps *activities.Moves
 	var plan activities.MovePlan
-	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanMove, in.MoveID).Get(ctx, &plan); err != nil {
-		return tenant.MoveResult{}, err
-	}
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(string(plan.TenantID)), AttrOrgID.ValueSet(string(plan.OrgID)), AttrServerID.ValueSet(string(plan.From))); err != nil {
-		return tenant.MoveResult{}, fmt.Errorf("search attributes: %w", err)
+	var s story
+	s.row(ctx, &plan, steps.PlanMove, in.MoveID)
+	s.found(ctx, AttrTenantID.ValueSet(string(plan.TenantID)), AttrOrgID.ValueSet(string(plan.OrgID)), AttrServerID.ValueSet(string(plan.From)))
+	if s.err != nil {
+		return tenant.MoveResult{}, s.err
 	}
 	last, _ := workflow.NewDisconnectedContext(ctx)
 	end := activities.MoveEnd{MoveID: in.MoveID, State: tenant.MoveDone}
@@ -46,99 +46,79 @@ func MoveTenant(ctx workflow.Context, in MoveInput) (tenant.MoveResult, error) {
 		}
 		// The row decides whether it has switched: a step can fail after its effect.
 		if err != nil {
-			if err := workflow.ExecuteActivity(write(last, "read whether it has switched"), steps.PlanMove, in.MoveID).Get(last, &plan); err != nil {
-				return tenant.MoveResult{}, err
-			}
+			s.get(write(last, "read whether it has switched"), &plan, steps.PlanMove, in.MoveID)
 		}
-		if err != nil && plan.State.Undoable() {
+		if err != nil && s.err == nil && plan.State.Undoable() {
 			end.State, end.Reason, end.Message = tenant.MoveFailed, reasonOf(err, tenant.ReasonMoveFailed), errorMessage(err)
 			if temporal.IsCanceledError(err) || plan.Cancelled {
 				end.State, end.Reason, end.Message = tenant.MoveCancelled, "", "cancelled; the tenant is where it was"
 			}
-			workflow.SetCurrentDetails(last, fmt.Sprintf("**%s**: %s stays on %s: %s", in.MoveID, plan.TenantID, plan.From, end.Message))
-			if err := workflow.ExecuteActivity(call(last, "undo the move", effectPatience), steps.UndoMove, in.MoveID).Get(last, nil); err != nil {
-				return tenant.MoveResult{}, err
-			}
+			s.tell(last, fmt.Sprintf("**%s**: %s stays on %s: %s", in.MoveID, plan.TenantID, plan.From, end.Message))
+			s.step(call(last, "undo the move", effectPatience), steps.UndoMove, in.MoveID)
 		}
 	} else if plan.State.Ended() {
 		end.State = plan.State
 	}
-	if end.State == tenant.MoveDone && !returned {
-		var err error
-		if returned, err = clearMoved(last, steps, in.MoveID, plan); err != nil {
-			return tenant.MoveResult{}, err
-		}
+	if end.State == tenant.MoveDone && !returned && s.err == nil {
+		returned, s.err = clearMoved(last, steps, in.MoveID, plan)
 	}
 	if returned {
 		end.State, end.Reason = tenant.MoveFailed, tenant.ReasonMoveTarget
-		workflow.SetCurrentDetails(last, fmt.Sprintf("**%s**: where %s had moved to is lost; it is on %s again", in.MoveID, plan.TenantID, plan.From))
-		if err := workflow.ExecuteActivity(call(last, "undo the move", effectPatience), steps.UndoMove, in.MoveID).Get(last, nil); err != nil {
-			return tenant.MoveResult{}, err
-		}
+		s.tell(last, fmt.Sprintf("**%s**: where %s had moved to is lost; it is on %s again", in.MoveID, plan.TenantID, plan.From))
+		s.step(call(last, "undo the move", effectPatience), steps.UndoMove, in.MoveID)
+	}
+	if s.err != nil {
+		return tenant.MoveResult{}, s.err
 	}
 	var out tenant.MoveResult
-	err := workflow.ExecuteActivity(write(last, "record how it ended"), steps.FinishMove, end).Get(last, &out)
+	s.get(write(last, "record how it ended"), &out, steps.FinishMove, end)
 	setOutcome(last, string(end.State))
-	return out, err
+	return out, s.err
 }
 
 // bringTenant does everything up to the switch, and returns the server where the tenant lives then.
 func bringTenant(ctx workflow.Context, steps *activities.Moves, id prego.MoveID, plan activities.MovePlan) (to prego.ServerID, err error) {
+	var s story
 	say := func(what string) {
-		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: %s from %s: %s", id, plan.TenantID, plan.From, what))
+		s.tell(ctx, fmt.Sprintf("**%s**: %s from %s: %s", id, plan.TenantID, plan.From, what))
 	}
 	say("looking for a place")
-	if err := workflow.ExecuteActivity(call(ctx, "choose a server and reserve it", placePatience), steps.PlaceMove, id).Get(ctx, nil); err != nil {
-		return "", err
-	}
-	if err := workflow.ExecuteActivity(call(ctx, "let the new server in", plan.Step), steps.PrepareMove, id).Get(ctx, nil); err != nil {
-		return "", err
-	}
+	s.step(call(ctx, "choose a server and reserve it", placePatience), steps.PlaceMove, id)
+	s.step(call(ctx, "let the new server in", plan.Step), steps.PrepareMove, id)
 	say("copying while the site serves")
-	if err := workflow.ExecuteActivity(long(call(ctx, "copy the site while it serves", plan.CopyFor)), steps.CopySite, id).Get(ctx, nil); err != nil {
-		return "", err
-	}
-	if err := workflow.ExecuteActivity(call(ctx, "keep others away from the site", plan.Step), steps.FreezeMove, id).Get(ctx, nil); err != nil {
-		return "", err
-	}
+	s.step(long(call(ctx, "copy the site while it serves", plan.CopyFor)), steps.CopySite, id)
+	s.step(call(ctx, "keep others away from the site", plan.Step), steps.FreezeMove, id)
 	say("read-only; copying what has changed")
 	sent := activities.SwitchInput{MoveID: id}
-	if err := workflow.ExecuteActivity(call(ctx, "hold the site, copy the rest, try it there", plan.FreezeFor), steps.CatchUp, id).Get(ctx, &sent.Bytes); err != nil {
-		return "", err
-	}
-	return to, workflow.ExecuteActivity(write(ctx, "switch"), steps.SwitchMove, sent).Get(ctx, &to)
+	s.get(call(ctx, "hold the site, copy the rest, try it there", plan.FreezeFor), &sent.Bytes, steps.CatchUp, id)
+	s.get(write(ctx, "switch"), &to, steps.SwitchMove, sent)
+	return to, s.err
 }
 
 // clearMoved opens the site at its new place, and clears the old server. returned reports that the
 // new place was lost meanwhile, and the tenant is back at the old one.
 func clearMoved(ctx workflow.Context, steps *activities.Moves, id prego.MoveID, plan activities.MovePlan) (returned bool, err error) {
 	var edges *activities.Edges
-	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: %s has left %s, which is being cleared", id, plan.TenantID, plan.From))
-	if err := workflow.ExecuteActivity(call(ctx, "let the site write at its new place", effectPatience), steps.FreeMoved, id).Get(ctx, nil); err != nil {
-		return false, err
-	}
+	var s story
+	s.tell(ctx, fmt.Sprintf("**%s**: %s has left %s, which is being cleared", id, plan.TenantID, plan.From))
+	s.step(call(ctx, "let the site write at its new place", effectPatience), steps.FreeMoved, id)
 	await := activities.AwaitEdgesInput{ServerIDs: []prego.ServerID{plan.From}}
 	if plan.To != "" && plan.To != plan.From {
 		await.ServerIDs = append(await.ServerIDs, plan.To) // which may be in another region
 	}
-	if err := workflow.ExecuteActivity(call(ctx, "wait for the edges", effectPatience), edges.AwaitEdges, await).Get(ctx, nil); err != nil {
-		return false, err
-	}
-	if err := workflow.ExecuteActivity(write(ctx, "record that it is open"), steps.MoveOpened, id).Get(ctx, nil); err != nil {
-		return false, err
-	}
-	if err := workflow.ExecuteActivity(call(ctx, "bring late files after", effectPatience), steps.SweepLate, id).Get(ctx, nil); err != nil {
-		return false, err
+	s.step(call(ctx, "wait for the edges", effectPatience), edges.AwaitEdges, await)
+	s.step(write(ctx, "record that it is open"), steps.MoveOpened, id)
+	s.step(call(ctx, "bring late files after", effectPatience), steps.SweepLate, id)
+	if s.err != nil {
+		return false, s.err
 	}
 	if returned, err := restMoved(ctx, steps, id); err != nil || returned {
 		return returned, err
 	}
-	if err := workflow.ExecuteActivity(call(ctx, "clear the old server", effectPatience), steps.ClearMove, id).Get(ctx, nil); err != nil {
-		return false, err
-	}
+	s.step(call(ctx, "clear the old server", effectPatience), steps.ClearMove, id)
 	// Lost just before it was cleared?
-	err = workflow.ExecuteActivity(write(ctx, "read whether it is cleared"), steps.PlanMove, id).Get(ctx, &plan)
-	return plan.Returned, err
+	s.get(write(ctx, "read whether it is cleared"), &plan, steps.PlanMove, id)
+	return plan.Returned, s.err
 }
 
 // restMoved keeps the old place for a while, unless a server of the new one is lost.
@@ -146,16 +126,11 @@ func restMoved(ctx workflow.Context, steps *activities.Moves, id prego.MoveID) (
 	lost := workflow.GetSignalChannel(ctx, SignalDemand)
 	for {
 		var rest activities.MoveRest
-		if err := workflow.ExecuteActivity(write(ctx, "read for how long the old copy is kept"), steps.RestMove, id).Get(ctx, &rest); err != nil || rest.Returned || rest.For <= 0 {
+		if err := do(write(ctx, "read for how long the old copy is kept"), &rest, steps.RestMove, id); err != nil || rest.Returned || rest.For <= 0 {
 			return rest.Returned, err
 		}
-		timed, cancel := workflow.WithCancel(ctx)
-		over := workflow.NewTimerWithOptions(timed, rest.For, workflow.TimerOptions{Summary: "keep the old copy for a while"})
-		workflow.NewSelector(ctx).AddFuture(over, func(workflow.Future) {}).
-			AddReceive(lost, func(c workflow.ReceiveChannel, _ bool) { c.Receive(ctx, nil) }).Select(ctx)
-		cancel()
-		for lost.ReceiveAsync(nil) { // one look is enough for all of them
-		}
+		_ = awaitSignal(ctx, rest.For, "keep the old copy for a while", lost) // it can't be cancelled
+		drainSignals(lost)                                                    // one look is enough for all of them
 	}
 }
 

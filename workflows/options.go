@@ -160,11 +160,12 @@ func setOutcome(ctx workflow.Context, outcome string) {
 	}
 }
 
-// hasOutcome reports whether an outcome can be searched for: of this run while it waited, or of the
-// run that it continues.
-func hasOutcome(ctx workflow.Context) bool {
-	_, has := workflow.GetTypedSearchAttributes(ctx).GetKeyword(AttrOutcome)
-	return has
+// succeeded replaces an outdated outcome: of this run while it waited, or of the run that it continues. A completed run
+// needs none: its status is enough.
+func succeeded(ctx workflow.Context) {
+	if _, has := workflow.GetTypedSearchAttributes(ctx).GetKeyword(AttrOutcome); has {
+		setOutcome(ctx, "active")
+	}
 }
 
 func serverRef(in ProvisionServerInput, attempt int) activities.ServerRef {

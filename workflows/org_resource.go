@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -42,13 +43,13 @@ func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind server
 	ref := activities.OrgResourceRef{Kind: kind, ID: in.ID}
 	for first := true; ; first = false {
 		var plan activities.OrgResourcePlan
-		if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanOrgResource, ref).Get(ctx, &plan); err != nil {
-			return err
-		}
+		var s story
+		s.row(ctx, &plan, steps.PlanOrgResource, ref)
 		if first && plan.OrgID != "" {
-			if err := workflow.UpsertTypedSearchAttributes(ctx, AttrOrgID.ValueSet(string(plan.OrgID))); err != nil {
-				return fmt.Errorf("search attributes: %w", err)
-			}
+			s.found(ctx, AttrOrgID.ValueSet(string(plan.OrgID)))
+		}
+		if s.err != nil {
+			return s.err
 		}
 		if plan.Status != workload.ResourcePending {
 			in.WaitingSince = time.Time{}
@@ -57,52 +58,34 @@ func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind server
 			if nextGeneration(ctx, 0) == again {
 				continue
 			}
-			setOutcome(ctx, outcomeOf(plan))
+			setOutcome(ctx, cmp.Or(string(plan.Status), "gone"))
 			return nil
 		}
 		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** of org %s: %s", in.ID, plan.OrgID, plan.Status))
+		waited := false
 		switch {
 		case plan.Left > 0:
-			if err := workflow.ExecuteActivity(call(ctx, "take it from the server that has it no longer", releasePatience), steps.DetachLeftVolume, in.ID).Get(ctx, nil); err != nil {
-				return err
-			}
+			s.step(call(ctx, "take it from the server that has it no longer", releasePatience), steps.DetachLeftVolume, in.ID)
 		case plan.Grow:
-			if err := workflow.ExecuteActivity(call(ctx, "make it larger", releasePatience), steps.GrowVolume, in.ID).Get(ctx, nil); err != nil {
-				return err
-			}
+			s.step(call(ctx, "make it larger", releasePatience), steps.GrowVolume, in.ID)
 		case plan.Move:
-			if err := workflow.ExecuteActivity(call(ctx, "bring it to an edge", releasePatience), steps.MoveAddress, in.ID).Get(ctx, nil); err != nil {
-				return err
-			}
+			s.step(call(ctx, "bring it to an edge", releasePatience), steps.MoveAddress, in.ID)
 		case plan.LastBackup:
 			// Only a backup that is off the host permits the deletion.
-			if err := lastBackup(ctx, prego.VolumeID(in.ID)); err != nil {
-				return err
-			}
-			if workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
-				nextGeneration(ctx, 0)
-				return workflow.NewContinueAsNewError(ctx, self, in)
-			}
+			waited, s.err = true, lastBackup(ctx, prego.VolumeID(in.ID))
 		case plan.Status == workload.ResourceReleasing:
-			if err := workflow.ExecuteActivity(call(ctx, "delete it at the provider", releasePatience), steps.ReleaseOrgResource, ref).Get(ctx, nil); err != nil {
-				return err
-			}
+			s.step(call(ctx, "delete it at the provider", releasePatience), steps.ReleaseOrgResource, ref)
 		default:
-			waits, err := makeOrgResource(ctx, steps, ref, plan, &in)
-			if err != nil {
-				return err
+			if waited, s.err = makeOrgResource(ctx, steps, ref, plan, &in); waited && s.err == nil {
+				s.err = awaitChange(ctx, plan.Poll)
 			}
-			if !waits {
-				continue
-			}
-			awaitChange(ctx, plan.Poll)
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
-				nextGeneration(ctx, 0) // the new run reads the row anyway
-				return workflow.NewContinueAsNewError(ctx, self, in)
-			}
+		}
+		if s.err != nil {
+			return s.err
+		}
+		if waited && workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
+			nextGeneration(ctx, 0) // the new run reads the row anyway
+			return workflow.NewContinueAsNewError(ctx, self, in)
 		}
 	}
 }
@@ -117,24 +100,16 @@ func lastBackup(ctx workflow.Context, id prego.VolumeID) error {
 	var steps *activities.Backups
 	why := activities.VolumeNotBackedUp{VolumeID: id, Reason: reasonOf(err, reasonBackupFailed), Message: errorMessage(err)}
 	var wait time.Duration
-	if err := workflow.ExecuteActivity(write(ctx, "record why it is still there"), steps.SayNotBackedUp, why).Get(ctx, &wait); err != nil {
+	if err := do(write(ctx, "record why it is still there"), &wait, steps.SayNotBackedUp, why); err != nil {
 		return err
 	}
-	awaitChange(ctx, wait)
-	return ctx.Err()
-}
-
-func outcomeOf(p activities.OrgResourcePlan) string {
-	if p.Status == "" {
-		return "gone"
-	}
-	return string(p.Status)
+	return awaitChange(ctx, wait)
 }
 
 // makeOrgResource creates the resource, or records why that failed: waits reports
 // whether it may succeed later.
 func makeOrgResource(ctx workflow.Context, steps *activities.OrgResources, ref activities.OrgResourceRef, plan activities.OrgResourcePlan, in *OrgResourceInput) (waits bool, _ error) {
-	err := workflow.ExecuteActivity(call(ctx, "make it at the provider", plan.Wait), steps.MakeOrgResource, ref).Get(ctx, nil)
+	err := do(call(ctx, "make it at the provider", plan.Wait), nil, steps.MakeOrgResource, ref)
 	if err == nil || ctx.Err() != nil {
 		return false, ctx.Err()
 	}
@@ -150,16 +125,15 @@ func makeOrgResource(ctx workflow.Context, steps *activities.OrgResources, ref a
 		}
 		note.Failed = workflow.Now(ctx).Sub(in.WaitingSince) >= plan.Wait
 	}
-	return !note.Failed, workflow.ExecuteActivity(write(ctx, "record why it is not there"), steps.OrgResourceWaits, note).Get(ctx, nil)
+	return !note.Failed, do(write(ctx, "record why it is not there"), nil, steps.OrgResourceWaits, note)
 }
 
 // awaitChange waits for a change of the row, for a limited time.
-func awaitChange(ctx workflow.Context, poll time.Duration) {
-	ctx, cancel := workflow.WithCancel(ctx)
-	defer cancel()
-	timer := workflow.NewTimerWithOptions(ctx, poll, workflow.TimerOptions{Summary: "the provider may have room then"})
-	workflow.NewSelector(ctx).
-		AddFuture(timer, func(workflow.Future) {}).
-		AddReceive(workflow.GetSignalChannel(ctx, SignalGeneration), func(c workflow.ReceiveChannel, _ bool) { c.Receive(ctx, nil) }).
-		Select(ctx)
+func awaitChange(ctx workflow.Context, poll time.Duration) error {
+	signals := workflow.GetSignalChannel(ctx, SignalGeneration)
+	if err := awaitSignal(ctx, poll, "the provider may have room then", signals); err != nil {
+		return err
+	}
+	signals.ReceiveAsync(nil)
+	return nil
 }

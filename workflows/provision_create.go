@@ -74,11 +74,10 @@ func (p *provisionServer) createFrom(ctx workflow.Context, candidate int, fullGr
 	}
 	p.details(ctx, fmt.Sprintf("creating %s (attempt %d)", c, p.attempt))
 	within := callTotal - workflow.Now(ctx).Sub(p.attemptAt) // the token keeps aging
-	err := workflow.ExecuteActivity(call(ctx, fmt.Sprintf("create %s (attempt %d)", c, p.attempt), within), p.steps.MakeServer,
-		activities.CreateServerInput{
-			ServerID: p.in.ServerID, Generation: p.in.Generation, Attempt: p.attempt, Candidate: c,
-			Machine: p.plan.Machines[candidate], FullGroups: *fullGroups,
-		}).Get(ctx, &p.handle)
+	err := do(call(ctx, fmt.Sprintf("create %s (attempt %d)", c, p.attempt), within), &p.handle, p.steps.MakeServer, activities.CreateServerInput{
+		ServerID: p.in.ServerID, Generation: p.in.Generation, Attempt: p.attempt, Candidate: c,
+		Machine: p.plan.Machines[candidate], FullGroups: *fullGroups,
+	})
 	if refused, ok := errors.AsType[*temporal.ApplicationError](err); ok && refused.Type() == activities.ErrTypeGroup {
 		var group string
 		if err := refused.Details(&group); err != nil {
@@ -119,19 +118,19 @@ func (p *provisionServer) pauseForProvider(ctx workflow.Context, pause time.Dura
 	text = fmt.Sprintf("%s; tried again in %s", text, pause)
 	p.details(ctx, "awaiting the provider: "+text)
 	setOutcome(ctx, string(prego.ReasonAwaitingProvider))
-	if err := workflow.ExecuteActivity(write(ctx, "note that the server awaits the provider"), p.steps.AwaitProvider,
-		activities.NoteInput{Server: serverRef(p.in, p.attempt), Reason: prego.ReasonAwaitingProvider, Message: text}).Get(ctx, nil); err != nil {
-		return err
-	}
-	return workflow.NewTimerWithOptions(ctx, pause, workflow.TimerOptions{Summary: "awaiting the provider"}).Get(ctx, nil)
+	var s story
+	s.step(write(ctx, "note that the server awaits the provider"), p.steps.AwaitProvider,
+		activities.NoteInput{Server: serverRef(p.in, p.attempt), Reason: prego.ReasonAwaitingProvider, Message: text})
+	s.pause(ctx, pause, "awaiting the provider")
+	return s.err
 }
 
 func (p *provisionServer) awaitCapacity(ctx workflow.Context, refusal string) error {
 	p.details(ctx, "awaiting capacity: "+refusal)
 	setOutcome(ctx, string(prego.ReasonAwaitingCapacity))
-	if err := workflow.ExecuteActivity(write(ctx, "note that the server awaits capacity"), p.steps.AwaitCapacity,
-		activities.NoteInput{Server: serverRef(p.in, p.attempt), Reason: prego.ReasonAwaitingCapacity, Message: refusal}).Get(ctx, nil); err != nil {
-		return err
-	}
-	return workflow.NewTimerWithOptions(ctx, p.plan.CapacityPoll, workflow.TimerOptions{Summary: "awaiting capacity"}).Get(ctx, nil)
+	var s story
+	s.step(write(ctx, "note that the server awaits capacity"), p.steps.AwaitCapacity,
+		activities.NoteInput{Server: serverRef(p.in, p.attempt), Reason: prego.ReasonAwaitingCapacity, Message: refusal})
+	s.pause(ctx, p.plan.CapacityPoll, "awaiting capacity")
+	return s.err
 }

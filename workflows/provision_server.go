@@ -72,7 +72,7 @@ func (p *provisionServer) run(ctx workflow.Context) error {
 	}
 	p.attempt, p.began = p.plan.BaseAttempt, workflow.Now(ctx)
 	if err := p.searchable(ctx); err != nil {
-		return fmt.Errorf("search attributes: %w", err)
+		return err
 	}
 	switch {
 	case p.plan.Resume:
@@ -110,7 +110,7 @@ func (p *provisionServer) searchable(ctx workflow.Context) error {
 	if _, known := workflow.GetTypedSearchAttributes(ctx).GetKeyword(AttrServerID); known {
 		return nil
 	}
-	return workflow.UpsertTypedSearchAttributes(ctx, serverAttributes(p.in.ServerID, p.plan.Region, p.plan.Role)...)
+	return searchable(ctx, serverAttributes(p.in.ServerID, p.plan.Region, p.plan.Role)...)
 }
 
 // serverAttributes are the search attributes of a server's run.
@@ -137,7 +137,7 @@ func (p *provisionServer) finish(ctx workflow.Context) error {
 		summary = "start the containers of role " + string(p.plan.Role) + ", make the server active"
 		p.details(ctx, "starting containers")
 	}
-	err := workflow.ExecuteActivity(long(finishing(ctx, summary, in.Within)), p.steps.FinishServer, in).Get(ctx, nil)
+	err := do(long(finishing(ctx, summary, in.Within)), nil, p.steps.FinishServer, in)
 	if errType(err) == activities.ErrTypeContainer {
 		return &stepError{reason: prego.ReasonFailedContainer, text: errorMessage(err), keep: true}
 	}
@@ -154,8 +154,7 @@ func (p *provisionServer) takeOver(ctx workflow.Context) error {
 		return err
 	}
 	p.details(ctx, "taking over an existing server")
-	if err := workflow.ExecuteActivity(call(ctx, "find and label the existing server", 15*time.Minute),
-		p.steps.AdoptImported, serverRef(p.in, p.attempt)).Get(ctx, nil); err != nil {
+	if err := do(call(ctx, "find and label the existing server", 15*time.Minute), nil, p.steps.AdoptImported, serverRef(p.in, p.attempt)); err != nil {
 		if isSuperseded(err) || temporal.IsCanceledError(err) {
 			return err
 		}
@@ -174,20 +173,19 @@ func (p *provisionServer) takeOver(ctx workflow.Context) error {
 }
 
 func (p *provisionServer) note(ctx workflow.Context, e *stepError) error {
-	return workflow.ExecuteActivity(write(ctx, "note why the attempt ended"), p.steps.NoteAttemptFailed,
-		activities.NoteInput{Server: serverRef(p.in, p.attempt), Reason: e.reason, Message: e.text}).Get(ctx, nil)
+	return do(write(ctx, "note why the attempt ended"), nil, p.steps.NoteAttemptFailed, activities.NoteInput{Server: serverRef(p.in, p.attempt), Reason: e.reason, Message: e.text})
 }
 
 // destroy deletes everything that this run created. After an hour it gives up, and
 // leaves the rest visibly to the reconciler.
 func (p *provisionServer) destroy(ctx workflow.Context, reason prego.Reason, text string) error {
-	err := workflow.ExecuteActivity(call(ctx, fmt.Sprintf("destroy attempt %d and revoke its identity", p.attempt), time.Hour),
-		p.steps.DestroyServer, activities.DestroyInput{ServerID: p.in.ServerID, Attempt: p.attempt, Reason: reason, Message: text}).Get(ctx, nil)
+	err := do(call(ctx, fmt.Sprintf("destroy attempt %d and revoke its identity", p.attempt), time.Hour), nil,
+		p.steps.DestroyServer, activities.DestroyInput{ServerID: p.in.ServerID, Attempt: p.attempt, Reason: reason, Message: text})
 	if err == nil || temporal.IsCanceledError(err) {
 		return err
 	}
-	return workflow.ExecuteActivity(write(ctx, "clean-up incomplete: left to the reconciler"), p.steps.NoteCleanupIncomplete,
-		activities.NoteInput{Server: serverRef(p.in, p.attempt), Reason: reason, Message: errorMessage(err)}).Get(ctx, nil)
+	return do(write(ctx, "clean-up incomplete: left to the reconciler"), nil, p.steps.NoteCleanupIncomplete,
+		activities.NoteInput{Server: serverRef(p.in, p.attempt), Reason: reason, Message: errorMessage(err)})
 }
 
 // end writes the terminal state. It runs to completion even if the run was cancelled:
@@ -195,7 +193,7 @@ func (p *provisionServer) destroy(ctx workflow.Context, reason prego.Reason, tex
 func (p *provisionServer) end(ctx workflow.Context, err error) error {
 	if err == nil {
 		p.details(ctx, "active")
-		p.succeeded(ctx)
+		succeeded(ctx)
 		return nil
 	}
 	if isSuperseded(err) {
@@ -211,27 +209,13 @@ func (p *provisionServer) end(ctx workflow.Context, err error) error {
 		}
 	}
 	p.details(cleanup, fmt.Sprintf("ending as %s: %s", failed.reason, failed.text))
+	var s story
 	if !failed.keep && !p.plan.Import && p.attempt > 0 {
-		if e := p.destroy(cleanup, failed.reason, failed.text); e != nil {
-			return e
-		}
+		s.err = p.destroy(cleanup, failed.reason, failed.text)
 	}
-	if e := workflow.ExecuteActivity(write(cleanup, "mark the server failed: "+string(failed.reason)), p.steps.FailServer,
-		activities.FailInput{Server: serverRef(p.in, p.attempt), Role: p.plan.Role, Reason: failed.reason, Message: failed.text}).Get(cleanup, nil); e != nil {
-		return e
-	}
-	setOutcome(cleanup, string(failed.reason))
-	if temporal.IsCanceledError(err) {
-		return err
-	}
-	return failReason(failed.reason, failed.text)
-}
-
-// succeeded removes an outdated outcome. A completed run needs none: its status is enough.
-func (p *provisionServer) succeeded(ctx workflow.Context) {
-	if hasOutcome(ctx) {
-		setOutcome(ctx, "active")
-	}
+	s.step(write(cleanup, "mark the server failed: "+string(failed.reason)), p.steps.FailServer,
+		activities.FailInput{Server: serverRef(p.in, p.attempt), Role: p.plan.Role, Reason: failed.reason, Message: failed.text})
+	return s.failed(cleanup, err, failed)
 }
 
 func (p *provisionServer) details(ctx workflow.Context, text string) {

@@ -98,12 +98,12 @@ func (p *provisionTenant) begin(ctx workflow.Context) (*activities.PlaceResult, 
 	p.plan = begun.Plan
 	p.placed, p.begun = p.plan.Resumed || !p.plan.Cancelled, p.plan.Resumed
 	if _, known := workflow.GetTypedSearchAttributes(ctx).GetKeyword(AttrTenantID); !known {
-		if err := workflow.UpsertTypedSearchAttributes(ctx, tenantAttributes(p.in.TenantID, p.plan.OrgID, p.plan.Region)...); err != nil {
-			return nil, fmt.Errorf("search attributes: %w", err)
+		if err := searchable(ctx, tenantAttributes(p.in.TenantID, p.plan.OrgID, p.plan.Region)...); err != nil {
+			return nil, err
 		}
 	}
 	if p.plan.Cancelled {
-		return nil, &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
+		return nil, cancelled()
 	}
 	return &begun.Place, ctx.Err()
 }
@@ -139,7 +139,7 @@ func (p *provisionTenant) build(ctx workflow.Context) (step activities.BuildStep
 	if p.plan.Apps > 0 || p.plan.RestoreFor > 0 {
 		options = long(options)
 	}
-	err = workflow.ExecuteActivity(options, p.steps.BuildTenant, p.ref()).Get(ctx, nil)
+	err = do(options, nil, p.steps.BuildTenant, p.ref())
 	if failed, ok := errors.AsType[*temporal.ApplicationError](err); ok && failed.HasDetails() {
 		if e := failed.Details(&step); e != nil {
 			return "", e
@@ -174,7 +174,7 @@ func (p *provisionTenant) place(ctx workflow.Context, first *activities.PlaceRes
 		case res.Refused != "":
 			return &stepError{reason: prego.ReasonFailedPlacement, text: res.Refused}
 		case res.Placed && built:
-			return workflow.ExecuteActivity(write(ctx, "retire a server that is not needed"), p.steps.RetireSpareServers, p.in.TenantID).Get(ctx, nil)
+			return do(write(ctx, "retire a server that is not needed"), nil, p.steps.RetireSpareServers, p.in.TenantID)
 		case res.Placed:
 			return nil
 		case res.Outcome == placement.NeedsServer && built:
@@ -227,9 +227,6 @@ func (p *provisionTenant) await(ctx workflow.Context, limit time.Duration) error
 		if look.Placed {
 			return nil
 		}
-		if look.Cancelled {
-			return &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
-		}
 		expired := false
 		pollCtx, stopPoll := workflow.WithCancel(ctx)
 		s := workflow.NewSelector(ctx)
@@ -250,11 +247,20 @@ func (p *provisionTenant) await(ctx workflow.Context, limit time.Duration) error
 	}
 }
 
+// cancelled ends a run whose row was cancelled.
+func cancelled() *stepError {
+	return &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
+}
+
+// look reads the row. It fails if that was cancelled, unless the tenant has its place.
 func (p *provisionTenant) look(ctx workflow.Context) (activities.TenantNow, error) {
 	for p.wake.ReceiveAsync(nil) { // one read serves several hints
 	}
 	var look activities.TenantNow
 	err := workflow.ExecuteLocalActivity(local(ctx, "look at the row"), p.steps.ReadWaitingTenant, p.ref()).Get(ctx, &look)
+	if err == nil && look.Cancelled && !look.Placed {
+		err = cancelled()
+	}
 	return look, err
 }
 
@@ -291,14 +297,8 @@ func (p *provisionTenant) awaitChild(ctx workflow.Context, child workflow.Future
 		if ended {
 			break
 		}
-		look, err := p.look(ctx)
-		switch {
-		case err != nil:
+		if look, err := p.look(ctx); err != nil || look.Placed {
 			return false, err
-		case look.Placed:
-			return false, nil
-		case look.Cancelled:
-			return false, &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
 		}
 	}
 	return true, nil
@@ -309,8 +309,7 @@ func (p *provisionTenant) awaitChild(ctx workflow.Context, child workflow.Future
 func (p *provisionTenant) requestServer(ctx workflow.Context) (srv activities.ServerRef, err error) {
 	began := workflow.Now(ctx)
 	for {
-		err := workflow.ExecuteActivity(write(ctx, "ask for the tenant's own server"), p.steps.RequestOwnServer,
-			activities.OwnServerInput{Tenant: p.ref(), Try: p.try}).Get(ctx, &srv)
+		err := do(write(ctx, "ask for the tenant's own server"), &srv, p.steps.RequestOwnServer, activities.OwnServerInput{Tenant: p.ref(), Try: p.try})
 		if errType(err) != activities.ErrTypeFleetFull {
 			if err != nil {
 				err = stepFailed(err, prego.ReasonFailedServer)
@@ -321,14 +320,10 @@ func (p *provisionTenant) requestServer(ctx workflow.Context) (srv activities.Se
 		if workflow.Now(ctx).Sub(began) > p.plan.CapacityWait {
 			return srv, &stepError{reason: prego.ReasonFailedCapacity, text: errorMessage(err)}
 		}
-		look, lookErr := p.look(ctx)
-		switch {
-		case lookErr != nil:
-			return srv, lookErr
-		case look.Cancelled:
-			return srv, &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
+		if _, err := p.look(ctx); err != nil {
+			return srv, err
 		}
-		if err := workflow.NewTimerWithOptions(ctx, p.plan.CapacityPoll, workflow.TimerOptions{Summary: "a fleet may have room later"}).Get(ctx, nil); err != nil {
+		if err := sleep(ctx, p.plan.CapacityPoll, "a fleet may have room later"); err != nil {
 			return srv, err
 		}
 	}
@@ -342,8 +337,6 @@ func (p *provisionTenant) awaitServer(ctx workflow.Context, srv activities.Serve
 		switch {
 		case err != nil:
 			return err
-		case look.Cancelled:
-			return &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
 		case workflow.Now(ctx).Sub(began) > p.plan.CapacityWait:
 			return &stepError{reason: prego.ReasonFailedServer, text: fmt.Sprintf("server %s did not come to life within %s", srv.ServerID, p.plan.CapacityWait)}
 		case look.Placed || look.OwnServerStatus == server.Active:
@@ -351,7 +344,7 @@ func (p *provisionTenant) awaitServer(ctx workflow.Context, srv activities.Serve
 		case look.OwnServer != srv.ServerID || look.OwnServerStatus != server.Provisioning:
 			return &stepError{reason: prego.ReasonFailedServer, text: fmt.Sprintf("server %s is %s (%s)", srv.ServerID, look.OwnServerStatus, look.OwnServerReason)}
 		}
-		if err := workflow.NewTimerWithOptions(ctx, p.plan.CapacityPoll, workflow.TimerOptions{Summary: "the server's run is another's"}).Get(ctx, nil); err != nil {
+		if err := sleep(ctx, p.plan.CapacityPoll, "the server's run is another's"); err != nil {
 			return err
 		}
 	}
@@ -360,37 +353,32 @@ func (p *provisionTenant) awaitServer(ctx workflow.Context, srv activities.Serve
 // release undoes a tenant's placement: the site, then the reservation, then its
 // dedicated server.
 func (p *provisionTenant) release(ctx workflow.Context, why *stepError) error {
+	var s story
 	fate := tenant.SiteUntouched
 	if p.begun {
 		fate = tenant.SiteDropped
-		err := workflow.ExecuteActivity(call(ctx, "drop what there is of the site", p.plan.StepTimeout), p.steps.DropSite,
-			activities.DropInput{TenantID: p.in.TenantID}).Get(ctx, nil)
+		err := do(call(ctx, "drop what there is of the site", p.plan.StepTimeout), nil, p.steps.DropSite, activities.DropInput{TenantID: p.in.TenantID})
 		if temporal.IsCanceledError(err) {
 			return err
 		}
 		if err != nil { // recorded; operators have to remove it
 			fate = tenant.SiteLeft
-			if err := workflow.ExecuteActivity(write(ctx, "note that the site is left"), p.steps.NoteSiteLeft,
-				activities.FailTenantInput{Tenant: p.ref(), Message: errorMessage(err)}).Get(ctx, nil); err != nil {
-				return err
-			}
+			s.step(write(ctx, "note that the site is left"), p.steps.NoteSiteLeft, activities.FailTenantInput{Tenant: p.ref(), Message: errorMessage(err)})
 		}
 	}
-	if err := workflow.ExecuteActivity(write(ctx, "free the reservation"), p.steps.FreePlace,
-		activities.FreePlaceInput{TenantID: p.in.TenantID, Reason: string(why.reason), Message: why.text, Fate: fate}).Get(ctx, nil); err != nil {
-		return err
+	s.step(write(ctx, "free the reservation"), p.steps.FreePlace,
+		activities.FreePlaceInput{TenantID: p.in.TenantID, Reason: string(why.reason), Message: why.text, Fate: fate})
+	if s.err == nil {
+		p.placed, p.begun = false, false
 	}
-	p.placed, p.begun = false, false
-	return nil
+	return s.err
 }
 
 // end writes the terminal state. It runs to completion even if the run was cancelled.
 func (p *provisionTenant) end(ctx workflow.Context, err error) error {
 	if err == nil {
 		p.details(ctx, "active")
-		if hasOutcome(ctx) { // a completed run needs none: its status is enough
-			setOutcome(ctx, "active")
-		}
+		succeeded(ctx)
 		return nil
 	}
 	if isSuperseded(err) && !p.placed {
@@ -402,10 +390,11 @@ func (p *provisionTenant) end(ctx workflow.Context, err error) error {
 	if !errors.As(err, &failed) {
 		failed = &stepError{reason: prego.ReasonFailedInternal, text: errorMessage(err)}
 		if temporal.IsCanceledError(err) {
-			failed = &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
+			failed = cancelled()
 		}
 	}
 	p.details(cleanup, fmt.Sprintf("ending as %s: %s", failed.reason, failed.text))
+	var s story
 	if p.placed {
 		var look activities.TenantNow
 		lookErr := workflow.ExecuteLocalActivity(local(cleanup, "look at the row"), p.steps.ReadWaitingTenant, p.ref()).Get(cleanup, &look)
@@ -414,22 +403,17 @@ func (p *provisionTenant) end(ctx workflow.Context, err error) error {
 			return err // the row belongs to another run
 		}
 		if lookErr == nil && look.Cancelled { // a step was refused because of that
-			failed = &stepError{reason: prego.ReasonCancelled, text: "the provisioning was cancelled"}
+			failed = cancelled()
 		}
-		if e := p.release(cleanup, failed); e != nil {
-			return e
-		}
+		s.err = p.release(cleanup, failed)
 	}
-	if e := workflow.ExecuteActivity(write(cleanup, "mark the tenant failed: "+string(failed.reason)), p.steps.FailTenant,
-		activities.FailTenantInput{Tenant: p.ref(), Plan: p.plan.Plan, Reason: failed.reason, Message: failed.text}).Get(cleanup, nil); e != nil {
-		return e
+	s.step(write(cleanup, "mark the tenant failed: "+string(failed.reason)), p.steps.FailTenant,
+		activities.FailTenantInput{Tenant: p.ref(), Plan: p.plan.Plan, Reason: failed.reason, Message: failed.text})
+	err = s.failed(cleanup, err, failed)
+	if s.err == nil {
+		serveQueue(cleanup, p.steps, p.plan.Region)
 	}
-	setOutcome(cleanup, string(failed.reason))
-	serveQueue(cleanup, p.steps, p.plan.Region)
-	if temporal.IsCanceledError(err) {
-		return err
-	}
-	return failReason(failed.reason, failed.text)
+	return err
 }
 
 // serveQueue offers freed places to waiting tenants. A failure only costs time: the
@@ -438,7 +422,7 @@ func serveQueue(ctx workflow.Context, steps *activities.Tenants, region prego.Re
 	if region == "" {
 		return
 	}
-	if err := workflow.ExecuteActivity(call(ctx, "place the tenants that wait in "+string(region), 5*time.Minute), steps.ServeQueue, region).Get(ctx, nil); err != nil {
+	if err := do(call(ctx, "place the tenants that wait in "+string(region), 5*time.Minute), nil, steps.ServeQueue, region); err != nil {
 		workflow.GetLogger(ctx).Warn("queue not served", "error", err)
 	}
 }

@@ -1,7 +1,6 @@
 package workflows
 
 import (
-	"fmt"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
@@ -39,7 +38,7 @@ func ReconcileGroup(ctx workflow.Context, in ReconcileGroupInput) error {
 	for round := 1; ; round++ {
 		drainSignals(signals)
 		var plan workload.GroupPlan
-		err := workflow.ExecuteActivity(write(ctx, "decide the next steps"), steps.PlanGroup, in.GroupID).Get(ctx, &plan)
+		err := do(write(ctx, "decide the next steps"), &plan, steps.PlanGroup, in.GroupID)
 		if isSuperseded(err) {
 			setOutcome(ctx, "gone")
 			return nil
@@ -48,8 +47,8 @@ func ReconcileGroup(ctx workflow.Context, in ReconcileGroupInput) error {
 			return err
 		}
 		if round == 1 {
-			if err := workflow.UpsertTypedSearchAttributes(ctx, AttrOrgID.ValueSet(string(plan.OrgID)), AttrRegion.ValueSet(string(plan.Region)), AttrOutcome.ValueSet("reconciling")); err != nil {
-				return fmt.Errorf("search attributes: %w", err)
+			if err := searchable(ctx, AttrOrgID.ValueSet(string(plan.OrgID)), AttrRegion.ValueSet(string(plan.Region)), AttrOutcome.ValueSet("reconciling")); err != nil {
+				return err
 			}
 		}
 		workflow.SetCurrentDetails(ctx, string("**"+in.GroupID+"**: ")+plan.Details)
@@ -58,7 +57,7 @@ func ReconcileGroup(ctx workflow.Context, in ReconcileGroupInput) error {
 		wait := plan.Wait
 		if plan.Serve {
 			var served activities.Served
-			err := workflow.ExecuteActivity(call(ctx, "give the instances that wait in "+string(plan.Region)+" their places", time.Minute), steps.ServeInstances, plan.Region).Get(ctx, &served)
+			err := do(call(ctx, "give the instances that wait in "+string(plan.Region)+" their places", time.Minute), &served, steps.ServeInstances, plan.Region)
 			switch {
 			case err != nil:
 				workflow.GetLogger(ctx).Warn("waiting instances not served; the next round does it", "error", err)
@@ -110,13 +109,12 @@ func (w *instanceWork) idle() bool { return w.n == 0 }
 func (w *instanceWork) boot(ids []string) {
 	for _, id := range ids {
 		w.start(id, func(ctx workflow.Context) {
-			err := workflow.ExecuteActivity(long(call(ctx, "start "+id, instanceStep)), w.steps.BootInstance, id).Get(ctx, nil)
+			err := do(long(call(ctx, "start "+id, instanceStep)), nil, w.steps.BootInstance, id)
 			if err == nil || temporal.IsCanceledError(err) || isSuperseded(err) {
 				return
 			}
 			// Its server does not answer, or the outcome is unknown.
-			if err := workflow.ExecuteActivity(write(ctx, "give up "+id), w.steps.FailInstance,
-				activities.FailInstanceInput{InstanceID: prego.InstanceID(id), Message: errorMessage(err)}).Get(ctx, nil); err != nil {
+			if err := do(write(ctx, "give up "+id), nil, w.steps.FailInstance, activities.FailInstanceInput{InstanceID: prego.InstanceID(id), Message: errorMessage(err)}); err != nil {
 				workflow.GetLogger(ctx).Warn("instance not given up; the next round tries it again", "instance_id", id, "error", err)
 			}
 		})
@@ -132,7 +130,7 @@ func (w *instanceWork) stop(ids []string) {
 			continue
 		}
 		w.start(id, func(ctx workflow.Context) {
-			if err := workflow.ExecuteActivity(long(call(ctx, "stop "+id, instanceStep)), w.steps.StopInstance, id).Get(ctx, nil); err != nil {
+			if err := do(long(call(ctx, "stop "+id, instanceStep)), nil, w.steps.StopInstance, id); err != nil {
 				workflow.GetLogger(ctx).Warn("instance not stopped; the next round tries it again", "instance_id", id, "error", err)
 			}
 		})
@@ -160,14 +158,8 @@ func (w *instanceWork) start(id string, f func(ctx workflow.Context)) {
 
 // pause waits for a change, up to a limit.
 func (w *instanceWork) pause(signals workflow.ReceiveChannel, most time.Duration) error {
-	if most > 0 && signals.Len() == 0 && w.done.Len() == 0 {
-		ctx, cancel := workflow.WithCancel(w.ctx)
-		defer cancel()
-		s := workflow.NewSelector(ctx)
-		s.AddReceive(signals, func(c workflow.ReceiveChannel, _ bool) { c.ReceiveAsync(nil) })
-		s.AddReceive(w.done, func(c workflow.ReceiveChannel, _ bool) { c.ReceiveAsync(nil) })
-		s.AddFuture(workflow.NewTimerWithOptions(ctx, most, workflow.TimerOptions{Summary: "read the rows again"}), func(workflow.Future) {})
-		s.Select(ctx)
+	if most > 0 {
+		_ = awaitSignal(w.ctx, most, "read the rows again", signals, w.done) // an error is the context's
 	}
 	for w.done.ReceiveAsync(nil) {
 		continue
@@ -183,7 +175,5 @@ func (w *instanceWork) await() error {
 // SweepGroups looks for groups and instances without a run, on a schedule.
 func SweepGroups(ctx workflow.Context) (activities.GroupSweepResult, error) {
 	var steps *activities.Groups
-	var result activities.GroupSweepResult
-	err := workflow.ExecuteActivity(periodic(call(ctx, "look for groups and instances without a run", 5*time.Minute)), steps.SweepGroups).Get(ctx, &result)
-	return result, err
+	return periodically[activities.GroupSweepResult](ctx, "look for groups and instances without a run", 5*time.Minute, steps.SweepGroups)
 }

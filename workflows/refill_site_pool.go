@@ -23,15 +23,14 @@ const buildAttempts = 3
 // (placement-policy §2.6). One run serves all claims: claiming a site signals it.
 func RefillSitePool(ctx workflow.Context, in RefillInput) error {
 	signals := workflow.GetSignalChannel(ctx, SignalDemand)
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrServerID.ValueSet(string(in.ServerID)), AttrOutcome.ValueSet("filling")); err != nil {
-		return fmt.Errorf("search attributes: %w", err)
+	if err := searchable(ctx, AttrServerID.ValueSet(string(in.ServerID)), AttrOutcome.ValueSet("filling")); err != nil {
+		return err
 	}
 	var steps *activities.Tenants
 	for round := 1; ; round++ {
 		listen(ctx, signals)
 		var plan activities.RefillPlan
-		if err := workflow.ExecuteActivity(write(ctx, "reserve the sites that are missing"), steps.PlanRefill,
-			activities.RefillInput{ServerID: in.ServerID}).Get(ctx, &plan); err != nil {
+		if err := do(write(ctx, "reserve the sites that are missing"), &plan, steps.PlanRefill, activities.RefillInput{ServerID: in.ServerID}); err != nil {
 			return err
 		}
 		if len(plan.Sites) == 0 && plan.Failed == 0 && signals.Len() == 0 {
@@ -44,7 +43,7 @@ func RefillSitePool(ctx workflow.Context, in RefillInput) error {
 			return err
 		}
 		if built < len(plan.Sites) || plan.Failed > 0 {
-			if err := workflow.ExecuteActivity(long(call(ctx, "drop the remains of failed builds", plan.Step)), steps.DropFailedSites, in.ServerID).Get(ctx, nil); err != nil {
+			if err := do(long(call(ctx, "drop the remains of failed builds", plan.Step)), nil, steps.DropFailedSites, in.ServerID); err != nil {
 				workflow.GetLogger(ctx).Warn("failed builds not dropped; the next refill does it", "error", err)
 				setOutcome(ctx, "incomplete")
 				return nil
@@ -93,10 +92,9 @@ func buildSite(ctx workflow.Context, steps *activities.Tenants, site tenant.Pool
 	retry.MaximumAttempts = buildAttempts
 	ao.RetryPolicy = &retry
 	var built bool
-	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, ao), steps.BuildSite, site).Get(ctx, &built)
+	err := do(workflow.WithActivityOptions(ctx, ao), &built, steps.BuildSite, site)
 	if err == nil || temporal.IsCanceledError(err) {
 		return built, err
 	}
-	return false, workflow.ExecuteActivity(write(ctx, "give the build up"), steps.GiveUpSite,
-		activities.GiveUpInput{PoolSiteID: site.PoolSiteID, Reason: errorMessage(err)}).Get(ctx, nil)
+	return false, do(write(ctx, "give the build up"), nil, steps.GiveUpSite, activities.GiveUpInput{PoolSiteID: site.PoolSiteID, Reason: errorMessage(err)})
 }

@@ -15,8 +15,7 @@ const catalogPatience = 10 * time.Minute
 // RefreshCatalog reads the providers' catalogs.
 func RefreshCatalog(ctx workflow.Context) (activities.CatalogRefresh, error) {
 	var steps *activities.Catalogs
-	var out activities.CatalogRefresh
-	err := workflow.ExecuteActivity(periodic(call(ctx, "read what the provider sells", catalogPatience)), steps.RefreshCatalog).Get(ctx, &out)
+	out, err := periodically[activities.CatalogRefresh](ctx, "read what the provider sells", catalogPatience, steps.RefreshCatalog)
 	if err == nil {
 		workflow.SetCurrentDetails(ctx, fmt.Sprintf("%d machine types, %d locations, %d images; %d configured things can't be had", out.ServerTypes, out.Locations, out.Images, out.Problems))
 	}

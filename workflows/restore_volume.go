@@ -23,27 +23,27 @@ const reasonRestoreFailed prego.Reason = "restore_failed"
 func RestoreVolume(ctx workflow.Context, in VolumeRestoreInput) error {
 	var steps *activities.Backups
 	var plan activities.VolumeRestorePlan
-	if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), steps.PlanVolumeRestore, in.RestoreID).Get(ctx, &plan); err != nil || plan.Done {
-		return err
+	var s story
+	if s.row(ctx, &plan, steps.PlanVolumeRestore, in.RestoreID); plan.Done {
+		return nil
 	}
 	// Half a restore is worse than either: it is completed also if the run is cancelled.
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrOrgID.ValueSet(string(plan.OrgID))); err != nil {
-		return fmt.Errorf("search attributes: %w", err)
-	}
-	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: restoring volume %s from %s", in.RestoreID, plan.VolumeID, plan.BackupID))
-	if err := workflow.ExecuteActivity(write(ctx, "record that it has begun"), steps.BeginVolumeRestore, in.RestoreID).Get(ctx, nil); err != nil {
-		return err
+	s.found(ctx, AttrOrgID.ValueSet(string(plan.OrgID)))
+	s.tell(ctx, fmt.Sprintf("**%s**: restoring volume %s from %s", in.RestoreID, plan.VolumeID, plan.BackupID))
+	s.step(write(ctx, "record that it has begun"), steps.BeginVolumeRestore, in.RestoreID)
+	if s.err != nil {
+		return s.err
 	}
 	end := activities.VolumeRestoreEnd{RestoreID: in.RestoreID}
 	status := workload.RestoreSucceeded
-	if err := workflow.ExecuteActivity(long(call(ctx, "fetch the backup, check it and put it in place", plan.UploadFor+plan.Step)), steps.RestoreVolumeFiles, in.RestoreID).Get(ctx, nil); err != nil {
+	if err := do(long(call(ctx, "fetch the backup, check it and put it in place", plan.UploadFor+plan.Step)), nil, steps.RestoreVolumeFiles, in.RestoreID); err != nil {
 		status = workload.RestoreFailed
 		end.Reason, end.Message = reasonOf(err, reasonRestoreFailed), errorMessage(err)+". The volume is as it was"
 	}
-	if err := workflow.ExecuteActivity(call(ctx, "take the volume from the server", cleanFor), steps.AfterVolumeRestore, in.RestoreID).Get(ctx, nil); err != nil {
+	if err := do(call(ctx, "take the volume from the server", cleanFor), nil, steps.AfterVolumeRestore, in.RestoreID); err != nil {
 		workflow.GetLogger(ctx).Warn("the volume is taken from the server later", "error", err)
 	}
 	setOutcome(ctx, string(status))
-	return workflow.ExecuteActivity(write(ctx, "record how it ended"), steps.FinishVolumeRestore, end).Get(ctx, nil)
+	return do(write(ctx, "record how it ended"), nil, steps.FinishVolumeRestore, end)
 }

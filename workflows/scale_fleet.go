@@ -27,7 +27,7 @@ func ScaleFleet(ctx workflow.Context, in ScaleFleetInput) error {
 	s := &scaleFleet{in: in, signals: workflow.GetSignalChannel(ctx, SignalDemand)}
 	for {
 		drainSignals(s.signals)
-		if err := workflow.ExecuteActivity(write(ctx, "take the next action and plan it"), s.steps.BeginFleetAction, in.FleetID).Get(ctx, &s.action); err != nil {
+		if err := do(write(ctx, "take the next action and plan it"), &s.action, s.steps.BeginFleetAction, in.FleetID); err != nil {
 			return err
 		}
 		if s.action.Seq != 0 {
@@ -58,8 +58,8 @@ func (s *scaleFleet) ref() activities.FleetRef {
 }
 
 func (s *scaleFleet) run(ctx workflow.Context) error {
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrFleetID.ValueSet(string(s.in.FleetID)), AttrOutcome.ValueSet("scaling")); err != nil {
-		return fmt.Errorf("search attributes: %w", err)
+	if err := searchable(ctx, AttrFleetID.ValueSet(string(s.in.FleetID)), AttrOutcome.ValueSet("scaling")); err != nil {
+		return err
 	}
 	if s.action.Status.Ended() {
 		s.details(ctx, string(s.action.Status)+": "+s.action.Message)
@@ -67,7 +67,7 @@ func (s *scaleFleet) run(ctx workflow.Context) error {
 	}
 	for {
 		var batch activities.FleetBatch
-		if err := workflow.ExecuteActivity(write(ctx, "take the steps that are next"), s.steps.NextFleetBatch, s.ref()).Get(ctx, &batch); err != nil {
+		if err := do(write(ctx, "take the steps that are next"), &batch, s.steps.NextFleetBatch, s.ref()); err != nil {
 			return err
 		}
 		if len(batch.Creates)+len(batch.Deletes)+len(batch.Refused) == 0 {
@@ -82,8 +82,8 @@ func (s *scaleFleet) run(ctx workflow.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := workflow.ExecuteActivity(write(ctx, "record how the steps went"), s.steps.RecordFleetSteps,
-			activities.FleetResults{Fleet: s.ref(), Results: slices.Concat(batch.Refused, made, deleted)}).Get(ctx, nil); err != nil {
+		results := activities.FleetResults{Fleet: s.ref(), Results: slices.Concat(batch.Refused, made, deleted)}
+		if err := do(write(ctx, "record how the steps went"), nil, s.steps.RecordFleetSteps, results); err != nil {
 			return err
 		}
 		if workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
@@ -91,7 +91,7 @@ func (s *scaleFleet) run(ctx workflow.Context) error {
 		}
 	}
 	var end activities.FleetActionResult
-	if err := workflow.ExecuteActivity(write(ctx, "end the action"), s.steps.FinishFleetAction, s.ref()).Get(ctx, &end); err != nil {
+	if err := do(write(ctx, "end the action"), &end, s.steps.FinishFleetAction, s.ref()); err != nil {
 		return err
 	}
 	s.details(ctx, string(end.Status)+" "+end.Message)
@@ -137,10 +137,12 @@ func forEachServer(ctx workflow.Context, n int, do func(ctx workflow.Context, i 
 	return slices.DeleteFunc(out, func(r server.FleetStepResult) bool { return r.State == "" }), errors.Join(errs...)
 }
 
-// shouldContinueAsNew is the result of a step that the next run continues, because this
-// run's history is long enough.
-func shouldContinueAsNew(ctx workflow.Context) bool {
-	return workflow.GetInfo(ctx).GetContinueAsNewSuggested()
+// leaveOff waits, unless this run's history is long enough: then the next run continues.
+func leaveOff(ctx workflow.Context, wait time.Duration, summary string) (later bool, err error) {
+	if workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
+		return true, nil
+	}
+	return false, sleep(ctx, wait, summary)
 }
 
 // mostPatient is the longest interval between two checks of a server, for any kind of wait.
@@ -150,7 +152,7 @@ func (s *scaleFleet) takeDownOne(ctx workflow.Context, id prego.ServerID) (serve
 	r := server.FleetStepResult{ServerID: id, Op: server.StepOpDelete, State: server.FleetStepDone}
 	for pause := s.action.Poll; ; {
 		var d activities.RemoveServerResult
-		if err := workflow.ExecuteActivity(write(ctx, string("drain "+id)), s.steps.RemoveFleetServer, activities.RemoveServerInput{Fleet: s.ref(), ServerID: id}).Get(ctx, &d); err != nil {
+		if err := do(write(ctx, string("drain "+id)), &d, s.steps.RemoveFleetServer, activities.RemoveServerInput{Fleet: s.ref(), ServerID: id}); err != nil {
 			return r, err
 		}
 		wait := pause
@@ -170,13 +172,10 @@ func (s *scaleFleet) takeDownOne(ctx workflow.Context, id prego.ServerID) (serve
 			wait, pause = min(pause, d.Left), min(2*pause, mostPatient)
 		}
 		if r.State != server.FleetStepDone {
-			return r, workflow.ExecuteActivity(write(ctx, string("keep "+id)), s.steps.KeepFleetServer, id).Get(ctx, nil)
+			return r, do(write(ctx, string("keep "+id)), nil, s.steps.KeepFleetServer, id)
 		}
-		if shouldContinueAsNew(ctx) {
-			return server.FleetStepResult{}, nil
-		}
-		if err := workflow.NewTimerWithOptions(ctx, wait, workflow.TimerOptions{Summary: string("look again at " + id)}).Get(ctx, nil); err != nil {
-			return r, err
+		if later, err := leaveOff(ctx, wait, string("look again at "+id)); later || err != nil {
+			return server.FleetStepResult{}, err
 		}
 	}
 }
@@ -191,7 +190,7 @@ func (s *scaleFleet) awaitServer(ctx workflow.Context, id prego.ServerID) (serve
 	r := server.FleetStepResult{ServerID: id, Op: server.StepOpCreate, State: server.FleetStepDone}
 	for pause := s.action.Poll; ; pause = min(2*pause, mostPatient) {
 		var look activities.FleetServerState
-		if err := workflow.ExecuteActivity(write(ctx, string("look at "+id)), s.steps.ReadFleetServer, id).Get(ctx, &look); err != nil {
+		if err := do(write(ctx, string("look at "+id)), &look, s.steps.ReadFleetServer, id); err != nil {
 			return r, err
 		}
 		switch look.Status {
@@ -202,11 +201,8 @@ func (s *scaleFleet) awaitServer(ctx workflow.Context, id prego.ServerID) (serve
 			r.State, r.Message = server.FleetStepFailed, fmt.Sprintf("%s: %s", look.Reason, look.Message)
 			return r, nil
 		}
-		if shouldContinueAsNew(ctx) {
-			return server.FleetStepResult{}, nil
-		}
-		if err := workflow.NewTimerWithOptions(ctx, pause, workflow.TimerOptions{Summary: "the server's run is another's"}).Get(ctx, nil); err != nil {
-			return r, err
+		if later, err := leaveOff(ctx, pause, "the server's run is another's"); later || err != nil {
+			return server.FleetStepResult{}, err
 		}
 	}
 }

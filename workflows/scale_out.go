@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
@@ -27,19 +26,13 @@ const maxRounds = 50
 
 // provisionChild provisions a server as a child of the run.
 func provisionChild(ctx workflow.Context, srv activities.ServerRef) workflow.ChildWorkflowFuture {
-	ctx = workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
-		WorkflowID: server.ProvisionWorkflowID(srv.ServerID), WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
-		ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, WaitForCancellation: true, StaticSummary: string("Provision " + srv.ServerID),
-	})
+	ctx = child(ctx, server.ProvisionWorkflowID(srv.ServerID), string("Provision "+srv.ServerID))
 	return workflow.ExecuteChildWorkflow(ctx, ProvisionServer, ProvisionServerInput{ServerID: srv.ServerID, Generation: srv.Generation})
 }
 
 // decommissionChild decommissions a draining server as a child of the run.
 func decommissionChild(ctx workflow.Context, serverID prego.ServerID) workflow.ChildWorkflowFuture {
-	ctx = workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
-		WorkflowID: server.DecommissionWorkflowID(serverID), WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
-		ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_ABANDON, WaitForCancellation: true, StaticSummary: string("Decommission " + serverID),
-	})
+	ctx = child(ctx, server.DecommissionWorkflowID(serverID), string("Decommission "+serverID))
 	return workflow.ExecuteChildWorkflow(ctx, DecommissionServer, DecommissionServerInput{ServerID: serverID})
 }
 
@@ -55,8 +48,8 @@ type ScaleOutInput struct {
 // (placement-policy §3). One run serves all of them: further demand signals it.
 func ScaleOut(ctx workflow.Context, in ScaleOutInput) error {
 	signals := workflow.GetSignalChannel(ctx, SignalDemand)
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrRegion.ValueSet(string(in.Region)), AttrRole.ValueSet(string(in.Role)), AttrOutcome.ValueSet("scaling")); err != nil {
-		return fmt.Errorf("search attributes: %w", err)
+	if err := searchable(ctx, AttrRegion.ValueSet(string(in.Region)), AttrRole.ValueSet(string(in.Role)), AttrOutcome.ValueSet("scaling")); err != nil {
+		return err
 	}
 	var steps *activities.Tenants
 	info := workflow.GetInfo(ctx)
@@ -64,9 +57,9 @@ func ScaleOut(ctx workflow.Context, in ScaleOutInput) error {
 	for round := 1; ; round++ {
 		trigger := listen(ctx, signals)
 		var plan activities.ScaleOutPlan
-		if err := workflow.ExecuteActivity(write(ctx, "size the scale-out and ask for servers"), steps.PlanScaleOut, activities.ScaleOutInput{
+		if err := do(write(ctx, "size the scale-out and ask for servers"), &plan, steps.PlanScaleOut, activities.ScaleOutInput{
 			Region: in.Region, Role: in.Role, Trigger: trigger, WorkflowID: info.WorkflowExecution.ID, Key: roundKey(info, round),
-		}).Get(ctx, &plan); err != nil {
+		}); err != nil {
 			return err
 		}
 		if len(plan.Servers) == 0 {
@@ -78,15 +71,14 @@ func ScaleOut(ctx workflow.Context, in ScaleOutInput) error {
 			continue
 		}
 		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s in %s**: %d tenants wait, making %d servers (round %d)", in.Role, in.Region, plan.Waiting, len(plan.Servers), round))
-		failed, text := provisionAll(ctx, plan.Servers)
-		if err := workflow.ExecuteActivity(write(ctx, "record how the scale-out went"), steps.FinishScaleOut,
-			activities.FinishScaleOutInput{EventID: plan.EventID, Message: text, Failed: failed}).Get(ctx, nil); err != nil {
+		failed, err := provisionAll(ctx, plan.Servers, "record how the scale-out went", plan.EventID)
+		if err != nil {
 			return err
 		}
 		serveQueue(ctx, steps, in.Region)
 		if len(failed) == len(plan.Servers) {
 			// A cause that made every server fail will not pass immediately.
-			if err := workflow.NewTimerWithOptions(ctx, pause, workflow.TimerOptions{Summary: "every server of the round failed"}).Get(ctx, nil); err != nil {
+			if err := sleep(ctx, pause, "every server of the round failed"); err != nil {
 				return err
 			}
 			pause = min(2*pause, 15*time.Minute)
@@ -131,8 +123,10 @@ func roundKey(info *workflow.Info, round int) string {
 	return fmt.Sprintf("%s%d", run, round)
 }
 
-// provisionAll provisions servers in parallel and returns the failed ones.
-func provisionAll(ctx workflow.Context, servers []activities.ServerRef) (failed []string, text string) {
+// provisionAll provisions servers in parallel, records the outcome and returns the failed ones.
+func provisionAll(ctx workflow.Context, servers []activities.ServerRef, summary string, eventID int64) (failed []string, err error) {
+	var steps *activities.Tenants
+	text := fmt.Sprintf("all %d came to life", len(servers))
 	futures := make([]workflow.ChildWorkflowFuture, len(servers))
 	for i, srv := range servers {
 		futures[i] = provisionChild(ctx, srv)
@@ -143,10 +137,10 @@ func provisionAll(ctx workflow.Context, servers []activities.ServerRef) (failed 
 			text = fmt.Sprintf("%s: %s", servers[i].ServerID, errorMessage(err))
 		}
 	}
-	if len(failed) == 0 {
-		return nil, fmt.Sprintf("all %d came to life", len(servers))
+	if len(failed) > 0 {
+		text = fmt.Sprintf("%d of %d failed; the last: %s", len(failed), len(servers), text)
 	}
-	return failed, fmt.Sprintf("%d of %d failed; the last: %s", len(failed), len(servers), text)
+	return failed, do(write(ctx, summary), nil, steps.FinishScaleOut, activities.FinishScaleOutInput{EventID: eventID, Message: text, Failed: failed})
 }
 
 // WarmPoolInput names a warm server pool.
@@ -158,37 +152,34 @@ type WarmPoolInput struct {
 // FillWarmPool keeps the warm servers of a region and plan tier at their target.
 func FillWarmPool(ctx workflow.Context, in WarmPoolInput) error {
 	signals := workflow.GetSignalChannel(ctx, SignalDemand)
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrRegion.ValueSet(string(in.Region)), AttrRole.ValueSet(string(prego.RoleNode)), AttrOutcome.ValueSet("filling")); err != nil {
-		return fmt.Errorf("search attributes: %w", err)
+	if err := searchable(ctx, AttrRegion.ValueSet(string(in.Region)), AttrRole.ValueSet(string(prego.RoleNode)), AttrOutcome.ValueSet("filling")); err != nil {
+		return err
 	}
 	var steps *activities.Tenants
 	info := workflow.GetInfo(ctx)
 	for round := 1; ; round++ {
 		listen(ctx, signals)
 		var plan activities.WarmPoolPlan
-		if err := workflow.ExecuteActivity(write(ctx, "count claimable servers and request missing ones"), steps.PlanWarmPool, activities.WarmPoolInput{
+		if err := do(write(ctx, "count claimable servers and request missing ones"), &plan, steps.PlanWarmPool, activities.WarmPoolInput{
 			Region: in.Region, Plan: in.Plan, WorkflowID: info.WorkflowExecution.ID, Key: roundKey(info, round),
-		}).Get(ctx, &plan); err != nil {
+		}); err != nil {
 			return err
 		}
 		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**warm pool %s in %s**: making %d servers, filling %d", in.Plan, in.Region, len(plan.Servers), len(plan.Bare)))
 		var failed []string
+		var s story
 		if len(plan.Servers) > 0 {
-			var text string
-			failed, text = provisionAll(ctx, plan.Servers)
-			if err := workflow.ExecuteActivity(write(ctx, "record how it went"), steps.FinishScaleOut,
-				activities.FinishScaleOutInput{EventID: plan.EventID, Message: text, Failed: failed}).Get(ctx, nil); err != nil {
-				return err
-			}
+			failed, s.err = provisionAll(ctx, plan.Servers, "record how it went", plan.EventID)
 		}
 		fill := plan.Bare
 		for _, s := range plan.Servers {
 			fill = append(fill, s.ServerID)
 		}
 		if len(fill) > 0 {
-			if err := workflow.ExecuteActivity(write(ctx, "have sites made on them"), steps.FillWarmServers, fill).Get(ctx, nil); err != nil {
-				return err
-			}
+			s.step(write(ctx, "have sites made on them"), steps.FillWarmServers, fill)
+		}
+		if s.err != nil {
+			return s.err
 		}
 		if signals.Len() == 0 && (len(plan.Servers) == 0 || len(failed) == len(plan.Servers)) {
 			setOutcome(ctx, "done")

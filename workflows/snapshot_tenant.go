@@ -20,24 +20,23 @@ type SnapshotInput struct {
 func SnapshotTenant(ctx workflow.Context, in SnapshotInput) error {
 	var steps *activities.Snapshots
 	var plan activities.SnapshotPlan
-	if err := awaitTurn(ctx, steps.PlanSnapshot, in.SnapshotID, &plan); err != nil {
-		return err
-	}
+	s := story{awaitTurn(ctx, steps.PlanSnapshot, in.SnapshotID, &plan)}
 	if plan.Done {
-		return nil
+		return s.err
 	}
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(string(plan.TenantID)), AttrOrgID.ValueSet(string(plan.OrgID))); err != nil {
-		return fmt.Errorf("search attributes: %w", err)
+	s.found(ctx, AttrTenantID.ValueSet(string(plan.TenantID)), AttrOrgID.ValueSet(string(plan.OrgID)))
+	if s.err != nil {
+		return s.err
 	}
 	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: backing up the site of %s", in.SnapshotID, plan.TenantID))
 	end := activities.SnapshotEnd{ID: string(in.SnapshotID), Status: tenant.JobSucceeded}
-	if err := workflow.ExecuteActivity(long(call(ctx, "back the site up", plan.Step)), steps.TakeSnapshot, in.SnapshotID).Get(ctx, &end.Files); err != nil {
+	if err := do(long(call(ctx, "back the site up", plan.Step)), &end.Files, steps.TakeSnapshot, in.SnapshotID); err != nil {
 		end.Status, end.Files, end.Message = tenant.JobFailed, nil, errorMessage(err)
 	}
 	// However the run ends, it must be recorded: an unfinished row counts for the org.
 	last, _ := workflow.NewDisconnectedContext(ctx)
 	setOutcome(last, string(end.Status))
-	return workflow.ExecuteActivity(write(last, "record how it ended"), steps.FinishSnapshot, end).Get(last, nil)
+	return do(write(last, "record how it ended"), nil, steps.FinishSnapshot, end)
 }
 
 // awaitTurn reads a job's row until it may begin. A run that is cancelled meanwhile continues in
@@ -70,19 +69,16 @@ type RestoreJobInput struct {
 func RestoreTenant(ctx workflow.Context, in RestoreJobInput) error {
 	var steps *activities.Snapshots
 	var plan activities.SnapshotPlan
-	if err := awaitTurn(ctx, steps.PlanRestore, in.JobID, &plan); err != nil {
-		return err
-	}
+	s := story{awaitTurn(ctx, steps.PlanRestore, in.JobID, &plan)}
 	if plan.Done {
-		return nil
+		return s.err
 	}
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrTenantID.ValueSet(string(plan.TenantID)), AttrOrgID.ValueSet(string(plan.OrgID))); err != nil {
-		return fmt.Errorf("search attributes: %w", err)
-	}
-	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s**: restoring the site of %s", in.JobID, plan.TenantID))
-	if err := workflow.ExecuteActivity(write(ctx, "record that it has begun"), steps.BeginRestore, in.JobID).Get(ctx, nil); err != nil {
-		return err
+	s.found(ctx, AttrTenantID.ValueSet(string(plan.TenantID)), AttrOrgID.ValueSet(string(plan.OrgID)))
+	s.tell(ctx, fmt.Sprintf("**%s**: restoring the site of %s", in.JobID, plan.TenantID))
+	s.step(write(ctx, "record that it has begun"), steps.BeginRestore, in.JobID)
+	if s.err != nil {
+		return s.err
 	}
 	end := activities.SnapshotEnd{ID: in.JobID, Status: tenant.JobSucceeded}
 	said := fetchBackup(ctx, plan)
@@ -96,7 +92,7 @@ func RestoreTenant(ctx workflow.Context, in RestoreJobInput) error {
 		afterFetched(ctx, steps, in.JobID, plan, said == "")
 	}
 	setOutcome(ctx, string(end.Status))
-	return workflow.ExecuteActivity(write(ctx, "record how it ended"), steps.FinishRestore, end).Get(ctx, nil)
+	return do(write(ctx, "record how it ended"), nil, steps.FinishRestore, end)
 }
 
 // fetchBackup brings a backup from object storage to the site's host, while the site serves.
@@ -106,7 +102,7 @@ func fetchBackup(ctx workflow.Context, plan activities.SnapshotPlan) string {
 	}
 	var stored *activities.Backups
 	in := activities.FetchInput{BackupID: plan.BackupID, TenantID: plan.TenantID, Name: plan.Name}
-	if err := workflow.ExecuteActivity(long(call(ctx, "fetch the backup and check it", plan.UploadFor)), stored.FetchBackup, in).Get(ctx, nil); err != nil {
+	if err := do(long(call(ctx, "fetch the backup and check it", plan.UploadFor)), nil, stored.FetchBackup, in); err != nil {
 		return fmt.Sprintf("the backup could not be fetched: %s. The site is as it was", errorMessage(err))
 	}
 	return ""
@@ -115,11 +111,11 @@ func fetchBackup(ctx workflow.Context, plan activities.SnapshotPlan) string {
 // afterFetched deletes the download, and records that the backup was good.
 func afterFetched(ctx workflow.Context, steps *activities.Snapshots, jobID string, plan activities.SnapshotPlan, good bool) {
 	var stored *activities.Backups
-	if err := workflow.ExecuteActivity(call(ctx, "delete the download", cleanFor), steps.ForgetFetched, jobID).Get(ctx, nil); err != nil {
+	if err := do(call(ctx, "delete the download", cleanFor), nil, steps.ForgetFetched, jobID); err != nil {
 		workflow.GetLogger(ctx).Warn("the download stays until the site goes", "error", err)
 	}
 	if good {
-		if err := workflow.ExecuteActivity(write(ctx, "record that the backup was good"), stored.Restored, plan.BackupID).Get(ctx, nil); err != nil {
+		if err := do(write(ctx, "record that the backup was good"), nil, stored.Restored, plan.BackupID); err != nil {
 			workflow.GetLogger(ctx).Warn("the backup is not recorded as verified", "error", err)
 		}
 	}
@@ -129,7 +125,7 @@ func afterFetched(ctx workflow.Context, steps *activities.Snapshots, jobID strin
 // in then.
 func restoreSite(ctx workflow.Context, steps *activities.Snapshots, jobID string, plan activities.SnapshotPlan) string {
 	host := func(what string, out, step, arg any) error {
-		return workflow.ExecuteActivity(long(call(ctx, what, plan.Step)), step, arg).Get(ctx, out)
+		return do(long(call(ctx, what, plan.Step)), out, step, arg)
 	}
 	online := func() error {
 		return host("bring the site back", nil, steps.MaintainForRestore, activities.RestoreMaintenance{JobID: jobID, Off: true})
@@ -167,5 +163,5 @@ func restoreSite(ctx workflow.Context, steps *activities.Snapshots, jobID string
 // EraseSnapshot deletes the files of a deleted snapshot.
 func EraseSnapshot(ctx workflow.Context, in SnapshotInput) error {
 	var steps *activities.Snapshots
-	return workflow.ExecuteActivity(long(call(ctx, "delete the snapshot's files", effectPatience)), steps.EraseSnapshot, in.SnapshotID).Get(ctx, nil)
+	return do(long(call(ctx, "delete the snapshot's files", effectPatience)), nil, steps.EraseSnapshot, in.SnapshotID)
 }

@@ -20,44 +20,21 @@ type StackReleaseInput struct {
 	Name server.StackReleaseName `json:"name"`
 }
 
-const (
-	// stackReleasePause is the first wait between two looks at a release. Servers whose update has ended
-	// and requests of operators wake it; it doubles while nothing happens.
-	stackReleasePause     = time.Second
-	rolloutPatience       = 30 * time.Second
-	maxStackReleaseRounds = 200
-)
+// stackReleasePause is the first wait between two looks at a release. Servers whose update has ended
+// and requests of operators wake it.
+const stackReleasePause = time.Second
 
 // DeployStackRelease rolls a release out: each look at the rows lets servers of the present ring
 // begin, as far as the budget goes, and stops the release when one went back. It ends when
 // the release rests and no server is being updated any more.
 func DeployStackRelease(ctx workflow.Context, in StackReleaseInput) error {
-	signals := workflow.GetSignalChannel(ctx, SignalDemand)
 	var steps *activities.StackReleases
-	pause := stackReleasePause
-	for round := 1; ; round++ {
-		drainSignals(signals)
+	return untilRest(ctx, DeployStackRelease, in, stackReleasePause, "look at the release again", func(int) (look, error) {
 		var p activities.StackReleaseProgress
-		if err := workflow.ExecuteActivity(write(ctx, "decide the next step"), steps.StepStackRelease, in.Name).Get(ctx, &p); err != nil {
-			return err
-		}
+		err := do(write(ctx, "decide the next step"), &p, steps.StepStackRelease, in.Name)
 		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** %s: %s", in.Name, p.Status, p.Message))
-		if p.Status.Rests() && !p.Busy && signals.Len() == 0 {
-			setOutcome(ctx, string(p.Status))
-			return nil
-		}
-		if round >= maxStackReleaseRounds || workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
-			drainSignals(signals)
-			return workflow.NewContinueAsNewError(ctx, DeployStackRelease, in)
-		}
-		if p.Began {
-			pause = stackReleasePause
-		}
-		if err := awaitSignal(ctx, signals, pause, "look at the release again"); err != nil {
-			return err
-		}
-		pause = min(2*pause, rolloutPatience)
-	}
+		return look{status: string(p.Status), rests: p.Status.Rests() && !p.Busy, changed: p.Began}, err
+	})
 }
 
 // BenchUpdateInput names a server that gets a release.
@@ -86,18 +63,17 @@ func UpdateBench(ctx workflow.Context, in BenchUpdateInput) (BenchUpdateResult, 
 		return BenchUpdateResult{Status: server.BenchSkipped}, err
 	}
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
-	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrServerID.ValueSet(string(in.ServerID)), AttrRegion.ValueSet(string(u.plan.Region)), AttrRole.ValueSet(string(u.plan.Role))); err != nil {
-		return BenchUpdateResult{}, fmt.Errorf("search attributes: %w", err)
-	}
+	var s story
+	s.found(ctx, serverAttributes(in.ServerID, u.plan.Region, u.plan.Role)...)
 	end := activities.BenchEnd{BenchRef: u.ref, Status: server.BenchDone}
 	if !u.plan.Undoing {
 		if reason, failure := u.forward(ctx); failure != nil {
 			end.Status, end.Reason = server.BenchRolledBack, reason
-			why := activities.UndoInput{BenchRef: u.ref, Reason: reason, Message: errorMessage(failure)}
-			if err := workflow.ExecuteActivity(write(ctx, "record why it goes back"), steps.UndoBench, why).Get(ctx, nil); err != nil {
-				return BenchUpdateResult{}, err
-			}
+			s.step(write(ctx, "record why it goes back"), steps.UndoBench, activities.UndoInput{BenchRef: u.ref, Reason: reason, Message: errorMessage(failure)})
 		}
+	}
+	if s.err != nil {
+		return BenchUpdateResult{}, s.err
 	}
 	if u.plan.Undoing || end.Status == server.BenchRolledBack {
 		end.Status, end.Reason = server.BenchRolledBack, ""
@@ -109,7 +85,7 @@ func UpdateBench(ctx workflow.Context, in BenchUpdateInput) (BenchUpdateResult, 
 	if end.Status != server.BenchBroken {
 		u.forget(ctx)
 	}
-	return BenchUpdateResult{Status: end.Status, Reason: end.Reason}, workflow.ExecuteActivity(write(ctx, "record how it ended"), steps.EndBench, end).Get(ctx, nil)
+	return BenchUpdateResult{Status: end.Status, Reason: end.Reason}, do(write(ctx, "record how it ended"), nil, steps.EndBench, end)
 }
 
 // benchUpdate is the update of a server under way.
@@ -126,7 +102,7 @@ const benchWait = 5 * time.Second
 func (u *benchUpdate) await(ctx workflow.Context) (done bool, err error) {
 	for {
 		u.plan = activities.BenchPlan{}
-		if err := workflow.ExecuteActivity(write(ctx, "find the server's sites"), u.steps.PlanBench, u.ref).Get(ctx, &u.plan); err != nil || u.plan.Done {
+		if err := do(write(ctx, "find the server's sites"), &u.plan, u.steps.PlanBench, u.ref); err != nil || u.plan.Done {
 			return u.plan.Done, err
 		}
 		if u.plan.Waits == "" {
@@ -142,19 +118,15 @@ func (u *benchUpdate) await(ctx workflow.Context) (done bool, err error) {
 // phase records the current phase.
 func (u *benchUpdate) phase(ctx workflow.Context, phase string) error {
 	workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** on %s: %s", u.ref.Release, u.ref.ServerID, phase))
-	return workflow.ExecuteActivity(write(ctx, "note the phase"), u.steps.NoteBench, activities.PhaseInput{BenchRef: u.ref, Phase: phase}).Get(ctx, nil)
+	return do(write(ctx, "note the phase"), nil, u.steps.NoteBench, activities.PhaseInput{BenchRef: u.ref, Phase: phase})
 }
 
 // forward updates the server; its reason goes with the error.
 func (u *benchUpdate) forward(ctx workflow.Context) (prego.Reason, error) {
 	onServer := func(what string, step, arg any) error {
-		return workflow.ExecuteActivity(long(call(ctx, what, u.plan.Step)), step, arg).Get(ctx, nil)
+		return do(long(call(ctx, what, u.plan.Step)), nil, step, arg)
 	}
-	onSites := func(what string, step any) error {
-		return u.each(ctx, true, func(ctx workflow.Context, site activities.SiteRef) error {
-			return workflow.ExecuteActivity(long(call(ctx, what+" "+site.Site, u.plan.Step)), step, site).Get(ctx, nil)
-		})
-	}
+	onSites := func(what string, step any) error { return u.eachDoes(ctx, true, what, step) }
 	for _, part := range []struct {
 		phase  string
 		reason prego.Reason
@@ -205,29 +177,27 @@ func (u *benchUpdate) backUp(ctx workflow.Context) error {
 
 // back undoes the update: all sites offline, the old image, what the sites held, all open.
 func (u *benchUpdate) back(ctx workflow.Context) error {
-	sites := func(what string, step any) error {
-		return u.each(ctx, false, func(ctx workflow.Context, site activities.SiteRef) error {
-			return workflow.ExecuteActivity(long(call(ctx, what+" "+site.Site, u.plan.Step)), step, site).Get(ctx, nil)
-		})
+	s := story{u.eachDoes(ctx, false, "take offline again", u.steps.OfflineSite)}
+	s.step(long(call(ctx, "switch back to the old image", u.plan.Step)), u.steps.SwapBench, activities.SwapInput{BenchRef: u.ref, Back: true})
+	if s.err == nil {
+		s.err = u.eachDoes(ctx, false, "bring back what it held:", u.steps.RestoreOld)
 	}
-	if err := sites("take offline again", u.steps.OfflineSite); err != nil {
-		return err
-	}
-	swap := activities.SwapInput{BenchRef: u.ref, Back: true}
-	if err := workflow.ExecuteActivity(long(call(ctx, "switch back to the old image", u.plan.Step)), u.steps.SwapBench, swap).Get(ctx, nil); err != nil {
-		return err
-	}
-	if err := sites("bring back what it held:", u.steps.RestoreOld); err != nil {
-		return err
-	}
-	return workflow.ExecuteActivity(call(ctx, "open the sites", u.plan.Step), u.steps.OpenSites, u.ref).Get(ctx, nil)
+	s.step(call(ctx, "open the sites", u.plan.Step), u.steps.OpenSites, u.ref)
+	return s.err
+}
+
+// eachDoes runs an activity for all sites.
+func (u *benchUpdate) eachDoes(ctx workflow.Context, stop bool, what string, step any) error {
+	return u.each(ctx, stop, func(ctx workflow.Context, site activities.SiteRef) error {
+		return do(long(call(ctx, what+" "+site.Site, u.plan.Step)), nil, step, site)
+	})
 }
 
 // forget deletes the backups on the host that would have led back. What stays goes with the
 // sites.
 func (u *benchUpdate) forget(ctx workflow.Context) {
 	err := u.each(ctx, false, func(ctx workflow.Context, site activities.SiteRef) error {
-		return workflow.ExecuteActivity(call(ctx, "delete the kept files of "+site.Site, cleanFor), u.steps.ForgetOld, site).Get(ctx, nil)
+		return do(call(ctx, "delete the kept files of "+site.Site, cleanFor), nil, u.steps.ForgetOld, site)
 	})
 	if err != nil {
 		workflow.GetLogger(ctx).Warn("backups from before the update stay", "error", err)
