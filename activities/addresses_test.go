@@ -92,7 +92,7 @@ func TestAnAddressFollowsTheEdges(t *testing.T) {
 	edge("edge-1", "11", "nbg1")
 	edge("edge-2", "12", "fsn1")
 	require.False(t, settled())
-	_, err := worker.LookAtAddresses(a)(ctx)
+	_, err := worker.LookAtAddresses(ctx, a)
 	require.NoError(t, err)
 	require.Equal(t, []string{"ip4-a"}, started.addresses)
 

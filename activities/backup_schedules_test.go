@@ -76,6 +76,6 @@ func TestTheBucketIsCompared(t *testing.T) {
 	_, there, err := bucket.Head(ctx, "e/tenants/t-lost/bak-9/site.age")
 	require.NoError(t, err)
 	require.True(t, there)
-	_, err = worker.LookAtBackupStorage(a)(context.Background())
+	_, err = worker.LookAtBackupStorage(context.Background(), a)
 	require.NoError(t, err)
 }

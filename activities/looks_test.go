@@ -22,14 +22,14 @@ func TestALookStartsARunOnlyWhenThereIsSomethingToDo(t *testing.T) {
 			p.Exec(`UPDATE tenants SET waiting_since = now()`)
 			p.Exec(`UPDATE site_usage SET tried_at = 'epoch'`)
 		}
-		r, err := worker.LookAtTenants(s.Tenants)(t.Context())
+		r, err := worker.LookAtTenants(t.Context(), s.Tenants)
 		require.NoError(t, err)
 		require.Equal(t, found, r.Found)
-		r, err = worker.LookAtStorage(s.Tenants)(t.Context())
+		r, err = worker.LookAtStorage(t.Context(), s.Tenants)
 		require.NoError(t, err)
 		require.Equal(t, found, r.Found)
 	}
-	_, err = worker.LookAtFleet(s.Tenants)(t.Context())
+	_, err = worker.LookAtFleet(t.Context(), s.Tenants)
 	require.NoError(t, err)
 }
 
@@ -37,7 +37,7 @@ func TestALookStartsARunOnlyWhenThereIsSomethingToDo(t *testing.T) {
 func TestALookTakesSamples(t *testing.T) {
 	t.Parallel()
 	p, _, _ := living(t, nil)
-	look := worker.LookAtSamples(&worker.Samples{Store: p.Store})
+	look := worker.At(p.Store, worker.LookAtSamples)
 	p.Exec(`UPDATE servers SET agent_last_heartbeat_at = NULL`)
 	r, err := look(t.Context())
 	require.NoError(t, err)

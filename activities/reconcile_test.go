@@ -186,7 +186,7 @@ func TestWhatWasNeverBegunIsStartedSoon(t *testing.T) {
 	r.fleet.Org = &activities.OrgResources{Store: r.Store, Runs: volumes}
 	look := func(found bool) {
 		t.Helper()
-		result, err := worker.LookAtRuns(r.fleet)(t.Context())
+		result, err := worker.LookAtRuns(t.Context(), r.fleet)
 		require.NoError(t, err)
 		require.Equal(t, found, result.Found)
 	}
@@ -208,7 +208,7 @@ func TestWhatWasNeverBegunIsStartedSoon(t *testing.T) {
 	look(true)
 	require.Equal(t, []string{"vol-lost"}, volumes.asked)
 	volumes.err = errors.New("the engine is away")
-	_, err := worker.LookAtRuns(r.fleet)(t.Context())
+	_, err := worker.LookAtRuns(t.Context(), r.fleet)
 	require.ErrorContains(t, err, "the engine is away")
 }
 

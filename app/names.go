@@ -32,9 +32,9 @@ func newNames(p *Process, servers *activities.Servers, runs *workflows.Client) (
 
 // lookAtNames are what a worker looks for of names.
 func lookAtNames(p *Process, names *activities.Names) []worker.Look {
-	out := []worker.Look{{Name: "names", Every: p.cfg.Names.Every, Do: worker.LookAtNames(names)}}
+	out := []worker.Look{{Name: "names", Every: p.cfg.Names.Every, Do: worker.At(names, worker.LookAtNames)}}
 	if names.Zone != "" {
-		out = append(out, worker.Look{Name: "dns records", Every: p.cfg.Names.CompareEvery, Do: worker.LookAtRecords(names)})
+		out = append(out, worker.Look{Name: "dns records", Every: p.cfg.Names.CompareEvery, Do: worker.At(names, worker.LookAtRecords)})
 	}
 	return out
 }

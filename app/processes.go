@@ -290,19 +290,19 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 	looker := newLooker(p, servers, fleet, tenants, groups, peers, certificates, maintenances, &worker.Rebalances{Store: p.db, Runs: runs, Log: p.log.Named("rebalances"), Hook: p.hooks.Hook})
 	looker.Looks = append(looker.Looks, lookAtNames(p, names)...)
 	looker.Looks = append(looker.Looks,
-		worker.Look{Name: "agent releases", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtAgentReleases(&worker.AgentReleases{Store: p.db, Limits: server.AgentReleaseLimits{Servers: p.cfg.Releases.Agents, Within: agentAnswers}})},
-		worker.Look{Name: "releases", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtStackReleases(releases)},
-		worker.Look{Name: "moves", Every: p.cfg.Workloads.SweepEvery, Do: worker.LookAtMoves(moves)},
-		worker.Look{Name: "backups", Every: p.cfg.Backups.SweepEvery, Do: worker.LookAtBackups(backups)},
-		worker.Look{Name: "backup schedules", Every: 6 * p.cfg.Backups.SweepEvery, Do: worker.LookAtBackupSchedules(backups)},
-		worker.Look{Name: "drills", Every: 6 * p.cfg.Backups.SweepEvery, Do: worker.LookAtDrills(drilled)},
-		worker.Look{Name: "lost tenants", Every: p.cfg.Backups.SweepEvery, Do: worker.LookAtLost(tenants)},
-		worker.Look{Name: "age", Every: p.cfg.Pace.Of(time.Minute), Do: worker.LookAtAge(&worker.Pruning{Store: p.db, Keep: p.cfg.Keep.Of(), Batch: 1000, Rows: worker.NewPrunedRows(p.reg)})},
-		worker.Look{Name: "samples", Every: server.SampleEvery / 5, Do: worker.LookAtSamples(&worker.Samples{Store: p.db})},
+		worker.Look{Name: "agent releases", Every: p.cfg.Workloads.SweepEvery, Do: worker.At(&worker.AgentReleases{Store: p.db, Limits: server.AgentReleaseLimits{Servers: p.cfg.Releases.Agents, Within: agentAnswers}}, worker.LookAtAgentReleases)},
+		worker.Look{Name: "releases", Every: p.cfg.Workloads.SweepEvery, Do: worker.At(releases, worker.LookAtStackReleases)},
+		worker.Look{Name: "moves", Every: p.cfg.Workloads.SweepEvery, Do: worker.At(moves, worker.LookAtMoves)},
+		worker.Look{Name: "backups", Every: p.cfg.Backups.SweepEvery, Do: worker.At(backups, worker.LookAtBackups)},
+		worker.Look{Name: "backup schedules", Every: 6 * p.cfg.Backups.SweepEvery, Do: worker.At(backups, worker.LookAtBackupSchedules)},
+		worker.Look{Name: "drills", Every: 6 * p.cfg.Backups.SweepEvery, Do: worker.At(drilled, worker.LookAtDrills)},
+		worker.Look{Name: "lost tenants", Every: p.cfg.Backups.SweepEvery, Do: worker.At(tenants, worker.LookAtLost)},
+		worker.Look{Name: "age", Every: p.cfg.Pace.Of(time.Minute), Do: worker.At(&worker.Pruning{Store: p.db, Keep: p.cfg.Keep.Of(), Batch: 1000, Rows: worker.NewPrunedRows(p.reg)}, worker.LookAtAge)},
+		worker.Look{Name: "samples", Every: server.SampleEvery / 5, Do: worker.At(p.db, worker.LookAtSamples)},
 		// The owner of an hour is sampled four times.
-		worker.Look{Name: "costs", Every: p.cfg.Pace.Of(15 * time.Minute), Do: worker.LookAtCosts(&worker.CostCounting{Store: p.db, StoragePrice: storagePrice, StorageCurrency: currency, Now: p.now})},
-		worker.Look{Name: "audit", Every: p.cfg.Pace.Of(10 * time.Second), Do: worker.LookAtAudit(&worker.Audit{Store: p.db, Log: p.log.Named("audit")})},
-		worker.Look{Name: "backup storage", Every: p.cfg.Pace.Of(time.Hour), Do: worker.LookAtBackupStorage(backups)},
+		worker.Look{Name: "costs", Every: p.cfg.Pace.Of(15 * time.Minute), Do: worker.At(&worker.CostCounting{Store: p.db, StoragePrice: storagePrice, StorageCurrency: currency, Now: p.now}, worker.LookAtCosts)},
+		worker.Look{Name: "audit", Every: p.cfg.Pace.Of(10 * time.Second), Do: worker.At(&worker.Audit{Store: p.db, Log: p.log.Named("audit")}, worker.LookAtAudit)},
+		worker.Look{Name: "backup storage", Every: p.cfg.Pace.Of(time.Hour), Do: worker.At(backups, worker.LookAtBackupStorage)},
 	)
 	for i := range looker.Looks { // more looks than that would only load Postgres, at any pace
 		looker.Looks[i].Every = max(looker.Looks[i].Every, 500*time.Millisecond)

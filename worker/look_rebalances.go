@@ -30,16 +30,14 @@ func (a *Rebalances) hook(point string) {
 
 // LookAtRebalances starts the next moves of plans. Each move is a row before it is requested, so that the next look
 // continues what a worker left that died.
-func LookAtRebalances(a *Rebalances) func(context.Context) (ops.LookResult, error) {
-	return func(ctx context.Context) (ops.LookResult, error) {
-		open, err := a.Store.OpenRebalances(ctx)
-		for _, id := range open {
-			if stepErr := a.step(ctx, id); stepErr != nil {
-				err = errors.Join(err, stepErr)
-			}
+func LookAtRebalances(ctx context.Context, a *Rebalances) (ops.LookResult, error) {
+	open, err := a.Store.OpenRebalances(ctx)
+	for _, id := range open {
+		if stepErr := a.step(ctx, id); stepErr != nil {
+			err = errors.Join(err, stepErr)
 		}
-		return ops.LookResult{Found: len(open) > 0}, err
 	}
+	return ops.LookResult{Found: len(open) > 0}, err
 }
 
 func (a *Rebalances) step(ctx context.Context, id prego.RebalanceID) error {

@@ -10,62 +10,58 @@ import (
 )
 
 // LookAtTenants starts the sweep of tenants if it would find something.
-func LookAtTenants(a *activities.Tenants) func(context.Context) (ops.LookResult, error) {
-	return startIf(func(ctx context.Context) (bool, error) { return a.Store.TenantsNeedSweep(ctx, a.Settings.OrphanQuiet) }, a.Runs.StartTenantSweep)
+func LookAtTenants(ctx context.Context, a *activities.Tenants) (ops.LookResult, error) {
+	found, err := a.Store.TenantsNeedSweep(ctx, a.Settings.OrphanQuiet)
+	return startIf(ctx, found, err, a.Runs.StartTenantSweep)
 }
 
 // LookAtFleet starts missing servers and sites of pools and fleets.
-func LookAtFleet(a *activities.Tenants) func(context.Context) (ops.LookResult, error) {
-	return func(ctx context.Context) (ops.LookResult, error) {
-		size, err := a.Store.FleetSize(ctx)
-		if err != nil {
-			return ops.LookResult{}, err
-		}
-		r, err := a.SweepFleet(ctx)
-		return ops.LookResult{Found: r.Refills+r.Fleets > 0, Pause: ops.FleetPause(size)}, err
+func LookAtFleet(ctx context.Context, a *activities.Tenants) (ops.LookResult, error) {
+	size, err := a.Store.FleetSize(ctx)
+	if err != nil {
+		return ops.LookResult{}, err
 	}
+	r, err := a.SweepFleet(ctx)
+	return ops.LookResult{Found: r.Refills+r.Fleets > 0, Pause: ops.FleetPause(size)}, err
 }
 
 // LookAtStorage starts the measurement of sites if one is due.
-func LookAtStorage(a *activities.Tenants) func(context.Context) (ops.LookResult, error) {
-	return startIf(func(ctx context.Context) (bool, error) { return a.Store.StorageDue(ctx, a.Settings.StorageEvery) }, a.Runs.StartMeasureSites)
+func LookAtStorage(ctx context.Context, a *activities.Tenants) (ops.LookResult, error) {
+	found, err := a.Store.StorageDue(ctx, a.Settings.StorageEvery)
+	return startIf(ctx, found, err, a.Runs.StartMeasureSites)
 }
 
 // LookAtMoves starts the runs of moves that have lost theirs.
-func LookAtMoves(a *activities.Moves) func(context.Context) (ops.LookResult, error) {
-	return func(ctx context.Context) (ops.LookResult, error) {
-		quiet, err := a.Store.QuietMoves(ctx, a.Settings.Quiet)
-		found := false
-		for _, m := range quiet {
-			started, startErr := a.Runs.EnsureMove(ctx, m.MoveID)
-			if startErr == nil && !started && m.Lost { // its run waits for the grace time of the old place
-				startErr = a.Runs.WakeRuns(ctx, []string{tenant.MoveWorkflowID(m.MoveID)})
-			}
-			if startErr != nil {
-				return ops.LookResult{Found: found}, startErr
-			}
-			found = found || started
+func LookAtMoves(ctx context.Context, a *activities.Moves) (ops.LookResult, error) {
+	quiet, err := a.Store.QuietMoves(ctx, a.Settings.Quiet)
+	found := false
+	for _, m := range quiet {
+		started, startErr := a.Runs.EnsureMove(ctx, m.MoveID)
+		if startErr == nil && !started && m.Lost { // its run waits for the grace time of the old place
+			startErr = a.Runs.WakeRuns(ctx, []string{tenant.MoveWorkflowID(m.MoveID)})
 		}
-		return ops.LookResult{Found: found}, err
+		if startErr != nil {
+			return ops.LookResult{Found: found}, startErr
+		}
+		found = found || started
 	}
+	return ops.LookResult{Found: found}, err
 }
 
 // LookAtLost restores tenants of lost servers, within the limit, and counts tenants without a site. Their leftovers on
 // other servers are erased.
-func LookAtLost(a *activities.Tenants) func(context.Context) (ops.LookResult, error) {
-	return func(ctx context.Context) (ops.LookResult, error) {
-		lost, err := a.Store.CountLost(ctx)
-		if err != nil {
-			return ops.LookResult{}, err
-		}
-		a.Metrics.Lost.Set(float64(lost))
-		if lost == 0 || a.Restorer == nil || len(a.Settings.Losses.Plans) == 0 {
-			return ops.LookResult{}, nil
-		}
-		ids, err := a.Store.LostTenants(ctx, a.Settings.Losses.Plans, a.Settings.Losses.AtOnce)
-		for _, id := range ids {
-			err = errors.Join(err, a.RestoreLost(ctx, id))
-		}
-		return ops.LookResult{Found: len(ids) > 0}, err
+func LookAtLost(ctx context.Context, a *activities.Tenants) (ops.LookResult, error) {
+	lost, err := a.Store.CountLost(ctx)
+	if err != nil {
+		return ops.LookResult{}, err
 	}
+	a.Metrics.Lost.Set(float64(lost))
+	if lost == 0 || a.Restorer == nil || len(a.Settings.Losses.Plans) == 0 {
+		return ops.LookResult{}, nil
+	}
+	ids, err := a.Store.LostTenants(ctx, a.Settings.Losses.Plans, a.Settings.Losses.AtOnce)
+	for _, id := range ids {
+		err = errors.Join(err, a.RestoreLost(ctx, id))
+	}
+	return ops.LookResult{Found: len(ids) > 0}, err
 }

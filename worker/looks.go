@@ -8,15 +8,17 @@ import (
 
 // Looks are what a worker repeats without a run: a statement that finds out whether there is work, which then gets a run.
 
+// At is a look at what a is about.
+func At[T any](a T, look func(context.Context, T) (ops.LookResult, error)) func(context.Context) (ops.LookResult, error) {
+	return func(ctx context.Context) (ops.LookResult, error) { return look(ctx, a) }
+}
+
 // startIf starts a run if there is something to do.
-func startIf(needed func(context.Context) (bool, error), start func(context.Context) error) func(context.Context) (ops.LookResult, error) {
-	return func(ctx context.Context) (ops.LookResult, error) {
-		found, err := needed(ctx)
-		if err == nil && found {
-			err = start(ctx)
-		}
-		return ops.LookResult{Found: found}, err
+func startIf(ctx context.Context, found bool, err error, start func(context.Context) error) (ops.LookResult, error) {
+	if err == nil && found {
+		err = start(ctx)
 	}
+	return ops.LookResult{Found: found}, err
 }
 
 // startLost starts the runs of things that may have lost theirs.

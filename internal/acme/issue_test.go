@@ -575,7 +575,7 @@ func TestRenewal(t *testing.T) {
 	require.NoError(t, b.issue(id))
 	first := b.serve("www.example.org").SerialNumber
 
-	look := worker.LookAtCertificates(b.Certificates)
+	look := worker.At(b.Certificates, worker.LookAtCertificates)
 	b.exec(`DELETE FROM certificates WHERE challenge = 'dns-01'`)
 	b.DNS = nil // no wildcard
 	r, err := look(t.Context())
@@ -685,7 +685,7 @@ func TestKeysAtRest(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(files[0]))
 	b.reseal()
-	found, err := worker.LookAtCertificates(b.Certificates)(t.Context())
+	found, err := worker.LookAtCertificates(t.Context(), b.Certificates)
 	require.NoError(t, err)
 	require.True(t, found.Found)
 	b.runs = nil
@@ -698,7 +698,7 @@ func TestKeysAtRest(t *testing.T) {
 	require.Greater(t, b.certificate(id).Version, old.Version)
 	b.serve("www.example.org")
 	b.serve("open.example.org")
-	found, err = worker.LookAtCertificates(b.Certificates)(t.Context())
+	found, err = worker.LookAtCertificates(t.Context(), b.Certificates)
 	require.NoError(t, err)
 	require.False(t, found.Found)
 
