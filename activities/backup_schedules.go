@@ -92,7 +92,7 @@ func (a *Backups) seeToLeft(ctx context.Context) (n int, err error) {
 		case tenant.BackupDeleting:
 			started, err = a.Runs.EnsureBackupDelete(ctx, b.BackupID)
 		case tenant.BackupStored, tenant.BackupFailed:
-			started, err = true, a.giveUpAny(ctx, b)
+			started, err = true, a.giveUp(ctx, b)
 		case tenant.BackupQueued, tenant.BackupDeleted:
 		}
 		if err != nil {

@@ -127,10 +127,9 @@ type BackupPlan struct {
 // PlanStoredBackup reads the backup's row.
 func (a *Backups) PlanStoredBackup(ctx context.Context, id prego.BackupID) (BackupPlan, error) {
 	b, err := a.Store.BackupRecord(ctx, id)
-	if err != nil {
-		return BackupPlan{}, permanentIfCoded(err)
-	}
-	return BackupPlan{OrgID: b.OrgID, TenantID: b.TenantID, VolumeID: b.VolumeID, Kind: b.Kind, Done: !b.State.UnderWay(), Step: a.Tenants.Settings.StepTimeout, UploadFor: a.Settings.UploadFor}, nil
+	return BackupPlan{
+		OrgID: b.OrgID, TenantID: b.TenantID, VolumeID: b.VolumeID, Kind: b.Kind, Done: !b.State.UnderWay(), Step: a.Tenants.Settings.StepTimeout, UploadFor: a.Settings.UploadFor,
+	}, permanentIfCoded(err)
 }
 
 func (a *Backups) run(ctx context.Context, id prego.BackupID) (b tenant.BackupRecord, t tenant.Record, err error) {
@@ -561,8 +560,13 @@ func (a *Backups) RetainBackups(ctx context.Context, tenantID prego.TenantID) (d
 	if err != nil {
 		return 0, err
 	}
-	for _, id := range tenant.Surplus(all, p.Retention, time.Now()) {
-		if err := a.giveUp(ctx, tenantID, id, "retention"); err != nil {
+	return a.giveUpSurplus(ctx, tenant.BackupLeft{TenantID: tenantID}, tenant.Surplus(all, p.Retention, time.Now()))
+}
+
+// giveUpSurplus starts the deletion of backups of a tenant or a volume.
+func (a *Backups) giveUpSurplus(ctx context.Context, of tenant.BackupLeft, surplus []prego.BackupID) (deleted int, err error) {
+	for _, of.BackupID = range surplus {
+		if err := a.giveUp(ctx, of); err != nil {
 			return deleted, err
 		}
 		deleted++
@@ -571,14 +575,18 @@ func (a *Backups) RetainBackups(ctx context.Context, tenantID prego.TenantID) (d
 }
 
 // giveUp starts the deletion of a backup, unless it was put on hold or is being restored meanwhile.
-func (a *Backups) giveUp(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) error {
-	if _, err := a.Store.DeleteBackup(ctx, tenantID, id, by); err != nil {
-		if prego.CodeOf(err) == prego.CodeBackupNotReady {
-			return nil
-		}
-		return err
+func (a *Backups) giveUp(ctx context.Context, b tenant.BackupLeft) (err error) {
+	if b.VolumeID != "" {
+		_, err = a.Store.DeleteVolumeBackup(ctx, b.VolumeID, b.BackupID, "retention")
+	} else {
+		_, err = a.Store.DeleteBackup(ctx, b.TenantID, b.BackupID, "retention")
 	}
-	_, err := a.Runs.EnsureBackupDelete(ctx, id)
+	if prego.CodeOf(err) == prego.CodeBackupNotReady {
+		return nil
+	}
+	if err == nil {
+		_, err = a.Runs.EnsureBackupDelete(ctx, b.BackupID)
+	}
 	return err
 }
 

@@ -60,7 +60,7 @@ func (a *Servers) checked(ctx context.Context, serverID prego.ServerID) (server.
 	case st.Status != server.Active:
 		return st, "the server is " + string(st.Status), nil
 	case st.Purpose == server.PurposeImportExisting:
-		return st, "the server was imported with containers of its own", nil
+		return st, "the server was imported with its own containers", nil
 	}
 	return st, "", nil
 }

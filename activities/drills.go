@@ -72,14 +72,11 @@ type DrillPlan struct {
 // PlanDrill reads the drill's row.
 func (a *Drills) PlanDrill(ctx context.Context, id string) (DrillPlan, error) {
 	d, err := a.Store.DrillRecord(ctx, id)
-	if err != nil {
-		return DrillPlan{}, permanentIfCoded(err)
-	}
 	s := a.Backups.Tenants.Settings
 	return DrillPlan{
 		TenantID: d.TenantID, VolumeID: d.VolumeID, OrgID: d.OrgID, BackupID: d.BackupID, ServerID: d.ServerID, Ended: d.State.Ended(), Cleared: d.Cleared,
 		For: s.Losses.For + 2*s.StepTimeout,
-	}, nil
+	}, permanentIfCoded(err)
 }
 
 // DrillFound is what a drill found: what it restored, all of it compared with the backup.

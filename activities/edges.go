@@ -57,10 +57,8 @@ func (e *Edges) AwaitEdges(ctx context.Context, in AwaitEdgesInput) (AwaitEdgesR
 			e.Log.Warn("edges do not serve the change yet; continuing without them", zap.Strings("behind", out.Behind))
 			return out, nil
 		}
-		select {
-		case <-ctx.Done():
-			return out, ctx.Err()
-		case <-time.After(cmp.Or(e.Poll, edgesPoll)):
+		if err := sleep(ctx, cmp.Or(e.Poll, edgesPoll)); err != nil {
+			return out, err
 		}
 	}
 }
@@ -73,11 +71,6 @@ func DrainEdges(e *Edges) func(ctx context.Context, serverID prego.ServerID) err
 		if err != nil || !r.Edges {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(e.Settle):
-			return nil
-		}
+		return sleep(ctx, e.Settle)
 	}
 }

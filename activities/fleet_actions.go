@@ -241,10 +241,7 @@ type FleetServerState struct {
 // ReadFleetServer reads the state of a server.
 func (a *FleetActions) ReadFleetServer(ctx context.Context, serverID prego.ServerID) (FleetServerState, error) {
 	srv, err := a.Store.GetServer(ctx, serverID)
-	if err != nil {
-		return FleetServerState{}, fromStore(err)
-	}
-	return FleetServerState{Status: srv.Status, Reason: srv.StatusReason, Message: srv.StatusMessage}, nil
+	return FleetServerState{Status: srv.Status, Reason: srv.StatusReason, Message: srv.StatusMessage}, fromStore(err)
 }
 
 // FleetActionResult is the outcome of an action.
@@ -256,8 +253,5 @@ type FleetActionResult struct {
 // FinishFleetAction closes an action with the outcome of its steps.
 func (a *FleetActions) FinishFleetAction(ctx context.Context, in FleetRef) (FleetActionResult, error) {
 	act, err := a.Store.FinishFleetAction(ctx, in.FleetID, in.Seq)
-	if err != nil {
-		return FleetActionResult{}, permanentIfCoded(err)
-	}
-	return FleetActionResult{Status: act.Status, Message: act.Message}, nil
+	return FleetActionResult{Status: act.Status, Message: act.Message}, permanentIfCoded(err)
 }

@@ -242,10 +242,8 @@ func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []p
 		a.hook("group/allocated")
 		if got.Outcome == workload.AllocationLost && try < lostTries {
 			// A heartbeat may have held the row for a moment.
-			select {
-			case <-ctx.Done():
-				return "", nil, ctx.Err()
-			case <-time.After(20 * time.Millisecond):
+			if err := sleep(ctx, 20*time.Millisecond); err != nil {
+				return "", nil, err
 			}
 			continue
 		}

@@ -205,10 +205,8 @@ func (a *Names) applyNow(ctx context.Context, key server.RecordSet) error {
 		if err != nil || r == nil || r.State == server.ResourceCreated || r.State == server.ResourceReleased {
 			return err
 		}
-		select { // another process has it
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(200 * time.Millisecond):
+		if err := sleep(ctx, 200*time.Millisecond); err != nil { // another process has it
+			return err
 		}
 	}
 }

@@ -63,39 +63,30 @@ func (a *Peers) AwaitPeers(ctx context.Context, in AwaitPeersInput) error {
 // with its first server.
 func Firewalls(a *Servers) func(context.Context) error {
 	return func(ctx context.Context) error {
-		name := FirewallName(a.Settings.Environment)
-		for _, infra := range a.Infra {
-			r, ok, err := a.Store.FindResource(ctx, infra.ID(), server.ResourceFirewall, name)
-			if err != nil {
-				return err
-			}
-			if !ok || r.ProviderID == "" {
-				continue
-			}
-			if _, err := a.ensureFirewall(ctx, infra, name); err != nil {
-				return err
-			}
-		}
-		return nil
+		return a.eachFirewall(ctx, FirewallName(a.Settings.Environment), a.ensureFirewall)
 	}
 }
 
-// OpenPublicPorts brings the providers' firewalls of edges that there are to the ports that routes listen on.
-func (a *Servers) OpenPublicPorts(ctx context.Context) error {
-	name := PublicFirewallName(a.Settings.Environment)
+// eachFirewall updates the firewalls of a name, at the providers that have one.
+func (a *Servers) eachFirewall(ctx context.Context, name string, update func(context.Context, Infra, string) (string, error)) error {
 	for _, infra := range a.Infra {
 		r, ok, err := a.Store.FindResource(ctx, infra.ID(), server.ResourceFirewall, name)
+		if err == nil && ok && r.ProviderID != "" {
+			_, err = update(ctx, infra, name)
+		}
 		if err != nil {
-			return err
-		}
-		if !ok || r.ProviderID == "" {
-			continue // it is made with the first edge
-		}
-		if _, err := ensurePublicFirewall(ctx, a.Store, infra, a.Settings.Environment, name); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// OpenPublicPorts brings the providers' firewalls of edges that there are to the ports that routes listen on. A missing
+// one is made with the first edge.
+func (a *Servers) OpenPublicPorts(ctx context.Context) error {
+	return a.eachFirewall(ctx, PublicFirewallName(a.Settings.Environment), func(ctx context.Context, infra Infra, name string) (string, error) {
+		return ensurePublicFirewall(ctx, a.Store, infra, a.Settings.Environment, name)
+	})
 }
 
 // allEgress returns the addresses that a firewall must let in: this process's settings, and the

@@ -351,10 +351,8 @@ func (a *StackReleases) online(ctx context.Context, s benchSite) error {
 		case time.Now().After(end):
 			return because(true, server.ReasonSiteNotAnswering, err.Error())
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(answerPause):
+		if err := sleep(ctx, answerPause); err != nil {
+			return err
 		}
 	}
 }

@@ -166,28 +166,7 @@ func (a *Backups) RetainVolumeBackups(ctx context.Context, id prego.VolumeID) (d
 	if err != nil {
 		return 0, err
 	}
-	for _, b := range tenant.Surplus(all, p.Retention, time.Now()) {
-		if err := a.giveUpAny(ctx, tenant.BackupLeft{BackupID: b, VolumeID: id}); err != nil {
-			return deleted, err
-		}
-		deleted++
-	}
-	return deleted, nil
-}
-
-// giveUpAny begins the deletion of a backup of a tenant or of a volume.
-func (a *Backups) giveUpAny(ctx context.Context, b tenant.BackupLeft) error {
-	if b.VolumeID == "" {
-		return a.giveUp(ctx, b.TenantID, b.BackupID, "retention")
-	}
-	if _, err := a.Store.DeleteVolumeBackup(ctx, b.VolumeID, b.BackupID, "retention"); err != nil {
-		if prego.CodeOf(err) == prego.CodeBackupNotReady {
-			return nil
-		}
-		return err
-	}
-	_, err := a.Runs.EnsureBackupDelete(ctx, b.BackupID)
-	return err
+	return a.giveUpSurplus(ctx, tenant.BackupLeft{VolumeID: id}, tenant.Surplus(all, p.Retention, time.Now()))
 }
 
 // givingBack limits how long one sweep takes volumes back; the next one continues.
@@ -321,12 +300,9 @@ type VolumeRestorePlan struct {
 // PlanVolumeRestore reads the restore's row.
 func (a *Backups) PlanVolumeRestore(ctx context.Context, id string) (VolumeRestorePlan, error) {
 	r, err := a.Store.VolumeRestoreRecord(ctx, id)
-	if err != nil {
-		return VolumeRestorePlan{}, permanentIfCoded(err)
-	}
 	return VolumeRestorePlan{
 		OrgID: r.OrgID, VolumeID: r.VolumeID, BackupID: r.BackupID, Done: r.FinishedAt != nil, Step: a.Tenants.Settings.StepTimeout, UploadFor: a.Settings.UploadFor,
-	}, nil
+	}, permanentIfCoded(err)
 }
 
 // BeginVolumeRestore records that it has started.

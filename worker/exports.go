@@ -158,8 +158,8 @@ func (e Exporter) Maintenances(read func(context.Context) ([]server.MaintenanceC
 	labels := []string{"kind", "status"}
 	return newExport(e, 30*time.Second, "maintenances are not counted", read,
 		[]gauge{
-			{maintenances, "Maintenances, reboots and replacements of servers that are under way, by kind and status.", labels},
-			{prego.MetricMaintenancesStuck, "Maintenances, reboots and replacements of servers that are stuck, or were requested more than 6 hours ago, by kind and status.", labels},
+			{maintenances, "Maintenances of servers that are under way, by kind and status.", labels},
+			{prego.MetricMaintenancesStuck, "Maintenances of servers that are stuck, or were requested more than 6 hours ago, by kind and status.", labels},
 		},
 		func(put put, counts []server.MaintenanceCount, _ time.Time) {
 			for _, n := range counts {

@@ -28,8 +28,7 @@ func (c *Client) EnsureVolumeRestore(ctx context.Context, id string) (bool, erro
 
 // StartVolumeRestore does the same for an org.
 func (c *Client) StartVolumeRestore(ctx context.Context, org, id string) error {
-	_, err := c.startFor(ctx, start{id: workload.VolumeRestoreWorkflowID(id), summary: "Restore volume " + id, priority: orgPriority(org), attributes: orgAttributes(org)}, RestoreVolume, VolumeRestoreInput{RestoreID: id})
-	return err
+	return c.startForOrg(ctx, org, workload.VolumeRestoreWorkflowID(id), "Restore volume "+id, RestoreVolume, VolumeRestoreInput{RestoreID: id})
 }
 
 // shortHash is 16 characters that differ if any of the texts differs.

@@ -168,33 +168,34 @@ func (c *Client) BootFailed(ctx context.Context, serverID prego.ServerID, attemp
 
 // signal sends a hint. A run that has ended needs none.
 func (c *Client) signal(ctx context.Context, serverID prego.ServerID, s AgentSignal) error {
-	err := c.Temporal.SignalWorkflow(ctx, server.ProvisionWorkflowID(serverID), "", SignalAgent, s)
-	if _, ok := errors.AsType[*serviceerror.NotFound](err); ok {
+	return unlessEnded(c.Temporal.SignalWorkflow(ctx, server.ProvisionWorkflowID(serverID), "", SignalAgent, s), "signal %s of %s", s.Kind, serverID)
+}
+
+// unlessEnded is the error of a call for a run; a run that has ended, or never began, needs none.
+func unlessEnded(err error, format string, args ...any) error {
+	if _, ended := errors.AsType[*serviceerror.NotFound](err); err == nil || ended {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("signal %s of %s: %w", s.Kind, serverID, err)
-	}
-	return nil
+	return fmt.Errorf(format+": %w", append(args, err)...)
+}
+
+// cancel asks a run to undo what it did.
+func (c *Client) cancel(ctx context.Context, id string) error {
+	return unlessEnded(c.Temporal.CancelWorkflow(ctx, id, ""), "cancel %s", id)
 }
 
 // StopProvisioning cancels a server's provisioning run and waits until it has
 // cleaned up after itself. The caller's context bounds the wait.
 func (c *Client) StopProvisioning(ctx context.Context, serverID prego.ServerID, _ func()) error {
 	id := server.ProvisionWorkflowID(serverID)
-	var notFound *serviceerror.NotFound
-	err := c.Temporal.CancelWorkflow(ctx, id, "")
-	if errors.As(err, &notFound) {
+	if err := c.cancel(ctx, id); err != nil {
+		return err
+	}
+	err := c.Temporal.GetWorkflow(ctx, id, "").Get(ctx, nil)
+	if _, ended := errors.AsType[*temporal.WorkflowExecutionError](err); ended {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("cancel %s: %w", id, err)
-	}
-	err = c.Temporal.GetWorkflow(ctx, id, "").Get(ctx, nil)
-	if _, ok := errors.AsType[*temporal.WorkflowExecutionError](err); err == nil || ok || errors.As(err, &notFound) {
-		return nil // it has ended
-	}
-	return fmt.Errorf("await the end of %s: %w", id, err)
+	return unlessEnded(err, "await the end of %s", id)
 }
 
 // Ready reports whether Temporal answers.

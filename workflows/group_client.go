@@ -3,9 +3,7 @@ package workflows
 import (
 	"context"
 	"errors"
-	"fmt"
 
-	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 
@@ -20,11 +18,7 @@ const groupPriority = 4
 func (c *Client) WakeRuns(ctx context.Context, runs []string) error {
 	var errs []error
 	for _, id := range runs {
-		err := c.Temporal.SignalWorkflow(ctx, id, "", SignalDemand, "turn")
-		var gone *serviceerror.NotFound
-		if err != nil && !errors.As(err, &gone) {
-			errs = append(errs, fmt.Errorf("wake %s: %w", id, err))
-		}
+		errs = append(errs, unlessEnded(c.Temporal.SignalWorkflow(ctx, id, "", SignalDemand, "turn"), "wake %s", id))
 	}
 	return errors.Join(errs...)
 }

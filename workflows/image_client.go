@@ -2,10 +2,6 @@ package workflows
 
 import (
 	"context"
-	"errors"
-	"fmt"
-
-	"go.temporal.io/api/serviceerror"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
@@ -24,9 +20,5 @@ func (c *Client) EnsureImageDelete(ctx context.Context, imageID prego.ImageID) (
 // CancelImageBuild asks a build to stop and to clean up. Success if it has already
 // ended.
 func (c *Client) CancelImageBuild(ctx context.Context, imageID prego.ImageID) error {
-	err := c.Temporal.CancelWorkflow(ctx, server.ImageBuildWorkflowID(imageID), "")
-	if _, ok := errors.AsType[*serviceerror.NotFound](err); err == nil || ok {
-		return nil
-	}
-	return fmt.Errorf("cancel the build of %s: %w", imageID, err)
+	return c.cancel(ctx, server.ImageBuildWorkflowID(imageID))
 }

@@ -2,11 +2,9 @@ package workflows
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
@@ -149,10 +147,5 @@ func (c *Client) StartMove(ctx context.Context, org, id string) error {
 // CancelMove has the run of a move undo what it did. A lost run needs no signal: the look starts
 // another, which reads the cancellation from the row.
 func (c *Client) CancelMove(ctx context.Context, id prego.MoveID) error {
-	err := c.Temporal.CancelWorkflow(ctx, tenant.MoveWorkflowID(id), "")
-	var gone *serviceerror.NotFound
-	if err != nil && !errors.As(err, &gone) {
-		return fmt.Errorf("cancel %s: %w", tenant.MoveWorkflowID(id), err)
-	}
-	return nil
+	return c.cancel(ctx, tenant.MoveWorkflowID(id))
 }

@@ -15,15 +15,21 @@ func orgPriority(org string) temporal.Priority {
 	return temporal.Priority{FairnessKey: org, FairnessWeight: 1}
 }
 
-// orgAttributes are the search attributes of an org's run.
-func orgAttributes(org string) []temporal.SearchAttributeUpdate {
-	return []temporal.SearchAttributeUpdate{AttrOrgID.ValueSet(org)}
+// ofOrg is how an org's run is started.
+func ofOrg(org, id, summary string) start {
+	return start{id: id, summary: summary, priority: orgPriority(org), attributes: []temporal.SearchAttributeUpdate{AttrOrgID.ValueSet(org)}}
+}
+
+// startForOrg starts an org's run unless one with its id is running.
+func (c *Client) startForOrg(ctx context.Context, org, id, summary string, workflow, in any) error {
+	_, err := c.startFor(ctx, ofOrg(org, id, summary), workflow, in)
+	return err
 }
 
 // StartAddress starts the run of an IPv4 address, or signals the running one to read
 // its row again.
 func (c *Client) StartAddress(ctx context.Context, org, id string) error {
-	return c.startOrFollow(ctx, start{id: workload.AddressWorkflowID(id), summary: "IPv4 address " + id, priority: orgPriority(org), attributes: orgAttributes(org)}, again, ReconcileAddress, OrgResourceInput{ID: id})
+	return c.startOrFollow(ctx, ofOrg(org, workload.AddressWorkflowID(id), "IPv4 address "+id), again, ReconcileAddress, OrgResourceInput{ID: id})
 }
 
 // EnsureAddress starts the run of an IPv4 address unless it is running.
@@ -34,7 +40,7 @@ func (c *Client) EnsureAddress(ctx context.Context, id string) (bool, error) {
 // StartVolume starts the run of a volume, or signals the running one to read its row
 // again.
 func (c *Client) StartVolume(ctx context.Context, org, id string) error {
-	return c.startOrFollow(ctx, start{id: workload.VolumeWorkflowID(prego.VolumeID(id)), summary: "Volume " + id, priority: orgPriority(org), attributes: orgAttributes(org)}, again, ReconcileVolume, OrgResourceInput{ID: id})
+	return c.startOrFollow(ctx, ofOrg(org, workload.VolumeWorkflowID(prego.VolumeID(id)), "Volume "+id), again, ReconcileVolume, OrgResourceInput{ID: id})
 }
 
 // EnsureVolume starts the run of a volume unless it is running.
@@ -44,8 +50,7 @@ func (c *Client) EnsureVolume(ctx context.Context, id prego.VolumeID) (bool, err
 
 // StartSnapshot starts the run of a snapshot; success if it is already running.
 func (c *Client) StartSnapshot(ctx context.Context, org, id string) error {
-	_, err := c.startFor(ctx, start{id: tenant.SnapshotWorkflowID(prego.SnapshotID(id)), summary: "Snapshot " + id, priority: orgPriority(org), attributes: orgAttributes(org)}, SnapshotTenant, SnapshotInput{SnapshotID: prego.SnapshotID(id)})
-	return err
+	return c.startForOrg(ctx, org, tenant.SnapshotWorkflowID(prego.SnapshotID(id)), "Snapshot "+id, SnapshotTenant, SnapshotInput{SnapshotID: prego.SnapshotID(id)})
 }
 
 // EnsureSnapshot does the same and reports whether it started one.
@@ -56,8 +61,7 @@ func (c *Client) EnsureSnapshot(ctx context.Context, id prego.SnapshotID) (bool,
 // StartSnapshotErase starts the run that deletes the files of a snapshot; success if it
 // is already running.
 func (c *Client) StartSnapshotErase(ctx context.Context, org, id string) error {
-	_, err := c.startFor(ctx, start{id: tenant.SnapshotEraseWorkflowID(prego.SnapshotID(id)), summary: "Delete snapshot " + id, priority: orgPriority(org), attributes: orgAttributes(org)}, EraseSnapshot, SnapshotInput{SnapshotID: prego.SnapshotID(id)})
-	return err
+	return c.startForOrg(ctx, org, tenant.SnapshotEraseWorkflowID(prego.SnapshotID(id)), "Delete snapshot "+id, EraseSnapshot, SnapshotInput{SnapshotID: prego.SnapshotID(id)})
 }
 
 // EnsureSnapshotErase does the same and reports whether it started one.
@@ -67,8 +71,7 @@ func (c *Client) EnsureSnapshotErase(ctx context.Context, id prego.SnapshotID) (
 
 // StartRestore starts the run of a restore; success if it is already running.
 func (c *Client) StartRestore(ctx context.Context, org, id string) error {
-	_, err := c.startFor(ctx, start{id: tenant.RestoreWorkflowID(id), summary: "Restore " + id, priority: orgPriority(org), attributes: orgAttributes(org)}, RestoreTenant, RestoreJobInput{JobID: id})
-	return err
+	return c.startForOrg(ctx, org, tenant.RestoreWorkflowID(id), "Restore "+id, RestoreTenant, RestoreJobInput{JobID: id})
 }
 
 // EnsureRestore does the same and reports whether it started one.

@@ -2,10 +2,8 @@ package workflows
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 
@@ -44,15 +42,7 @@ func (c *Client) EnsureTenantProvision(ctx context.Context, tenantID prego.Tenan
 // CancelTenantProvision asks a tenant's run to undo its steps. A lost run needs no
 // signal: the sweep starts another, which reads the cancellation from the row.
 func (c *Client) CancelTenantProvision(ctx context.Context, tenantID prego.TenantID) error {
-	id := tenant.ProvisionWorkflowID(tenantID)
-	err := c.Temporal.CancelWorkflow(ctx, id, "")
-	if _, ok := errors.AsType[*serviceerror.NotFound](err); ok {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("cancel %s: %w", id, err)
-	}
-	return nil
+	return c.cancel(ctx, tenant.ProvisionWorkflowID(tenantID))
 }
 
 // StartTenantChange starts the run that puts a tenant's state into effect, or signals
@@ -67,17 +57,10 @@ func (c *Client) EnsureTenantChange(ctx context.Context, tenantID prego.TenantID
 	return c.start(ctx, tenant.ChangeWorkflowID(tenantID), string("Change tenant "+tenantID), ChangeTenantState, ChangeTenantInput{TenantID: tenantID})
 }
 
-// WakeTenant signals a waiting tenant's run to read its row.
+// WakeTenant signals a waiting tenant's run to read its row. Without one the sweep starts it.
 func (c *Client) WakeTenant(ctx context.Context, tenantID prego.TenantID) error {
 	id := tenant.ProvisionWorkflowID(tenantID)
-	err := c.Temporal.SignalWorkflow(ctx, id, "", SignalWake, nil)
-	if _, ok := errors.AsType[*serviceerror.NotFound](err); ok {
-		return nil // the sweep starts a run
-	}
-	if err != nil {
-		return fmt.Errorf("wake %s: %w", id, err)
-	}
-	return nil
+	return unlessEnded(c.Temporal.SignalWorkflow(ctx, id, "", SignalWake, nil), "wake %s", id)
 }
 
 // demand signals a coalesced run that there is more to do, starting it if necessary.
