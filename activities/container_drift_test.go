@@ -69,7 +69,7 @@ func TestDriftGoesOnTheTimeline(t *testing.T) {
 
 	// The host would fail, so any check of it is noticed.
 	for says, sql := range map[string]string{
-		"the server is draining":                             `UPDATE servers SET status = 'draining'`,
+		"the server is draining":                          `UPDATE servers SET status = 'draining'`,
 		"the server was imported with its own containers": `UPDATE servers SET status = 'active', purpose = 'import_existing_server'`,
 	} {
 		p.Exec(sql)

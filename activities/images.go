@@ -68,9 +68,8 @@ type ImagePlan struct {
 	BaseImage    string             `json:"base_image"`
 	Candidates   []server.Candidate `json:"candidates"`
 	BaseAttempt  int                `json:"base_attempt"`
-	Snapshot     bool               `json:"snapshot,omitempty"`  // the snapshot exists
-	Verifier     string             `json:"verifier"`            // the server booted from it
-	Verifying    bool               `json:"verifying,omitempty"` // that server has a row
+	Snapshot     bool               `json:"snapshot,omitempty"` // the snapshot exists
+	Verifier     string             `json:"verifier"`           // the server booted from it
 	BuildTimeout time.Duration      `json:"build_timeout"`
 	Poll         time.Duration      `json:"poll"`
 }
@@ -105,7 +104,7 @@ func (a *Images) PlanImage(ctx context.Context, in ImageRef) (ImagePlan, error) 
 	}
 	p := ImagePlan{
 		Status: g.Status, Region: g.Region, BaseImage: g.BaseImage, BaseAttempt: g.Attempt, Snapshot: g.ProviderImageID != "", Verifier: server.VerifyServerID(g.ImageID),
-		Verifying: g.VerifyServerID != "", BuildTimeout: a.BuildTimeout, Poll: a.Poll,
+		BuildTimeout: a.BuildTimeout, Poll: a.Poll,
 	}
 	offer, err := a.Servers.Store.ProviderCatalog(ctx, g.Provider)
 	if err != nil {

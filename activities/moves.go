@@ -74,7 +74,6 @@ type MovePlan struct {
 	Step      time.Duration    `json:"step"`
 	CopyFor   time.Duration    `json:"copy_for"`
 	FreezeFor time.Duration    `json:"freeze_for"`
-	Grace     time.Duration    `json:"grace"`
 }
 
 // PlanMove reads a move's row.
@@ -83,7 +82,7 @@ func (a *Moves) PlanMove(ctx context.Context, id prego.MoveID) (MovePlan, error)
 	s := a.Settings
 	return MovePlan{
 		State: m.State, OrgID: m.OrgID, TenantID: m.TenantID, From: m.FromServerID, To: m.ToServerID, Cancelled: m.CancelRequestedAt != nil, Returned: m.Returned && !m.State.Ended(),
-		Step: a.Tenants.Settings.StepTimeout, CopyFor: s.CopyFor, FreezeFor: s.FreezeFor, Grace: s.Grace,
+		Step: a.Tenants.Settings.StepTimeout, CopyFor: s.CopyFor, FreezeFor: s.FreezeFor,
 	}, permanentIfCoded(err)
 }
 

@@ -296,13 +296,12 @@ func (a *Tenants) NoteSiteLeft(ctx context.Context, in FailTenantInput) error {
 
 // ChangePlan names the state to bring a tenant into.
 type ChangePlan struct {
-	State   tenant.State  `json:"state"`
-	Settled bool          `json:"settled"`
-	Region  prego.Region  `json:"region"`
-	Plan    prego.Plan    `json:"plan"`
-	OrgID   prego.OrgID   `json:"org_id"`
-	HasSite bool          `json:"has_site"`
-	Step    time.Duration `json:"step"`
+	State   tenant.State `json:"state"`
+	Settled bool         `json:"settled"`
+	Region  prego.Region `json:"region"`
+	Plan    prego.Plan   `json:"plan"`
+	OrgID   prego.OrgID  `json:"org_id"`
+	HasSite bool         `json:"has_site"`
 	// BackupsLeave: the last backup goes to object storage, and nothing is destroyed before
 	// it is there.
 	BackupsLeave bool `json:"backups_leave,omitempty"`
@@ -316,7 +315,7 @@ func (a *Tenants) PlanChange(ctx context.Context, tenantID prego.TenantID) (Chan
 	}
 	return ChangePlan{
 		State: t.State, Settled: t.ConvergedState == t.State, Region: t.Region, Plan: t.Plan, OrgID: t.OrgID,
-		HasSite: t.Allocation != nil && t.Site != "" && t.AppServerStatus != server.Terminated, Step: a.Settings.StepTimeout,
+		HasSite:      t.Allocation != nil && t.Site != "" && t.AppServerStatus != server.Terminated,
 		BackupsLeave: a.BackupsLeave,
 	}, nil
 }
@@ -475,7 +474,6 @@ type RefillPlan struct {
 	Sites    []tenant.PoolSite `json:"sites"`
 	Failed   int               `json:"failed,omitempty"` // earlier builds that may have left something behind
 	Region   prego.Region      `json:"region"`
-	Role     prego.Role        `json:"role"`
 	Parallel int               `json:"parallel"`
 	Step     time.Duration     `json:"step"`
 }
@@ -497,7 +495,7 @@ func (a *Tenants) PlanRefill(ctx context.Context, in RefillInput) (RefillPlan, e
 		return RefillPlan{}, err
 	}
 	failed, err := a.Store.SitesToDrop(ctx, in.ServerID)
-	return RefillPlan{Sites: sites, Failed: len(failed), Region: srv.Region, Role: srv.Role, Parallel: max(1, s.RefillParallel), Step: s.StepTimeout}, err
+	return RefillPlan{Sites: sites, Failed: len(failed), Region: srv.Region, Parallel: max(1, s.RefillParallel), Step: s.StepTimeout}, err
 }
 
 // BuildSite builds one pool site. If that fails, the site is marked as failed with its

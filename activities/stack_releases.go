@@ -93,7 +93,6 @@ type BenchPlan struct {
 	Done    bool   `json:"done,omitempty"` // it has ended, or the server is gone
 	Undoing bool   `json:"undoing,omitempty"`
 	Waits   string `json:"waits,omitempty"` // the work that must end first
-	Changed bool   `json:"changed,omitempty"`
 
 	Region   prego.Region              `json:"region,omitempty"`
 	Role     prego.Role                `json:"role,omitempty"`

@@ -145,16 +145,14 @@ func NewTenantMetrics(reg prometheus.Registerer) *TenantMetrics {
 
 // TenantPlan is what a tenant's run needs to know before its first step.
 type TenantPlan struct {
-	Region       prego.Region         `json:"region"`
-	Plan         prego.Plan           `json:"plan"`
-	OrgID        prego.OrgID          `json:"org_id"`
-	Slug         string               `json:"slug"`
-	Policy       tenant.PlacementMode `json:"policy"`
-	Apps         int                  `json:"apps"`
-	CapacityWait time.Duration        `json:"capacity_wait"`
-	CapacityPoll time.Duration        `json:"capacity_poll"`
-	StepTimeout  time.Duration        `json:"step_timeout"`
-	AppTimeout   time.Duration        `json:"app_timeout"`
+	Region       prego.Region  `json:"region"`
+	Plan         prego.Plan    `json:"plan"`
+	OrgID        prego.OrgID   `json:"org_id"`
+	Apps         int           `json:"apps"`
+	CapacityWait time.Duration `json:"capacity_wait"`
+	CapacityPoll time.Duration `json:"capacity_poll"`
+	StepTimeout  time.Duration `json:"step_timeout"`
+	AppTimeout   time.Duration `json:"app_timeout"`
 	// RestoreFor is how long the restore from a backup may take, 0 if there is none.
 	RestoreFor time.Duration `json:"restore_for,omitempty"`
 	Cancelled  bool          `json:"cancelled,omitempty"`
@@ -185,7 +183,7 @@ func (a *Tenants) plan(t tenant.Record) TenantPlan {
 		restoreFor = s.Losses.For
 	}
 	return TenantPlan{
-		Region: t.Region, Plan: t.Plan, OrgID: t.OrgID, Slug: t.Slug, Policy: t.Policy, Apps: len(t.Apps),
+		Region: t.Region, Plan: t.Plan, OrgID: t.OrgID, Apps: len(t.Apps),
 		CapacityWait: s.CapacityWait, CapacityPoll: s.CapacityPoll, StepTimeout: s.StepTimeout, AppTimeout: s.AppTimeout, RestoreFor: restoreFor,
 		Cancelled: t.CancelRequested, Resumed: t.Allocation != nil || t.OwnServerID != "",
 	}

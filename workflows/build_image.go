@@ -135,7 +135,6 @@ func (b *buildImage) verify(ctx workflow.Context) error {
 		}
 		return &stepError{reason: prego.ReasonVerificationFailed, text: errorMessage(err)}
 	}
-	b.plan.Verifying = true
 	child := workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{
 		WorkflowID: server.ProvisionWorkflowID(prego.ServerID(b.plan.Verifier)), WorkflowExecutionTimeout: verifyPatience, WaitForCancellation: true,
 		ParentClosePolicy: enumspb.PARENT_CLOSE_POLICY_REQUEST_CANCEL, StaticSummary: string("Boot a server from image " + b.ref.ImageID),

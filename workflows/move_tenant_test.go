@@ -40,7 +40,7 @@ func TestAMoveRestsUntilItsNewPlaceIsLost(t *testing.T) {
 				step(name, func(context.Context, prego.MoveID) error { did = append(did, what); return nil })
 			}
 			step("PlanMove", func(context.Context, prego.MoveID) (activities.MovePlan, error) {
-				return activities.MovePlan{State: tenant.MoveSwitched, TenantID: "t-1", OrgID: "acme", From: "app-1", To: "app-2", Grace: 10 * time.Minute}, nil
+				return activities.MovePlan{State: tenant.MoveSwitched, TenantID: "t-1", OrgID: "acme", From: "app-1", To: "app-2"}, nil
 			})
 			note("FreeMoved", "free")
 			note("MoveOpened", "open")
