@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -421,4 +422,80 @@ ORDER BY l.tenant_id LIMIT 50`
 // still exist.
 func (s *Store) UnclearedLosses(ctx context.Context) ([]prego.TenantID, error) {
 	return collectValues[prego.TenantID](ctx, s, "what lost places left", sqlUnclearedLosses)
+}
+
+const sqlCloneFrom = `UPDATE tenants SET restore_from = $2, muted = true, updated_at = now() WHERE tenant_id = $1 RETURNING ` + tenantColumns
+
+// CloneTenant accepts a tenant like another tenant, whose site is a copy of that tenant's, from a backup: the newest
+// if none is named. The site is muted.
+func (s *Store) CloneTenant(ctx context.Context, of prego.TenantID, r tenant.CloneRequest, id prego.TenantID, jobID, by string) (t tenant.Tenant, err error) {
+	err = s.inTx(ctx, string("clone tenant "+of), func(tx pgx.Tx) error {
+		if _, err := lockOwner(ctx, tx, noSuchTenant(string(of)), sqlTenantOrg, of); err != nil {
+			return err
+		}
+		src, err := one[tenant.Tenant](ctx, tx, sqlGetTenant, of)
+		if err != nil {
+			return err
+		}
+		backup, err := s.toRestore(ctx, tx, src, r.BackupID, r.BackupID != "")
+		if err != nil {
+			return err
+		}
+		made := r.Like(src)
+		hash := made.Hash()
+		if _, err := s.createTenant(ctx, tx, made, hash[:], id, src.Policy, by); err != nil {
+			return err
+		}
+		if t, err = one[tenant.Tenant](ctx, tx, sqlCloneFrom, id, backup); err != nil {
+			return err
+		}
+		if _, err := one[tenant.RestoreJob](ctx, tx, sqlInsertElsewhere, jobID, t.OrgID, id, backup, by, r.BackupID != ""); err != nil {
+			return err
+		}
+		return tenantEvent(ctx, tx, tenant.Event{TenantID: id, Step: tenant.StepCloned, Actor: by, Message: fmt.Sprintf("of tenant %s, backup %s", of, backup)}, string(tenant.StepCloned))
+	})
+	return t, err
+}
+
+const sqlUnmuteTenant = `UPDATE tenants SET muted = false, updated_at = now() WHERE tenant_id = $1`
+
+// UnmuteTenant records that a site sends mail and runs its jobs again.
+func (s *Store) UnmuteTenant(ctx context.Context, id prego.TenantID, by string) error {
+	return s.tenantStep(ctx, tenant.Event{TenantID: id, Step: tenant.StepUnmuted, Actor: by}, "", pgx.ErrNoRows, sqlUnmuteTenant, id)
+}
+
+const sqlTerminate = `
+UPDATE servers SET status = 'terminated', status_message = '', terminated_at = now(), updated_at = now(),
+    agent_status = CASE WHEN agent_first_seen_at IS NULL THEN agent_status ELSE 'disconnected' END
+WHERE server_id = $1 AND status = 'draining'
+  AND NOT EXISTS (SELECT FROM resources r WHERE r.server_id = $1 AND r.state <> 'released')`
+
+// Its agent's last report of containers means nothing without it; reports of a terminated server are refused.
+const sqlForgetReports = `DELETE FROM container_reports WHERE server_id = $1`
+
+const sqlIsTerminated = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1 AND status = 'terminated')`
+
+// Terminate ends a server's life once all its resources are released. Repeating it succeeds without effect.
+func (s *Store) Terminate(ctx context.Context, serverID prego.ServerID) error {
+	return s.inTx(ctx, fmt.Sprintf("terminate %s", serverID), func(tx pgx.Tx) error {
+		// Before the server's row is held, as when a place is freed. Only a server whose deletion was forced has any.
+		if err := s.loseTenants(ctx, tx, serverID, prego.ActorSystem); err != nil {
+			return err
+		}
+		terminated, err := changed(ctx, tx, sqlTerminate, serverID)
+		if err != nil {
+			return err
+		}
+		if !terminated {
+			return doneBefore(ctx, tx, errors.New("it is not draining, or still owns resources"), sqlIsTerminated, serverID)
+		}
+		for _, sql := range []string{sqlLeaveGroup, sqlForgetReports} {
+			if _, err := tx.Exec(ctx, sql, serverID); err != nil {
+				return err
+			}
+		}
+		return addEvent(ctx, tx, server.Event{
+			ServerID: serverID, Step: server.StepTerminated, Reason: prego.ReasonDecommission,
+		}, string(server.StepTerminated))
+	})
 }
