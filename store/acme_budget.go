@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego/tenant"
 )
 
@@ -20,12 +18,10 @@ const sqlTakeIssue = `UPDATE acme_budgets SET tokens = GREATEST(0, tokens - $2) 
 
 // takeIssue takes what an order costs out of all its buckets, or out of none. Then it returns how long until it can,
 // and the bucket that takes longest. All callers lock buckets in the order of charges.
-func takeIssue(ctx context.Context, tx pgx.Tx, charges []tenant.IssueCharge) (wait time.Duration, bucket string, err error) {
+func takeIssue(ctx context.Context, tx *txn, charges []tenant.IssueCharge) (wait time.Duration, bucket string, err error) {
 	for _, c := range charges {
 		var tokens, blocked float64
-		if err := tx.QueryRow(ctx, sqlTouchIssueBucket, c.Bucket, float64(c.Limit.Most), c.Limit.PerSecond()).Scan(&tokens, &blocked); err != nil {
-			return 0, "", err
-		}
+		tx.check(tx.QueryRow(ctx, sqlTouchIssueBucket, c.Bucket, float64(c.Limit.Most), c.Limit.PerSecond()).Scan(&tokens, &blocked))
 		seconds := blocked
 		if lacks := max(c.Take, c.Keep) - tokens; lacks > 1e-9 {
 			seconds = max(seconds, lacks/c.Limit.PerSecond())
@@ -38,9 +34,7 @@ func takeIssue(ctx context.Context, tx pgx.Tx, charges []tenant.IssueCharge) (wa
 		return wait, bucket, nil
 	}
 	for _, c := range charges {
-		if _, err := tx.Exec(ctx, sqlTakeIssue, c.Bucket, c.Take); err != nil {
-			return 0, "", err
-		}
+		tx.run(ctx, sqlTakeIssue, c.Bucket, c.Take)
 	}
 	return 0, "", nil
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/tenant"
@@ -86,7 +84,7 @@ INSERT INTO acme_orders (order_id, certificate_id, account_id, replaces, csr, se
 // already, it is returned and nothing is taken. An order beyond the budget is a *tenant.IssueError of class
 // IssueBudget.
 func (s *Store) BeginOrder(ctx context.Context, o tenant.CertificateOrder, charges []tenant.IssueCharge) (out tenant.CertificateOrder, err error) {
-	err = s.inTx(ctx, string("order for "+o.CertificateID), func(tx pgx.Tx) error {
+	err = s.inTx(ctx, string("order for "+o.CertificateID), func(tx *txn) error {
 		if _, err := get[tenant.Certificate](ctx, tx, noCertificate(o.CertificateID), sqlHoldCertificate, o.CertificateID); err != nil {
 			return err
 		}
@@ -101,8 +99,8 @@ func (s *Store) BeginOrder(ctx context.Context, o tenant.CertificateOrder, charg
 		if wait > 0 {
 			return &tenant.IssueError{Class: tenant.IssueBudget, RetryAfter: wait, Message: fmt.Sprintf("the authority allows no more orders now (%s): the next one can be placed in %s", bucket, wait.Round(time.Second))}
 		}
-		out, err = one[tenant.CertificateOrder](ctx, tx, sqlIntendOrder, o.OrderID, o.CertificateID, o.AccountID, o.Replaces, o.CSR, o.SealedKey, o.KeyID)
-		return err
+		out = oneIn[tenant.CertificateOrder](ctx, tx, sqlIntendOrder, o.OrderID, o.CertificateID, o.AccountID, o.Replaces, o.CSR, o.SealedKey, o.KeyID)
+		return nil
 	})
 	return out, err
 }
@@ -119,14 +117,10 @@ ON CONFLICT (order_id, authz_url) DO UPDATE SET url = $3, kind = $4, token = $6,
 // OrderPlaced records the authority's view of an order and the challenges to show. Challenges that are no longer
 // among them stay as they are.
 func (s *Store) OrderPlaced(ctx context.Context, o tenant.CertificateOrder, challenges []tenant.CertificateChallenge) error {
-	return s.inTx(ctx, "order "+o.OrderID, func(tx pgx.Tx) error {
-		if err := change(ctx, tx, prego.Errorf(prego.CodeCertificateNotFound, "the order %s has ended", o.OrderID), sqlOrderPlaced, o.OrderID, o.Location, o.FinalizeURL, o.State, o.ExpiresAt); err != nil {
-			return err
-		}
+	return s.inTx(ctx, "order "+o.OrderID, func(tx *txn) error {
+		tx.must(ctx, prego.Errorf(prego.CodeCertificateNotFound, "the order %s has ended", o.OrderID), sqlOrderPlaced, o.OrderID, o.Location, o.FinalizeURL, o.State, o.ExpiresAt)
 		for _, c := range challenges {
-			if _, err := tx.Exec(ctx, sqlPutChallenge, o.OrderID, c.AuthzURL, c.URL, c.Kind, c.Name, c.Token, c.Answer); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlPutChallenge, o.OrderID, c.AuthzURL, c.URL, c.Kind, c.Name, c.Token, c.Answer)
 		}
 		return nil
 	})
@@ -180,7 +174,7 @@ const sqlOrderIssued = `SELECT EXISTS (SELECT FROM acme_orders WHERE order_id = 
 // it instead of its predecessor. renewAt is when it is renewed, askAt when the authority is asked whether to renew
 // earlier. Repeating it changes nothing.
 func (s *Store) CertificateIssued(ctx context.Context, o tenant.CertificateOrder, directory string, c tenant.IssuedCertificate, renewAt, askAt time.Time) error {
-	return s.inTx(ctx, string("store "+o.CertificateID), func(tx pgx.Tx) error {
+	return s.inTx(ctx, string("store "+o.CertificateID), func(tx *txn) error {
 		now, err := one[tenant.Certificate](ctx, tx, sqlCertificateIssued, o.OrderID, o.CertificateID, directory, c.Serial, c.Issuer, c.NotBefore, c.NotAfter, c.Chain, c.Digest, renewAt, askAt)
 		if isNoRows(err) {
 			return doneBefore(ctx, tx, noCertificate(o.CertificateID), sqlOrderIssued, o.OrderID)
@@ -188,9 +182,7 @@ func (s *Store) CertificateIssued(ctx context.Context, o tenant.CertificateOrder
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, sqlEndOrder, o.OrderID, tenant.OrderValid, "", ""); err != nil {
-			return err
-		}
+		tx.run(ctx, sqlEndOrder, o.OrderID, tenant.OrderValid, "", "")
 		return certificateEvent(ctx, tx, now, "certificate.issued", map[string]any{"names": now.Names, "not_after": c.NotAfter, "version": now.Version})
 	})
 }
@@ -203,32 +195,26 @@ WHERE c.certificate_id = $1 AND c.status <> 'retired' AND c.failures = $5 RETURN
 // IssueFailed records why an attempt failed and when the next one starts. It reports whether it did: not twice, and
 // not for a certificate whose renewal was requested since.
 func (s *Store) IssueFailed(ctx context.Context, f tenant.IssueFailure) (recorded bool, err error) {
-	err = s.inTx(ctx, string("failure of "+f.CertificateID), func(tx pgx.Tx) error {
+	err = s.inTx(ctx, string("failure of "+f.CertificateID), func(tx *txn) error {
 		message := prego.Redact(f.Message)
-		now, err := one[tenant.Certificate](ctx, tx, sqlCertificateFailed, f.CertificateID, f.Reason, message, f.Again.Seconds(), f.Failures)
-		if err != nil {
-			return ifNoRows(err, nil)
+		now := findIn[tenant.Certificate](ctx, tx, sqlCertificateFailed, f.CertificateID, f.Reason, message, f.Again.Seconds(), f.Failures)
+		if now == nil {
+			return nil
 		}
 		if f.EndOrder {
-			if _, err := tx.Exec(ctx, sqlEndOrder, f.OrderID, tenant.OrderFailed, f.Reason, message); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlEndOrder, f.OrderID, tenant.OrderFailed, f.Reason, message)
 		}
 		if c := f.Counted; c != nil {
 			if _, _, err := takeIssue(ctx, tx, []tenant.IssueCharge{{Bucket: c.Bucket, Limit: c.Limit}}); err != nil {
 				return err
 			}
-			if _, err := tx.Exec(ctx, sqlTakeIssue, c.Bucket, 1); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlTakeIssue, c.Bucket, 1)
 		}
 		if c := f.Blocked; c != nil {
-			if _, err := tx.Exec(ctx, sqlBlockIssue, c.Bucket, float64(c.Limit.Most), c.Limit.PerSecond(), f.BlockedFor.Seconds()); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlBlockIssue, c.Bucket, float64(c.Limit.Most), c.Limit.PerSecond(), f.BlockedFor.Seconds())
 		}
 		recorded = true
-		return certificateEvent(ctx, tx, now, "certificate.failed", map[string]any{"names": now.Names, "reason": f.Reason, "message": message})
+		return certificateEvent(ctx, tx, *now, "certificate.failed", map[string]any{"names": now.Names, "reason": f.Reason, "message": message})
 	})
 	return recorded && err == nil, err
 }
@@ -256,7 +242,7 @@ func (s *Store) LeftChallenges(ctx context.Context, id prego.CertificateID) ([]t
 }
 
 // certificateEvent reports a change of a certificate to the org that owns its name.
-func certificateEvent(ctx context.Context, tx pgx.Tx, c tenant.Certificate, typ string, payload map[string]any) error {
+func certificateEvent(ctx context.Context, tx *txn, c tenant.Certificate, typ string, payload map[string]any) error {
 	if c.OrgID == nil {
 		return nil
 	}

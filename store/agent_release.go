@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
@@ -87,7 +85,7 @@ UPDATE agent_release_servers SET status = 'skipped', message = status || ': ' ||
 // impossible change is CodeInvalidTransition. A resumed release leaves out the servers that stopped it: to retry
 // there, sign the agent again.
 func (s *Store) SteerAgentRelease(ctx context.Context, version string, to server.ReleaseStatus, by string) (out server.AgentRelease, err error) {
-	err = s.inTx(ctx, "the agent's release "+version, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "the agent's release "+version, func(tx *txn) error {
 		r, err := get[server.AgentRelease](ctx, tx, noSuchAgentRelease(version), sqlHoldAgentRelease, version)
 		if err != nil || r.Status == to {
 			out = r
@@ -101,22 +99,16 @@ func (s *Store) SteerAgentRelease(ctx context.Context, version string, to server
 			return prego.Errorf(prego.CodeInvalidTransition, "release %s of the agent is %s", version, r.Status)
 		}
 		if r.Status == server.ReleaseCreated && to == server.ReleaseRolling {
-			if err := enrolAgents(ctx, tx, r); err != nil {
-				return err
-			}
+			tx.check(enrolAgents(ctx, tx, r))
 		}
 		if r.Status == server.ReleaseStopped && to == server.ReleaseRolling {
-			if _, err := tx.Exec(ctx, sqlAgentReleaseGoesOn, version); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlAgentReleaseGoesOn, version)
 		}
 		if to == server.ReleaseCancelled {
-			if _, err := tx.Exec(ctx, sqlAgentReleaseSkips, version, "cancelled by "+by); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlAgentReleaseSkips, version, "cancelled by "+by)
 		}
-		out, err = one[server.AgentRelease](ctx, tx, sqlAgentReleaseStatus, version, to, "", fmt.Sprintf("%s by %s", to, by))
-		return err
+		out = oneIn[server.AgentRelease](ctx, tx, sqlAgentReleaseStatus, version, to, "", fmt.Sprintf("%s by %s", to, by))
+		return nil
 	})
 	if isViolation(err, "agent_releases_open") {
 		return out, prego.Errorf(prego.CodeInvalidTransition, "another release of the agent is open: let it end, or cancel it")
@@ -124,11 +116,8 @@ func (s *Store) SteerAgentRelease(ctx context.Context, version string, to server
 	return out, err
 }
 
-func enrolAgents(ctx context.Context, tx pgx.Tx, r server.AgentRelease) error {
-	ids, err := values[prego.ServerID](ctx, tx, sqlAgentServers)
-	if err != nil {
-		return err
-	}
+func enrolAgents(ctx context.Context, tx *txn, r server.AgentRelease) error {
+	ids := valuesIn[prego.ServerID](ctx, tx, sqlAgentServers)
 	servers := make([]server.BenchServer, len(ids))
 	for i, id := range ids {
 		servers[i] = server.BenchServer{ServerID: id, Tenants: []prego.TenantID{prego.TenantID(id)}} // a percentage is of servers
@@ -138,8 +127,8 @@ func enrolAgents(ctx context.Context, tx pgx.Tx, r server.AgentRelease) error {
 	for id, ring := range server.AssignRings(server.StackReleaseName("agent "+r.Version), r.Rings, servers) {
 		names, rings = append(names, string(id)), append(rings, ring)
 	}
-	_, err = tx.Exec(ctx, sqlEnrolAgents, r.Version, names, rings)
-	return err
+	tx.run(ctx, sqlEnrolAgents, r.Version, names, rings)
+	return nil
 }
 
 const (
@@ -172,49 +161,33 @@ func (s *Store) StepAgentRelease(ctx context.Context, limits server.AgentRelease
 	if err != nil {
 		return false, failed("releases of the agent", ifNoRows(err, nil))
 	}
-	err = s.inTx(ctx, "the agent's release "+version, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "the agent's release "+version, func(tx *txn) error {
 		r, err := one[server.AgentRelease](ctx, tx, sqlHoldAgentRelease, version)
 		if err != nil || r.Status != server.ReleaseRolling {
 			return err
 		}
-		if _, err := tx.Exec(ctx, sqlAgentsLate, version, len(r.Rings)-1); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, sqlAgentsGone, version); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, sqlAgentsSilent, version, limits.Within.Seconds()); err != nil {
-			return err
-		}
-		servers, err := many[server.AgentReleaseServer](ctx, tx, sqlAgentsOf, version)
-		if err != nil {
-			return err
-		}
-		now, err := value[time.Time](ctx, tx, sqlNow)
-		if err != nil {
-			return err
-		}
+		tx.run(ctx, sqlAgentsLate, version, len(r.Rings)-1)
+		tx.run(ctx, sqlAgentsGone, version)
+		tx.run(ctx, sqlAgentsSilent, version, limits.Within.Seconds())
+		servers := manyIn[server.AgentReleaseServer](ctx, tx, sqlAgentsOf, version)
+		now := valueIn[time.Time](ctx, tx, sqlNow)
 		p := planAgents(r, servers, limits, now)
 		if changed = p.status != r.Status || len(p.offer) > 0; p.status == server.ReleaseStopped {
-			if _, err := tx.Exec(ctx, sqlHaltAgentRelease, version); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlHaltAgentRelease, version)
 		}
 		if len(p.offer) > 0 {
 			// A maintenance also locks the server, so one of the two sees the other.
 			if _, err := values[string](ctx, tx, sqlHoldOffered, prego.Strings(p.offer)); err != nil {
 				return err
 			}
-			if _, err := tx.Exec(ctx, sqlOfferAgent, version, prego.Strings(p.offer)); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlOfferAgent, version, prego.Strings(p.offer))
 		}
 		if p.status != r.Status {
-			_, err = tx.Exec(ctx, sqlAgentReleaseStatus, version, p.status, p.reason, p.message)
-			return err
+			tx.run(ctx, sqlAgentReleaseStatus, version, p.status, p.reason, p.message)
+			return nil
 		}
-		_, err = tx.Exec(ctx, sqlAgentReleaseMessage, version, p.message)
-		return err
+		tx.run(ctx, sqlAgentReleaseMessage, version, p.message)
+		return nil
 	})
 	return changed, err
 }
@@ -287,19 +260,14 @@ WHERE v.server_id = $1 AND v.status = 'offered' AND r.serial <> $2 ORDER BY r.se
 // AckAgentUpdate records a host's report on the release of the agent that it tried last, and returns the release to
 // try; nil for none.
 func (s *Store) AckAgentUpdate(ctx context.Context, id prego.ServerID, report server.AgentReport) (wanted *server.SignedRelease, err error) {
-	err = s.inTx(ctx, "the agent of "+string(id), func(tx pgx.Tx) error {
-		version, err := find[struct{ Version string }](ctx, tx, sqlAckAgentUpdate, id, report.Serial, report.Status, report.Reason)
-		if err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "the agent of "+string(id), func(tx *txn) error {
+		version := findIn[struct{ Version string }](ctx, tx, sqlAckAgentUpdate, id, report.Serial, report.Status, report.Reason)
 		if version != nil {
 			e := server.Event{ServerID: id, Step: server.StepAgentUpdated, Message: fmt.Sprintf("%s: %s %s", version.Version, report.Status, report.Reason), Actor: prego.ActorSystem}
-			if err := addEvent(ctx, tx, e, ""); err != nil {
-				return err
-			}
+			tx.check(addEvent(ctx, tx, e, ""))
 		}
-		wanted, err = find[server.SignedRelease](ctx, tx, sqlAgentUpdate, id, report.Serial)
-		return err
+		wanted = findIn[server.SignedRelease](ctx, tx, sqlAgentUpdate, id, report.Serial)
+		return nil
 	})
 	return wanted, err
 }

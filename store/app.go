@@ -3,8 +3,6 @@ package store
 import (
 	"context"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
@@ -25,19 +23,11 @@ func (s *Store) CreateApp(ctx context.Context, a workload.App, key string) (app 
 	made := func(ctx context.Context, id string) (workload.App, error) {
 		return get[workload.App](ctx, s.pool, noSuchApp(id), sqlMadeApp, id)
 	}
-	return once(ctx, s, keyedRequest(a.CreatedBy, key, "app", string(a.OrgID), a.Name), made, func(tx pgx.Tx) (string, error) {
-		if err := lockNamedOrg(ctx, tx, a.OrgID); err != nil {
-			return "", err
-		}
-		if err := nameIsFree(ctx, tx, prego.CodeAppExists, sqlAppOfName, string(a.OrgID), a.Name); err != nil {
-			return "", err
-		}
-		if err := s.takeQuota(ctx, tx, a.OrgID, quota.Delta{Dimension: quota.MaxApps, By: 1}); err != nil {
-			return "", err
-		}
-		if _, err := tx.Exec(ctx, sqlNewApp, a.AppID, a.OrgID, a.Name, a.CreatedBy); err != nil {
-			return "", err
-		}
+	return once(ctx, s, keyedRequest(a.CreatedBy, key, "app", string(a.OrgID), a.Name), made, func(tx *txn) (string, error) {
+		tx.check(lockNamedOrg(ctx, tx, a.OrgID))
+		tx.check(nameIsFree(ctx, tx, prego.CodeAppExists, sqlAppOfName, string(a.OrgID), a.Name))
+		tx.check(s.takeQuota(ctx, tx, a.OrgID, quota.Delta{Dimension: quota.MaxApps, By: 1}))
+		tx.run(ctx, sqlNewApp, a.AppID, a.OrgID, a.Name, a.CreatedBy)
 		return string(a.AppID), orgEvent(ctx, tx, org.Event{OrgID: a.OrgID, Type: "app.create", Subject: string(a.AppID), Actor: a.CreatedBy}, map[string]any{"name": a.Name})
 	})
 }
@@ -84,16 +74,10 @@ const sqlDeleteApp = `UPDATE apps SET deleted_at = now() WHERE app_id = $1 AND d
 // DeleteApp deletes an app without envs; CodeAppInUse otherwise. Repeating it changes
 // nothing.
 func (s *Store) DeleteApp(ctx context.Context, id, by string) error {
-	return s.inTx(ctx, "delete app", func(tx pgx.Tx) error {
+	return s.inTx(ctx, "delete app", func(tx *txn) error {
 		// Creating an env also locks the org.
-		orgID, err := lockOwner(ctx, tx, noSuchApp(id), sqlAppOwner, id)
-		if err != nil {
-			return err
-		}
-		envs, err := value[int](ctx, tx, sqlAppChildren, id)
-		if err != nil {
-			return err
-		}
+		orgID := got(lockOwner(ctx, tx, noSuchApp(id), sqlAppOwner, id)).in(tx)
+		envs := valueIn[int](ctx, tx, sqlAppChildren, id)
 		if envs > 0 {
 			return prego.Errorf(prego.CodeAppInUse, "the app has %d envs; delete them first", envs)
 		}

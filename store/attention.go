@@ -315,14 +315,14 @@ FROM orphan_sightings WHERE destroyed_at IS NULL AND sightings >= 2` + attTo
 // Attention returns the findings that need an operator now, at most attention.Most of each kind, and the time of the
 // check. One batch reads everything in one snapshot.
 func (s *Store) Attention(ctx context.Context, l attention.Limits) (found []attention.Finding, at time.Time, err error) {
-	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+	err = s.inView(ctx, "what needs attention", func(tx *txn) error {
 		found, at, err = s.attentionIn(ctx, tx, l)
 		return err
 	})
-	return found, at, failed("what needs attention", err)
+	return found, at, err
 }
 
-func (s *Store) attentionIn(ctx context.Context, tx pgx.Tx, l attention.Limits) (found []attention.Finding, at time.Time, err error) {
+func (s *Store) attentionIn(ctx context.Context, tx *txn, l attention.Limits) (found []attention.Finding, at time.Time, err error) {
 	b := &pgx.Batch{}
 	b.Queue(`SELECT now()`).QueryRow(func(row pgx.Row) error { return row.Scan(&at) })
 	read := func(kind attention.Kind, sql string, args ...any) {

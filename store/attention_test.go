@@ -222,7 +222,7 @@ func TestAttentionFindsEachKind(t *testing.T) {
 		if sql != "" {
 			runEach(t, tx, sql)
 		}
-		found, at, err := s.attentionIn(ctx, tx, limits)
+		found, at, err := s.attentionIn(ctx, &txn{Tx: tx}, limits)
 		require.NoError(t, err, sql)
 		for _, f := range found {
 			require.False(t, f.Since.IsZero() || f.Since.After(at), "%+v", f)
@@ -274,7 +274,7 @@ func TestOnlyEmptyServersAreProposedForDeletion(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { require.NoError(t, tx.Rollback(ctx)) }()
 		runEach(t, tx, sql)
-		found, _, err := s.attentionIn(ctx, tx, attentionLimits)
+		found, _, err := s.attentionIn(ctx, &txn{Tx: tx}, attentionLimits)
 		require.NoError(t, err)
 		items := attention.List(found)
 		require.NotEmpty(t, items, sql)

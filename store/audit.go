@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/ops"
 )
@@ -131,10 +129,10 @@ func (l auditLink) entry() ops.AuditEntry {
 // VerifyAudit computes part of the chain again and compares. It reads everything as of one moment.
 func (s *Store) VerifyAudit(ctx context.Context, c ops.AuditCheck) (ops.AuditVerification, error) {
 	v := auditVerifier{check: c}
-	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+	err := s.inView(ctx, "verify audit", func(tx *txn) error {
 		return v.run(ctx, tx)
 	})
-	return v.found, failed("verify audit", err)
+	return v.found, err
 }
 
 // auditVerifier walks along the chain.

@@ -363,7 +363,7 @@ func TestCallerReachesEveryStatement(t *testing.T) {
 		all, err := values[string](ctx, s.pool, asked)
 		require.NoError(t, err)
 		require.Equal(t, []string{want}, all)
-		require.NoError(t, s.inTx(ctx, "test", func(tx pgx.Tx) error {
+		require.NoError(t, s.inTx(ctx, "test", func(tx *txn) error {
 			got, err := value[string](ctx, tx, asked)
 			require.Equal(t, want, got)
 			return err

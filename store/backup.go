@@ -5,8 +5,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
@@ -40,14 +38,12 @@ func (s *Store) RequestBackup(ctx context.Context, a tenant.BackupAsked) (out te
 		}
 		return out, failed("read a backup", err)
 	}
-	err = s.inTenant(ctx, "request a backup", a.TenantID, func(tx pgx.Tx, t tenantSite) error {
+	err = s.inTenant(ctx, "request a backup", a.TenantID, func(tx *txn, t tenantSite) error {
 		if !t.state.HasSite() && a.Kind != tenant.BackupFinal {
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only a tenant with a site is backed up", a.TenantID, t.state)
 		}
 		if a.Kind == tenant.BackupManual {
-			if err := s.refuseAboveLimit(ctx, tx, t.org); err != nil {
-				return err
-			}
+			tx.check(s.refuseAboveLimit(ctx, tx, t.org))
 		}
 		if out, err = one[tenant.Backup](ctx, tx, sqlInsertBackup, a.ID, t.org, a.TenantID, t.server, t.site, a.Kind, a.AtOnce, a.By, a.Keep.Seconds()); err != nil {
 			if isViolation(err, "backups_under_way") {
@@ -126,7 +122,7 @@ WHERE backup_id = $1 AND state IN ('making', 'uploading') AND upload_id = ''`
 // BackupSealed records what the host sealed, and adds the objects to upload to the ledger. A backup whose upload has
 // started stays as it is.
 func (s *Store) BackupSealed(ctx context.Context, id prego.BackupID, b tenant.SealedBackup, partBytes int64, object, manifest string) error {
-	note := func(tx pgx.Tx) error {
+	note := func(tx *txn) error {
 		return intend(ctx, tx, storageProvider, "", 0, server.ResourceIntent{Kind: server.ResourceBackup, Name: object})
 	}
 	var frozen *int64
@@ -151,7 +147,7 @@ RETURNING COALESCE(tenant_id, ''), COALESCE(volume_id, ''), org_id, bytes, objec
 
 // BackupStored records that a backup can be restored; repeated, it changes nothing.
 func (s *Store) BackupStored(ctx context.Context, id prego.BackupID, manifestSHA256, etag string) error {
-	return s.inTx(ctx, "backup "+string(id), func(tx pgx.Tx) error {
+	return s.inTx(ctx, "backup "+string(id), func(tx *txn) error {
 		var tenantID prego.TenantID
 		var volumeID prego.VolumeID
 		var orgID prego.OrgID
@@ -160,12 +156,8 @@ func (s *Store) BackupStored(ctx context.Context, id prego.BackupID, manifestSHA
 		if err := tx.QueryRow(ctx, sqlBackupStored, id, manifestSHA256).Scan(&tenantID, &volumeID, &orgID, &bytes, &object); err != nil {
 			return ifNoRows(err, nil)
 		}
-		if err := s.noteAboveLimit(ctx, tx, orgID, id, bytes); err != nil {
-			return err
-		}
-		if err := confirmCreated(ctx, tx, storageProvider, "", 0, server.ResourceBackup, object, object+"@"+etag); err != nil {
-			return err
-		}
+		tx.check(s.noteAboveLimit(ctx, tx, orgID, id, bytes))
+		tx.check(confirmCreated(ctx, tx, storageProvider, "", 0, server.ResourceBackup, object, object+"@"+etag))
 		if volumeID != "" {
 			return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "backup.stored", Subject: string(id), Actor: string(prego.ActorWorkflow)}, map[string]any{"volume_id": volumeID, "bytes": bytes})
 		}
@@ -180,10 +172,10 @@ RETURNING COALESCE(tenant_id, ''), COALESCE(volume_id, ''), org_id`
 // BackupFailed records why a backup failed; repeated, it changes nothing. Deleting the backup removes what it left in
 // the storage.
 func (s *Store) BackupFailed(ctx context.Context, id prego.BackupID, reason prego.Reason, message string) error {
-	return s.inTx(ctx, "backup "+string(id), func(tx pgx.Tx) error { return backupFailed(ctx, tx, id, reason, message) })
+	return s.inTx(ctx, "backup "+string(id), func(tx *txn) error { return backupFailed(ctx, tx, id, reason, message) })
 }
 
-func backupFailed(ctx context.Context, tx pgx.Tx, id prego.BackupID, reason prego.Reason, message string) error {
+func backupFailed(ctx context.Context, tx *txn, id prego.BackupID, reason prego.Reason, message string) error {
 	var tenantID prego.TenantID
 	var volumeID prego.VolumeID
 	var orgID prego.OrgID
@@ -281,12 +273,10 @@ func (s *Store) changeBackupOf(ctx context.Context, read func() (tenant.Backup, 
 	if err != nil {
 		return v, err
 	}
-	if err := s.inTx(ctx, event, func(tx pgx.Tx) error {
+	if err := s.inTx(ctx, event, func(tx *txn) error {
 		// A restore and a drill begin while they hold the org. An UPDATE would only wait for their backup's row, and
 		// after that wait it does not check for them again.
-		if err := lockOrg(ctx, tx, v.OrgID); err != nil {
-			return err
-		}
+		tx.check(lockOrg(ctx, tx, v.OrgID))
 		if ok, err := changed(ctx, tx, sql, args...); err != nil || !ok {
 			return cmp.Or(err, none)
 		}
@@ -308,14 +298,12 @@ UPDATE resources SET state = 'released', released_at = now() WHERE provider = 's
 // BackupGone records that the storage has none of a backup's objects any more. A deleted backup also loses its
 // identity: copies of it can't be opened.
 func (s *Store) BackupGone(ctx context.Context, id prego.BackupID, object string) error {
-	return s.inTx(ctx, "backup "+string(id), func(tx pgx.Tx) error {
+	return s.inTx(ctx, "backup "+string(id), func(tx *txn) error {
 		for _, sql := range []string{sqlBackupGone, sqlUploadGone} {
-			if _, err := tx.Exec(ctx, sql, id); err != nil {
-				return err
-			}
+			tx.run(ctx, sql, id)
 		}
-		_, err := tx.Exec(ctx, sqlBackupReleased, object)
-		return err
+		tx.run(ctx, sqlBackupReleased, object)
+		return nil
 	})
 }
 

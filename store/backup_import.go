@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/tenant"
@@ -48,7 +46,7 @@ var errTold = errors.New("nothing is written")
 // is none, as a tenant of a lost server that is restored only on request, because its site may still exist elsewhere.
 // Without apply it only reports what it would do.
 func (s *Store) ImportBackup(ctx context.Context, m tenant.Manifest, manifestKey, manifestSHA256, etag string, apply bool) (out tenant.ImportOutcome, err error) {
-	err = s.inTx(ctx, string("import backup "+m.BackupID), func(tx pgx.Tx) error {
+	err = s.inTx(ctx, string("import backup "+m.BackupID), func(tx *txn) error {
 		state, err := find[struct{ State tenant.BackupState }](ctx, tx, sqlImportState, m.BackupID)
 		switch {
 		case err != nil:
@@ -65,22 +63,12 @@ func (s *Store) ImportBackup(ctx context.Context, m tenant.Manifest, manifestKey
 		if m.Volume != nil {
 			of, volume, details = importVolume, *m.Volume, map[string]any{"volume_id": m.Volume.VolumeID}
 		}
-		if out, err = of(ctx, tx, m); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, sqlImportServer, m.ServerID, m.Region); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, sqlImportBackup, m.BackupID, m.OrgID, m.TenantID, m.ServerID, m.Site, m.Kind, m.TakenAt, m.Recipient, m.SealedIdentity, m.KeyID,
-			m.Object, manifestKey, m.PartBytes, tenant.PartCount(m.Bytes, m.PartBytes), m.PlainBytes, m.PlainSHA256, m.Bytes, m.SHA256, manifestSHA256, volume.VolumeID, volume.Entries); err != nil {
-			return err
-		}
-		if err := confirmCreated(ctx, tx, storageProvider, "", 0, "backup", m.Object, m.Object+"@"+etag); err != nil {
-			return err
-		}
-		if err := orgEvent(ctx, tx, org.Event{OrgID: m.OrgID, Type: "backup.import", Subject: string(m.BackupID), Actor: string(prego.ActorOperator)}, details); err != nil {
-			return err
-		}
+		out = got(of(ctx, tx, m)).in(tx)
+		tx.run(ctx, sqlImportServer, m.ServerID, m.Region)
+		tx.run(ctx, sqlImportBackup, m.BackupID, m.OrgID, m.TenantID, m.ServerID, m.Site, m.Kind, m.TakenAt, m.Recipient, m.SealedIdentity, m.KeyID,
+			m.Object, manifestKey, m.PartBytes, tenant.PartCount(m.Bytes, m.PartBytes), m.PlainBytes, m.PlainSHA256, m.Bytes, m.SHA256, manifestSHA256, volume.VolumeID, volume.Entries)
+		tx.check(confirmCreated(ctx, tx, storageProvider, "", 0, "backup", m.Object, m.Object+"@"+etag))
+		tx.check(orgEvent(ctx, tx, org.Event{OrgID: m.OrgID, Type: "backup.import", Subject: string(m.BackupID), Actor: string(prego.ActorOperator)}, details))
 		if !apply {
 			return errTold
 		}
@@ -92,11 +80,9 @@ func (s *Store) ImportBackup(ctx context.Context, m tenant.Manifest, manifestKey
 	return out, err
 }
 
-func importVolume(ctx context.Context, tx pgx.Tx, m tenant.Manifest) (tenant.ImportOutcome, error) {
+func importVolume(ctx context.Context, tx *txn, m tenant.Manifest) (tenant.ImportOutcome, error) {
 	v := m.Volume
-	if _, err := tx.Exec(ctx, sqlImportOrg, m.OrgID); err != nil {
-		return "", err
-	}
+	tx.run(ctx, sqlImportOrg, m.OrgID)
 	tag, err := tx.Exec(ctx, sqlImportVolume, v.VolumeID, m.OrgID, m.Region, v.Location, v.Name, v.SizeBytes)
 	if err != nil {
 		return "", err
@@ -113,7 +99,7 @@ func importVolume(ctx context.Context, tx pgx.Tx, m tenant.Manifest) (tenant.Imp
 	return tenant.ImportBackup, nil
 }
 
-func importTenant(ctx context.Context, tx pgx.Tx, m tenant.Manifest) (tenant.ImportOutcome, error) {
+func importTenant(ctx context.Context, tx *txn, m tenant.Manifest) (tenant.ImportOutcome, error) {
 	owner, err := find[struct{ OrgID prego.OrgID }](ctx, tx, sqlImportTenant, m.TenantID)
 	switch {
 	case err != nil:
@@ -123,19 +109,11 @@ func importTenant(ctx context.Context, tx pgx.Tx, m tenant.Manifest) (tenant.Imp
 	case owner != nil:
 		return tenant.ImportBackup, nil
 	}
-	taken, err := value[bool](ctx, tx, sqlSlugOfOther, m.Slug, m.TenantID)
-	if err != nil {
-		return "", err
-	}
-	if taken {
+	if valueIn[bool](ctx, tx, sqlSlugOfOther, m.Slug, m.TenantID) {
 		return "", prego.Errorf(prego.CodeSlugTaken, "slug %s belongs to another tenant now", m.Slug)
 	}
-	if _, err := tx.Exec(ctx, sqlImportOrg, m.OrgID); err != nil {
-		return "", err
-	}
-	if _, err := tx.Exec(ctx, sqlImportLost, m.TenantID, m.Slug, m.OrgID, m.Region, m.Plan, m.Plan.DefaultUsers(), m.Plan.DefaultStorageGB(), filled(m.Apps)); err != nil {
-		return "", err
-	}
+	tx.run(ctx, sqlImportOrg, m.OrgID)
+	tx.run(ctx, sqlImportLost, m.TenantID, m.Slug, m.OrgID, m.Region, m.Plan, m.Plan.DefaultUsers(), m.Plan.DefaultStorageGB(), filled(m.Apps))
 	return tenant.ImportTenant, tenantEvent(ctx, tx, tenant.Event{
 		TenantID: m.TenantID, ToState: tenant.Failed, Step: tenant.StepChanged, Actor: string(prego.ActorOperator), Reason: "imported", Message: fmt.Sprintf("from the manifest of backup %s", m.BackupID),
 	}, "")

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/tenant"
@@ -78,14 +76,11 @@ func (s *Store) changeBackupPolicy(ctx context.Context, of tenant.BackupPolicy, 
 	if kept != nil {
 		text, _ = json.Marshal(kept) // numbers and a word
 	}
-	apply := func(tx pgx.Tx, org func(event string, details map[string]any) error) error {
-		tag, err := tx.Exec(ctx, sql, args...)
-		if err != nil || tag.RowsAffected() == 0 {
-			return err
+	apply := func(tx *txn, org func(event string, details map[string]any) error) error {
+		if !tx.run(ctx, sql, args...) {
+			return nil
 		}
-		if _, err := tx.Exec(ctx, sqlBackupPolicyChange, of.ID(), by, text); err != nil {
-			return err
-		}
+		tx.run(ctx, sqlBackupPolicyChange, of.ID(), by, text)
 		details := map[string]any{"policy": kept}
 		switch {
 		case of.TenantID != "":
@@ -96,23 +91,21 @@ func (s *Store) changeBackupPolicy(ctx context.Context, of tenant.BackupPolicy, 
 		return org("backup.policy_set", details)
 	}
 	subject := cmp.Or(string(of.TenantID), string(of.VolumeID), string(of.OrgID))
-	asOrg := func(tx pgx.Tx, orgID prego.OrgID) error {
+	asOrg := func(tx *txn, orgID prego.OrgID) error {
 		return apply(tx, func(event string, details map[string]any) error {
 			return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: event, Subject: subject, Actor: by}, details)
 		})
 	}
 	switch {
 	case of.VolumeID != "":
-		return s.inVolume(ctx, "backup policy", of.VolumeID, func(tx pgx.Tx, v workload.Volume) error { return asOrg(tx, v.OrgID) })
+		return s.inVolume(ctx, "backup policy", of.VolumeID, func(tx *txn, v workload.Volume) error { return asOrg(tx, v.OrgID) })
 	case of.OrgID != "":
-		return s.inTx(ctx, "backup policy", func(tx pgx.Tx) error {
-			if err := lockNamedOrg(ctx, tx, of.OrgID); err != nil {
-				return err
-			}
+		return s.inTx(ctx, "backup policy", func(tx *txn) error {
+			tx.check(lockNamedOrg(ctx, tx, of.OrgID))
 			return asOrg(tx, of.OrgID)
 		})
 	case of.Default():
-		return s.inTx(ctx, "backup policy", func(tx pgx.Tx) error {
+		return s.inTx(ctx, "backup policy", func(tx *txn) error {
 			return apply(tx, func(string, map[string]any) error { return nil })
 		})
 	}
@@ -120,8 +113,8 @@ func (s *Store) changeBackupPolicy(ctx context.Context, of tenant.BackupPolicy, 
 }
 
 // ofTenant runs f in a transaction that holds the tenant's org.
-func (s *Store) ofTenant(ctx context.Context, what string, tenantID prego.TenantID, f func(tx pgx.Tx, orgID prego.OrgID) error) error {
-	return s.inTx(ctx, what, func(tx pgx.Tx) error {
+func (s *Store) ofTenant(ctx context.Context, what string, tenantID prego.TenantID, f func(tx *txn, orgID prego.OrgID) error) error {
+	return s.inTx(ctx, what, func(tx *txn) error {
 		orgID, err := lockOwner(ctx, tx, noSuchTenant(string(tenantID)), sqlTenantOrg, tenantID)
 		if err != nil {
 			return err
@@ -177,10 +170,9 @@ func (s *Store) ReleaseBackups(ctx context.Context, of tenant.BackupOwner, by st
 }
 
 func (s *Store) changeHold(ctx context.Context, of tenant.BackupOwner, event, by string, details map[string]any, sql string, args ...any) error {
-	change := func(tx pgx.Tx, orgID prego.OrgID) error {
-		tag, err := tx.Exec(ctx, sql, args...)
-		if err != nil || tag.RowsAffected() == 0 {
-			return err
+	change := func(tx *txn, orgID prego.OrgID) error {
+		if !tx.run(ctx, sql, args...) {
+			return nil
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: event, Subject: of.String(), Actor: by}, details)
 	}
@@ -188,14 +180,9 @@ func (s *Store) changeHold(ctx context.Context, of tenant.BackupOwner, event, by
 		return s.ofTenant(ctx, event, of.TenantID, change)
 	}
 	// Also for a deleted owner: its last backup is kept for a while, and may be kept longer.
-	return s.inTx(ctx, event, func(tx pgx.Tx) error {
-		v, err := oneVolume(ctx, tx, string(of.VolumeID), sqlVolumeEver, of.VolumeID)
-		if err != nil {
-			return err
-		}
-		if err := lockOrg(ctx, tx, v.OrgID); err != nil {
-			return err
-		}
+	return s.inTx(ctx, event, func(tx *txn) error {
+		v := got(oneVolume(ctx, tx, string(of.VolumeID), sqlVolumeEver, of.VolumeID)).in(tx)
+		tx.check(lockOrg(ctx, tx, v.OrgID))
 		return change(tx, v.OrgID)
 	})
 }

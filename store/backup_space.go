@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
@@ -45,22 +43,13 @@ const sqlBackupLimit = `UPDATE orgs SET backup_limit_bytes = $2 WHERE org_id = $
 
 // SetBackupLimit sets an org's limit in bytes; nil removes it.
 func (s *Store) SetBackupLimit(ctx context.Context, orgID prego.OrgID, limit *int64, reason, by string) error {
-	return s.inTx(ctx, "limit of backups", func(tx pgx.Tx) error {
-		if err := lockOrg(ctx, tx, orgID); err != nil {
-			return err
+	return s.inTx(ctx, "limit of backups", func(tx *txn) error {
+		tx.check(lockOrg(ctx, tx, orgID))
+		before := got(s.backupSpace(ctx, tx, orgID)).in(tx)
+		if !tx.run(ctx, sqlBackupLimit, orgID, limit) {
+			return nil
 		}
-		before, err := s.backupSpace(ctx, tx, orgID)
-		if err != nil {
-			return err
-		}
-		tag, err := tx.Exec(ctx, sqlBackupLimit, orgID, limit)
-		if err != nil || tag.RowsAffected() == 0 {
-			return err
-		}
-		after, err := s.backupSpace(ctx, tx, orgID)
-		if err != nil {
-			return err
-		}
+		after := got(s.backupSpace(ctx, tx, orgID)).in(tx)
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "org.backup_limit_set", Subject: string(orgID), Actor: by, Reason: reason}, map[string]any{
 			"old": before.LimitBytes, "new": after.LimitBytes, "own": after.Own,
 		})
@@ -71,7 +60,7 @@ func gigabytes(n int64) string { return fmt.Sprintf("%.1f GB", float64(n)/1e9) }
 
 // refuseAboveLimit refuses a requested backup while the org's backups exceed their limit. Backups by schedule and
 // before data is moved or deleted are exempt: protecting data then is their purpose.
-func (s *Store) refuseAboveLimit(ctx context.Context, tx pgx.Tx, orgID prego.OrgID) error {
+func (s *Store) refuseAboveLimit(ctx context.Context, tx *txn, orgID prego.OrgID) error {
 	space, err := s.backupSpace(ctx, tx, orgID)
 	if err == nil && space.Over() {
 		err = prego.Errorf(prego.CodeBackupLimit, "the backups of org %s have %s, and its limit is %s: delete some, keep fewer (prego backup policy set), or ask for a higher limit. Scheduled backups continue",
@@ -81,7 +70,7 @@ func (s *Store) refuseAboveLimit(ctx context.Context, tx pgx.Tx, orgID prego.Org
 }
 
 // noteAboveLimit writes an event when a backup of so many bytes took its org above the limit.
-func (s *Store) noteAboveLimit(ctx context.Context, tx pgx.Tx, orgID prego.OrgID, id prego.BackupID, bytes int64) error {
+func (s *Store) noteAboveLimit(ctx context.Context, tx *txn, orgID prego.OrgID, id prego.BackupID, bytes int64) error {
 	space, err := s.backupSpace(ctx, tx, orgID)
 	if err != nil || !space.Over() || space.UsedBytes-bytes >= space.LimitBytes {
 		return err

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
@@ -80,10 +78,8 @@ func (s *Store) BenchRecord(ctx context.Context, name server.StackReleaseName, i
 // BeginBenchUpdate finds the sites of a server to update, once no other process is changing a site; until then it
 // reports what it waits for. Repeated, it returns the same sites.
 func (s *Store) BeginBenchUpdate(ctx context.Context, name server.StackReleaseName, id prego.ServerID) (out server.BenchRecord, err error) {
-	err = s.inTx(ctx, fmt.Sprintf("release %s on %s", name, id), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlHoldBench, name, id); err != nil {
-			return err
-		}
+	err = s.inTx(ctx, fmt.Sprintf("release %s on %s", name, id), func(tx *txn) error {
+		tx.run(ctx, sqlHoldBench, name, id)
 		if out, err = benchIn(ctx, tx, name, id); err != nil || out.Status != server.BenchUpdating || out.Undoing || out.Gone {
 			return err
 		}
@@ -91,25 +87,16 @@ func (s *Store) BeginBenchUpdate(ctx context.Context, name server.StackReleaseNa
 		if err != nil || phase != "waiting" {
 			return err
 		}
-		waits, err := find[struct{ Text string }](ctx, tx, sqlBenchWaits, id)
-		if err != nil {
-			return err
-		}
+		waits := findIn[struct{ Text string }](ctx, tx, sqlBenchWaits, id)
 		if waits != nil {
 			out.Waits = waits.Text
 			return nil
 		}
-		if _, err := tx.Exec(ctx, sqlForgetBenchSites, name, id); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, sqlFindBenchSites, name, id); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, sqlBenchPhase, name, id, "preparing"); err != nil {
-			return err
-		}
-		out, err = benchIn(ctx, tx, name, id)
-		return err
+		tx.run(ctx, sqlForgetBenchSites, name, id)
+		tx.run(ctx, sqlFindBenchSites, name, id)
+		tx.run(ctx, sqlBenchPhase, name, id, "preparing")
+		out = got(benchIn(ctx, tx, name, id)).in(tx)
+		return nil
 	})
 	return out, err
 }
@@ -194,7 +181,7 @@ WHERE t.release = $1 AND t.server_id = $2 AND t.pool_site_id = p.pool_site_id AN
 // EndBench records how the update of a server ended, and opens the server to new tenants again, unless it is broken.
 // Sites of the pool whose migration had started before a rollback are lost.
 func (s *Store) EndBench(ctx context.Context, name server.StackReleaseName, id prego.ServerID, status server.BenchStatus, reason prego.Reason, message string) error {
-	return s.inTx(ctx, fmt.Sprintf("release %s on %s", name, id), func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("release %s on %s", name, id), func(tx *txn) error {
 		ended, err := find[struct {
 			Reason  prego.Reason
 			Message string
@@ -203,14 +190,10 @@ func (s *Store) EndBench(ctx context.Context, name server.StackReleaseName, id p
 			return err
 		}
 		if status == server.BenchRolledBack {
-			if _, err := tx.Exec(ctx, sqlPoolSiteLost, name, id); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlPoolSiteLost, name, id)
 		}
 		if status != server.BenchBroken {
-			if _, err := tx.Exec(ctx, sqlUncordon, id); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlUncordon, id)
 		}
 		return addEvent(ctx, tx, server.Event{
 			ServerID: id, Step: server.StepBenchUpdated, Reason: ended.Reason, Actor: prego.ActorWorkflow,

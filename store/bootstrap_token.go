@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
@@ -30,7 +29,7 @@ SELECT token_id, issued_at, expires_at FROM server_bootstrap_tokens WHERE server
 // existing one. An attempt that creates its server issues it with BeginCreate.
 func (s *Store) IssueToken(ctx context.Context, t server.TokenIssue) (server.TokenIssued, error) {
 	var out server.TokenIssued
-	err := s.inTx(ctx, string("issue token for "+t.ServerID), func(tx pgx.Tx) error {
+	err := s.inTx(ctx, string("issue token for "+t.ServerID), func(tx *txn) error {
 		issued, err := changed(ctx, tx, sqlIssueToken, t.TokenID, t.ServerID, t.Attempt, t.Hash, t.Purpose, t.TTL.Seconds())
 		if err != nil {
 			return err
@@ -38,9 +37,7 @@ func (s *Store) IssueToken(ctx context.Context, t server.TokenIssue) (server.Tok
 		if out, err = one[server.TokenIssued](ctx, tx, sqlTokenOfAttempt, t.ServerID, t.Attempt); err != nil || !issued {
 			return err
 		}
-		if err := auditBootstrap(ctx, tx, t.ServerID, issueArgs(t), prego.ActorWorkflow, 0); err != nil {
-			return err
-		}
+		tx.check(auditBootstrap(ctx, tx, t.ServerID, issueArgs(t), prego.ActorWorkflow, 0))
 		return addEvent(ctx, tx, server.Event{ServerID: t.ServerID, Step: server.StepTokenIssued, Attempt: t.Attempt},
 			attemptKey(server.StepTokenIssued, t.Attempt))
 	})
@@ -75,7 +72,7 @@ func (s *Store) ConsumeToken(ctx context.Context, p server.TokenClaim) (server.T
 	out, err := s.consume(ctx, p)
 	var refusal error
 	if errors.Is(err, errNotConsumable) {
-		err = s.inTx(ctx, "consume token", func(tx pgx.Tx) (err error) {
+		err = s.inTx(ctx, "consume token", func(tx *txn) (err error) {
 			out, refusal, err = whyNotConsumed(ctx, tx, p)
 			return err
 		})
@@ -97,17 +94,14 @@ func (s *Store) consume(ctx context.Context, p server.TokenClaim) (out server.To
 
 // whyNotConsumed finds out why the UPDATE matched no row. What it writes (a revocation, an
 // audit row) is committed along with the rejection.
-func whyNotConsumed(ctx context.Context, tx pgx.Tx, p server.TokenClaim) (out server.TokenConsumed, refusal, err error) {
+func whyNotConsumed(ctx context.Context, tx *txn, p server.TokenClaim) (out server.TokenConsumed, refusal, err error) {
 	type token struct {
 		server.TokenConsumed
 		TokenID                                                  string
 		RowAttempt                                               int
 		Consumed, SameKey, Recent, Superseded, Expired, SourceOK bool
 	}
-	t, err := find[token](ctx, tx, sqlWhyNotConsumed, p.TokenHash, p.Key, repeatWindow.Seconds(), p.Source)
-	if err != nil {
-		return out, nil, err
-	}
+	t := findIn[token](ctx, tx, sqlWhyNotConsumed, p.TokenHash, p.Key, repeatWindow.Seconds(), p.Source)
 	if t == nil || t.ServerID != p.ServerID {
 		return out, prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is not known"), nil
 	}
@@ -124,9 +118,7 @@ func whyNotConsumed(ctx context.Context, tx pgx.Tx, p server.TokenClaim) (out se
 		return out, nil, nil
 	case t.Consumed:
 		refused := prego.Errorf(prego.CodeTokenConsumed, "the bootstrap token was consumed already")
-		if err := auditBootstrap(ctx, tx, t.ServerID, "refuse consumed token_id="+t.TokenID+" key="+shortKey(p.Key), prego.ActorSystem, 1); err != nil {
-			return out, nil, err
-		}
+		tx.check(auditBootstrap(ctx, tx, t.ServerID, "refuse consumed token_id="+t.TokenID+" key="+shortKey(p.Key), prego.ActorSystem, 1))
 		event := server.Event{
 			ServerID: t.ServerID, Step: server.StepHandshakeRefused, Attempt: t.Attempt, Actor: prego.ActorSystem,
 			Message: "a consumed bootstrap token was presented again",
@@ -138,9 +130,7 @@ func whyNotConsumed(ctx context.Context, tx pgx.Tx, p server.TokenClaim) (out se
 		return out, &server.SecondKeyError{Refusal: refused, ServerID: t.ServerID, Attempt: t.Attempt},
 			addEvent(ctx, tx, event, attemptKey(server.StepHandshakeRefused, t.Attempt))
 	case t.Expired:
-		if _, err := tx.Exec(ctx, sqlRevokeExpired, t.TokenID); err != nil {
-			return out, nil, err
-		}
+		tx.run(ctx, sqlRevokeExpired, t.TokenID)
 		event := server.Event{
 			ServerID: t.ServerID, Step: server.StepHandshakeRefused, Attempt: t.Attempt, Actor: prego.ActorSystem,
 			Message: "an expired bootstrap token was presented",

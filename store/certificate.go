@@ -79,7 +79,7 @@ func (s *Store) WantCertificates(ctx context.Context, wants []tenant.Certificate
 			return nil
 		})
 	}
-	err = s.inTx(ctx, "certificates that are needed", func(tx pgx.Tx) error { return tx.SendBatch(ctx, b).Close() })
+	err = s.inTx(ctx, "certificates that are needed", func(tx *txn) error { return tx.SendBatch(ctx, b).Close() })
 	return n, err
 }
 

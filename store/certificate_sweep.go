@@ -43,16 +43,13 @@ type certificateName struct {
 // SyncCertificateNames makes the rows of certificates follow names whose domain or route changed, and returns how
 // many names it handled.
 func (s *Store) SyncCertificateNames(ctx context.Context, most int) (n int, err error) {
-	err = s.inTx(ctx, "names of certificates", func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "names of certificates", func(tx *txn) error {
 		names, err := values[string](ctx, tx, sqlTakeCertificateNames, most)
 		if err != nil || len(names) == 0 {
 			return err
 		}
 		n = len(names)
-		states, err := many[certificateName](ctx, tx, sqlCertificateNames, names)
-		if err != nil {
-			return err
-		}
+		states := manyIn[certificateName](ctx, tx, sqlCertificateNames, names)
 		var lost, retired []prego.CertificateID
 		b := &pgx.Batch{}
 		for _, c := range states {

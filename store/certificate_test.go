@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
@@ -247,7 +246,7 @@ func TestChangedNameIsCheckedAgain(t *testing.T) {
 	owner := prego.OrgID("o1")
 	want := tenant.HostCertificate("shop.example.org", &owner, nil)
 	b.do(sqlWantCertificate, tenant.CertificateID(want.Names), want.Names, want.Challenge, want.OrgID, want.TenantID, "test")
-	require.NoError(t, b.inTx(ctx, "test", func(tx pgx.Tx) error {
+	require.NoError(t, b.inTx(ctx, "test", func(tx *txn) error {
 		does(t, `UPDATE domains SET status = 'lost'`)(tx)
 		b.sync() // sees it as it was before
 		return nil

@@ -3,8 +3,6 @@ package store
 import (
 	"context"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
@@ -22,14 +20,14 @@ RETURNING ` + serverColumns
 // CordonServer closes a server to new tenants and instances at an operator's request; existing ones stay. Repeating
 // it changes who closed it and why. For a server being removed it is CodeInvalidTransition.
 func (s *Store) CordonServer(ctx context.Context, id prego.ServerID, by, why string) (srv server.Server, err error) {
-	err = s.inTx(ctx, "cordon "+string(id), func(tx pgx.Tx) error {
-		srv, err = cordonIn(ctx, tx, id, by, why)
-		return err
+	err = s.inTx(ctx, "cordon "+string(id), func(tx *txn) error {
+		srv = got(cordonIn(ctx, tx, id, by, why)).in(tx)
+		return nil
 	})
 	return srv, err
 }
 
-func cordonIn(ctx context.Context, tx pgx.Tx, id prego.ServerID, by, why string) (server.Server, error) {
+func cordonIn(ctx context.Context, tx *txn, id prego.ServerID, by, why string) (server.Server, error) {
 	// Held first, so that both statements see an uncordon under way.
 	if _, err := tx.Exec(ctx, sqlHoldServer, id); err != nil {
 		return server.Server{}, err
@@ -53,25 +51,20 @@ func cordonIn(ctx context.Context, tx pgx.Tx, id prego.ServerID, by, why string)
 // closed: without another cordon this is CodeInvalidTransition. A server being emptied is CodeInvalidTransition too,
 // because what leaves it would come back.
 func (s *Store) UncordonServer(ctx context.Context, id prego.ServerID, by string) (srv server.Server, err error) {
-	err = s.inTx(ctx, "uncordon "+string(id), func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "uncordon "+string(id), func(tx *txn) error {
 		// A maintenance that starts to empty the server also holds its row, and is seen.
-		if _, err := tx.Exec(ctx, sqlHoldServer, id); err != nil {
-			return err
-		}
-		m, err := find[server.Maintenance](ctx, tx, sqlOpenMaintenance, id)
-		if err != nil {
-			return err
-		}
+		tx.run(ctx, sqlHoldServer, id)
+		m := findIn[server.Maintenance](ctx, tx, sqlOpenMaintenance, id)
 		if m != nil {
 			return prego.Errorf(prego.CodeInvalidTransition, "a %s of server %s is %s: cancel it, which also opens the server", m.Kind, id, m.Status)
 		}
-		srv, err = uncordonIn(ctx, tx, id, by)
-		return err
+		srv = got(uncordonIn(ctx, tx, id, by)).in(tx)
+		return nil
 	})
 	return srv, err
 }
 
-func uncordonIn(ctx context.Context, tx pgx.Tx, id prego.ServerID, by string) (server.Server, error) {
+func uncordonIn(ctx context.Context, tx *txn, id prego.ServerID, by string) (server.Server, error) {
 	opened, err := find[server.Server](ctx, tx, sqlUncordonServer, id)
 	if err != nil {
 		return server.Server{}, err
@@ -86,9 +79,7 @@ func uncordonIn(ctx context.Context, tx pgx.Tx, id prego.ServerID, by string) (s
 		}
 		return srv, prego.Errorf(prego.CodeInvalidTransition, "the control plane itself keeps server %s closed: its fleet is about to remove it, or an image is verified there", id)
 	}
-	if _, err := tx.Exec(ctx, sqlRoomFreed, opened.Region); err != nil {
-		return *opened, err
-	}
+	tx.run(ctx, sqlRoomFreed, opened.Region)
 	return *opened, addEvent(ctx, tx, server.Event{ServerID: id, Step: server.StepUncordoned, Message: byWhom(by, ""), Actor: prego.ActorOperator}, "")
 }
 

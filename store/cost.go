@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/cost"
 	"github.com/prego/prego/server"
@@ -91,20 +89,13 @@ func (s *Store) Costs(ctx context.Context, by cost.By, month time.Time) (out cos
 		return out, prego.Invalid("by", "is nothing that costs are shown by")
 	}
 	// In one snapshot, so that rows and days have the same sum while counting continues.
-	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if out.Lines, err = many[cost.Line](ctx, tx, sql, month); err != nil {
-			return err
-		}
-		if out.Days, err = many[cost.Day](ctx, tx, sqlCostDays, month); err != nil {
-			return err
-		}
-		state, err := one[costState](ctx, tx, sqlCostState, month)
-		if err != nil {
-			return err
-		}
+	err = s.inView(ctx, "costs of "+month.Format("2006-01"), func(tx *txn) error {
+		out.Lines = manyIn[cost.Line](ctx, tx, sql, month)
+		out.Days = manyIn[cost.Day](ctx, tx, sqlCostDays, month)
+		state := oneIn[costState](ctx, tx, sqlCostState, month)
 		backups, err := value[int](ctx, tx, sqlUnpricedBackups, month)
 		out.Currency, out.Unpriced, out.AsOf, out.BeganAt = state.Currency, state.Unpriced+backups, state.AsOf, state.BeganAt
 		return err
 	})
-	return out, failed("costs of "+month.Format("2006-01"), err)
+	return out, err
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/cost"
 )
@@ -133,66 +131,38 @@ type countState struct{ CountedTo, BeganAt time.Time }
 // and after any pause; no hour is counted twice. Nothing from before the month of the first count is counted. Extra
 // prices are those that no provider reports.
 func (s *Store) CountCosts(ctx context.Context, at time.Time, extra []cost.Price) (counted int, err error) {
-	err = s.inTx(ctx, "count costs", func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlCountLock); err != nil {
-			return err
-		}
-		if err := savePrices(ctx, tx, extra); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, sqlCountBegins, at); err != nil {
-			return err
-		}
-		state, err := one[countState](ctx, tx, sqlCountState)
-		if err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "count costs", func(tx *txn) error {
+		tx.run(ctx, sqlCountLock)
+		tx.check(savePrices(ctx, tx, extra))
+		tx.run(ctx, sqlCountBegins, at)
+		state := oneIn[countState](ctx, tx, sqlCountState)
 		since := cost.MonthOf(state.BeganAt)
 		from := state.CountedTo
 		if from.Equal(state.BeganAt) { // the first count
 			from = since
 		}
-		if _, err := tx.Exec(ctx, sqlLoseMeters, at); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, sqlOpenMeters, from); err != nil {
-			return err
-		}
-		counted, err = countMeters(ctx, tx, from, since, at)
-		if err != nil {
-			return err
-		}
-		_, err = tx.Exec(ctx, sqlCountEnds, at)
-		return err
+		tx.run(ctx, sqlLoseMeters, at)
+		tx.run(ctx, sqlOpenMeters, from)
+		counted = got(countMeters(ctx, tx, from, since, at)).in(tx)
+		tx.run(ctx, sqlCountEnds, at)
+		return nil
 	})
 	return counted, err
 }
 
-func countMeters(ctx context.Context, tx pgx.Tx, from, since, at time.Time) (int, error) {
-	things, err := many[billed](ctx, tx, sqlBilled, from)
-	if err != nil {
-		return 0, err
-	}
-	uses, err := many[serverUse](ctx, tx, sqlServerUses)
-	if err != nil {
-		return 0, err
-	}
+func countMeters(ctx context.Context, tx *txn, from, since, at time.Time) (int, error) {
+	things := manyIn[billed](ctx, tx, sqlBilled, from)
+	uses := manyIn[serverUse](ctx, tx, sqlServerUses)
 	of := map[prego.ServerID][]cost.Use{}
 	for _, u := range uses {
 		of[u.ServerID] = append(of[u.ServerID], cost.Use{Owner: cost.Owner{Kind: u.Kind, ID: u.ID, OrgID: u.OrgID}, Weight: u.Weight})
 	}
-	machines, err := many[machineMemory](ctx, tx, sqlMachineMemory)
-	if err != nil {
-		return 0, err
-	}
+	machines := manyIn[machineMemory](ctx, tx, sqlMachineMemory)
 	memory := map[[2]string]int64{}
 	for _, m := range machines {
 		memory[[2]string{m.Provider, m.Name}] = m.Bytes
 	}
-	prices, err := readTariffs(ctx, tx)
-	if err != nil {
-		return 0, err
-	}
+	prices := got(readTariffs(ctx, tx)).in(tx)
 	var c costColumns
 	for _, b := range things {
 		before := cost.Meter{StartedAt: b.StartedAt, EndedAt: b.EndedAt, Hours: b.Hours, Billed: b.Billed}
@@ -208,11 +178,9 @@ func countMeters(ctx context.Context, tx pgx.Tx, from, since, at time.Time) (int
 			}
 		}
 	}
-	if _, err := tx.Exec(ctx, sqlCounted, c.meters, c.hours, c.months, c.billed, c.priced, c.closed); err != nil {
-		return 0, err
-	}
-	_, err = tx.Exec(ctx, sqlCostEntries, c.days, c.ofMeter, c.parts, c.ownerKinds, c.ownerIDs, c.orgs, c.pools, c.bases, c.amounts, c.currencies)
-	return len(things), err
+	tx.run(ctx, sqlCounted, c.meters, c.hours, c.months, c.billed, c.priced, c.closed)
+	tx.run(ctx, sqlCostEntries, c.days, c.ofMeter, c.parts, c.ownerKinds, c.ownerIDs, c.orgs, c.pools, c.bases, c.amounts, c.currencies)
+	return len(things), nil
 }
 
 func (b billed) thing(memory map[[2]string]int64, uses map[prego.ServerID][]cost.Use) cost.Thing {
@@ -265,7 +233,7 @@ SELECT l.* FROM ` + listedPrices + ` WHERE NOT EXISTS (SELECT FROM provider_pric
 )
 
 // savePrices stores the current prices where they differ from the known ones.
-func savePrices(ctx context.Context, tx pgx.Tx, prices []cost.Price) error {
+func savePrices(ctx context.Context, tx *txn, prices []cost.Price) error {
 	var providers, kinds, types, locations, currencies []string
 	var perGB []bool
 	var hourly []*cost.Micro
@@ -275,9 +243,7 @@ func savePrices(ctx context.Context, tx pgx.Tx, prices []cost.Price) error {
 		perGB, hourly, monthly, currencies = append(perGB, p.PerGB), append(hourly, p.Hourly), append(monthly, p.Monthly), append(currencies, p.Currency)
 	}
 	for _, sql := range []string{sqlPricesEnded, sqlPricesBegun} {
-		if _, err := tx.Exec(ctx, sql, filled(providers), filled(kinds), filled(types), filled(locations), perGB, hourly, monthly, filled(currencies)); err != nil {
-			return err
-		}
+		tx.run(ctx, sql, filled(providers), filled(kinds), filled(types), filled(locations), perGB, hourly, monthly, filled(currencies))
 	}
 	return nil
 }
@@ -288,7 +254,7 @@ SELECT provider, kind, type, location, per_gb, hourly, monthly, currency, valid_
 // tariffs are all prices by their subjects.
 type tariffs map[[4]string]cost.Tariff
 
-func readTariffs(ctx context.Context, tx pgx.Tx) (tariffs, error) {
+func readTariffs(ctx context.Context, tx *txn) (tariffs, error) {
 	prices, err := many[cost.Price](ctx, tx, sqlPrices)
 	out := tariffs{}
 	for _, p := range prices {

@@ -21,8 +21,136 @@ type querier interface {
 
 // inTx runs f in one transaction, which is committed when f returns nil. Errors without a
 // code are wrapped with what, the operation that failed.
-func (s *Store) inTx(ctx context.Context, what string, f func(pgx.Tx) error) error {
-	return failed(what, pgx.BeginFunc(ctx, s.pool, f))
+func (s *Store) inTx(ctx context.Context, what string, f func(*txn) error) error {
+	return failed(what, pgx.BeginFunc(ctx, s.pool, sticky(f)))
+}
+
+// inView is inTx for reads, which all see the same moment.
+func (s *Store) inView(ctx context.Context, what string, f func(*txn) error) error {
+	o := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	return failed(what, pgx.BeginTxFunc(ctx, s.pool, o, sticky(f)))
+}
+
+// txn is a transaction. The first statement that fails ends it, as it does in Postgres: the statements after it do
+// nothing and read zero values, and the transaction returns its error, whatever is made of these zero values. So
+// only refusals need an early return.
+type txn struct {
+	pgx.Tx
+
+	err error
+}
+
+// sticky is f in a transaction that keeps the first error.
+func sticky(f func(*txn) error) func(pgx.Tx) error {
+	return func(tx pgx.Tx) error {
+		t := &txn{Tx: tx}
+		err := f(t)
+		return cmp.Or(t.err, err)
+	}
+}
+
+// Exec runs a statement.
+func (t *txn) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if t.err != nil {
+		return pgconn.CommandTag{}, t.err
+	}
+	return t.Tx.Exec(ctx, sql, args...)
+}
+
+// Query reads rows.
+func (t *txn) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if t.err != nil {
+		return nil, t.err
+	}
+	return t.Tx.Query(ctx, sql, args...)
+}
+
+// QueryRow reads a row.
+func (t *txn) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if t.err != nil {
+		return askedRow{err: t.err}
+	}
+	return t.Tx.QueryRow(ctx, sql, args...)
+}
+
+// check ends the transaction with an error, if there is one.
+func (t *txn) check(err error) { t.err = cmp.Or(t.err, err) }
+
+// run runs a statement and reports whether it changed a row.
+func (t *txn) run(ctx context.Context, sql string, args ...any) (ok bool) {
+	return checked(t, func() (bool, error) { return changed(ctx, t, sql, args...) })
+}
+
+// must runs a statement, and ends the transaction with none if it changed no row.
+func (t *txn) must(ctx context.Context, none error, sql string, args ...any) {
+	if !t.run(ctx, sql, args...) {
+		t.check(none)
+	}
+}
+
+// sendBatch runs statements together.
+func (t *txn) sendBatch(ctx context.Context, b *pgx.Batch) {
+	checked(t, func() (any, error) { return nil, t.SendBatch(ctx, b).Close() })
+}
+
+// checked is what read returns. Its error ends the transaction; after an error it is not called.
+func checked[T any](t *txn, read func() (T, error)) (v T) {
+	if t.err == nil {
+		v, t.err = read()
+	}
+	return v
+}
+
+// result is what a function returned.
+type result[T any] struct {
+	v   T
+	err error
+}
+
+func got[T any](v T, err error) result[T] { return result[T]{v, err} }
+
+// in is the value. An error ends the transaction.
+func (r result[T]) in(t *txn) T {
+	t.check(r.err)
+	return r.v
+}
+
+// oneIn is one in a transaction.
+func oneIn[T any](ctx context.Context, t *txn, sql string, args ...any) T {
+	return checked(t, func() (T, error) { return one[T](ctx, t, sql, args...) })
+}
+
+// getIn is get in a transaction, which ends with none if there is no row.
+func getIn[T any](ctx context.Context, t *txn, none error, sql string, args ...any) T {
+	return checked(t, func() (T, error) { return get[T](ctx, t, none, sql, args...) })
+}
+
+// findIn is find in a transaction.
+func findIn[T any](ctx context.Context, t *txn, sql string, args ...any) *T {
+	return checked(t, func() (*T, error) { return find[T](ctx, t, sql, args...) })
+}
+
+// manyIn is many in a transaction.
+func manyIn[T any](ctx context.Context, t *txn, sql string, args ...any) []T {
+	return checked(t, func() ([]T, error) { return many[T](ctx, t, sql, args...) })
+}
+
+// valueIn is value in a transaction.
+func valueIn[T any](ctx context.Context, t *txn, sql string, args ...any) T {
+	return checked(t, func() (T, error) { return value[T](ctx, t, sql, args...) })
+}
+
+// valueOr is valueIn in a transaction that ends with none if there is no row.
+func valueOr[T any](ctx context.Context, t *txn, none error, sql string, args ...any) T {
+	return checked(t, func() (T, error) {
+		v, err := value[T](ctx, t, sql, args...)
+		return v, ifNoRows(err, none)
+	})
+}
+
+// valuesIn is values in a transaction.
+func valuesIn[T any](ctx context.Context, t *txn, sql string, args ...any) []T {
+	return checked(t, func() ([]T, error) { return values[T](ctx, t, sql, args...) })
 }
 
 // exec runs a statement that returns no rows.
@@ -48,8 +176,8 @@ func changed(ctx context.Context, q querier, sql string, args ...any) (bool, err
 
 // changeThen runs a statement and, if it changed a row, then, in one transaction; otherwise
 // it returns none.
-func (s *Store) changeThen(ctx context.Context, what string, none error, then func(pgx.Tx) error, sql string, args ...any) error {
-	return s.inTx(ctx, what, func(tx pgx.Tx) error {
+func (s *Store) changeThen(ctx context.Context, what string, none error, then func(*txn) error, sql string, args ...any) error {
+	return s.inTx(ctx, what, func(tx *txn) error {
 		if ok, err := changed(ctx, tx, sql, args...); err != nil || !ok {
 			return cmp.Or(err, none)
 		}
@@ -175,7 +303,7 @@ const sqlTryLock = `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))`
 // exclusively runs f unless another caller is running something under the same key; then
 // done is false.
 func (s *Store) exclusively(ctx context.Context, key string, f func(context.Context) error) (done bool, err error) {
-	err = s.inTx(ctx, "serve "+key, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "serve "+key, func(tx *txn) error {
 		if err := tx.QueryRow(ctx, sqlTryLock, key).Scan(&done); err != nil || !done {
 			return err
 		}

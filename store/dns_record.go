@@ -107,10 +107,8 @@ func (s *Store) WantRecords(ctx context.Context, zone string, wanted []server.DN
 	for i, w := range wanted {
 		names[i], types[i], ttls[i], contents[i], owners[i] = w.Name, string(w.Type), w.TTL, joined(w.Values), string(w.Owner)
 	}
-	err = s.inTx(ctx, "records of "+zone, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlHoldZone, zone); err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "records of "+zone, func(tx *txn) error {
+		tx.run(ctx, sqlHoldZone, zone)
 		a, err := tx.Exec(ctx, sqlWantRecords, zone, names, types, ttls, contents, owners)
 		if err != nil {
 			return err
@@ -120,8 +118,8 @@ func (s *Store) WantRecords(ctx context.Context, zone string, wanted []server.DN
 			return err
 		}
 		changed = int(a.RowsAffected() + b.RowsAffected())
-		_, err = tx.Exec(ctx, sqlForgetDepartures)
-		return err
+		tx.run(ctx, sqlForgetDepartures)
+		return nil
 	})
 	return changed, err
 }
@@ -209,12 +207,10 @@ func (s *Store) RecordApplied(ctx context.Context, r server.DNSRecord) error {
 	if r.State == server.ResourceReleasing {
 		has = []string{}
 	}
-	return s.inTx(ctx, "record "+r.Key(), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlRecordDeparts, r.Zone, r.Name, r.Type, has); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, sqlRecordApplied, r.Zone, r.Name, r.Type, has, r.State != server.ResourceReleasing, r.Version)
-		return err
+	return s.inTx(ctx, "record "+r.Key(), func(tx *txn) error {
+		tx.run(ctx, sqlRecordDeparts, r.Zone, r.Name, r.Type, has)
+		tx.run(ctx, sqlRecordApplied, r.Zone, r.Name, r.Type, has, r.State != server.ResourceReleasing, r.Version)
+		return nil
 	})
 }
 

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
@@ -51,19 +49,15 @@ func noSuchDomain(id prego.DomainID) error {
 // ClaimDomain notes that an org wants a name served, by a tenant or by its routes. Repeating it returns the existing
 // claim. Another org's claim is no obstacle: the first org to show the TXT record has the name.
 func (s *Store) ClaimDomain(ctx context.Context, d org.Domain, by string) (out org.Domain, err error) {
-	err = s.inTx(ctx, "claim domain", func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "claim domain", func(tx *txn) error {
 		if d.TenantID != "" {
 			lives := false
-			if err := tx.QueryRow(ctx, sqlTenantForDomain, d.TenantID).Scan(&d.OrgID, &lives); err != nil {
-				return ifNoRows(err, noSuchTenant(string(d.TenantID)))
-			}
+			tx.check(ifNoRows(tx.QueryRow(ctx, sqlTenantForDomain, d.TenantID).Scan(&d.OrgID, &lives), noSuchTenant(string(d.TenantID))))
 			if !lives {
 				return prego.Errorf(prego.CodeInvalidTransition, "the tenant is terminated: it is served under no name")
 			}
 		}
-		if err := lockNamedOrg(ctx, tx, d.OrgID); err != nil {
-			return err
-		}
+		tx.check(lockNamedOrg(ctx, tx, d.OrgID))
 		if d.TenantID != "" {
 			switch named, err := value[bool](ctx, tx, sqlRouteNamed, d.OrgID, d.Name); {
 			case err != nil:
@@ -72,8 +66,8 @@ func (s *Store) ClaimDomain(ctx context.Context, d org.Domain, by string) (out o
 				return taken("is served by a route of the org")
 			}
 		}
-		out, err = s.claimDomain(ctx, tx, d, by)
-		return err
+		out = got(s.claimDomain(ctx, tx, d, by)).in(tx)
+		return nil
 	})
 	return out, err
 }
@@ -83,10 +77,8 @@ func taken(message string) error {
 }
 
 // claimDomain is ClaimDomain in a transaction that holds the org.
-func (s *Store) claimDomain(ctx context.Context, tx pgx.Tx, d org.Domain, by string) (org.Domain, error) {
-	if _, err := tx.Exec(ctx, sqlHoldHostname, d.Name); err != nil {
-		return d, err
-	}
+func (s *Store) claimDomain(ctx context.Context, tx *txn, d org.Domain, by string) (org.Domain, error) {
+	tx.run(ctx, sqlHoldHostname, d.Name)
 	there, err := find[org.Domain](ctx, tx, sqlDomainOf, d.OrgID, d.Name)
 	switch {
 	case err != nil:
@@ -96,30 +88,22 @@ func (s *Store) claimDomain(ctx context.Context, tx pgx.Tx, d org.Domain, by str
 	case there != nil:
 		return *there, nil
 	}
-	n, err := value[int](ctx, tx, sqlUnverified, d.OrgID)
-	if err != nil {
-		return d, err
-	}
+	n := valueIn[int](ctx, tx, sqlUnverified, d.OrgID)
 	if n >= maxUnverified {
 		return d, prego.Errorf(prego.CodeTooManyDomains, "the org has %d unverified names, which is the limit: verify or delete some", n)
 	}
 	// It counts when it is verified; a name that could not be verified then is refused now.
-	if err := s.takeQuota(ctx, tx, d.OrgID, quota.Delta{Dimension: quota.MaxHostnames, By: 1}); err != nil {
-		return d, err
-	}
+	tx.check(s.takeQuota(ctx, tx, d.OrgID, quota.Delta{Dimension: quota.MaxHostnames, By: 1}))
 	if token, err := value[string](ctx, tx, sqlOldToken, d.OrgID, d.Name); err == nil {
 		d.Token = token
 	} else if !isNoRows(err) {
 		return d, err
 	}
-	out, err := one[org.Domain](ctx, tx, sqlClaimDomain, d.DomainID, d.OrgID, d.TenantID, d.Name, d.ByRoute, d.Token, org.SoughtFor.Seconds(), by)
-	if err != nil {
-		return d, err
-	}
+	out := oneIn[org.Domain](ctx, tx, sqlClaimDomain, d.DomainID, d.OrgID, d.TenantID, d.Name, d.ByRoute, d.Token, org.SoughtFor.Seconds(), by)
 	return out, domainEvent(ctx, tx, "domain.create", out, by)
 }
 
-func domainEvent(ctx context.Context, tx pgx.Tx, what string, d org.Domain, by string) error {
+func domainEvent(ctx context.Context, tx *txn, what string, d org.Domain, by string) error {
 	return orgEvent(ctx, tx, org.Event{OrgID: d.OrgID, Type: what, Subject: string(d.DomainID), Actor: by, Reason: string(d.Reason)},
 		map[string]any{"name": d.Name, "tenant_id": d.TenantID, "status": d.Status, "missing_since": d.MissingSince})
 }
@@ -152,24 +136,14 @@ const (
 
 // DeleteDomain gives up a name. A name with routes is refused.
 func (s *Store) DeleteDomain(ctx context.Context, id prego.DomainID, by string) error {
-	return s.inTx(ctx, "delete domain", func(tx pgx.Tx) error {
-		d, err := one[org.Domain](ctx, tx, sqlGetDomain, id)
-		if err != nil {
-			return ifNoRows(err, noSuchDomain(id))
-		}
+	return s.inTx(ctx, "delete domain", func(tx *txn) error {
+		d := getIn[org.Domain](ctx, tx, noSuchDomain(id), sqlGetDomain, id)
 		// No route for the name can be created in the meantime.
-		if err := lockOrg(ctx, tx, d.OrgID); err != nil {
-			return err
-		}
-		switch used, err := value[bool](ctx, tx, sqlDomainInUse, id); {
-		case err != nil:
-			return err
-		case used:
+		tx.check(lockOrg(ctx, tx, d.OrgID))
+		if valueIn[bool](ctx, tx, sqlDomainInUse, id) {
 			return prego.Errorf(prego.CodeDomainInUse, "routes of the org have this name: delete them first")
 		}
-		if d, err = one[org.Domain](ctx, tx, sqlDeleteDomain, id); err != nil {
-			return ifNoRows(err, noSuchDomain(id))
-		}
+		d = getIn[org.Domain](ctx, tx, noSuchDomain(id), sqlDeleteDomain, id)
 		return domainEvent(ctx, tx, "domain.delete", d, by)
 	})
 }
@@ -215,22 +189,16 @@ WHERE domain_id = $1`
 // DomainSeen stores the result of a lookup: of several orgs that show their TXT record, the first has the name, and
 // only with room in its quota.
 func (s *Store) DomainSeen(ctx context.Context, d org.Domain, look org.DomainAnswer, rules org.DomainRules) (out org.Domain, err error) {
-	err = s.inTx(ctx, "domain "+string(d.DomainID), func(tx pgx.Tx) error {
-		if err := lockOrg(ctx, tx, d.OrgID); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, sqlHoldHostname, d.Name); err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "domain "+string(d.DomainID), func(tx *txn) error {
+		tx.check(lockOrg(ctx, tx, d.OrgID))
+		tx.run(ctx, sqlHoldHostname, d.Name)
 		was, err := find[org.Domain](ctx, tx, sqlHoldDomain, d.DomainID)
 		if err != nil || was == nil {
 			return err // it was given up meanwhile
 		}
 		out = rules.Next(*was, look)
 		if out.Status == org.DomainVerified && was.Status != org.DomainVerified {
-			if out, err = s.mayVerify(ctx, tx, *was, out, look.At, rules); err != nil {
-				return err
-			}
+			out = got(s.mayVerify(ctx, tx, *was, out, look.At, rules)).in(tx)
 		}
 		return setDomain(ctx, tx, *was, out)
 	})
@@ -238,7 +206,7 @@ func (s *Store) DomainSeen(ctx context.Context, d org.Domain, look org.DomainAns
 }
 
 // mayVerify returns the next state of a name whose TXT record is there: verified, or the reason why not.
-func (s *Store) mayVerify(ctx context.Context, tx pgx.Tx, was, found org.Domain, now time.Time, rules org.DomainRules) (org.Domain, error) {
+func (s *Store) mayVerify(ctx context.Context, tx *txn, was, found org.Domain, now time.Time, rules org.DomainRules) (org.Domain, error) {
 	refused := func(reason prego.Reason, message string) org.Domain {
 		was.CheckedAt, was.Points, was.Reason, was.Message = &now, found.Points, reason, message
 		was.NextCheck = new(now.Add(rules.RetryMax))
@@ -254,10 +222,7 @@ func (s *Store) mayVerify(ctx context.Context, tx pgx.Tx, was, found org.Domain,
 	if err != nil {
 		return was, err
 	}
-	holder, err := find[org.Domain](ctx, tx, sqlDomainHolder, was.Name, was.DomainID)
-	if err != nil {
-		return was, err
-	}
+	holder := findIn[org.Domain](ctx, tx, sqlDomainHolder, was.Name, was.DomainID)
 	if holder != nil {
 		gone := *holder
 		gone.NextCheck = &now
@@ -270,18 +235,14 @@ func (s *Store) mayVerify(ctx context.Context, tx pgx.Tx, was, found org.Domain,
 		// The current owner of the name shows another org's record and no longer this org's.
 		gone.Status, gone.Reason, gone.Message = org.DomainLost, org.ReasonDomainTaken, "another org shows its TXT record for this name"
 		gone.SoughtUntil = now.Add(org.SoughtFor)
-		if err := setDomain(ctx, tx, *holder, gone); err != nil {
-			return was, err
-		}
+		tx.check(setDomain(ctx, tx, *holder, gone))
 	}
 	return found, nil
 }
 
 // setDomain writes a domain, and an event for its org about what changed.
-func setDomain(ctx context.Context, tx pgx.Tx, was, d org.Domain) error {
-	if _, err := tx.Exec(ctx, sqlSetDomain, d.DomainID, d.Status, d.Reason, d.Message, d.Points, d.Failures, d.CheckedAt, d.NextCheck, d.VerifiedAt, d.MissingSince, d.SoughtUntil); err != nil {
-		return err
-	}
+func setDomain(ctx context.Context, tx *txn, was, d org.Domain) error {
+	tx.run(ctx, sqlSetDomain, d.DomainID, d.Status, d.Reason, d.Message, d.Points, d.Failures, d.CheckedAt, d.NextCheck, d.VerifiedAt, d.MissingSince, d.SoughtUntil)
 	switch {
 	case d.Status != was.Status:
 		return domainEvent(ctx, tx, "domain."+string(d.Status), d, string(prego.ActorSystem))
@@ -299,15 +260,10 @@ FROM tenants t WHERE t.tenant_id = d.tenant_id AND d.deleted_at IS NULL AND t.st
 
 // ForgetDomains gives up the names of tenants whose data is erased.
 func (s *Store) ForgetDomains(ctx context.Context) (n int, err error) {
-	err = s.inTx(ctx, "names of erased tenants", func(tx pgx.Tx) error {
-		gone, err := many[org.Domain](ctx, tx, sqlForgetDomains)
-		if err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "names of erased tenants", func(tx *txn) error {
+		gone := manyIn[org.Domain](ctx, tx, sqlForgetDomains)
 		for _, d := range gone {
-			if err := domainEvent(ctx, tx, "domain.delete", d, string(prego.ActorSystem)); err != nil {
-				return err
-			}
+			tx.check(domainEvent(ctx, tx, "domain.delete", d, string(prego.ActorSystem)))
 		}
 		n = len(gone)
 		return nil

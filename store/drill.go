@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/tenant"
@@ -94,35 +93,23 @@ const sqlBackupDrilled = `UPDATE backup_schedules SET drilled_at = now() WHERE t
 // of the tenant runs (CodeRestoreUnderWay).
 func (s *Store) BeginDrill(ctx context.Context, tenantID prego.TenantID, backupID prego.BackupID, domain, by string) (out tenant.Drill, err error) {
 	key := strings.ReplaceAll(uuid.NewString(), "-", "")[:16]
-	err = s.inTx(ctx, string("drill tenant "+tenantID), func(tx pgx.Tx) error {
-		if _, err := lockOwner(ctx, tx, noSuchTenant(string(tenantID)), sqlTenantOrg, tenantID); err != nil {
-			return err
-		}
-		backup, err := value[prego.BackupID](ctx, tx, sqlDrillBackup, tenantID, backupID)
-		if err != nil {
-			return ifNoRows(err, prego.Errorf(prego.CodeBackupNotFound, "there is no such backup of tenant %s in object storage", tenantID))
-		}
-		if _, err := tx.Exec(ctx, sqlOneDrillPlace); err != nil {
-			return err
-		}
-		place, err := one[struct {
+	err = s.inTx(ctx, string("drill tenant "+tenantID), func(tx *txn) error {
+		got(lockOwner(ctx, tx, noSuchTenant(string(tenantID)), sqlTenantOrg, tenantID)).in(tx)
+		backup := valueOr[prego.BackupID](ctx, tx, prego.Errorf(prego.CodeBackupNotFound, "there is no such backup of tenant %s in object storage", tenantID), sqlDrillBackup, tenantID, backupID)
+		tx.run(ctx, sqlOneDrillPlace)
+		place := getIn[struct {
 			ServerID prego.ServerID
 			ShardID  prego.ShardID
-		}](ctx, tx, sqlDrillPlace, tenantID)
-		if err != nil {
-			return ifNoRows(err, prego.Errorf(prego.CodeInsufficientResources, "no server can take a drill of tenant %s now", tenantID))
-		}
-		if _, err := tx.Exec(ctx, sqlDrillSite, key, place.ServerID, place.ShardID, domain); err != nil {
-			return err
-		}
+		}](ctx, tx, prego.Errorf(prego.CodeInsufficientResources, "no server can take a drill of tenant %s now", tenantID), sqlDrillPlace, tenantID)
+		tx.run(ctx, sqlDrillSite, key, place.ServerID, place.ShardID, domain)
 		if out, err = one[tenant.Drill](ctx, tx, sqlInsertDrill, key, tenantID, backup, place.ServerID, by); err != nil {
 			if isViolation(err, "drills_running") {
 				return prego.Errorf(prego.CodeRestoreUnderWay, "a drill of tenant %s is under way already", tenantID)
 			}
 			return err
 		}
-		_, err = tx.Exec(ctx, sqlBackupDrilled, tenantID)
-		return err
+		tx.run(ctx, sqlBackupDrilled, tenantID)
+		return nil
 	})
 	return out, err
 }
@@ -239,29 +226,21 @@ INSERT INTO drills AS d (drill_id, org_id, volume_id, backup_id, server_id, crea
 // BeginVolumeDrill accepts a drill of a volume's backup, as BeginDrill does for a tenant's.
 func (s *Store) BeginVolumeDrill(ctx context.Context, volumeID prego.VolumeID, backupID prego.BackupID, by string) (out tenant.Drill, err error) {
 	key := strings.ReplaceAll(uuid.NewString(), "-", "")[:16]
-	err = s.inVolume(ctx, string("drill volume "+volumeID), volumeID, func(tx pgx.Tx, v workload.Volume) error {
-		backup, err := one[struct {
+	err = s.inVolume(ctx, string("drill volume "+volumeID), volumeID, func(tx *txn, v workload.Volume) error {
+		backup := getIn[struct {
 			BackupID prego.BackupID
 			Needed   int64
-		}](ctx, tx, sqlDrillVolumeBackup, volumeID, backupID)
-		if err != nil {
-			return ifNoRows(err, prego.Errorf(prego.CodeBackupNotFound, "there is no such backup of volume %s in object storage", volumeID))
-		}
-		if _, err := tx.Exec(ctx, sqlOneDrillPlace); err != nil {
-			return err
-		}
-		at, err := value[prego.ServerID](ctx, tx, sqlVolumeDrillPlace, volumeID, backup.Needed)
-		if err != nil {
-			return ifNoRows(err, prego.Errorf(prego.CodeInsufficientResources, "no server in %s can take a drill of volume %s now: it needs %s of free local disk, and no other drill", v.Region, volumeID, gigabytes(backup.Needed)))
-		}
+		}](ctx, tx, prego.Errorf(prego.CodeBackupNotFound, "there is no such backup of volume %s in object storage", volumeID), sqlDrillVolumeBackup, volumeID, backupID)
+		tx.run(ctx, sqlOneDrillPlace)
+		at := valueOr[prego.ServerID](ctx, tx, prego.Errorf(prego.CodeInsufficientResources, "no server in %s can take a drill of volume %s now: it needs %s of free local disk, and no other drill", v.Region, volumeID, gigabytes(backup.Needed)), sqlVolumeDrillPlace, volumeID, backup.Needed)
 		if out, err = one[tenant.Drill](ctx, tx, sqlInsertVolumeDrill, key, v.OrgID, volumeID, backup.BackupID, at, by); err != nil {
 			if isViolation(err, "drills_of_volume_running") {
 				return prego.Errorf(prego.CodeRestoreUnderWay, "a drill of volume %s is under way already", volumeID)
 			}
 			return err
 		}
-		_, err = tx.Exec(ctx, sqlVolumeBackupDrilled, volumeID)
-		return err
+		tx.run(ctx, sqlVolumeBackupDrilled, volumeID)
+		return nil
 	})
 	return out, err
 }

@@ -84,11 +84,8 @@ type edgeFeed struct {
 // cursor older than the feed. All of it is of one moment.
 func (s *Store) EdgeChanges(ctx context.Context, since string) (edge.Change, error) {
 	var c edge.Change
-	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		f, err := one[edgeFeed](ctx, tx, sqlEdgeFeed, cmp.Or(since, newest))
-		if err != nil {
-			return err
-		}
+	err := s.inView(ctx, "changes of edges", func(tx *txn) error {
+		f := oneIn[edgeFeed](ctx, tx, sqlEdgeFeed, cmp.Or(since, newest))
 		c = edge.Change{Since: f.Since, Snapshot: f.Snapshot, Full: since == "" || !f.Kept, Barriers: f.Barriers, Certificates: f.Certificates}
 		b := &pgx.Batch{}
 		if c.Full {
@@ -110,7 +107,7 @@ func (s *Store) EdgeChanges(ctx context.Context, since string) (edge.Change, err
 		queueRows(b, &c.Addresses, sqlEdgeAddresses)
 		return tx.SendBatch(ctx, b).Close()
 	})
-	return c, failed("changes of edges", err)
+	return c, err
 }
 
 // Publishing from an outdated snapshot returns no row. Of two snapshots the later one has the higher end, or fewer of

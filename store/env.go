@@ -3,8 +3,6 @@ package store
 import (
 	"context"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
@@ -24,24 +22,15 @@ func (s *Store) CreateEnv(ctx context.Context, e workload.Env, key string) (env 
 	made := func(ctx context.Context, id string) (workload.Env, error) {
 		return get[workload.Env](ctx, s.pool, noSuchEnv(id), sqlMadeEnv, id)
 	}
-	return once(ctx, s, k, made, func(tx pgx.Tx) (string, error) {
-		orgID, err := lockOwner(ctx, tx, noSuchApp(string(e.AppID)), sqlAppOwner, e.AppID)
-		if err != nil {
-			return "", err
-		}
+	return once(ctx, s, k, made, func(tx *txn) (string, error) {
+		orgID := got(lockOwner(ctx, tx, noSuchApp(string(e.AppID)), sqlAppOwner, e.AppID)).in(tx)
 		// Deleting the app also locks the org, so the app still exists.
 		if _, err := get[workload.App](ctx, tx, noSuchApp(string(e.AppID)), sqlGetApp, e.AppID); err != nil {
 			return "", err
 		}
-		if err := nameIsFree(ctx, tx, prego.CodeEnvExists, sqlEnvOfName, string(e.AppID), e.Name); err != nil {
-			return "", err
-		}
-		if err := s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxEnvs, By: 1}); err != nil {
-			return "", err
-		}
-		if _, err := tx.Exec(ctx, sqlNewEnv, e.EnvID, e.AppID, orgID, e.Name, e.Region, e.CreatedBy); err != nil {
-			return "", err
-		}
+		tx.check(nameIsFree(ctx, tx, prego.CodeEnvExists, sqlEnvOfName, string(e.AppID), e.Name))
+		tx.check(s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxEnvs, By: 1}))
+		tx.run(ctx, sqlNewEnv, e.EnvID, e.AppID, orgID, e.Name, e.Region, e.CreatedBy)
 		return string(e.EnvID), orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "env.create", Subject: string(e.EnvID), Actor: e.CreatedBy},
 			map[string]any{"app_id": e.AppID, "name": e.Name, "region": e.Region})
 	})
@@ -88,20 +77,13 @@ const sqlDeleteEnv = `UPDATE envs SET deleted_at = now() WHERE env_id = $1 AND d
 
 // DeleteEnv deletes an empty env; CodeEnvInUse otherwise. Repeating it changes nothing.
 func (s *Store) DeleteEnv(ctx context.Context, id, by string) error {
-	return s.inTx(ctx, "delete env", func(tx pgx.Tx) error {
+	return s.inTx(ctx, "delete env", func(tx *txn) error {
 		// Anything created in the env takes quota first, which locks the org, and then checks
 		// that the env exists.
-		orgID, err := lockOwner(ctx, tx, noSuchEnv(id), sqlEnvOwner, id)
-		if err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, sqlHoldEnv, id); err != nil {
-			return err
-		}
+		orgID := got(lockOwner(ctx, tx, noSuchEnv(id), sqlEnvOwner, id)).in(tx)
+		tx.run(ctx, sqlHoldEnv, id)
 		var groups, routes, addresses int
-		if err := tx.QueryRow(ctx, sqlEnvChildren, id).Scan(&groups, &routes, &addresses); err != nil {
-			return err
-		}
+		tx.check(tx.QueryRow(ctx, sqlEnvChildren, id).Scan(&groups, &routes, &addresses))
 		if groups+routes+addresses > 0 {
 			return prego.Errorf(prego.CodeEnvInUse, "the env has %d process groups, %d routes and %d IPv4 allocations; delete them first", groups, routes, addresses)
 		}

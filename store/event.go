@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
@@ -41,7 +39,7 @@ func addEvent(ctx context.Context, q querier, e server.Event, dedupKey string) e
 // step runs an UPDATE of a server's row and adds an event to its timeline; if no row
 // matched it returns none.
 func (s *Store) step(ctx context.Context, e server.Event, dedupKey string, none error, sql string, args ...any) error {
-	note := func(tx pgx.Tx) error { return addEvent(ctx, tx, e, dedupKey) }
+	note := func(tx *txn) error { return addEvent(ctx, tx, e, dedupKey) }
 	return s.changeThen(ctx, fmt.Sprintf("%s of server %s", e.Step, e.ServerID), none, note, sql, args...)
 }
 
@@ -76,7 +74,7 @@ SELECT CASE WHEN $2::text <> ALL ('{backup.create,backup.stored,backup.failed,mo
     substr($2, strpos($2, '.') + 1), $4, $5, $6`
 
 // orgEvent records an event of an org's resources. Payload becomes JSON.
-func orgEvent(ctx context.Context, tx pgx.Tx, e org.Event, payload any) error {
+func orgEvent(ctx context.Context, tx *txn, e org.Event, payload any) error {
 	b, err := json.Marshal(payload)
 	if err != nil {
 		return fmt.Errorf("event %s: %w", e.Type, err)

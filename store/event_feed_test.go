@@ -121,7 +121,7 @@ func TestFeedReadersReadEachEventOnce(t *testing.T) {
 	for w := range writers {
 		wg.Go(func() {
 			for i := range each {
-				err := s.inTx(ctx, "write", func(tx pgx.Tx) error {
+				err := s.inTx(ctx, "write", func(tx *txn) error {
 					for part := range 1 + i%3 {
 						if _, err := tx.Exec(ctx, sqlTestEvent, fmt.Sprintf("%d/%d/%d", w, i, part)); err != nil {
 							return err
@@ -366,7 +366,7 @@ func TestFeedReportsChanges(t *testing.T) {
 	_, _, err := s.CreateServer(ctx, server.CreateRequest{ServerID: "app-1", Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: prego.ProviderHetzner}, "ann")
 	require.NoError(t, err)
 	exec(t, s, toldRows)
-	require.NoError(t, s.inTx(ctx, "events", func(tx pgx.Tx) error {
+	require.NoError(t, s.inTx(ctx, "events", func(tx *txn) error {
 		for _, e := range []org.Event{
 			{Type: "org.quota_set", Subject: "max_apps", Reason: "more"}, {Type: "app.create", Subject: "app-1"}, {Type: "backup.create", Subject: "bak-1"},
 		} {

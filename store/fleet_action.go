@@ -30,10 +30,8 @@ SELECT $1, last_seq, $2, $3, 'queued', $4, $5, $6, NULLIF($7, '') FROM next RETU
 // RequestFleetAction queues an action. Repeating the request with the same key returns the
 // existing action; a different request with that key is CodeIdempotencyConflict.
 func (s *Store) RequestFleetAction(ctx context.Context, r server.FleetActionRequest) (a server.FleetAction, err error) {
-	err = s.inTx(ctx, "request action", func(tx pgx.Tx) error {
-		if _, err := lockFleet(ctx, tx, r.FleetID); err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "request action", func(tx *txn) error {
+		got(lockFleet(ctx, tx, r.FleetID)).in(tx)
 		if r.IdempotencyKey != "" {
 			met, err := find[server.FleetAction](ctx, tx, sqlActionOfKey, r.FleetID, r.IdempotencyKey)
 			switch {
@@ -46,8 +44,8 @@ func (s *Store) RequestFleetAction(ctx context.Context, r server.FleetActionRequ
 				return nil
 			}
 		}
-		a, err = one[server.FleetAction](ctx, tx, sqlQueueAction, r.FleetID, r.Action, r.Inputs, r.Cause, drivenByFleet, r.By, r.IdempotencyKey)
-		return err
+		a = oneIn[server.FleetAction](ctx, tx, sqlQueueAction, r.FleetID, r.Action, r.Inputs, r.Cause, drivenByFleet, r.By, r.IdempotencyKey)
+		return nil
 	})
 	return a, err
 }
@@ -103,7 +101,7 @@ type planner = func(server.FleetState, server.FleetAction) (server.FleetPlan, er
 // BeginFleetAction starts the oldest queued action with the steps that plan returns, or returns the one already
 // running; nil if there is none. An action without possible steps fails, and is returned as failed.
 func (s *Store) BeginFleetAction(ctx context.Context, fleetID prego.FleetID, plan planner) (taken *server.FleetAction, err error) {
-	err = s.inTx(ctx, "begin action", func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "begin action", func(tx *txn) error {
 		f, err := lockFleet(ctx, tx, fleetID)
 		if prego.CodeOf(err) == prego.CodeFleetNotFound {
 			return nil
@@ -121,7 +119,7 @@ func (s *Store) BeginFleetAction(ctx context.Context, fleetID prego.FleetID, pla
 }
 
 // planAction records the steps of an action of a locked fleet.
-func planAction(ctx context.Context, tx pgx.Tx, f server.Fleet, a server.FleetAction, plan planner) (server.FleetAction, error) {
+func planAction(ctx context.Context, tx *txn, f server.Fleet, a server.FleetAction, plan planner) (server.FleetAction, error) {
 	st, err := fleetState(ctx, tx, f)
 	if err != nil {
 		return a, err
@@ -137,12 +135,8 @@ func planAction(ctx context.Context, tx pgx.Tx, f server.Fleet, a server.FleetAc
 	if a, err = one[server.FleetAction](ctx, tx, sqlStartAction, a.FleetID, a.Seq, status, p.Data, p.Reason, p.Message); err != nil || status == server.ActionFailed {
 		return a, err
 	}
-	if _, err := tx.Exec(ctx, sqlFleetAim, f.FleetID, p.Desired); err != nil {
-		return a, err
-	}
-	if _, err := tx.Exec(ctx, sqlPolicyUsed, f.FleetID, filled(p.Used)); err != nil {
-		return a, err
-	}
+	tx.run(ctx, sqlFleetAim, f.FleetID, p.Desired)
+	tx.run(ctx, sqlPolicyUsed, f.FleetID, filled(p.Used))
 	a.Steps, err = addSteps(ctx, tx, a, 0, p.Steps)
 	return a, err
 }
@@ -152,7 +146,7 @@ INSERT INTO fleet_action_steps (fleet_id, seq, server_id, op, region, round, rep
 
 // addSteps stores the steps and names the servers to create, counting on from the number
 // already made.
-func addSteps(ctx context.Context, tx pgx.Tx, a server.FleetAction, made int, steps []server.FleetStep) ([]server.FleetStep, error) {
+func addSteps(ctx context.Context, tx *txn, a server.FleetAction, made int, steps []server.FleetStep) ([]server.FleetStep, error) {
 	b := &pgx.Batch{}
 	for i := range steps {
 		st := &steps[i]
@@ -206,13 +200,11 @@ WHERE fleet_id = $1 AND seq = $2 AND status IN ('queued', 'running') AND driven_
 // CancelFleetAction cancels a queued action. For a running action, steps that have not begun are skipped.
 func (s *Store) CancelFleetAction(ctx context.Context, fleetID prego.FleetID, seq int, by string) (server.FleetAction, error) {
 	var a *server.FleetAction
-	err := s.inTx(ctx, "cancel action", func(tx pgx.Tx) (err error) {
+	err := s.inTx(ctx, "cancel action", func(tx *txn) (err error) {
 		// The lock waits for an action that is being started.
-		if _, err := tx.Exec(ctx, sqlLockFleet, fleetID); err != nil {
-			return err
-		}
-		a, err = find[server.FleetAction](ctx, tx, sqlCancelAction, fleetID, seq, by, drivenByFleet)
-		return err
+		tx.run(ctx, sqlLockFleet, fleetID)
+		a = findIn[server.FleetAction](ctx, tx, sqlCancelAction, fleetID, seq, by, drivenByFleet)
+		return nil
 	})
 	if err != nil {
 		return server.FleetAction{}, err
@@ -255,34 +247,24 @@ const sqlFailStep = `UPDATE fleet_action_steps SET state = $5, message = $6, at 
 // NextFleetBatch returns the next steps of an action, at most limit and all of one kind. It inserts the rows of
 // servers to create, and cordons servers to delete. Repeating it returns the same steps.
 func (s *Store) NextFleetBatch(ctx context.Context, fleetID prego.FleetID, seq, limit int) (b server.FleetRound, err error) {
-	err = s.inTx(ctx, "next steps", func(tx pgx.Tx) error {
-		if b.Fleet, err = lockFleet(ctx, tx, fleetID); err != nil {
-			return err
-		}
-		if b.Action, err = getAction(ctx, tx, fleetID, seq); err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "next steps", func(tx *txn) error {
+		b.Fleet = got(lockFleet(ctx, tx, fleetID)).in(tx)
+		b.Action = got(getAction(ctx, tx, fleetID, seq)).in(tx)
 		b.Action.Steps = nil
 		if b.Action.CancelRequested {
-			if _, err := tx.Exec(ctx, sqlSkipSteps, fleetID, seq, "the action was cancelled"); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlSkipSteps, fleetID, seq, "the action was cancelled")
 		}
-		if b.Steps, err = many[server.FleetStep](ctx, tx, sqlNextSteps, fleetID, seq, limit); err != nil {
-			return err
-		}
+		b.Steps = manyIn[server.FleetStep](ctx, tx, sqlNextSteps, fleetID, seq, limit)
 		if len(b.Steps) > 0 && b.Steps[0].Op == server.StepOpDelete {
 			ids := make([]string, len(b.Steps))
 			for i, st := range b.Steps {
 				ids[i] = string(st.ServerID)
 			}
-			_, err = tx.Exec(ctx, sqlCordon, ids)
-			return err
+			tx.run(ctx, sqlCordon, ids)
+			return nil
 		}
 		for i := range b.Steps {
-			if err := askFor(ctx, tx, b.Fleet, b.Action, &b.Steps[i]); err != nil {
-				return err
-			}
+			tx.check(askFor(ctx, tx, b.Fleet, b.Action, &b.Steps[i]))
 		}
 		return nil
 	})
@@ -299,16 +281,16 @@ func memberIn(ctx context.Context, q querier, serverID prego.ServerID, fleetID p
 }
 
 // askFor inserts the row of a server to create; if that is rejected, the step fails.
-func askFor(ctx context.Context, tx pgx.Tx, f server.Fleet, a server.FleetAction, st *server.FleetStep) error {
+func askFor(ctx context.Context, tx *txn, f server.Fleet, a server.FleetAction, st *server.FleetStep) error {
 	if member, err := memberIn(ctx, tx, st.ServerID, f.FleetID); err != nil || member {
 		return err
 	}
-	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, tx.Tx, sticky(func(tx *txn) error {
 		_, _, err := insertServerIn(ctx, tx, fleetServer(server.Wanted{
 			ServerID: st.ServerID, Role: f.Role, Region: st.Region, Provider: f.InfraProvider, Spec: f.Spec, FleetID: f.FleetID, FleetProfile: f.Profile,
 		}, fmt.Sprintf("fleet %s, action %d", f.FleetID, a.Seq)))
 		return err
-	})
+	}))
 	var refusal *prego.Error
 	if errors.As(err, &refusal) {
 		st.State, st.Message = server.FleetStepFailed, refusal.Error()
@@ -324,10 +306,8 @@ const sqlMadeSteps = `SELECT count(*) FROM fleet_action_steps WHERE fleet_id = $
 func (s *Store) RecordFleetSteps(ctx context.Context, fleetID prego.FleetID, seq int, results []server.FleetStepResult,
 	replan func(server.FleetState, server.FleetAction) (server.FleetReplan, error),
 ) error {
-	err := s.inTx(ctx, "record steps", func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlLockFleet, fleetID); err != nil {
-			return err
-		}
+	err := s.inTx(ctx, "record steps", func(tx *txn) error {
+		tx.run(ctx, sqlLockFleet, fleetID)
 		failed := false
 		for _, r := range results {
 			tag, err := tx.Exec(ctx, sqlFailStep, fleetID, seq, r.ServerID, r.Op, r.State, prego.Redact(r.Message))
@@ -356,19 +336,12 @@ func (s *Store) RecordFleetSteps(ctx context.Context, fleetID prego.FleetID, seq
 			return err
 		}
 		for _, skip := range p.Skip {
-			if _, err := tx.Exec(ctx, sqlFailStep, fleetID, seq, skip.ServerID, skip.Op, server.FleetStepSkipped, skip.Message); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlFailStep, fleetID, seq, skip.ServerID, skip.Op, server.FleetStepSkipped, skip.Message)
 		}
-		made, err := value[int](ctx, tx, sqlMadeSteps, fleetID, seq)
-		if err != nil {
-			return err
-		}
-		if _, err := addSteps(ctx, tx, a, made, p.More); err != nil {
-			return err
-		}
-		_, err = tx.Exec(ctx, sqlActionData, fleetID, seq, p.Data)
-		return err
+		made := valueIn[int](ctx, tx, sqlMadeSteps, fleetID, seq)
+		got(addSteps(ctx, tx, a, made, p.More)).in(tx)
+		tx.run(ctx, sqlActionData, fleetID, seq, p.Data)
+		return nil
 	})
 	return err
 }
@@ -381,15 +354,15 @@ WHERE fleet_id = $1 AND seq = $2 AND status = 'running' RETURNING ` + actionColu
 
 // FinishFleetAction ends an action with the result of its steps.
 func (s *Store) FinishFleetAction(ctx context.Context, fleetID prego.FleetID, seq int) (a server.FleetAction, err error) {
-	err = s.inTx(ctx, "finish action", func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "finish action", func(tx *txn) error {
 		if a, err = getAction(ctx, tx, fleetID, seq); err != nil || a.Status.Ended() {
 			return err
 		}
 		status, reason, message := a.Outcome()
 		ended, err := one[server.FleetAction](ctx, tx, sqlFinishAction, fleetID, seq, status, reason, message)
 		if isNoRows(err) { // another step just ended it
-			a, err = getAction(ctx, tx, fleetID, seq)
-			return err
+			a = got(getAction(ctx, tx, fleetID, seq)).in(tx)
+			return nil
 		}
 		if err == nil {
 			ended.Steps = a.Steps

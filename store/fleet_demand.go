@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement/instance"
 	"github.com/prego/prego/server"
@@ -24,11 +22,8 @@ ORDER BY f.created_at DESC, f.fleet_id FOR NO KEY UPDATE OF f`
 // demand has the first suitable fleet with room create up to n servers in a region, as an
 // action planned by its policies and within its limits. The calling run carries it out; it
 // does not queue behind operators' actions. It returns nil if there is no such fleet.
-func demand(ctx context.Context, tx pgx.Tx, role prego.Role, region prego.Region, suits func(server.Fleet) bool, n int, cause, run string, plan planner) (*server.Fleet, *server.FleetAction, error) {
-	ids, err := values[string](ctx, tx, sqlServingFleets, role, region)
-	if err != nil {
-		return nil, nil, err
-	}
+func demand(ctx context.Context, tx *txn, role prego.Role, region prego.Region, suits func(server.Fleet) bool, n int, cause, run string, plan planner) (*server.Fleet, *server.FleetAction, error) {
+	ids := valuesIn[string](ctx, tx, sqlServingFleets, role, region)
 	for _, id := range ids {
 		f, err := getFleet(ctx, tx, id)
 		if err != nil {
@@ -54,10 +49,7 @@ func demand(ctx context.Context, tx pgx.Tx, role prego.Role, region prego.Region
 			if p.Reason != "" {
 				continue
 			}
-			a, err := one[server.FleetAction](ctx, tx, sqlQueueAction, id, want.Action, want.Inputs, cause, run, run, "")
-			if err != nil {
-				return nil, nil, err
-			}
+			a := oneIn[server.FleetAction](ctx, tx, sqlQueueAction, id, want.Action, want.Inputs, cause, run, run, "")
 			a, err = planAction(ctx, tx, f, a, func(server.FleetState, server.FleetAction) (server.FleetPlan, error) { return p, nil })
 			return &f, &a, err
 		}
@@ -79,7 +71,7 @@ func makesTagged(f server.Fleet, tags []string) bool {
 // room for, in one transaction. Without any room nothing starts, and the round's message states it. Repeating it
 // returns the existing round.
 func (s *Store) BeginFleetScaling(ctx context.Context, e tenant.ScalingRound, plan planner) (begun tenant.ScalingRound, err error) {
-	err = s.inTx(ctx, "begin scaling", func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "begin scaling", func(tx *txn) error {
 		begun = e
 		begun.ServerIDs, begun.TierLocks, begun.Tags, begun.Networks, begun.Requested = nil, nil, nil, nil, 0
 		for i := 0; i < e.Requested; {
@@ -87,9 +79,7 @@ func (s *Store) BeginFleetScaling(ctx context.Context, e tenant.ScalingRound, pl
 			for i+n < e.Requested && slices.Equal(e.Tags[i], e.Tags[i+n]) && networkOf(e, i) == networkOf(e, i+n) {
 				n++
 			}
-			if err := askFleets(ctx, tx, e, i, n, &begun, plan); err != nil {
-				return err
-			}
+			tx.check(askFleets(ctx, tx, e, i, n, &begun, plan))
 			i += n
 		}
 		begun.Requested = len(begun.ServerIDs)
@@ -129,13 +119,10 @@ func inZone(f server.Fleet, zone string) bool {
 const sqlZoneOf = `SELECT zone FROM networks WHERE network_id = $1`
 
 // askFleets requests n servers of a round that have the same tags and network.
-func askFleets(ctx context.Context, tx pgx.Tx, e tenant.ScalingRound, from, n int, begun *tenant.ScalingRound, plan planner) error {
+func askFleets(ctx context.Context, tx *txn, e tenant.ScalingRound, from, n int, begun *tenant.ScalingRound, plan planner) error {
 	tags, network, zone := e.Tags[from], networkOf(e, from), ""
 	if network != "" {
-		var err error
-		if zone, err = value[string](ctx, tx, sqlZoneOf, network); err != nil {
-			return err
-		}
+		zone = valueIn[string](ctx, tx, sqlZoneOf, network)
 	}
 	for n > 0 {
 		f, a, err := demand(ctx, tx, e.Role, e.Region, func(f server.Fleet) bool { return makesTagged(f, tags) && inZone(f, zone) }, n, e.Trigger, e.WorkflowID, plan)
@@ -198,7 +185,7 @@ func (s *Store) finishDemand(ctx context.Context, eventID int64) error {
 // there is none. The server has the fleet's tags and the requested ones. Repeating it
 // returns the existing server.
 func (s *Store) RequestFleetMember(ctx context.Context, n server.Wanted, c prego.Constraint, by string, plan planner) (srv server.Server, err error) {
-	err = s.inTx(ctx, "request fleet server", func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "request fleet server", func(tx *txn) error {
 		srv, err = serverIn(ctx, tx, n.ServerID)
 		if prego.CodeOf(err) != prego.CodeServerNotFound {
 			return err
@@ -230,8 +217,8 @@ func (s *Store) RequestFleetMember(ctx context.Context, n server.Wanted, c prego
 		if !created { // another step created it while this one waited for the fleets
 			return errMemberMet
 		}
-		_, err = tx.Exec(ctx, sqlHandOver, f.FleetID, a.Seq, n.ServerID)
-		return err
+		tx.run(ctx, sqlHandOver, f.FleetID, a.Seq, n.ServerID)
+		return nil
 	})
 	if err != nil && !errors.Is(err, errMemberMet) {
 		return server.Server{}, err
@@ -291,10 +278,8 @@ func (s *Store) GrowForInstances(ctx context.Context, region prego.Region, g ins
 	if err != nil {
 		return err
 	}
-	return s.inTx(ctx, "grow a fleet for instances", func(tx pgx.Tx) error {
-		if _, err := lockFleet(ctx, tx, g.FleetID); err != nil {
-			return err
-		}
+	return s.inTx(ctx, "grow a fleet for instances", func(tx *txn) error {
+		got(lockFleet(ctx, tx, g.FleetID)).in(tx)
 		_, err := one[server.FleetAction](ctx, tx, sqlQueueAction, g.FleetID, server.ClusterScaleOut, inputs, causeInstances, drivenByFleet, prego.ActorSystem, "")
 		return err
 	})

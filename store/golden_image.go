@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
@@ -20,12 +18,10 @@ VALUES ($1, $2, $3, $4, $5, $6) RETURNING ` + sqlImageColumns
 
 // CreateGoldenImage accepts the build of an image; CodeGoldenImageBuilding while another of its kind is being built.
 func (s *Store) CreateGoldenImage(ctx context.Context, g server.GoldenImage) (out server.GoldenImage, err error) {
-	err = s.inTx(ctx, "create image", func(tx pgx.Tx) error {
-		if err := checkProvider(ctx, tx, g.Provider, g.Region); err != nil {
-			return err
-		}
-		out, err = one[server.GoldenImage](ctx, tx, sqlNewImage, g.ImageID, g.Provider, g.Region, g.BaseImage, g.Architecture, g.CreatedBy)
-		return err
+	err = s.inTx(ctx, "create image", func(tx *txn) error {
+		tx.check(checkProvider(ctx, tx, g.Provider, g.Region))
+		out = oneIn[server.GoldenImage](ctx, tx, sqlNewImage, g.ImageID, g.Provider, g.Region, g.BaseImage, g.Architecture, g.CreatedBy)
+		return nil
 	})
 	if isViolation(err, "golden_images_building") {
 		return out, prego.Errorf(prego.CodeGoldenImageBuilding, "an image of %s is being built; wait for it, or cancel it with prego image delete", g.BaseImage)
@@ -91,15 +87,10 @@ WHERE image_id = $1 AND status = 'building' AND attempt <= $2 AND provider_image
 // BeginBuilder records that a builder is about to be created, with an intent for each resource of it at the provider.
 // ErrSuperseded if the image is not being built.
 func (s *Store) BeginBuilder(ctx context.Context, imageID prego.ImageID, attempt int, c server.Candidate, intents []server.ResourceIntent) error {
-	return s.inTx(ctx, "begin the builder of "+string(imageID), func(tx pgx.Tx) error {
-		provider, err := value[prego.InfraProviderID](ctx, tx, sqlBeginBuilder, imageID, attempt, c.ServerType, c.Location, "making the builder, "+c.String())
-		if err != nil {
-			return ifNoRows(err, server.ErrSuperseded)
-		}
+	return s.inTx(ctx, "begin the builder of "+string(imageID), func(tx *txn) error {
+		provider := valueOr[prego.InfraProviderID](ctx, tx, server.ErrSuperseded, sqlBeginBuilder, imageID, attempt, c.ServerType, c.Location, "making the builder, "+c.String())
 		for _, r := range intents {
-			if err := intend(ctx, tx, provider, "", attempt, r); err != nil {
-				return err
-			}
+			tx.check(intend(ctx, tx, provider, "", attempt, r))
 		}
 		return nil
 	})
@@ -129,7 +120,7 @@ WHERE image_id = $1 AND status = 'building' RETURNING provider`
 // and is billed.
 func (s *Store) SnapshotTaken(ctx context.Context, provider prego.InfraProviderID, imageID prego.ImageID, name string, h server.SnapshotHandle) error {
 	superseded := false
-	err := s.inTx(ctx, fmt.Sprintf("snapshot of %s", imageID), func(tx pgx.Tx) error {
+	err := s.inTx(ctx, fmt.Sprintf("snapshot of %s", imageID), func(tx *txn) error {
 		err := tx.QueryRow(ctx, sqlSnapshotTaken, imageID, h.ProviderImageID, h.SizeGB, h.DiskGB).Scan(new(string))
 		if superseded = isNoRows(err); err != nil && !superseded {
 			return err
@@ -153,16 +144,14 @@ WHERE image_id = $1 AND status IN ('building', 'verifying') AND provider_image_i
 // tenants or instances.
 func (s *Store) BeginVerify(ctx context.Context, imageID prego.ImageID, r server.CreateRequest) error {
 	hash := r.Hash()
-	return s.inTx(ctx, fmt.Sprintf("verify image %s", imageID), func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("verify image %s", imageID), func(tx *txn) error {
 		if _, _, err := insertServerIn(ctx, tx, newServer{
 			id: string(r.ServerID), hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: r.Spec, by: string("image " + imageID),
 			managedBy: prego.ManagedByWorkerDirect, purpose: server.PurposeAgentBootstrap, step: server.StepRequested,
 		}); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, sqlCordonVerifier, r.ServerID); err != nil {
-			return err
-		}
+		tx.run(ctx, sqlCordonVerifier, r.ServerID)
 		return change(ctx, tx, server.ErrSuperseded, sqlBeginVerify, imageID, r.ServerID)
 	})
 }
@@ -178,10 +167,8 @@ UPDATE golden_images SET status = 'ready', current = true, message = '', verifie
 
 // PublishImage makes a verified image the current one for new servers. Repeating it succeeds without effect.
 func (s *Store) PublishImage(ctx context.Context, imageID prego.ImageID) error {
-	return s.inTx(ctx, fmt.Sprintf("publish image %s", imageID), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlRetireCurrent, imageID); err != nil {
-			return err
-		}
+	return s.inTx(ctx, fmt.Sprintf("publish image %s", imageID), func(tx *txn) error {
+		tx.run(ctx, sqlRetireCurrent, imageID)
 		if ok, err := changed(ctx, tx, sqlPublish, imageID); err != nil || ok {
 			return err
 		}
@@ -222,18 +209,16 @@ WHERE image_id = $1 AND status IN ('ready', 'failed') AND NOT current AND NOT ` 
 // RequestImageDelete accepts the deletion of an image. An image being built is returned as it is: the caller must
 // cancel its run. The current image, and an image in use for a new server, are refused.
 func (s *Store) RequestImageDelete(ctx context.Context, imageID prego.ImageID, by string) (g server.GoldenImage, err error) {
-	err = s.inTx(ctx, fmt.Sprintf("delete image %s", imageID), func(tx pgx.Tx) error {
+	err = s.inTx(ctx, fmt.Sprintf("delete image %s", imageID), func(tx *txn) error {
 		// Held first, so that both statements see a build that ends in the meantime.
 		for _, st := range []struct {
 			sql  string
 			args []any
 		}{{sqlHoldImage, []any{imageID}}, {sqlDeleteImage, []any{imageID, by}}} {
-			if _, err := tx.Exec(ctx, st.sql, st.args...); err != nil {
-				return err
-			}
+			tx.run(ctx, st.sql, st.args...)
 		}
-		g, err = imageIn(ctx, tx, imageID)
-		return err
+		g = got(imageIn(ctx, tx, imageID)).in(tx)
+		return nil
 	})
 	switch {
 	case err != nil:
@@ -269,16 +254,14 @@ WHERE image_id = (SELECT image_id FROM golden_images WHERE provider = $1 AND bas
 
 // ImageLost records that the provider no longer has an image; the newest remaining verified image takes its place.
 func (s *Store) ImageLost(ctx context.Context, provider prego.InfraProviderID, providerImageID, message string) error {
-	return s.inTx(ctx, fmt.Sprintf("image %s is lost", providerImageID), func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("image %s is lost", providerImageID), func(tx *txn) error {
 		var id, base, architecture string
 		if err := tx.QueryRow(ctx, sqlImageLost, provider, providerImageID, message).Scan(&id, &base, &architecture); err != nil {
 			return ifNoRows(err, nil)
 		}
-		if _, err := tx.Exec(ctx, sqlReleaseImage, provider, providerImageID); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, sqlNextBestImage, provider, base, architecture)
-		return err
+		tx.run(ctx, sqlReleaseImage, provider, providerImageID)
+		tx.run(ctx, sqlNextBestImage, provider, base, architecture)
+		return nil
 	})
 }
 

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
@@ -55,7 +53,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 1) RETURNING ` +
 // CreateGroup creates a process group and takes the quota for its replicas. Repeating the
 // request returns the existing group; a different one with that name is CodeGroupExists.
 func (s *Store) CreateGroup(ctx context.Context, id prego.GroupID, envID prego.EnvID, r workload.CreateGroupRequest, by string) (g workload.Group, created bool, err error) {
-	err = s.inEnv(ctx, "create process group", envID, func(tx pgx.Tx, orgID prego.OrgID, region prego.Region) error {
+	err = s.inEnv(ctx, "create process group", envID, func(tx *txn, orgID prego.OrgID, region prego.Region) error {
 		policy, err := r.Policy()
 		if err != nil {
 			return err
@@ -67,20 +65,11 @@ func (s *Store) CreateGroup(ctx context.Context, id prego.GroupID, envID prego.E
 		if prego.CodeOf(err) != prego.CodeGroupNotFound {
 			return err
 		}
-		overhead, err := value[int64](ctx, tx, sqlOverhead)
-		if err != nil {
-			return err
-		}
-		if err := s.takeQuota(ctx, tx, orgID, promised(promise{replicas: *r.Replicas, memory: r.Spec.MemoryLimitBytes + overhead, cpu: r.Spec.CPURequest})...); err != nil {
-			return err
-		}
-		if g, err = one[workload.Group](ctx, tx, sqlInsertGroup, id, envID, orgID, region, r.Name, r.Spec, r.Spec.MemoryLimitBytes, r.Spec.CPURequest, *r.Replicas,
-			filled(r.Spec.Constraint.Require), filled(r.Spec.Constraint.Disallow), by, policy); err != nil {
-			return err
-		}
-		if err := beginRollout(ctx, tx, id, workload.RolloutCreate, by, ""); err != nil {
-			return err
-		}
+		overhead := valueIn[int64](ctx, tx, sqlOverhead)
+		tx.check(s.takeQuota(ctx, tx, orgID, promised(promise{replicas: *r.Replicas, memory: r.Spec.MemoryLimitBytes + overhead, cpu: r.Spec.CPURequest})...))
+		g = oneIn[workload.Group](ctx, tx, sqlInsertGroup, id, envID, orgID, region, r.Name, r.Spec, r.Spec.MemoryLimitBytes, r.Spec.CPURequest, *r.Replicas,
+			filled(r.Spec.Constraint.Require), filled(r.Spec.Constraint.Disallow), by, policy)
+		tx.check(beginRollout(ctx, tx, id, workload.RolloutCreate, by, ""))
 		created = true
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "group.create", Subject: string(id), Actor: by},
 			map[string]any{"env_id": envID, "name": r.Name, "image": r.Spec.Image, "replicas": *r.Replicas, "memory_limit_bytes": r.Spec.MemoryLimitBytes, "cpu_request": r.Spec.CPURequest})
@@ -138,15 +127,13 @@ SELECT (SELECT overhead_bytes_per_instance FROM workload_settings), count(*),
     (SELECT count(*) FROM routes r WHERE r.group_id = $1 AND r.deleted_at IS NULL)
 FROM instances WHERE group_id = $1 AND state IN ('booting', 'running', 'failed')`
 
-func lockGroup(ctx context.Context, tx pgx.Tx, id prego.GroupID) (g lockedGroup, err error) {
-	if g.Group, err = oneGroup(ctx, tx, sqlLockGroup, string(id)); err != nil {
-		return g, err
-	}
+func lockGroup(ctx context.Context, tx *txn, id prego.GroupID) (g lockedGroup, err error) {
+	g.Group = got(oneGroup(ctx, tx, sqlLockGroup, string(id))).in(tx)
 	return g, g.count(ctx, tx)
 }
 
 // count reads what the group has.
-func (g *lockedGroup) count(ctx context.Context, tx pgx.Tx) error {
+func (g *lockedGroup) count(ctx context.Context, tx *txn) error {
 	if err := tx.QueryRow(ctx, sqlGroupHas, g.GroupID).Scan(&g.overhead, &g.have.have, &g.have.haveMemory, &g.have.haveCPU, &g.volumes, &g.routes); err != nil {
 		return fmt.Errorf("what process group %s has: %w", g.GroupID, err)
 	}
@@ -176,33 +163,22 @@ UPDATE process_groups SET replicas = $2, wanted = 0, converged = false, next_att
 // ScaleGroup sets how many instances a group should have. Growth is checked against the org's quota under the org's
 // lock; scaling down never is.
 func (s *Store) ScaleGroup(ctx context.Context, id prego.GroupID, replicas int, by string) (g workload.Group, err error) {
-	err = s.inTx(ctx, "scale process group", func(tx pgx.Tx) error {
-		locked, err := lockGroup(ctx, tx, id)
-		if err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "scale process group", func(tx *txn) error {
+		locked := got(lockGroup(ctx, tx, id)).in(tx)
 		if locked.volumes > 0 && replicas > 1 {
 			return prego.Invalid("replicas", "must be 0 or 1: a volume is attached to the group, and has one writer")
 		}
 		if replicas != locked.Replicas {
 			if replicas > locked.Replicas {
-				if err := s.takeQuota(ctx, tx, locked.OrgID, locked.grow(replicas, locked.Spec)...); err != nil {
-					return err
-				}
+				tx.check(s.takeQuota(ctx, tx, locked.OrgID, locked.grow(replicas, locked.Spec)...))
 			}
-			if _, err := tx.Exec(ctx, sqlScaleGroup, id, replicas); err != nil {
-				return err
-			}
-			if _, err := tx.Exec(ctx, sqlForgetCrashes, id); err != nil {
-				return err
-			}
-			if err := orgEvent(ctx, tx, org.Event{OrgID: locked.OrgID, Type: "group.scale", Subject: string(id), Actor: by},
-				map[string]any{"old": locked.Replicas, "new": replicas}); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlScaleGroup, id, replicas)
+			tx.run(ctx, sqlForgetCrashes, id)
+			tx.check(orgEvent(ctx, tx, org.Event{OrgID: locked.OrgID, Type: "group.scale", Subject: string(id), Actor: by},
+				map[string]any{"old": locked.Replicas, "new": replicas}))
 		}
-		g, err = oneGroup(ctx, tx, sqlGetGroup, string(id))
-		return err
+		g = got(oneGroup(ctx, tx, sqlGetGroup, string(id))).in(tx)
+		return nil
 	})
 	return g, err
 }
@@ -212,25 +188,16 @@ const sqlDeleteGroup = `UPDATE process_groups SET deleted_at = now(), wanted = 0
 // DeleteGroup deletes a group. Its instances are stopped afterwards and count until then. A
 // group with routes or volumes is CodeGroupInUse.
 func (s *Store) DeleteGroup(ctx context.Context, id prego.GroupID, by string) (g workload.Group, err error) {
-	err = s.inTx(ctx, "delete process group", func(tx pgx.Tx) error {
-		locked, err := lockGroup(ctx, tx, id)
-		if err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "delete process group", func(tx *txn) error {
+		locked := got(lockGroup(ctx, tx, id)).in(tx)
 		// Creating a route also locks the org, so a concurrent route is counted.
-		if err := lockOrg(ctx, tx, locked.OrgID); err != nil {
-			return err
-		}
-		if err := locked.count(ctx, tx); err != nil {
-			return err
-		}
+		tx.check(lockOrg(ctx, tx, locked.OrgID))
+		tx.check(locked.count(ctx, tx))
 		if locked.volumes > 0 || locked.routes > 0 {
 			return prego.Errorf(prego.CodeGroupInUse, "%d routes and %d volumes belong to the group: delete and detach them first", locked.routes, locked.volumes)
 		}
 		g = locked.Group
-		if _, err := tx.Exec(ctx, sqlDeleteGroup, id); err != nil {
-			return err
-		}
+		tx.run(ctx, sqlDeleteGroup, id)
 		return orgEvent(ctx, tx, org.Event{OrgID: g.OrgID, Type: "group.delete", Subject: string(id), Actor: by}, map[string]any{"env_id": g.EnvID, "name": g.Name, "replicas": g.Replicas})
 	})
 	return g, err

@@ -121,7 +121,7 @@ func (g *groupRow) take(rows []plannedInstance) {
 // PlanGroup decides the next steps for a group, and applies those that only concern rows. Wait is at most retry.
 // Repeating it returns the remaining steps.
 func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Duration) (p workload.GroupPlan, err error) {
-	err = s.inTx(ctx, "plan process group", func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "plan process group", func(tx *txn) error {
 		g, err := readGroup(ctx, tx, id)
 		if err != nil {
 			return err
@@ -148,9 +148,7 @@ func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Dura
 		running := g.Replicas - steps.Want // good enough for the status: booting instances are pending below
 		full := steps.Settled && g.Replicas > 0 && !g.Deleted
 		b.Queue(sqlPlannedGroup, id, steps.Want, steps.Surge, steps.Settled, full)
-		if err := tx.SendBatch(ctx, b).Close(); err != nil {
-			return err
-		}
+		tx.sendBatch(ctx, b)
 		p = workload.GroupPlan{
 			OrgID: g.OrgID, Region: g.Region, Boot: steps.Boot, Stop: steps.Stop, Settled: steps.Settled, Wait: retry, Late: len(g.late),
 			Serve: steps.Want > 0 && (g.Next == nil || !g.Next.After(g.Now) || rolledBack),
@@ -167,10 +165,7 @@ func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Dura
 		if g.watch > 0 {
 			p.Wait = min(p.Wait, g.watch)
 		}
-		waiting, err := s.turnsToBoot(ctx, tx, id, &p)
-		if err != nil {
-			return err
-		}
+		waiting := got(s.turnsToBoot(ctx, tx, id, &p)).in(tx)
 		if steps.Want > 0 && !p.Serve {
 			p.Wait = min(p.Wait, max(g.Next.Sub(g.Now), 50*time.Millisecond))
 		}
@@ -190,14 +185,11 @@ const sqlInstancesWait = `UPDATE instances SET message = $2 WHERE instance_id = 
 
 // turnsToBoot keeps those instances in a plan that may be started now. The others record that they wait, and their
 // group is woken when their turn comes.
-func (s *Store) turnsToBoot(ctx context.Context, tx pgx.Tx, id prego.GroupID, p *workload.GroupPlan) (waiting int, err error) {
+func (s *Store) turnsToBoot(ctx context.Context, tx *txn, id prego.GroupID, p *workload.GroupPlan) (waiting int, err error) {
 	if len(p.Boot) == 0 {
 		return 0, nil
 	}
-	turn, err := s.beginWork(ctx, tx, org.LongWork{OrgID: p.OrgID, Kind: org.WorkStart, Run: workload.GroupWorkflowID(id), IDs: p.Boot})
-	if err != nil {
-		return 0, err
-	}
+	turn := got(s.beginWork(ctx, tx, org.LongWork{OrgID: p.OrgID, Kind: org.WorkStart, Run: workload.GroupWorkflowID(id), IDs: p.Boot})).in(tx)
 	wait := slices.DeleteFunc(p.Boot, func(id string) bool { return slices.Contains(turn.Begun, id) })
 	p.Boot, p.Wake = turn.Begun, turn.Wake
 	if len(wait) == 0 {
@@ -207,17 +199,10 @@ func (s *Store) turnsToBoot(ctx context.Context, tx pgx.Tx, id prego.GroupID, p 
 	return len(wait), err
 }
 
-func readGroup(ctx context.Context, tx pgx.Tx, id prego.GroupID) (g groupRow, err error) {
-	if g, err = get[groupRow](ctx, tx, prego.Errorf(prego.CodeGroupNotFound, "there is no process group %q", id), sqlPlanGroup, id); err != nil {
-		return g, err
-	}
-	if g.Exclusive, err = value[bool](ctx, tx, sqlPlanExclusive, id); err != nil {
-		return g, err
-	}
-	rows, err := many[plannedInstance](ctx, tx, sqlPlanInstances, id)
-	if err != nil {
-		return g, err
-	}
+func readGroup(ctx context.Context, tx *txn, id prego.GroupID) (g groupRow, err error) {
+	g = getIn[groupRow](ctx, tx, prego.Errorf(prego.CodeGroupNotFound, "there is no process group %q", id), sqlPlanGroup, id)
+	g.Exclusive = valueIn[bool](ctx, tx, sqlPlanExclusive, id)
+	rows := manyIn[plannedInstance](ctx, tx, sqlPlanInstances, id)
 	g.take(rows)
 	if len(g.late) > 0 {
 		n, _, err := failInstances(ctx, tx, id, g.Release, g.late, g.lateText)
@@ -367,9 +352,9 @@ const (
 // decision was made on stale data. A group that the quota rejects is retried after retry,
 // or earlier if usage drops.
 func (s *Store) Allocate(ctx context.Context, place workload.InstancePlace, retry time.Duration) (out workload.InstanceAllocation, err error) {
-	err = s.inTx(ctx, string("allocate an instance of "+place.GroupID), func(tx pgx.Tx) error {
-		out, err = s.allocate(ctx, tx, place)
-		return err
+	err = s.inTx(ctx, string("allocate an instance of "+place.GroupID), func(tx *txn) error {
+		out = got(s.allocate(ctx, tx, place)).in(tx)
+		return nil
 	})
 	var refused *refusedAllocation
 	if errors.As(err, &refused) {
@@ -378,7 +363,7 @@ func (s *Store) Allocate(ctx context.Context, place workload.InstancePlace, retr
 	return out, err
 }
 
-func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.InstancePlace) (out workload.InstanceAllocation, err error) {
+func (s *Store) allocate(ctx context.Context, tx *txn, place workload.InstancePlace) (out workload.InstanceAllocation, err error) {
 	type group struct {
 		OrgID            prego.OrgID
 		Region           prego.Region
@@ -388,10 +373,7 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.Instance
 		Last, Overhead   int64
 		Waited           time.Duration
 	}
-	g, err := find[group](ctx, tx, sqlAllocatingGroup, place.GroupID)
-	if err != nil {
-		return out, err
-	}
+	g := findIn[group](ctx, tx, sqlAllocatingGroup, place.GroupID)
 	if g == nil || g.Wanted == 0 {
 		return workload.InstanceAllocation{Outcome: workload.AllocationVoid}, nil
 	}
@@ -417,9 +399,7 @@ func (s *Store) allocate(ctx context.Context, tx pgx.Tx, place workload.Instance
 	var kept bool
 	var taken, disk int64
 	var used []int
-	if err := tx.QueryRow(ctx, sqlServerTaken, place.ServerID, place.GroupID, server.MaxServerVolumes).Scan(&kept, &taken, &disk, &used); err != nil {
-		return out, err
-	}
+	tx.check(tx.QueryRow(ctx, sqlServerTaken, place.ServerID, place.GroupID, server.MaxServerVolumes).Scan(&kept, &taken, &disk, &used))
 	ports, ok := bindPorts(g.Spec.Ports, used)
 	if kept || !ok || taken+g.Spec.MemoryLimitBytes+g.Overhead > offered.Memory || g.Spec.DiskRequestBytes > 0 && disk+g.Spec.DiskRequestBytes > offered.Disk {
 		return workload.InstanceAllocation{Outcome: workload.AllocationLost}, nil
@@ -505,9 +485,9 @@ UPDATE process_groups SET progress_at = CASE release WHEN (SELECT i.release FROM
 
 // InstanceRunning records that an instance is healthy; false when it must not run any more.
 func (s *Store) InstanceRunning(ctx context.Context, id string) (ok bool, err error) {
-	return s.changeInstance(ctx, id, sqlInstanceRunning, []any{id}, func(tx pgx.Tx, group prego.GroupID) error {
-		_, err := tx.Exec(ctx, sqlGroupRan, group, id)
-		return err
+	return s.changeInstance(ctx, id, sqlInstanceRunning, []any{id}, func(tx *txn, group prego.GroupID) error {
+		tx.run(ctx, sqlGroupRan, group, id)
+		return nil
 	})
 }
 
@@ -520,7 +500,7 @@ WHERE instance_id = $1 AND state = 'booting' AND started_at IS NULL`
 // InstanceStarted records that an instance's container runs, and how soon it must be healthy; false when it must not
 // be started any more, or already was.
 func (s *Store) InstanceStarted(ctx context.Context, id string, within time.Duration) (ok bool, err error) {
-	return s.changeInstance(ctx, id, sqlInstanceStarted, []any{id, within.Seconds()}, func(pgx.Tx, prego.GroupID) error { return nil })
+	return s.changeInstance(ctx, id, sqlInstanceStarted, []any{id, within.Seconds()}, func(*txn, prego.GroupID) error { return nil })
 }
 
 // An instance that ran for long did not crash in a row with its predecessors. Each further crash delays the
@@ -546,7 +526,7 @@ const (
 
 // failInstances makes instances of a locked group fail. It returns how many of them were of the wanted release, and
 // how many in all.
-func failInstances(ctx context.Context, tx pgx.Tx, group prego.GroupID, release int, ids, messages []string) (ofRelease, all int, err error) {
+func failInstances(ctx context.Context, tx *txn, group prego.GroupID, release int, ids, messages []string) (ofRelease, all int, err error) {
 	failed, err := many[struct{ Release, Crashes int }](ctx, tx, sqlFailInstances, ids, messages, crashesForgotten, maxBackoff)
 	if err != nil || len(failed) == 0 {
 		return 0, 0, err
@@ -567,7 +547,7 @@ func failInstances(ctx context.Context, tx pgx.Tx, group prego.GroupID, release 
 // InstanceFailed records that an instance failed, and why; false when it must not run any more. Repeated failures
 // delay its replacement.
 func (s *Store) InstanceFailed(ctx context.Context, id, message string) (ok bool, err error) {
-	err = s.inTx(ctx, "instance "+id, func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "instance "+id, func(tx *txn) error {
 		group, release, err := holdGroup(ctx, tx, id)
 		if err != nil {
 			return err
@@ -580,7 +560,7 @@ func (s *Store) InstanceFailed(ctx context.Context, id, message string) (ok bool
 }
 
 // holdGroup locks the group of an instance.
-func holdGroup(ctx context.Context, tx pgx.Tx, id string) (group prego.GroupID, release int, err error) {
+func holdGroup(ctx context.Context, tx *txn, id string) (group prego.GroupID, release int, err error) {
 	err = tx.QueryRow(ctx, sqlHoldGroup, id).Scan(&group, &release)
 	return group, release, ifNoRows(err, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id))
 }
@@ -590,12 +570,12 @@ UPDATE instances SET state = 'stopped', healthy = false, stopped_at = now() WHER
 
 // InstanceStopped records that an instance's container is gone: it no longer counts.
 func (s *Store) InstanceStopped(ctx context.Context, id string) (ok bool, err error) {
-	return s.changeInstance(ctx, id, sqlInstanceStopped, []any{id}, func(pgx.Tx, prego.GroupID) error { return nil })
+	return s.changeInstance(ctx, id, sqlInstanceStopped, []any{id}, func(*txn, prego.GroupID) error { return nil })
 }
 
 // changeInstance changes an instance and its group under the group's lock, as plans do.
-func (s *Store) changeInstance(ctx context.Context, id, sql string, args []any, then func(tx pgx.Tx, group prego.GroupID) error) (ok bool, err error) {
-	err = s.inTx(ctx, "instance "+id, func(tx pgx.Tx) error {
+func (s *Store) changeInstance(ctx context.Context, id, sql string, args []any, then func(tx *txn, group prego.GroupID) error) (ok bool, err error) {
+	err = s.inTx(ctx, "instance "+id, func(tx *txn) error {
 		group, _, err := holdGroup(ctx, tx, id)
 		if err != nil {
 			return err

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
@@ -47,7 +45,7 @@ const sqlHoldEnvIPv4 = sqlEnvIPv4 + ` FOR UPDATE`
 const sqlProviderOf = `SELECT id FROM infra_providers WHERE enabled AND $1 = ANY (regions) ORDER BY id LIMIT 1`
 
 // providerOf returns the cloud provider for an org's resource in a region.
-func providerOf(ctx context.Context, tx pgx.Tx, region prego.Region) (id prego.InfraProviderID, err error) {
+func providerOf(ctx context.Context, tx *txn, region prego.Region) (id prego.InfraProviderID, err error) {
 	err = tx.QueryRow(ctx, sqlProviderOf, region).Scan(&id)
 	return id, ifNoRows(err, &prego.Error{Code: prego.CodeRegionNotServed, Field: "region", Message: "is not served by any provider that is enabled"})
 }
@@ -59,7 +57,7 @@ VALUES ($1, $2, $3, $4, $5, $6, 'pending', $7) RETURNING ` + ipv4Columns
 const sqlIPv4Status = `
 UPDATE ipv4_allocations a SET status = $2, reason = '', message = '', updated_at = now() WHERE a.allocation_id = $1 AND a.deleted_at IS NULL RETURNING ` + ipv4Columns
 
-func oneIPv4(ctx context.Context, tx pgx.Tx, sql string, args ...any) (workload.IPv4Allocation, error) {
+func oneIPv4(ctx context.Context, tx *txn, sql string, args ...any) (workload.IPv4Allocation, error) {
 	return one[workload.IPv4Allocation](ctx, tx, sql, args...)
 }
 
@@ -67,7 +65,7 @@ func oneIPv4(ctx context.Context, tx pgx.Tx, sql string, args ...any) (workload.
 // request returns the existing row, and retries a failed one. location chooses where in a region addresses are
 // created.
 func (s *Store) EnableIPv4(ctx context.Context, envID prego.EnvID, id, environment string, location func(prego.Region) string, by string) (out workload.IPv4Allocation, err error) {
-	err = s.inEnv(ctx, "enable ipv4", envID, func(tx pgx.Tx, orgID prego.OrgID, region prego.Region) error {
+	err = s.inEnv(ctx, "enable ipv4", envID, func(tx *txn, orgID prego.OrgID, region prego.Region) error {
 		out, err = oneIPv4(ctx, tx, sqlHoldEnvIPv4, envID)
 		if err == nil {
 			switch out.Status {
@@ -82,16 +80,9 @@ func (s *Store) EnableIPv4(ctx context.Context, envID prego.EnvID, id, environme
 		if !isNoRows(err) {
 			return err
 		}
-		if err := s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxIPv4Allocations, By: 1}); err != nil {
-			return err
-		}
-		provider, err := providerOf(ctx, tx, region)
-		if err != nil {
-			return err
-		}
-		if out, err = oneIPv4(ctx, tx, sqlCreateIPv4, id, orgID, envID, provider, workload.ResourceName(environment, id), location(region), by); err != nil {
-			return err
-		}
+		tx.check(s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxIPv4Allocations, By: 1}))
+		provider := got(providerOf(ctx, tx, region)).in(tx)
+		out = got(oneIPv4(ctx, tx, sqlCreateIPv4, id, orgID, envID, provider, workload.ResourceName(environment, id), location(region), by)).in(tx)
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "ipv4.enable", Subject: id, Actor: by}, map[string]any{"env_id": envID})
 	})
 	return out, err
@@ -101,7 +92,7 @@ const sqlIPv4Routes = `SELECT count(*) FROM routes WHERE env_id = $1 AND listene
 
 // DisableIPv4 requests the release of the address.
 func (s *Store) DisableIPv4(ctx context.Context, envID prego.EnvID, by string) (out workload.IPv4Allocation, err error) {
-	err = s.inEnv(ctx, "disable ipv4", envID, func(tx pgx.Tx, orgID prego.OrgID, _ prego.Region) error {
+	err = s.inEnv(ctx, "disable ipv4", envID, func(tx *txn, orgID prego.OrgID, _ prego.Region) error {
 		out, err = oneIPv4(ctx, tx, sqlHoldEnvIPv4, envID)
 		switch {
 		case isNoRows(err):
@@ -109,16 +100,11 @@ func (s *Store) DisableIPv4(ctx context.Context, envID prego.EnvID, by string) (
 		case err != nil || out.Status == workload.ResourceReleasing:
 			return err
 		}
-		routes, err := value[int](ctx, tx, sqlIPv4Routes, envID)
-		if err != nil {
-			return err
-		}
+		routes := valueIn[int](ctx, tx, sqlIPv4Routes, envID)
 		if routes > 0 {
 			return prego.Errorf(prego.CodeIPv4InUse, "%d routes listen on the address: delete them first", routes)
 		}
-		if out, err = oneIPv4(ctx, tx, sqlIPv4Status, out.AllocationID, workload.ResourceReleasing); err != nil {
-			return err
-		}
+		out = got(oneIPv4(ctx, tx, sqlIPv4Status, out.AllocationID, workload.ResourceReleasing)).in(tx)
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "ipv4.disable", Subject: out.AllocationID, Actor: by}, map[string]any{"env_id": envID, "address": out.Address})
 	})
 	return out, err
@@ -142,13 +128,9 @@ WHERE allocation_id = $1 AND deleted_at IS NULL`
 
 // IPv4Made records that the address is there, in the row and in the ledger.
 func (s *Store) IPv4Made(ctx context.Context, a workload.IPv4Allocation, providerID, address string) error {
-	return s.inTx(ctx, fmt.Sprintf("ipv4 %s is made", a.AllocationID), func(tx pgx.Tx) error {
-		if err := confirmCreated(ctx, tx, a.Provider, "", 0, server.ResourceFloatingIP, a.Name, providerID); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, sqlIPv4Made, a.AllocationID, providerID, address); err != nil {
-			return err
-		}
+	return s.inTx(ctx, fmt.Sprintf("ipv4 %s is made", a.AllocationID), func(tx *txn) error {
+		tx.check(confirmCreated(ctx, tx, a.Provider, "", 0, server.ResourceFloatingIP, a.Name, providerID))
+		tx.run(ctx, sqlIPv4Made, a.AllocationID, providerID, address)
 		return nil
 	})
 }
@@ -175,13 +157,9 @@ func (s *Store) ReleasingNamed(ctx context.Context, provider prego.InfraProvider
 
 // recordGone records in a row and the ledger that the provider no longer has a resource.
 func (s *Store) recordGone(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, name, sql, id string) error {
-	return s.inTx(ctx, fmt.Sprintf("released %s %s", kind, name), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlReleasedNamed, provider, kind, name); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, sql, id); err != nil {
-			return err
-		}
+	return s.inTx(ctx, fmt.Sprintf("released %s %s", kind, name), func(tx *txn) error {
+		tx.run(ctx, sqlReleasedNamed, provider, kind, name)
+		tx.run(ctx, sql, id)
 		return nil
 	})
 }
@@ -234,13 +212,12 @@ const sqlNoteEdgeAddresses = `INSERT INTO changes (kind, id) VALUES ('edge_addre
 
 // changeAddress changes a row and notifies the edges.
 func (s *Store) changeAddress(ctx context.Context, what, sql string, args ...any) error {
-	return s.inTx(ctx, what, func(tx pgx.Tx) error {
-		ok, err := changed(ctx, tx, sql, args...)
-		if err != nil || !ok {
-			return err
+	return s.inTx(ctx, what, func(tx *txn) error {
+		if !tx.run(ctx, sql, args...) {
+			return nil
 		}
-		_, err = tx.Exec(ctx, sqlNoteEdgeAddresses)
-		return err
+		tx.run(ctx, sqlNoteEdgeAddresses)
+		return nil
 	})
 }
 
@@ -263,7 +240,7 @@ UPDATE ipv4_allocations SET served_at = now() WHERE allocation_id = $1 AND serve
 
 // AddressServed records that an edge has an address now and may serve it.
 func (s *Store) AddressServed(ctx context.Context, id string, serverID prego.ServerID) error {
-	return s.inTx(ctx, "address "+id+" is served", func(tx pgx.Tx) error {
+	return s.inTx(ctx, "address "+id+" is served", func(tx *txn) error {
 		a, err := find[struct {
 			OrgID   prego.OrgID
 			Address string
@@ -271,9 +248,7 @@ func (s *Store) AddressServed(ctx context.Context, id string, serverID prego.Ser
 		if err != nil || a == nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, sqlNoteEdgeAddresses); err != nil {
-			return err
-		}
+		tx.run(ctx, sqlNoteEdgeAddresses)
 		return orgEvent(ctx, tx, org.Event{OrgID: a.OrgID, Type: "ipv4.assign", Subject: id, Actor: string(prego.ActorSystem)}, map[string]any{"server_id": serverID, "address": a.Address})
 	})
 }

@@ -92,7 +92,7 @@ func TestTenantLookFindsTheSweepsWork(t *testing.T) {
 		"a failed tenant with its site": `UPDATE tenants SET state = 'failed', converged_state = 'failed' WHERE tenant_id = 't-10'`,
 	} {
 		var found bool
-		err := s.inTx(ctx, what, func(tx pgx.Tx) (err error) {
+		err := s.inTx(ctx, what, func(tx *txn) (err error) {
 			if _, err = tx.Exec(ctx, sql); err != nil {
 				return err
 			}

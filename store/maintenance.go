@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
@@ -50,11 +48,8 @@ const namedTenants = 20
 // CodeInvalidTransition, and so is a server that is not active. A server with tenants that
 // cannot be moved is CodeTenantsCannotMove, unless they are to stay.
 func (s *Store) RequestMaintenance(ctx context.Context, id prego.ServerID, kind server.MaintenanceKind, r server.MaintenanceRequest, by string) (d server.Maintenance, err error) {
-	err = s.inTx(ctx, fmt.Sprintf("%s %s", kind, id), func(tx pgx.Tx) error {
-		status, err := value[server.Status](ctx, tx, sqlHoldServerStatus, id)
-		if err != nil {
-			return ifNoRows(err, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", id))
-		}
+	err = s.inTx(ctx, fmt.Sprintf("%s %s", kind, id), func(tx *txn) error {
+		status := valueOr[server.Status](ctx, tx, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", id), sqlHoldServerStatus, id)
 		open, err := find[server.Maintenance](ctx, tx, sqlOpenMaintenance, id)
 		switch {
 		case err != nil:
@@ -72,35 +67,23 @@ func (s *Store) RequestMaintenance(ctx context.Context, id prego.ServerID, kind 
 		} else if update != nil {
 			return prego.Errorf(prego.CodeServerUpdating, "%s is %s on server %s: let it end, or cancel it", update.What, update.Status, id)
 		}
-		before, err := serverIn(ctx, tx, id)
-		if err != nil {
-			return err
-		}
+		before := got(serverIn(ctx, tx, id)).in(tx)
 		if kind == server.MaintenanceResize && before.ServerType == r.ServerType {
 			return prego.Errorf(prego.CodeInvalidTransition, "server %s is a %s already", id, r.ServerType)
 		}
 		// Closed first, so that earlier placements are seen. A patch closes it when its turn comes: a
 		// whole fleet may be waiting, and its tenants need places.
 		if kind != server.MaintenancePatch {
-			if _, err := cordonIn(ctx, tx, id, by, cmp.Or(r.Reason, string(kind))); err != nil {
-				return err
-			}
+			got(cordonIn(ctx, tx, id, by, cmp.Or(r.Reason, string(kind)))).in(tx)
 		}
-		tenants, err := values[string](ctx, tx, sqlTenantsStay, id)
-		if err != nil {
-			return err
-		}
+		tenants := valuesIn[string](ctx, tx, sqlTenantsStay, id)
 		if len(tenants) > 0 && !r.KeepTenants {
 			return tenantsStay(id, kind, slices.Compact(tenants))
 		}
 		if r.Wave != "" {
-			if _, err := tx.Exec(ctx, sqlMakeWave, r.Wave, by, r.Reason); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlMakeWave, r.Wave, by, r.Reason)
 		}
-		if d, err = one[server.Maintenance](ctx, tx, sqlRequestMaintenance, id, kind, r.Reason, by, r.KeepTenants, before.CordonedBy == "", r.TimeoutSeconds, r.ServerType, r.Wave); err != nil {
-			return err
-		}
+		d = oneIn[server.Maintenance](ctx, tx, sqlRequestMaintenance, id, kind, r.Reason, by, r.KeepTenants, before.CordonedBy == "", r.TimeoutSeconds, r.ServerType, r.Wave)
 		text := fmt.Sprintf("%s, %d instances, %d tenants", byWhom(by, r.Reason), d.Total, d.TenantsTotal)
 		return addEvent(ctx, tx, server.Event{ServerID: id, Step: server.StepMaintenanceRequested, Message: string(kind) + " " + text, Actor: prego.ActorOperator}, "")
 	})

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
@@ -109,7 +107,7 @@ const sqlHasReplacement = `UPDATE server_maintenances SET replacement_id = $2, u
 // MakeReplacement requests the server that takes a server's place: of its role, fleet, tags,
 // location and network. Repeated, it returns its row; nil if no maintenance waits for one any more.
 func (s *Store) MakeReplacement(ctx context.Context, id prego.ServerID) (made *server.Server, err error) {
-	err = s.inTx(ctx, "replace "+string(id), func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "replace "+string(id), func(tx *txn) error {
 		old, err := find[struct {
 			Role                 prego.Role
 			Region               prego.Region
@@ -140,8 +138,8 @@ func (s *Store) MakeReplacement(ctx context.Context, id prego.ServerID) (made *s
 			return err
 		}
 		made = &srv
-		_, err = tx.Exec(ctx, sqlHasReplacement, id, srv.ServerID)
-		return err
+		tx.run(ctx, sqlHasReplacement, id, srv.ServerID)
+		return nil
 	})
 	return made, err
 }
@@ -175,7 +173,7 @@ const sqlFleetMaintenanceLeft = `SELECT COALESCE(max(deadline_at) - now(), '0') 
 // the way: instances, and tenants if they move. It returns how much time that has left of within; 0 if
 // nothing is under way or it failed before. begun is set if it began now.
 func (s *Store) EmptyFleetMember(ctx context.Context, id prego.ServerID, by string, within time.Duration, tenantsMove bool) (left time.Duration, begun bool, err error) {
-	err = s.inTx(ctx, "maintenance of "+string(id), func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "maintenance of "+string(id), func(tx *txn) error {
 		if _, err := value[server.Status](ctx, tx, sqlHoldServerStatus, id); err != nil {
 			return ifNoRows(err, nil)
 		}

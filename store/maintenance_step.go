@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement/instance"
 	"github.com/prego/prego/server"
@@ -112,7 +110,7 @@ type maintenanceRow struct {
 // maintenanceStep is a step under way.
 type maintenanceStep struct {
 	maintenanceRow
-	tx     pgx.Tx
+	tx     *txn
 	out    server.MaintenanceStep
 	status server.MaintenanceStatus
 	reason string
@@ -125,14 +123,9 @@ type maintenanceStep struct {
 // concern rows. Repeating it returns the remaining steps. If nothing is under way it returns
 // the maintenance that ended last.
 func (s *Store) StepMaintenance(ctx context.Context, id prego.ServerID, limits server.MaintenanceLimits) (out server.MaintenanceStep, err error) {
-	err = s.inTx(ctx, "maintenance of "+string(id), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlOneMaintenance); err != nil {
-			return err
-		}
-		d, err := find[maintenanceRow](ctx, tx, sqlMaintenanceNow, id)
-		if err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "maintenance of "+string(id), func(tx *txn) error {
+		tx.run(ctx, sqlOneMaintenance)
+		d := findIn[maintenanceRow](ctx, tx, sqlMaintenanceNow, id)
 		if d == nil {
 			last, err := find[server.Maintenance](ctx, tx, sqlLastMaintenance, id)
 			if err == nil && last == nil {
@@ -148,15 +141,11 @@ func (s *Store) StepMaintenance(ctx context.Context, id prego.ServerID, limits s
 			return err
 		}
 		if st.status.Ended() && st.Wave != "" {
-			if _, err := tx.Exec(ctx, sqlWaveMaintenanceEnded, id, st.Number); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlWaveMaintenanceEnded, id, st.Number)
 		}
 		st.out.Status, st.out.Message = st.status, st.text
 		if st.status.Ended() || st.left < d.Left || st.stay < d.TenantsLeft {
-			if st.out.Runs, err = values[string](ctx, tx, sqlOtherMaintenances, id); err != nil {
-				return err
-			}
+			st.out.Runs = valuesIn[string](ctx, tx, sqlOtherMaintenances, id)
 		}
 		out = st.out
 		return nil

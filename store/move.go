@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
@@ -87,25 +85,19 @@ func unserved(field string, id prego.TenantID, where string, region prego.Region
 // because that is in no private network, is CodeTenantsCannotMove. A place without edges is
 // CodeNetworkWithoutEdges for a tenant that has edges.
 func (s *Store) RequestMove(ctx context.Context, a tenant.MoveAsked) (out tenant.Move, err error) {
-	err = s.inTenant(ctx, "move tenant "+string(a.TenantID), a.TenantID, func(tx pgx.Tx, t tenantSite) error {
-		out, err = requestMove(ctx, tx, a, t)
-		return err
+	err = s.inTenant(ctx, "move tenant "+string(a.TenantID), a.TenantID, func(tx *txn, t tenantSite) error {
+		out = got(requestMove(ctx, tx, a, t)).in(tx)
+		return nil
 	})
 	return out, err
 }
 
-func requestMove(ctx context.Context, tx pgx.Tx, a tenant.MoveAsked, t tenantSite) (out tenant.Move, err error) {
-	open, err := find[tenant.Move](ctx, tx, sqlOpenMove, a.TenantID)
-	if err != nil {
-		return out, err
-	}
+func requestMove(ctx context.Context, tx *txn, a tenant.MoveAsked, t tenantSite) (out tenant.Move, err error) {
+	open := findIn[tenant.Move](ctx, tx, sqlOpenMove, a.TenantID)
 	if !t.state.HasSite() && open == nil {
 		return out, prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only a tenant with a site in use can be moved", a.TenantID, t.state)
 	}
-	at, err := one[movable](ctx, tx, sqlMovable, a.TenantID, named(a.To), a.MaintenanceOf, a.Region)
-	if err != nil {
-		return out, err
-	}
+	at := oneIn[movable](ctx, tx, sqlMovable, a.TenantID, named(a.To), a.MaintenanceOf, a.Region)
 	app, shard, pool := at.parts(a)
 	to, toShard, toPool := named(a.To), named(a.Shard), named(a.Pool)
 	where := &prego.Error{Code: prego.CodeInvalidField, Message: "is where the tenant is"}
@@ -136,12 +128,8 @@ func requestMove(ctx context.Context, tx pgx.Tx, a tenant.MoveAsked, t tenantSit
 	case !app && !shard && !pool:
 		return out, prego.Errorf(prego.CodeInvalidTransition, "tenant %s has nothing on server %s", a.TenantID, a.MaintenanceOf)
 	}
-	if out, err = one[tenant.Move](ctx, tx, sqlRequestMove, a.ID, a.TenantID, a.Why, to, a.MaintenanceOf, a.By, app, shard, pool, toShard, toPool, a.Region); err != nil {
-		return out, err
-	}
-	if err := tenantEvent(ctx, tx, tenant.Event{TenantID: a.TenantID, Step: tenant.StepMoveRequested, Actor: a.By, Message: fmt.Sprintf("%s: from %s", a.ID, t.server)}, "move/"+string(a.ID)); err != nil {
-		return out, err
-	}
+	out = oneIn[tenant.Move](ctx, tx, sqlRequestMove, a.ID, a.TenantID, a.Why, to, a.MaintenanceOf, a.By, app, shard, pool, toShard, toPool, a.Region)
+	tx.check(tenantEvent(ctx, tx, tenant.Event{TenantID: a.TenantID, Step: tenant.StepMoveRequested, Actor: a.By, Message: fmt.Sprintf("%s: from %s", a.ID, t.server)}, "move/"+string(a.ID)))
 	asked := map[string]any{"tenant_id": a.TenantID, "to_server_id": to, "to_shard_id": toShard, "to_pool_id": toPool, "region": a.Region}
 	return out, orgEvent(ctx, tx, org.Event{OrgID: t.org, Type: "move.create", Subject: string(a.ID), Actor: a.By}, asked)
 }
@@ -186,10 +174,8 @@ WHERE move_id = $1 AND tenant_id = $2 AND state IN ('queued', 'copying', 'frozen
 // CancelMove requests that a move is undone. A move that has switched is CodeInvalidTransition: the
 // way back is another move.
 func (s *Store) CancelMove(ctx context.Context, tenantID prego.TenantID, id prego.MoveID) (m tenant.Move, err error) {
-	err = s.inTx(ctx, "cancel move "+string(id), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlHoldMove, id); err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "cancel move "+string(id), func(tx *txn) error {
+		tx.run(ctx, sqlHoldMove, id)
 		asked, err := find[tenant.Move](ctx, tx, sqlCancelMove, id, tenantID)
 		if err != nil || asked != nil {
 			m = deref(asked)
@@ -314,7 +300,7 @@ var errLostPlace = errors.New("the place is taken")
 // ReserveMove gives a move the place that was chosen for it. ok is false if a part of it is not
 // fit any more: then another one is chosen. Repeated, it finds its place.
 func (s *Store) ReserveMove(ctx context.Context, id prego.MoveID, p tenant.MovePlace) (ok bool, err error) {
-	err = s.inTx(ctx, "reserve a place for move "+string(id), func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "reserve a place for move "+string(id), func(tx *txn) error {
 		at, err := one[struct {
 			State                              tenant.MoveState
 			Cancelled                          bool
@@ -329,9 +315,7 @@ func (s *Store) ReserveMove(ctx context.Context, id prego.MoveID, p tenant.MoveP
 		case at.Cancelled:
 			return server.ErrSuperseded
 		}
-		if _, err := tx.Exec(ctx, sqlHoldMoveServers, id, p.ServerID, p.ShardID, p.PoolID); err != nil {
-			return err
-		}
+		tx.run(ctx, sqlHoldMoveServers, id, p.ServerID, p.ShardID, p.PoolID)
 		// The same order as a reservation.
 		for _, part := range []struct {
 			moves bool
@@ -342,13 +326,8 @@ func (s *Store) ReserveMove(ctx context.Context, id prego.MoveID, p tenant.MoveP
 			{at.MovesShard, sqlReserveMoveShard, []any{id, p.ShardID, p.ServerID, p.Alone, p.Override, p.DBDiskMax}},
 			{at.MovesPool, sqlReserveMovePool, []any{id, p.PoolID, p.ServerID, p.OwnPool, p.Override, p.RedisMax}},
 		} {
-			if !part.moves {
-				continue
-			}
-			if ok, err := changed(ctx, tx, part.sql, part.args...); err != nil {
-				return err
-			} else if !ok {
-				return errLostPlace
+			if part.moves {
+				tx.must(ctx, errLostPlace, part.sql, part.args...)
 			}
 		}
 		shard, pool := p.ShardID, p.PoolID
@@ -358,12 +337,10 @@ func (s *Store) ReserveMove(ctx context.Context, id prego.MoveID, p tenant.MoveP
 		if !at.MovesPool {
 			pool = ""
 		}
-		if _, err := tx.Exec(ctx, sqlMovePlaced, id, p.ServerID, shard, pool); err != nil {
-			return err
-		}
+		tx.run(ctx, sqlMovePlaced, id, p.ServerID, shard, pool)
 		ok = true
-		_, err = tx.Exec(ctx, sqlMoveDecision, id, p.Algorithm, json.RawMessage(p.Decision), json.RawMessage(p.Policy))
-		return err
+		tx.run(ctx, sqlMoveDecision, id, p.Algorithm, json.RawMessage(p.Decision), json.RawMessage(p.Policy))
+		return nil
 	})
 	if errors.Is(err, errLostPlace) {
 		return false, nil
@@ -398,19 +375,13 @@ WHERE m.move_id = $1 AND m.state IN ('copying', 'frozen') AND m.cancel_requested
 // FreezeMove records that the tenant's site is held from now on. waits names the work that has to end first,
 // "" for nothing. server.ErrSuperseded: the tenant has no site there, or the move was cancelled.
 func (s *Store) FreezeMove(ctx context.Context, id prego.MoveID) (waits string, err error) {
-	err = s.inTx(ctx, "freeze for move "+string(id), func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "freeze for move "+string(id), func(tx *txn) error {
 		// Held first: what began while this waited is seen, and what begins after sees that the site is held.
-		if _, err := tx.Exec(ctx, sqlHoldMoved, id); err != nil {
-			return err
+		tx.run(ctx, sqlHoldMoved, id)
+		if waits = valueOr[string](ctx, tx, noSuchMove(id), sqlMoveWaitsFor, id); waits == "" {
+			tx.must(ctx, server.ErrSuperseded, sqlFreezeMove, id)
 		}
-		if waits, err = value[string](ctx, tx, sqlMoveWaitsFor, id); err != nil || waits != "" {
-			return ifNoRows(err, noSuchMove(id))
-		}
-		ok, err := changed(ctx, tx, sqlFreezeMove, id)
-		if err == nil && !ok {
-			err = server.ErrSuperseded
-		}
-		return err
+		return nil
 	})
 	return waits, err
 }
@@ -443,32 +414,16 @@ UPDATE snapshots n SET server_id = m.to_server_id FROM tenant_moves m WHERE m.mo
 // move. Repeated, it is the same success; server.ErrSuperseded if the move was cancelled, or the tenant
 // has no place any more.
 func (s *Store) SwitchMove(ctx context.Context, id prego.MoveID, delta int64) error {
-	return s.inTx(ctx, "switch move "+string(id), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlHoldMoved, id); err != nil {
-			return err
-		}
-		ok, err := changed(ctx, tx, sqlSwitchMove, id, delta)
-		if err == nil && !ok {
+	return s.inTx(ctx, "switch move "+string(id), func(tx *txn) error {
+		tx.run(ctx, sqlHoldMoved, id)
+		if !tx.run(ctx, sqlSwitchMove, id, delta) {
 			return doneBefore(ctx, tx, server.ErrSuperseded, sqlHasSwitched, id)
 		}
-		if err == nil {
-			ok, err = changed(ctx, tx, sqlSwitchAllocation, id)
-		}
-		if err == nil && !ok {
-			return server.ErrSuperseded
-		}
+		tx.must(ctx, server.ErrSuperseded, sqlSwitchAllocation, id)
 		for _, sql := range []string{sqlSwitchRegion, sqlForgetMovedSite, sqlMoveSnapshots} {
-			if err == nil {
-				_, err = tx.Exec(ctx, sql, id)
-			}
+			tx.run(ctx, sql, id)
 		}
-		if err != nil {
-			return err
-		}
-		m, err := one[tenant.Move](ctx, tx, sqlGetMove, id)
-		if err != nil {
-			return err
-		}
+		m := oneIn[tenant.Move](ctx, tx, sqlGetMove, id)
 		return tenantEvent(ctx, tx, tenant.Event{TenantID: m.TenantID, Step: tenant.StepMoved, Message: fmt.Sprintf("%s: from %s to %s", id, m.From(), m.To())}, "moved/"+string(id))
 	})
 }
@@ -498,30 +453,26 @@ WHERE server_id = $1`
 // cancelled, and its reservation is. Repeated, it returns how it ended; so it does with a move that
 // can't end like that. CodeMoveNotFound if there is none.
 func (s *Store) FinishMove(ctx context.Context, id prego.MoveID, state tenant.MoveState, reason prego.Reason, message string) (out tenant.Move, err error) {
-	err = s.inTx(ctx, "finish move "+string(id), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlHoldMove, id); err != nil {
-			return err
-		}
-		left, err := find[struct {
+	err = s.inTx(ctx, "finish move "+string(id), func(tx *txn) error {
+		tx.run(ctx, sqlHoldMove, id)
+		left := findIn[struct {
 			ServerID prego.ServerID
 			ShardID  prego.ShardID
 			PoolID   prego.RedisPoolID
 			TenantID prego.TenantID
 		}](ctx, tx, sqlFinishMove, id, state, reason, prego.Redact(message))
-		if err == nil && left != nil {
+		if left != nil {
 			// Held first: a transaction that gives the tenant its place there again also holds it, and is seen.
-			_, err = tx.Exec(ctx, sqlHoldServer, left.ServerID)
+			tx.run(ctx, sqlHoldServer, left.ServerID)
 			for _, part := range [][2]string{{string(left.ServerID), sqlLeaveMoveServer}, {string(left.ShardID), sqlReleaseShard}, {string(left.PoolID), sqlReleasePool}} {
-				if err == nil && part[0] != "" {
-					_, err = tx.Exec(ctx, part[1], part[0], left.TenantID)
+				if part[0] != "" {
+					tx.run(ctx, part[1], part[0], left.TenantID)
 				}
 			}
 		}
-		if err == nil {
-			out, err = get[tenant.Move](ctx, tx, noSuchMove(id), sqlGetMove, id)
-		}
-		if err != nil || left == nil {
-			return err
+		out = getIn[tenant.Move](ctx, tx, noSuchMove(id), sqlGetMove, id)
+		if left == nil {
+			return nil
 		}
 		step := map[tenant.MoveState]tenant.Step{tenant.MoveDone: tenant.StepMoveCleared, tenant.MoveFailed: tenant.StepMoveFailed, tenant.MoveCancelled: tenant.StepMoveCancelled}[state]
 		return tenantEvent(ctx, tx, tenant.Event{TenantID: left.TenantID, Step: step, Reason: string(reason), Message: fmt.Sprintf("%s: %s", id, out.Message)}, string(step)+"/"+string(id))

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/tenant"
@@ -57,23 +55,18 @@ type returnable struct {
 
 // returnMoves gives tenants that had moved to a server that is lost back to where they were, if less is
 // lost by that than by a restore.
-func (s *Store) returnMoves(ctx context.Context, tx pgx.Tx, serverID prego.ServerID, actor prego.Actor) error {
-	moves, err := many[returnable](ctx, tx, sqlReturnable, serverID)
-	if err != nil {
-		return err
-	}
+func (s *Store) returnMoves(ctx context.Context, tx *txn, serverID prego.ServerID, actor prego.Actor) error {
+	moves := manyIn[returnable](ctx, tx, sqlReturnable, serverID)
 	for _, m := range moves {
 		if m.MovesShard && m.TakenAt != nil && m.TakenAt.After(m.FrozenAt) {
 			continue // that backup has more than the database before
 		}
-		if err := returnMove(ctx, tx, m, serverID, actor); err != nil {
-			return err
-		}
+		tx.check(returnMove(ctx, tx, m, serverID, actor))
 	}
 	return nil
 }
 
-func returnMove(ctx context.Context, tx pgx.Tx, m returnable, serverID prego.ServerID, actor prego.Actor) error {
+func returnMove(ctx context.Context, tx *txn, m returnable, serverID prego.ServerID, actor prego.Actor) error {
 	since, what := m.LostAt, "no row of its database is lost"
 	if m.MovesShard {
 		since = m.FrozenAt
@@ -90,15 +83,11 @@ func returnMove(ctx context.Context, tx pgx.Tx, m returnable, serverID prego.Ser
 		{sqlReturnSnapshots, []any{m.MoveID}},
 		{sqlNoteReturn, []any{m.TenantID, m.AllocationID, serverID, m.State, m.Deadline, m.LostAt, since}},
 	} {
-		if _, err := tx.Exec(ctx, st.sql, st.args...); err != nil {
-			return err
-		}
+		tx.run(ctx, st.sql, st.args...)
 	}
-	if err := tenantEvent(ctx, tx, tenant.Event{
+	tx.check(tenantEvent(ctx, tx, tenant.Event{
 		TenantID: m.TenantID, Step: tenant.StepMoveReturned, Actor: string(actor), Reason: string(prego.ReasonServerLost), Message: message,
-	}, "returned/"+string(m.MoveID)); err != nil {
-		return err
-	}
+	}, "returned/"+string(m.MoveID)))
 	details := map[string]any{"server_id": serverID, "lost_at": m.LostAt.UTC(), "move_id": m.MoveID, "lost_minutes": tenant.LostMinutes(since, m.LostAt)}
 	return orgEvent(ctx, tx, org.Event{OrgID: m.OrgID, Type: "tenant.server_lost", Subject: string(m.TenantID), Actor: string(actor), Reason: string(prego.ReasonServerLost)}, details)
 }
@@ -108,7 +97,7 @@ const sqlClearingMove = `UPDATE tenant_moves SET clearing_at = COALESCE(clearing
 // ClearingMove records that the old place is about to be cleared: there is no way back to it any more. ok is
 // false if the tenant was given back to it.
 func (s *Store) ClearingMove(ctx context.Context, id prego.MoveID) (ok bool, err error) {
-	err = s.inTx(ctx, "clear after move "+string(id), func(tx pgx.Tx) (err error) {
+	err = s.inTx(ctx, "clear after move "+string(id), func(tx *txn) (err error) {
 		ok, err = changed(ctx, tx, sqlClearingMove, id)
 		return err
 	})

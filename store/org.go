@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/tenant"
@@ -51,16 +49,10 @@ func (s *Store) PutOrg(ctx context.Context, id prego.OrgID, r tenant.PutOrgReque
 	if prego.OrgID(parent) == id {
 		return o, prego.Invalid("parent_org_id", "must be another org")
 	}
-	err = s.inTx(ctx, "put org", func(tx pgx.Tx) error {
-		if err := checkParent(ctx, tx, id, parent); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, sqlWriteOrgs); err != nil {
-			return err
-		}
-		if err := holdVersion(ctx, tx, match, prego.ReplaceableOrg, id); err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "put org", func(tx *txn) error {
+		tx.check(checkParent(ctx, tx, id, parent))
+		tx.run(ctx, sqlWriteOrgs)
+		tx.check(holdVersion(ctx, tx, match, prego.ReplaceableOrg, id))
 		o, err = oneOrg(ctx, tx, sqlNewOrg, id, parent, cmp.Or(r.Tier, s.newOrgs), by)
 		if err == nil {
 			return orgEvent(ctx, tx, org.Event{OrgID: id, Type: "org.create", Subject: string(id), Actor: by}, map[string]any{"tier": o.Tier})
@@ -68,10 +60,7 @@ func (s *Store) PutOrg(ctx context.Context, id prego.OrgID, r tenant.PutOrgReque
 		if !isNoRows(err) {
 			return err
 		}
-		old, err := oneOrg(ctx, tx, sqlHeldOrg, id)
-		if err != nil {
-			return err
-		}
+		old := got(oneOrg(ctx, tx, sqlHeldOrg, id)).in(tx)
 		if o, err = oneOrg(ctx, tx, sqlChangeOrg, id, r.ParentOrgID, r.Tier); err != nil || o.Tier == old.Tier {
 			return err
 		}
@@ -82,17 +71,13 @@ func (s *Store) PutOrg(ctx context.Context, id prego.OrgID, r tenant.PutOrgReque
 
 // checkParent refuses a parent that is unknown, or below the org. Until the end of the
 // transaction no other transaction changes parents.
-func checkParent(ctx context.Context, tx pgx.Tx, org prego.OrgID, parent string) error {
+func checkParent(ctx context.Context, tx *txn, org prego.OrgID, parent string) error {
 	if parent == "" {
 		return nil
 	}
-	if _, err := tx.Exec(ctx, sqlLockOrgs); err != nil {
-		return err
-	}
+	tx.run(ctx, sqlLockOrgs)
 	var known, circle bool
-	if err := tx.QueryRow(ctx, sqlOrgsAbove, org, parent).Scan(&known, &circle); err != nil {
-		return err
-	}
+	tx.check(tx.QueryRow(ctx, sqlOrgsAbove, org, parent).Scan(&known, &circle))
 	if !known {
 		return &prego.Error{Code: prego.CodeOrgUnknown, Field: "parent_org_id", Message: "is not an org that is known here"}
 	}

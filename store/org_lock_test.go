@@ -28,7 +28,7 @@ func (s *Store) holding(t *testing.T, hold string, do func() error, then func(tx
 	t.Helper()
 	ctx := context.Background()
 	done := make(chan error, 1)
-	require.NoError(t, s.inTx(ctx, "test", func(tx pgx.Tx) error {
+	require.NoError(t, s.inTx(ctx, "test", func(tx *txn) error {
 		if _, err := tx.Exec(ctx, hold); err != nil {
 			return err
 		}

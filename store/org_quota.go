@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
@@ -43,10 +41,8 @@ ON CONFLICT (org_id, dimension) DO UPDATE SET limit_value = EXCLUDED.limit_value
 // it only rejects more. Setting the same limit changes nothing. With match, see
 // holdVersion.
 func (s *Store) SetQuota(ctx context.Context, orgID prego.OrgID, d quota.Dimension, limit float64, by, reason string, match ...string) (org.Quota, error) {
-	return s.changeQuota(ctx, orgID, d, by, reason, func(tx pgx.Tx, now org.Quota) (bool, error) {
-		if err := holdVersion(ctx, tx, match, prego.ReplaceableQuota, orgID, d); err != nil {
-			return false, err
-		}
+	return s.changeQuota(ctx, orgID, d, by, reason, func(tx *txn, now org.Quota) (bool, error) {
+		tx.check(holdVersion(ctx, tx, match, prego.ReplaceableQuota, orgID, d))
 		if now.Override && now.Limit == limit {
 			return false, nil
 		}
@@ -59,7 +55,7 @@ const sqlUnsetQuota = `DELETE FROM org_quotas WHERE org_id = $1 AND dimension = 
 
 // UnsetQuota gives an org the limit of its tier again. Repeated, it changes nothing.
 func (s *Store) UnsetQuota(ctx context.Context, orgID prego.OrgID, d quota.Dimension, by, reason string) (org.Quota, error) {
-	return s.changeQuota(ctx, orgID, d, by, reason, func(tx pgx.Tx, _ org.Quota) (bool, error) {
+	return s.changeQuota(ctx, orgID, d, by, reason, func(tx *txn, _ org.Quota) (bool, error) {
 		tag, err := tx.Exec(ctx, sqlUnsetQuota, orgID, d)
 		return tag.RowsAffected() > 0, err
 	})
@@ -67,11 +63,9 @@ func (s *Store) UnsetQuota(ctx context.Context, orgID prego.OrgID, d quota.Dimen
 
 // changeQuota changes a limit with the org's row held, so that nothing is taken under the
 // old limit once the new one is returned, and records the old and the new value.
-func (s *Store) changeQuota(ctx context.Context, orgID prego.OrgID, d quota.Dimension, by, reason string, change func(pgx.Tx, org.Quota) (bool, error)) (q org.Quota, err error) {
-	err = s.inTx(ctx, string("quota of org "+orgID), func(tx pgx.Tx) error {
-		if err := lockOrg(ctx, tx, orgID); err != nil {
-			return err
-		}
+func (s *Store) changeQuota(ctx context.Context, orgID prego.OrgID, d quota.Dimension, by, reason string, change func(*txn, org.Quota) (bool, error)) (q org.Quota, err error) {
+	err = s.inTx(ctx, string("quota of org "+orgID), func(tx *txn) error {
+		tx.check(lockOrg(ctx, tx, orgID))
 		before, err := s.quotasOf(ctx, tx, orgID, []quota.Dimension{d})
 		if err != nil {
 			return err
@@ -128,17 +122,17 @@ const sqlTakeQuota = `SELECT dimension, limit_value AS "limit", current_usage, r
 // takeQuota takes an org's quota for what a transaction is about to create, or
 // refuses it as a *org.QuotaExceeded: the first in the order given. From here to the
 // end of the transaction no other transaction changes what the org uses. It is one statement.
-func (s *Store) takeQuota(ctx context.Context, tx pgx.Tx, org prego.OrgID, deltas ...quota.Delta) error {
+func (s *Store) takeQuota(ctx context.Context, tx *txn, org prego.OrgID, deltas ...quota.Delta) error {
 	return s.checkQuota(ctx, tx, org, false, deltas)
 }
 
 // takePromised is takeQuota for an allocation that the org was promised already: the
 // promises don't count, only the usage.
-func (s *Store) takePromised(ctx context.Context, tx pgx.Tx, org prego.OrgID, deltas ...quota.Delta) error {
+func (s *Store) takePromised(ctx context.Context, tx *txn, org prego.OrgID, deltas ...quota.Delta) error {
 	return s.checkQuota(ctx, tx, org, true, deltas)
 }
 
-func (s *Store) checkQuota(ctx context.Context, tx pgx.Tx, orgID prego.OrgID, promised bool, deltas []quota.Delta) error {
+func (s *Store) checkQuota(ctx context.Context, tx *txn, orgID prego.OrgID, promised bool, deltas []quota.Delta) error {
 	names, by := make([]string, len(deltas)), make([]float64, len(deltas))
 	for i, d := range deltas {
 		names[i], by[i] = string(d.Dimension), d.By

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
@@ -134,12 +132,10 @@ func (s *Store) checkUsage(ctx context.Context, id prego.OrgID, c *org.UsageChec
 		return s.exec(ctx, string("usage of org "+id), sqlUsageAgrees, id)
 	}
 	c.Repaired = append(c.Repaired, org.UsageDrift{OrgID: id, Drift: drift})
-	return s.inTx(ctx, string("count org "+id), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlRecountUsage, id); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, sqlUsageDrifts, id, drift)
-		return err
+	return s.inTx(ctx, string("count org "+id), func(tx *txn) error {
+		tx.run(ctx, sqlRecountUsage, id)
+		tx.run(ctx, sqlUsageDrifts, id, drift)
+		return nil
 	})
 }
 

@@ -144,7 +144,7 @@ func (s *Store) usageOrg(t require.TestingT, id string) {
 }
 
 func (s *Store) takeNothing(ctx context.Context, id string) error {
-	return s.inTx(ctx, "test", func(tx pgx.Tx) error {
+	return s.inTx(ctx, "test", func(tx *txn) error {
 		return s.takeQuota(ctx, tx, prego.OrgID(id), quota.Delta{Dimension: quota.MaxApps, By: 1}, quota.Delta{Dimension: quota.MaxInstances, By: 1})
 	})
 }
@@ -177,7 +177,7 @@ func TestCountersAgreeWithTheRows(t *testing.T) {
 			case 0:
 				require.NoError(rt, tx.Rollback(ctx))
 			case 1: // taking sees what the transaction did itself
-				require.NoError(rt, s.takeQuota(ctx, tx, prego.OrgID(id), quota.Delta{Dimension: quota.MaxApps, By: 1}))
+				require.NoError(rt, s.takeQuota(ctx, &txn{Tx: tx}, prego.OrgID(id), quota.Delta{Dimension: quota.MaxApps, By: 1}))
 				require.NoError(rt, tx.Commit(ctx))
 			default:
 				require.NoError(rt, tx.Commit(ctx))
@@ -368,7 +368,7 @@ func TestGivingBackQuotaDoesNotWait(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := usageBundle(t, "o")
-	require.NoError(t, s.inTx(ctx, "test", func(tx pgx.Tx) error {
+	require.NoError(t, s.inTx(ctx, "test", func(tx *txn) error {
 		require.NoError(t, s.takeQuota(ctx, tx, "o", quota.Delta{Dimension: quota.MaxApps, By: 1}))
 		limited, cancel := context.WithTimeout(ctx, 20*time.Second)
 		defer cancel()
@@ -388,7 +388,7 @@ func TestChangesAreCountedInTime(t *testing.T) {
 	ctx := context.Background()
 	s := usageBundle(t, "o")
 	for i := range 40 {
-		require.NoError(t, s.inTx(ctx, "test", func(tx pgx.Tx) error {
+		require.NoError(t, s.inTx(ctx, "test", func(tx *txn) error {
 			if err := s.takeQuota(ctx, tx, "o", quota.Delta{Dimension: quota.MaxApps, By: 1}); err != nil {
 				return err
 			}

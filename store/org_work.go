@@ -47,7 +47,7 @@ const sqlEndWork = `DELETE FROM org_work WHERE work_id = $1 RETURNING org_id`
 // beginWork requests the turns of an org's work, in its order, and reports which of it may be
 // under way now. Others' turns may come by that: their runs are in wake. Asking again
 // changes nothing.
-func (s *Store) beginWork(ctx context.Context, tx pgx.Tx, ask org.LongWork) (t org.Turn, err error) {
+func (s *Store) beginWork(ctx context.Context, tx *txn, ask org.LongWork) (t org.Turn, err error) {
 	b := &pgx.Batch{}
 	b.Queue(sqlHoldWork, ask.OrgID)
 	b.Queue(sqlForgetWork, ask.OrgID)
@@ -72,7 +72,7 @@ func others(runs []string, own string) (out []string) {
 }
 
 // endWork gives a turn to the next, whose run is returned.
-func (s *Store) endWork(ctx context.Context, tx pgx.Tx, id string) (wake []string, err error) {
+func (s *Store) endWork(ctx context.Context, tx *txn, id string) (wake []string, err error) {
 	orgID, err := value[prego.OrgID](ctx, tx, sqlEndWork, id)
 	if isNoRows(err) {
 		return nil, nil
@@ -92,9 +92,9 @@ func (s *Store) endWork(ctx context.Context, tx pgx.Tx, id string) (wake []strin
 
 // BeginWork requests the turns of an org's work, and reports which of it may start.
 func (s *Store) BeginWork(ctx context.Context, ask org.LongWork) (t org.Turn, err error) {
-	err = s.inTx(ctx, string("turns of "+ask.OrgID), func(tx pgx.Tx) error {
-		t, err = s.beginWork(ctx, tx, ask)
-		return err
+	err = s.inTx(ctx, string("turns of "+ask.OrgID), func(tx *txn) error {
+		t = got(s.beginWork(ctx, tx, ask)).in(tx)
+		return nil
 	})
 	return t, err
 }
@@ -102,9 +102,9 @@ func (s *Store) BeginWork(ctx context.Context, ask org.LongWork) (t org.Turn, er
 // EndWork records that work has ended, or is not wanted any more, and returns the runs whose
 // turn has come.
 func (s *Store) EndWork(ctx context.Context, id string) (wake []string, err error) {
-	err = s.inTx(ctx, "end of "+id, func(tx pgx.Tx) error {
-		wake, err = s.endWork(ctx, tx, id)
-		return err
+	err = s.inTx(ctx, "end of "+id, func(tx *txn) error {
+		wake = got(s.endWork(ctx, tx, id)).in(tx)
+		return nil
 	})
 	return wake, err
 }

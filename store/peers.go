@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
@@ -75,9 +73,9 @@ const sqlPeersVersions = `SELECT server_id, version FROM server_peers WHERE serv
 // unknown servers have none. ports are the ports of the agent and of Docker on the
 // servers of a role.
 func (s *Store) MakePeers(ctx context.Context, ids []prego.ServerID, ports func(prego.Role) (agent, docker int)) (versions map[prego.ServerID]int64, err error) {
-	err = s.inTx(ctx, "make peers", func(tx pgx.Tx) error {
-		versions, err = makePeers(ctx, tx, ids, ports)
-		return err
+	err = s.inTx(ctx, "make peers", func(tx *txn) error {
+		versions = got(makePeers(ctx, tx, ids, ports)).in(tx)
+		return nil
 	})
 	return versions, err
 }
@@ -89,29 +87,17 @@ func (s *Store) PublicPorts(ctx context.Context) ([]int, error) {
 	return collectValues[int](ctx, s, "public ports", sqlPublicPorts)
 }
 
-func makePeers(ctx context.Context, tx pgx.Tx, ids []prego.ServerID, ports func(prego.Role) (agent, docker int)) (map[prego.ServerID]int64, error) {
-	if _, err := tx.Exec(ctx, sqlNewPeers, ids); err != nil {
-		return nil, err
-	}
-	if _, err := tx.Exec(ctx, sqlLockPeers, ids); err != nil {
-		return nil, err
-	}
-	if _, err := tx.Exec(ctx, sqlForgetPeers, ids); err != nil {
-		return nil, err
-	}
-	egress, err := one[server.Egress](ctx, tx, sqlEgress)
-	if err != nil {
-		return nil, err
-	}
-	inputs, err := many[struct {
+func makePeers(ctx context.Context, tx *txn, ids []prego.ServerID, ports func(prego.Role) (agent, docker int)) (map[prego.ServerID]int64, error) {
+	tx.run(ctx, sqlNewPeers, ids)
+	tx.run(ctx, sqlLockPeers, ids)
+	tx.run(ctx, sqlForgetPeers, ids)
+	egress := oneIn[server.Egress](ctx, tx, sqlEgress)
+	inputs := manyIn[struct {
 		Server        server.PeerHost
 		Users, Edges  []server.PeerHost
 		InstancePorts []int
 		PublicPorts   []int
 	}](ctx, tx, sqlPeersInput, ids)
-	if err != nil {
-		return nil, err
-	}
 	made, rules, sums := make([]string, 0, len(inputs)), make([][]byte, 0, len(inputs)), make([][]byte, 0, len(inputs))
 	for _, in := range inputs {
 		agent, docker := ports(in.Server.Role)
@@ -126,9 +112,7 @@ func makePeers(ctx context.Context, tx pgx.Tx, ids []prego.ServerID, ports func(
 		made, rules, sums = append(made, string(in.Server.ServerID)), append(rules, rule), append(sums, sum[:])
 	}
 	if len(egress.CIDRs) > 0 { // until they are known a rule would shut the control plane out
-		if _, err := tx.Exec(ctx, sqlWritePeers, made, rules, sums, egress.Epoch); err != nil {
-			return nil, err
-		}
+		tx.run(ctx, sqlWritePeers, made, rules, sums, egress.Epoch)
 	}
 	versions, err := many[server.PeersVersion](ctx, tx, sqlPeersVersions, ids)
 	out := make(map[prego.ServerID]int64, len(versions))
@@ -152,13 +136,13 @@ func (s *Store) MakeDuePeers(ctx context.Context, limit int, ports func(prego.Ro
 	if due, err := value[bool](ctx, s.pool, sqlPeersAreDue); err != nil || !due {
 		return 0, err
 	}
-	err = s.inTx(ctx, "make due peers", func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "make due peers", func(tx *txn) error {
 		taken, err := values[prego.ServerID](ctx, tx, sqlTakePeersDue, limit)
 		if n = len(taken); err != nil || n == 0 {
 			return err
 		}
-		_, err = makePeers(ctx, tx, distinct(taken), ports)
-		return err
+		got(makePeers(ctx, tx, distinct(taken), ports)).in(tx)
+		return nil
 	})
 	return n, err
 }
@@ -275,27 +259,20 @@ const (
 // they were not set again, and every host that is connected has the new ones. It returns
 // all that hosts let in, and whether that changed.
 func (s *Store) SetEgress(ctx context.Context, set []string, grace time.Duration) (e server.Egress, changed bool, err error) {
-	err = s.inTx(ctx, "set egress", func(tx pgx.Tx) error {
-		was, err := one[struct {
+	err = s.inTx(ctx, "set egress", func(tx *txn) error {
+		was := oneIn[struct {
 			server.Egress
 			AgeSeconds float64
 		}](ctx, tx, sqlLockEgress)
-		if err != nil {
-			return err
-		}
 		behind := true
 		if len(was.Leaving) > 0 && was.AgeSeconds >= grace.Seconds() {
-			if behind, err = value[bool](ctx, tx, sqlPeersBehindEgress, was.Epoch); err != nil {
-				return err
-			}
+			behind = valueIn[bool](ctx, tx, sqlPeersBehindEgress, was.Epoch)
 		}
 		e = was.Next(set, !behind)
 		if e.Equal(was.Egress) {
 			return nil
 		}
-		if _, err := tx.Exec(ctx, sqlWriteEgress, e.Epoch, e.CIDRs, e.Leaving); err != nil {
-			return err
-		}
+		tx.run(ctx, sqlWriteEgress, e.Epoch, e.CIDRs, e.Leaving)
 		if changed = e.Epoch != was.Epoch; changed {
 			_, err = tx.Exec(ctx, sqlAllPeersDue)
 		}

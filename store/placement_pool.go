@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 )
 
@@ -32,15 +30,13 @@ ON CONFLICT (pool_id) DO NOTHING RETURNING ` + poolColumns
 // CreatePlacementPool creates a pool. Repeating it returns the existing
 // pool; another of its name is CodePlacementPoolExists.
 func (s *Store) CreatePlacementPool(ctx context.Context, name string, c prego.Constraint, by string) (p prego.PlacementPool, created bool, err error) {
-	err = s.inTx(ctx, "create placement pool", func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "create placement pool", func(tx *txn) error {
 		p, err = onePool(ctx, tx, name, sqlCreatePool, name, filled(c.Require), filled(c.Disallow), by)
 		if prego.CodeOf(err) != prego.CodePlacementPoolNotFound {
 			created = err == nil
 			return err
 		}
-		if p, err = onePool(ctx, tx, name, sqlGetPool); err != nil {
-			return err
-		}
+		p = got(onePool(ctx, tx, name, sqlGetPool)).in(tx)
 		if !p.Constraint.Equal(c) {
 			return &prego.Error{Code: prego.CodePlacementPoolExists, Field: "name", Message: "belongs to a placement pool with another constraint"}
 		}
@@ -75,9 +71,9 @@ RETURNING ` + poolColumns
 // PutPlacementPool gives a pool another constraint. Tenants that have a place keep it;
 // every placement from now on goes by the new one. With match, see holdVersion.
 func (s *Store) PutPlacementPool(ctx context.Context, name string, c prego.Constraint, by string, match ...string) (p prego.PlacementPool, err error) {
-	err = s.replacing(ctx, match, prego.ReplaceablePlacementPool, []any{name}, func(tx pgx.Tx) error {
-		p, err = onePool(ctx, tx, name, sqlPutPool, filled(c.Require), filled(c.Disallow), by)
-		return err
+	err = s.replacing(ctx, match, prego.ReplaceablePlacementPool, []any{name}, func(tx *txn) error {
+		p = got(onePool(ctx, tx, name, sqlPutPool, filled(c.Require), filled(c.Disallow), by)).in(tx)
+		return nil
 	})
 	return p, err
 }
@@ -95,17 +91,13 @@ WHERE pool_id = $1 RETURNING ` + poolColumns
 // SetDefaultPool makes a pool the default one, in place of the present one, or no
 // longer the default.
 func (s *Store) SetDefaultPool(ctx context.Context, name string, on bool, by string) (p prego.PlacementPool, err error) {
-	err = s.inTx(ctx, "default placement pool", func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlLockDefault); err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "default placement pool", func(tx *txn) error {
+		tx.run(ctx, sqlLockDefault)
 		if on {
-			if _, err := tx.Exec(ctx, sqlOtherDefault, poolID(name), by); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlOtherDefault, poolID(name), by)
 		}
-		p, err = onePool(ctx, tx, name, sqlSetDefault, on, by)
-		return err
+		p = got(onePool(ctx, tx, name, sqlSetDefault, on, by)).in(tx)
+		return nil
 	})
 	return p, err
 }
@@ -123,24 +115,16 @@ const namedOrgs = 5
 // DeletePlacementPool deletes a pool that nothing uses; CodePlacementPoolInUse names
 // its users.
 func (s *Store) DeletePlacementPool(ctx context.Context, name string) error {
-	return s.inTx(ctx, fmt.Sprintf("orgs of placement pool %s", name), func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("orgs of placement pool %s", name), func(tx *txn) error {
 		// Two statements: pools associated before the lock came also count.
-		if _, err := onePool(ctx, tx, name, sqlLockPool); err != nil {
-			return err
-		}
-		p, err := onePool(ctx, tx, name, sqlGetPool)
-		if err != nil {
-			return err
-		}
+		got(onePool(ctx, tx, name, sqlLockPool)).in(tx)
+		p := got(onePool(ctx, tx, name, sqlGetPool)).in(tx)
 		var users []string
 		if p.Default {
 			users = append(users, "it is the default pool")
 		}
 		if p.Orgs > 0 {
-			orgs, err := values[string](ctx, tx, sqlPoolOrgs, poolID(name), namedOrgs)
-			if err != nil {
-				return err
-			}
+			orgs := valuesIn[string](ctx, tx, sqlPoolOrgs, poolID(name), namedOrgs)
 			text := "orgs are associated with it: " + strings.Join(orgs, ", ")
 			if more := p.Orgs - len(orgs); more > 0 {
 				text += fmt.Sprintf(" and %d more", more)
@@ -150,9 +134,7 @@ func (s *Store) DeletePlacementPool(ctx context.Context, name string) error {
 		if len(users) > 0 {
 			return prego.Errorf(prego.CodePlacementPoolInUse, "placement pool %q is in use: %s", p.Name, strings.Join(users, "; "))
 		}
-		if _, err := tx.Exec(ctx, sqlDeletePool, poolID(name)); err != nil {
-			return err
-		}
+		tx.run(ctx, sqlDeletePool, poolID(name))
 		return nil
 	})
 }
@@ -177,20 +159,11 @@ const sqlCountOrgPools = `SELECT count(*) FROM org_placement_pools WHERE org_id 
 // AssociatePool makes a pool apply to an org's tenants from their next placement on.
 // Repeated, it changes nothing.
 func (s *Store) AssociatePool(ctx context.Context, orgID prego.OrgID, name, by string) error {
-	return s.inTx(ctx, fmt.Sprintf("associate org %s with placement pool %s", orgID, name), func(tx pgx.Tx) error {
-		if err := lockOrg(ctx, tx, orgID); err != nil {
-			return err
-		}
-		if _, err := onePool(ctx, tx, name, sqlHoldPool); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, sqlAssociatePool, poolID(name), orgID, by); err != nil {
-			return err
-		}
-		n, err := value[int](ctx, tx, sqlCountOrgPools, orgID)
-		if err != nil {
-			return err
-		}
+	return s.inTx(ctx, fmt.Sprintf("associate org %s with placement pool %s", orgID, name), func(tx *txn) error {
+		tx.check(lockOrg(ctx, tx, orgID))
+		got(onePool(ctx, tx, name, sqlHoldPool)).in(tx)
+		tx.run(ctx, sqlAssociatePool, poolID(name), orgID, by)
+		n := valueIn[int](ctx, tx, sqlCountOrgPools, orgID)
 		if n > prego.MaxOrgPools {
 			return prego.Invalid("pool", fmt.Sprintf("is one too many: an org is associated with at most %d placement pools", prego.MaxOrgPools))
 		}
@@ -202,29 +175,23 @@ const sqlDissociatePool = `DELETE FROM org_placement_pools WHERE pool_id = $1 AN
 
 // DissociatePool ends an association. Repeated, it changes nothing.
 func (s *Store) DissociatePool(ctx context.Context, orgID prego.OrgID, name string) error {
-	return s.inTx(ctx, fmt.Sprintf("dissociate org %s from placement pool %s", orgID, name), func(tx pgx.Tx) error {
-		if err := lockOrg(ctx, tx, orgID); err != nil {
-			return err
-		}
-		if _, err := onePool(ctx, tx, name, sqlGetPool); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, sqlDissociatePool, poolID(name), orgID); err != nil {
-			return err
-		}
+	return s.inTx(ctx, fmt.Sprintf("dissociate org %s from placement pool %s", orgID, name), func(tx *txn) error {
+		tx.check(lockOrg(ctx, tx, orgID))
+		got(onePool(ctx, tx, name, sqlGetPool)).in(tx)
+		tx.run(ctx, sqlDissociatePool, poolID(name), orgID)
 		return nil
 	})
 }
 
 // lockOrg holds an org's row until the transaction ends, as takeQuota does, or answers
 // CodeNotFound.
-func lockOrg(ctx context.Context, tx pgx.Tx, orgID prego.OrgID) error {
+func lockOrg(ctx context.Context, tx *txn, orgID prego.OrgID) error {
 	_, err := value[string](ctx, tx, sqlLockOrg, orgID)
 	return failed(string("org "+orgID), ifNoRows(err, noSuchOrg(orgID)))
 }
 
 // lockNamedOrg is lockOrg for the org that a request names, or answers CodeOrgUnknown.
-func lockNamedOrg(ctx context.Context, tx pgx.Tx, orgID prego.OrgID) error {
+func lockNamedOrg(ctx context.Context, tx *txn, orgID prego.OrgID) error {
 	err := lockOrg(ctx, tx, orgID)
 	if prego.CodeOf(err) == prego.CodeNotFound {
 		return &prego.Error{Code: prego.CodeOrgUnknown, Field: "org_id", Message: "is not an org that is known here"}
@@ -233,7 +200,7 @@ func lockNamedOrg(ctx context.Context, tx pgx.Tx, orgID prego.OrgID) error {
 }
 
 // lockOwner is lockOrg for the org of something, which sql reads, or answers none.
-func lockOwner(ctx context.Context, tx pgx.Tx, none error, sql string, id any) (orgID prego.OrgID, err error) {
+func lockOwner(ctx context.Context, tx *txn, none error, sql string, id any) (orgID prego.OrgID, err error) {
 	if orgID, err = value[prego.OrgID](ctx, tx, sql, id); err != nil {
 		return orgID, ifNoRows(err, none)
 	}

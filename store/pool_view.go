@@ -3,8 +3,6 @@ package store
 import (
 	"context"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/tenant"
 )
@@ -41,9 +39,9 @@ ON CONFLICT (plan) DO UPDATE SET low_watermark = EXCLUDED.low_watermark, target 
 
 // PutSitePoolPolicy replaces the policy of a plan tier. With match, see holdVersion.
 func (s *Store) PutSitePoolPolicy(ctx context.Context, p tenant.SitePoolPolicy, match ...string) error {
-	return s.replacing(ctx, match, prego.ReplaceableSitePoolPolicy, []any{p.Plan}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, sqlPutSitePoolPolicy, p.Plan, p.LowWatermark, p.Target, p.SLOSeconds)
-		return err
+	return s.replacing(ctx, match, prego.ReplaceableSitePoolPolicy, []any{p.Plan}, func(tx *txn) error {
+		tx.run(ctx, sqlPutSitePoolPolicy, p.Plan, p.LowWatermark, p.Target, p.SLOSeconds)
+		return nil
 	})
 }
 
@@ -76,9 +74,9 @@ ON CONFLICT (region, plan) DO UPDATE SET target = EXCLUDED.target, updated_by = 
 
 // PutWarmPool sets how many servers a warm pool must hold. With match, see holdVersion.
 func (s *Store) PutWarmPool(ctx context.Context, region prego.Region, plan prego.Plan, target int, by string, match ...string) error {
-	return s.replacing(ctx, match, prego.ReplaceableWarmPool, []any{region, plan}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, sqlPutWarmPool, region, plan, target, by)
-		return err
+	return s.replacing(ctx, match, prego.ReplaceableWarmPool, []any{region, plan}, func(tx *txn) error {
+		tx.run(ctx, sqlPutWarmPool, region, plan, target, by)
+		return nil
 	})
 }
 

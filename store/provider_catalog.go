@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/cost"
 	"github.com/prego/prego/server"
@@ -39,10 +37,8 @@ ON CONFLICT (provider) DO UPDATE SET document = excluded.document, refreshed_at 
 
 // SaveProviderCatalog keeps a catalog that was read just now, and the prices in it.
 func (s *Store) SaveProviderCatalog(ctx context.Context, provider prego.InfraProviderID, c server.ProviderCatalog) error {
-	return s.inTx(ctx, "save the catalog of "+string(provider), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlSaveCatalog, provider, c); err != nil {
-			return err
-		}
+	return s.inTx(ctx, "save the catalog of "+string(provider), func(tx *txn) error {
+		tx.run(ctx, sqlSaveCatalog, provider, c)
 		return savePrices(ctx, tx, cost.Prices(provider, c))
 	})
 }

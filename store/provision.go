@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
@@ -285,13 +284,9 @@ WHERE server_id = $1 AND generation = $2 AND status = 'provisioning'`
 // RecordImported writes the provider's facts about an existing server that is
 // being taken over.
 func (s *Store) RecordImported(ctx context.Context, serverID prego.ServerID, generation, attempt int, provider prego.InfraProviderID, h server.Handle) error {
-	return s.inTx(ctx, "record import of "+string(serverID), func(tx pgx.Tx) error {
-		if err := change(ctx, tx, server.ErrSuperseded, sqlImportHost, serverID, generation, h.IPv4, h.IPv6, h.ServerType, h.Location); err != nil {
-			return err
-		}
-		if err := confirmCreated(ctx, tx, provider, serverID, attempt, server.ResourceServer, h.Name, h.ProviderServerID); err != nil {
-			return err
-		}
+	return s.inTx(ctx, "record import of "+string(serverID), func(tx *txn) error {
+		tx.must(ctx, server.ErrSuperseded, sqlImportHost, serverID, generation, h.IPv4, h.IPv6, h.ServerType, h.Location)
+		tx.check(confirmCreated(ctx, tx, provider, serverID, attempt, server.ResourceServer, h.Name, h.ProviderServerID))
 		return addEvent(ctx, tx, server.Event{
 			ServerID: serverID, Step: server.StepServerAdopted, Attempt: attempt,
 			Message: fmt.Sprintf("existing provider server %s, %s", h.ProviderServerID, h.IPv4),

@@ -83,7 +83,7 @@ func BenchmarkTakeQuota(b *testing.B) {
 							}
 						}
 						h := timed(func(tx pgx.Tx) error { var id string; return tx.QueryRow(ctx, bareHold, org).Scan(&id) })
-						k := timed(func(tx pgx.Tx) error { return s.takeQuota(ctx, tx, prego.OrgID(org), deltas[kind]...) })
+						k := timed(func(tx pgx.Tx) error { return s.takeQuota(ctx, &txn{Tx: tx}, prego.OrgID(org), deltas[kind]...) })
 						if turn >= 20 { // statements are prepared and planned
 							held, taken = append(held, h), append(taken, k)
 						}

@@ -188,7 +188,7 @@ func (d *driven) same(want *org.QuotaExceeded, err error) bool {
 // take writes a row as its own room does: it takes the quota first.
 func (d *driven) take(deltas []quota.Delta, sql string, args ...any) bool {
 	ctx := context.Background()
-	err := d.s.inTx(ctx, "test", func(tx pgx.Tx) error {
+	err := d.s.inTx(ctx, "test", func(tx *txn) error {
 		if err := d.s.takeQuota(ctx, tx, prego.OrgID(d.org), deltas...); err != nil {
 			return err
 		}

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -29,7 +28,7 @@ type crowd struct {
 	t testing.TB
 	s *Store
 	// check lets a transaction take what it is about to take.
-	check func(ctx context.Context, tx pgx.Tx, deltas ...quota.Delta) error
+	check func(ctx context.Context, tx *txn, deltas ...quota.Delta) error
 	taken atomic.Int64
 }
 
@@ -41,7 +40,7 @@ func newCrowd(t testing.TB) *crowd {
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	c := &crowd{t: t, s: New(pool)}
-	c.check = func(ctx context.Context, tx pgx.Tx, deltas ...quota.Delta) error {
+	c.check = func(ctx context.Context, tx *txn, deltas ...quota.Delta) error {
 		return c.s.takeQuota(ctx, tx, "acme", deltas...)
 	}
 	_, err = c.s.PutOrg(context.Background(), "acme", tenant.PutOrgRequest{Tier: prego.TierEnterprise}, "test")
@@ -68,7 +67,7 @@ const instanceMemory = 64 << 20
 // instance makes an instance as the scheduler does.
 func (c *crowd) instance(id string) error {
 	ctx := context.Background()
-	return c.s.inTx(ctx, "test", func(tx pgx.Tx) error {
+	return c.s.inTx(ctx, "test", func(tx *txn) error {
 		if err := c.check(ctx, tx, quota.Delta{Dimension: quota.MaxInstances, By: 1}, quota.Delta{Dimension: quota.MaxTotalMemoryBytes, By: instanceMemory + instanceOverhead}); err != nil {
 			return err
 		}
@@ -174,7 +173,7 @@ func TestTheRecountCatchesANaiveCheck(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
 	c.limit(quota.MaxInstances, 50)
-	c.check = func(ctx context.Context, tx pgx.Tx, deltas ...quota.Delta) error {
+	c.check = func(ctx context.Context, tx *txn, deltas ...quota.Delta) error {
 		q, err := c.s.quotasOf(ctx, tx, "acme", []quota.Dimension{quota.MaxInstances})
 		if err != nil {
 			return err

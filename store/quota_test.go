@@ -89,8 +89,8 @@ func TestAnUnknownDimensionIsNeverTaken(t *testing.T) {
 	tx, err := s.pool.Begin(context.Background())
 	require.NoError(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	require.NoError(t, s.takeQuota(context.Background(), tx, "acme", quota.Delta{Dimension: quota.MaxApps, By: 1}), "a known org is")
-	err = s.takeQuota(context.Background(), tx, "acme", quota.Delta{Dimension: "max_fun", By: 1})
+	require.NoError(t, s.takeQuota(context.Background(), &txn{Tx: tx}, "acme", quota.Delta{Dimension: quota.MaxApps, By: 1}), "a known org is")
+	err = s.takeQuota(context.Background(), &txn{Tx: tx}, "acme", quota.Delta{Dimension: "max_fun", By: 1})
 	require.ErrorContains(t, err, "case not found", "SQL knows every dimension by name")
 	require.Equal(t, prego.CodeInternal, prego.CodeOf(err), "it is a fault of ours, not the org's limit")
 }
@@ -115,7 +115,7 @@ func TestDeltasOfOneDimensionAddUp(t *testing.T) {
 		tx, err := s.pool.Begin(ctx)
 		require.NoError(t, err)
 		defer func() { _ = tx.Rollback(ctx) }()
-		return s.takeQuota(ctx, tx, "acme", deltas...)
+		return s.takeQuota(ctx, &txn{Tx: tx}, "acme", deltas...)
 	}
 	more := quota.Delta{Dimension: quota.MaxVolumes, By: 1}
 	require.NoError(t, take(more))

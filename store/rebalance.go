@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
@@ -36,14 +34,12 @@ WHERE a.released_at IS NULL AND s.role = 'app' AND s.status = 'active' AND ($1 =
 
 // PackedFleet reads the input of a packing plan.
 func (s *Store) PackedFleet(ctx context.Context, region prego.Region) (f server.PackedFleet, err error) {
-	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if f.Servers, err = many[server.PackedServer](ctx, tx, sqlPackedServers, region); err != nil {
-			return err
-		}
-		f.Tenants, err = many[server.PackedTenant](ctx, tx, sqlPackedTenants, region)
-		return err
+	err = s.inView(ctx, "read the fleet", func(tx *txn) error {
+		f.Servers = manyIn[server.PackedServer](ctx, tx, sqlPackedServers, region)
+		f.Tenants = manyIn[server.PackedTenant](ctx, tx, sqlPackedTenants, region)
+		return nil
 	})
-	return f, failed("read the fleet", err)
+	return f, err
 }
 
 const rebalanceColumns = `r.rebalance_id, r.state, r.reason, r.message, r.why, r.requested_by, r.at_once, r.max_failures, r.remove_servers, r.monthly, r.currency, r.frees,
@@ -78,11 +74,8 @@ WHERE NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.tenant_id = m.t AND a
 // StartRebalance accepts a plan. The servers that it frees are closed to newcomers. It is
 // refused with CodeInvalidTransition while another one runs, or if the plan was overtaken.
 func (s *Store) StartRebalance(ctx context.Context, id prego.RebalanceID, in server.RebalanceRequest, by string) (out server.Rebalance, err error) {
-	err = s.inTx(ctx, "start a rebalance", func(tx pgx.Tx) error {
-		running, err := values[string](ctx, tx, sqlRunningRebalance)
-		if err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "start a rebalance", func(tx *txn) error {
+		running := valuesIn[string](ctx, tx, sqlRunningRebalance)
 		if len(running) > 0 {
 			return prego.Errorf(prego.CodeInvalidTransition, "rebalance %s is running: let it end, or cancel it", running[0])
 		}
@@ -91,10 +84,7 @@ func (s *Store) StartRebalance(ctx context.Context, id prego.RebalanceID, in ser
 		for i, m := range in.Plan.Moves {
 			tenants[i], from[i], to[i], bytes[i] = string(m.TenantID), string(m.From), string(m.To), m.Bytes
 		}
-		overtaken, err := values[string](ctx, tx, sqlPlanOvertaken, tenants, from, to)
-		if err != nil {
-			return err
-		}
+		overtaken := valuesIn[string](ctx, tx, sqlPlanOvertaken, tenants, from, to)
 		if len(overtaken) > 0 {
 			return prego.Errorf(prego.CodeInvalidTransition, "the plan is outdated: tenant %s lives on another server, or its target accepts no tenants; create another plan", overtaken[0])
 		}
@@ -103,14 +93,9 @@ func (s *Store) StartRebalance(ctx context.Context, id prego.RebalanceID, in ser
 			frees[i] = string(f.ServerID)
 		}
 		slices.Sort(frees)
-		closed, err := values[prego.ServerID](ctx, tx, sqlOpenOf, frees)
-		if err != nil {
-			return err
-		}
+		closed := valuesIn[prego.ServerID](ctx, tx, sqlOpenOf, frees)
 		for _, f := range closed {
-			if _, err := cordonIn(ctx, tx, f, rebalanceActor(id), "its tenants are moved away"); err != nil {
-				return err
-			}
+			got(cordonIn(ctx, tx, f, rebalanceActor(id), "its tenants are moved away")).in(tx)
 		}
 		if _, err = tx.Exec(ctx, sqlBeginRebalance, id, in.Reason, by, in.AtOnce, in.MaxFailures, in.RemoveServers, in.Plan.Monthly, in.Plan.Currency, frees, prego.Strings(closed)); err != nil {
 			if isViolation(err, "rebalances_running") {
@@ -118,11 +103,9 @@ func (s *Store) StartRebalance(ctx context.Context, id prego.RebalanceID, in ser
 			}
 			return err
 		}
-		if _, err = tx.Exec(ctx, sqlBeginRebalanceMoves, id, tenants, from, to, bytes); err != nil {
-			return err
-		}
-		out, err = one[server.Rebalance](ctx, tx, sqlGetRebalance, id)
-		return err
+		tx.run(ctx, sqlBeginRebalanceMoves, id, tenants, from, to, bytes)
+		out = oneIn[server.Rebalance](ctx, tx, sqlGetRebalance, id)
+		return nil
 	})
 	return out, err
 }
@@ -245,23 +228,13 @@ WHERE s.status NOT IN ('draining', 'terminated') ORDER BY 1`
 // RemoveFreed starts to take down a server that a plan has emptied. It is CodeServerHasTenants if the server
 // is in use, or if its fleet would have fewer members than its minimum.
 func (s *Store) RemoveFreed(ctx context.Context, id prego.ServerID, by string) (srv server.Server, err error) {
-	err = s.inTx(ctx, "remove "+string(id), func(tx pgx.Tx) error {
-		fleet, err := value[prego.FleetID](ctx, tx, sqlFleetOfServer, id)
-		if err != nil {
-			return ifNoRows(err, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", id))
-		}
+	err = s.inTx(ctx, "remove "+string(id), func(tx *txn) error {
+		fleet := valueOr[prego.FleetID](ctx, tx, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", id), sqlFleetOfServer, id)
 		if fleet != "" { // of two removals of a member each sees the other
-			if _, err := lockFleet(ctx, tx, fleet); err != nil {
-				return err
-			}
+			got(lockFleet(ctx, tx, fleet)).in(tx)
 		}
-		if err := holdUsed(ctx, tx, id); err != nil {
-			return err
-		}
-		removed, err := find[server.Server](ctx, tx, sqlRemoveFreed, id)
-		if err != nil {
-			return err
-		}
+		tx.check(holdUsed(ctx, tx, id))
+		removed := findIn[server.Server](ctx, tx, sqlRemoveFreed, id)
 		if removed != nil {
 			srv = *removed
 			return addEvent(ctx, tx, server.Event{ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: "by " + by, Actor: prego.ActorOperator}, "")
@@ -275,7 +248,7 @@ func (s *Store) RemoveFreed(ctx context.Context, id prego.ServerID, by string) (
 }
 
 // keptServers are the servers that should have been deleted after a plan and stay, in words.
-func keptServers(ctx context.Context, tx pgx.Tx, id prego.RebalanceID) (string, error) {
+func keptServers(ctx context.Context, tx *txn, id prego.RebalanceID) (string, error) {
 	kept, err := many[struct {
 		ServerID prego.ServerID
 		FleetID  prego.FleetID
@@ -308,36 +281,23 @@ const maxKeptNamed = 10
 
 // StepRebalance decides the next step, and records ended moves.
 func (s *Store) StepRebalance(ctx context.Context, id prego.RebalanceID) (st server.RebalanceStep, err error) {
-	err = s.inTx(ctx, "step "+string(id), func(tx pgx.Tx) error {
-		if _, err := value[string](ctx, tx, sqlHoldRebalance, id); err != nil {
-			return ifNoRows(err, noSuchRebalance(id))
-		}
+	err = s.inTx(ctx, "step "+string(id), func(tx *txn) error {
+		valueOr[string](ctx, tx, noSuchRebalance(id), sqlHoldRebalance, id)
 		for _, sql := range []string{sqlFollowRebalance, sqlSkipRebalance} {
-			if _, err := tx.Exec(ctx, sql, id); err != nil {
-				return err
-			}
+			tx.run(ctx, sql, id)
 		}
 		r, err := one[server.Rebalance](ctx, tx, sqlGetRebalance, id)
 		if err != nil || r.State.Ended() {
 			st.State = r.State
 			return err
 		}
-		silent, err := values[string](ctx, tx, sqlRebalanceSilent, id)
-		if err != nil {
-			return err
-		}
+		silent := valuesIn[string](ctx, tx, sqlRebalanceSilent, id)
 		state, reason, message := r.Next(silent)
 		if state == server.RebalanceRunning && r.CancelRequestedAt == nil && r.Moving < r.AtOnce {
-			if _, err := tx.Exec(ctx, sqlTakeRebalance, id, r.AtOnce-r.Moving); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlTakeRebalance, id, r.AtOnce-r.Moving)
 		}
-		if st.Begin, err = many[server.PlannedMoveSeq](ctx, tx, sqlRebalanceBegun, id); err != nil {
-			return err
-		}
-		if st.Remove, err = values[prego.ServerID](ctx, tx, sqlRebalanceRemovable, id); err != nil {
-			return err
-		}
+		st.Begin = manyIn[server.PlannedMoveSeq](ctx, tx, sqlRebalanceBegun, id)
+		st.Remove = valuesIn[prego.ServerID](ctx, tx, sqlRebalanceRemovable, id)
 		// The end waits for servers to be deleted, except those that are in use again.
 		if state == server.RebalanceDone && len(st.Remove) > 0 {
 			state = server.RebalanceRunning
@@ -346,23 +306,13 @@ func (s *Store) StepRebalance(ctx context.Context, id prego.RebalanceID) (st ser
 			return nil
 		}
 		if state == server.RebalanceDone {
-			kept, err := keptServers(ctx, tx, id)
-			if err != nil {
-				return err
-			}
+			kept := got(keptServers(ctx, tx, id)).in(tx)
 			message += kept
 		}
-		if err := change(ctx, tx, noSuchRebalance(id), sqlEndRebalance, id, state, reason, message); err != nil {
-			return err
-		}
-		opened, err := values[prego.ServerID](ctx, tx, sqlReopenAfterRebalance, id, rebalanceActor(id))
-		if err != nil {
-			return err
-		}
+		tx.must(ctx, noSuchRebalance(id), sqlEndRebalance, id, state, reason, message)
+		opened := valuesIn[prego.ServerID](ctx, tx, sqlReopenAfterRebalance, id, rebalanceActor(id))
 		for _, o := range opened {
-			if err := addEvent(ctx, tx, server.Event{ServerID: o, Step: server.StepUncordoned, Message: "by " + rebalanceActor(id), Actor: prego.ActorWorkflow}, ""); err != nil {
-				return err
-			}
+			tx.check(addEvent(ctx, tx, server.Event{ServerID: o, Step: server.StepUncordoned, Message: "by " + rebalanceActor(id), Actor: prego.ActorWorkflow}, ""))
 		}
 		return nil
 	})

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
@@ -56,30 +54,21 @@ var errNotMissing = errors.New("the row is not of that server any more")
 // MarkMissing fails a server whose machine the provider no longer has, and the tenants that it
 // had.
 func (s *Store) MarkMissing(ctx context.Context, serverID prego.ServerID, providerServerID string) (bool, error) {
-	marked := false
 	message := fmt.Sprintf("the provider no longer has server %s", providerServerID)
-	err := s.inTx(ctx, fmt.Sprintf("mark %s missing", serverID), func(tx pgx.Tx) error {
+	err := s.inTx(ctx, fmt.Sprintf("mark %s missing", serverID), func(tx *txn) error {
 		// Before the server's row is held, as a transaction that frees a place does.
-		if err := s.loseTenants(ctx, tx, serverID, prego.ActorSystem); err != nil {
-			return err
-		}
-		attempt, err := value[int](ctx, tx, sqlMarkMissing, serverID, providerServerID, message)
-		if err != nil {
-			return ifNoRows(err, errNotMissing)
-		}
-		marked = true
-		if _, err := tx.Exec(ctx, sqlReleaseMissing, serverID, providerServerID); err != nil {
-			return err
-		}
+		tx.check(s.loseTenants(ctx, tx, serverID, prego.ActorSystem))
+		attempt := valueOr[int](ctx, tx, errNotMissing, sqlMarkMissing, serverID, providerServerID, message)
+		tx.run(ctx, sqlReleaseMissing, serverID, providerServerID)
 		return addEvent(ctx, tx, server.Event{
 			ServerID: serverID, Step: server.StepReconciled, Attempt: attempt, Reason: prego.ReasonServerMissing,
 			Message: message, Actor: prego.ActorSystem,
 		}, "missing/"+providerServerID)
 	})
 	if errors.Is(err, errNotMissing) {
-		err = nil
+		return false, nil
 	}
-	return marked, err
+	return err == nil, err
 }
 
 const sqlSightOrphan = `
@@ -113,10 +102,8 @@ UPDATE orphan_sightings SET destroyed_at = now() WHERE provider = $1 AND kind = 
 // OrphanDestroyed records that an orphan is gone, on the timeline too when its
 // label names a server that we know.
 func (s *Store) OrphanDestroyed(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, providerID string, serverID prego.ServerID) error {
-	return s.inTx(ctx, "orphan destroyed", func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlOrphanDestroyed, provider, kind, providerID); err != nil {
-			return err
-		}
+	return s.inTx(ctx, "orphan destroyed", func(tx *txn) error {
+		tx.run(ctx, sqlOrphanDestroyed, provider, kind, providerID)
 		return addEvent(ctx, tx, server.Event{
 			ServerID: serverID, Step: server.StepReconciled, Actor: prego.ActorSystem,
 			Message: fmt.Sprintf("orphaned %s %s destroyed", kind, providerID),

@@ -3,8 +3,6 @@ package store
 import (
 	"context"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
@@ -23,9 +21,9 @@ RETURNING ` + registryColumns
 // PutRegistry keeps the credentials of a registry, instead of those before. With match,
 // see holdVersion.
 func (s *Store) PutRegistry(ctx context.Context, r server.SealedRegistry, by string, match ...string) (v server.Registry, err error) {
-	err = s.replacing(ctx, match, prego.ReplaceableRegistry, []any{r.Host}, func(tx pgx.Tx) error {
-		v, err = one[server.Registry](ctx, tx, sqlPutRegistry, r.Host, r.Username, r.Sealed, r.KeyID, by)
-		return err
+	err = s.replacing(ctx, match, prego.ReplaceableRegistry, []any{r.Host}, func(tx *txn) error {
+		v = oneIn[server.Registry](ctx, tx, sqlPutRegistry, r.Host, r.Username, r.Sealed, r.KeyID, by)
+		return nil
 	})
 	return v, err
 }

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 )
 
@@ -116,7 +114,7 @@ func (k keyed) createdBefore(ctx context.Context, q querier) (id string, err err
 
 // keep stores the key with the id of the created object. On errKeyKept another
 // request was first, and the transaction must be rolled back.
-func (k keyed) keep(ctx context.Context, tx pgx.Tx, id string) error {
+func (k keyed) keep(ctx context.Context, tx *txn, id string) error {
 	if k.key == "" {
 		return nil
 	}
@@ -127,10 +125,10 @@ func (k keyed) keep(ctx context.Context, tx pgx.Tx, id string) error {
 // earlier request with this key did so already; then it reads the created object. A rejection
 // may only mean that the same request has been committed in the meantime, so the key is
 // looked up again.
-func once[T any](ctx context.Context, s *Store, k keyed, read func(context.Context, string) (T, error), create func(tx pgx.Tx) (id string, err error)) (v T, created bool, err error) {
+func once[T any](ctx context.Context, s *Store, k keyed, read func(context.Context, string) (T, error), create func(tx *txn) (id string, err error)) (v T, created bool, err error) {
 	id, err := k.createdBefore(ctx, s.pool)
 	if err == nil && id == "" {
-		err = s.inTx(ctx, "create "+k.kind, func(tx pgx.Tx) error {
+		err = s.inTx(ctx, "create "+k.kind, func(tx *txn) error {
 			if id, err = create(tx); err != nil {
 				return err
 			}

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
@@ -67,10 +65,8 @@ func (s *Store) IntentRefused(ctx context.Context, serverID prego.ServerID, atte
 	if err != nil {
 		return fmt.Errorf("refusal details: %w", err)
 	}
-	return s.inTx(ctx, fmt.Sprintf("close intents of %s", serverID), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlIntentRefused, serverID, attempt, details); err != nil {
-			return err
-		}
+	return s.inTx(ctx, fmt.Sprintf("close intents of %s", serverID), func(tx *txn) error {
+		tx.run(ctx, sqlIntentRefused, serverID, attempt, details)
 		return addEvent(ctx, tx, server.Event{
 			ServerID: serverID, Step: server.StepCreateRefused, Attempt: attempt, Reason: prego.Reason(refusal.Code),
 			Message: fmt.Sprintf("%s: %s", c, refusal.Message),
@@ -125,11 +121,9 @@ WHERE server_id = $1 AND attempt <= $2 AND agent_first_seen_at IS NOT NULL`
 // server's attempts up to the given one are given up: tokens and identity are
 // revoked and the resources must be released.
 func (s *Store) BeginRelease(ctx context.Context, serverID prego.ServerID, attempt int) error {
-	return s.inTx(ctx, fmt.Sprintf("begin release of %s", serverID), func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("begin release of %s", serverID), func(tx *txn) error {
 		for _, sql := range []string{sqlReleasing, sqlRevokeTokens, sqlRevokeIdentity} {
-			if _, err := tx.Exec(ctx, sql, serverID, attempt); err != nil {
-				return err
-			}
+			tx.run(ctx, sql, serverID, attempt)
 		}
 		return nil
 	})
@@ -150,10 +144,8 @@ WHERE server_id = $1 AND attempt <= $2`
 // FinishRelease notes on the row and the timeline that an attempt's machine is
 // gone.
 func (s *Store) FinishRelease(ctx context.Context, serverID prego.ServerID, attempt int, reason prego.Reason, message string) error {
-	return s.inTx(ctx, fmt.Sprintf("finish release of %s", serverID), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlForgetMachine, serverID, attempt); err != nil {
-			return err
-		}
+	return s.inTx(ctx, fmt.Sprintf("finish release of %s", serverID), func(tx *txn) error {
+		tx.run(ctx, sqlForgetMachine, serverID, attempt)
 		return addEvent(ctx, tx, server.Event{
 			ServerID: serverID, Step: server.StepAttemptDestroyed, Attempt: attempt, Reason: reason, Message: message,
 		}, attemptKey(server.StepAttemptDestroyed, attempt))

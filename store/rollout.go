@@ -48,7 +48,7 @@ func queueRollout(b *pgx.Batch, id prego.GroupID, kind workload.RolloutKind, by,
 	b.Queue(sqlForgetCrashes, id)
 }
 
-func beginRollout(ctx context.Context, tx pgx.Tx, id prego.GroupID, kind workload.RolloutKind, by, request string) error {
+func beginRollout(ctx context.Context, tx *txn, id prego.GroupID, kind workload.RolloutKind, by, request string) error {
 	b := &pgx.Batch{}
 	queueRollout(b, id, kind, by, request)
 	return tx.SendBatch(ctx, b).Close()
@@ -69,24 +69,15 @@ type release struct {
 // beyond the present one, and for one extra instance, if the policy has any. Without
 // room for that, a group of several replicas stops one before starting the next, and a
 // group of one is rejected, because nothing of it would run in between.
-func (s *Store) rollOut(ctx context.Context, tx pgx.Tx, g lockedGroup, r release) (workload.Group, error) {
-	if err := s.takeQuota(ctx, tx, g.OrgID, g.grow(g.Replicas, r.spec)...); err != nil {
-		return g.Group, err
-	}
+func (s *Store) rollOut(ctx context.Context, tx *txn, g lockedGroup, r release) (workload.Group, error) {
+	tx.check(s.takeQuota(ctx, tx, g.OrgID, g.grow(g.Replicas, r.spec)...))
 	status, message, err := s.strategy(ctx, tx, g, r.spec)
 	if err != nil {
 		return g.Group, err
 	}
-	if _, err := tx.Exec(ctx, sqlReleaseGroup, g.GroupID, r.spec, r.spec.MemoryLimitBytes, r.spec.CPURequest, r.release, status, message, status == workload.DeployDrainingFirst); err != nil {
-		return g.Group, err
-	}
-	if err := beginRollout(ctx, tx, g.GroupID, r.kind, r.by, r.request); err != nil {
-		return g.Group, err
-	}
-	out, err := oneGroup(ctx, tx, sqlGetGroup, string(g.GroupID))
-	if err != nil {
-		return out, err
-	}
+	tx.run(ctx, sqlReleaseGroup, g.GroupID, r.spec, r.spec.MemoryLimitBytes, r.spec.CPURequest, r.release, status, message, status == workload.DeployDrainingFirst)
+	tx.check(beginRollout(ctx, tx, g.GroupID, r.kind, r.by, r.request))
+	out := got(oneGroup(ctx, tx, sqlGetGroup, string(g.GroupID))).in(tx)
 	data := map[string]any{"release": out.Release, "image": r.spec.Image, "memory_limit_bytes": r.spec.MemoryLimitBytes, "cpu_request": r.spec.CPURequest, "strategy": status}
 	maps.Copy(data, r.data)
 	return out, orgEvent(ctx, tx, org.Event{OrgID: g.OrgID, Type: r.event, Subject: string(g.GroupID), Actor: r.by}, data)
@@ -97,11 +88,8 @@ const sqlSetRolloutPolicy = `UPDATE process_groups SET rollout_policy = $2, conv
 // DeployGroup starts another release, and changes how it and later ones are rolled out if
 // change is not nil. Deploying the present spec is not a new release.
 func (s *Store) DeployGroup(ctx context.Context, id prego.GroupID, spec workload.Spec, change *workload.RolloutChange, by string) (g workload.Group, err error) {
-	err = s.inTx(ctx, "deploy process group", func(tx pgx.Tx) error {
-		locked, err := lockGroup(ctx, tx, id)
-		if err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "deploy process group", func(tx *txn) error {
+		locked := got(lockGroup(ctx, tx, id)).in(tx)
 		if spec.Constraint != nil && !spec.Constraint.Equal(locked.Constraint) {
 			return &prego.Error{Code: prego.CodeConstraintImmutable, Field: "spec.constraint", Message: "is fixed when the group is created: create another group"}
 		}
@@ -111,20 +99,16 @@ func (s *Store) DeployGroup(ctx context.Context, id prego.GroupID, spec workload
 			return err
 		}
 		if policy != locked.Policy {
-			if _, err := tx.Exec(ctx, sqlSetRolloutPolicy, id, policy); err != nil {
-				return err
-			}
-			if err := orgEvent(ctx, tx, org.Event{OrgID: locked.OrgID, Type: "group.set_policy", Subject: string(id), Actor: by}, map[string]any{"old": locked.Policy, "new": policy}); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlSetRolloutPolicy, id, policy)
+			tx.check(orgEvent(ctx, tx, org.Event{OrgID: locked.OrgID, Type: "group.set_policy", Subject: string(id), Actor: by}, map[string]any{"old": locked.Policy, "new": policy}))
 			locked.Policy = policy
 		}
 		if spec.Equal(locked.Spec) {
-			g, err = oneGroup(ctx, tx, sqlGetGroup, string(id))
-			return err
+			g = got(oneGroup(ctx, tx, sqlGetGroup, string(id))).in(tx)
+			return nil
 		}
-		g, err = s.rollOut(ctx, tx, locked, release{kind: workload.RolloutDeploy, spec: spec, by: by, event: "group.deploy"})
-		return err
+		g = got(s.rollOut(ctx, tx, locked, release{kind: workload.RolloutDeploy, spec: spec, by: by, event: "group.deploy"})).in(tx)
+		return nil
 	})
 	return g, err
 }
@@ -132,7 +116,7 @@ func (s *Store) DeployGroup(ctx context.Context, id prego.GroupID, spec workload
 const sqlRolloutOfRequest = `SELECT EXISTS (SELECT FROM rollouts WHERE group_id = $1 AND request = $2)`
 
 // requested returns whether a request began a rollout already, and names it.
-func requested(ctx context.Context, tx pgx.Tx, id prego.GroupID, by, key string) (request string, done bool, err error) {
+func requested(ctx context.Context, tx *txn, id prego.GroupID, by, key string) (request string, done bool, err error) {
 	if key == "" {
 		return "", false, nil
 	}
@@ -144,18 +128,15 @@ func requested(ctx context.Context, tx pgx.Tx, id prego.GroupID, by, key string)
 // RestartGroup replaces all instances by others of the same spec. With the key of a request
 // that did so it changes nothing.
 func (s *Store) RestartGroup(ctx context.Context, id prego.GroupID, by, key string) (g workload.Group, err error) {
-	err = s.inTx(ctx, "restart process group", func(tx pgx.Tx) error {
-		locked, err := lockGroup(ctx, tx, id)
-		if err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "restart process group", func(tx *txn) error {
+		locked := got(lockGroup(ctx, tx, id)).in(tx)
 		request, done, err := requested(ctx, tx, id, by, key)
 		if err != nil || done {
 			g = locked.Group
 			return err
 		}
-		g, err = s.rollOut(ctx, tx, locked, release{kind: workload.RolloutRestart, spec: locked.Spec, by: by, request: request, event: "group.restart"})
-		return err
+		g = got(s.rollOut(ctx, tx, locked, release{kind: workload.RolloutRestart, spec: locked.Spec, by: by, request: request, event: "group.restart"})).in(tx)
+		return nil
 	})
 	return g, err
 }
@@ -168,11 +149,8 @@ SELECT release, spec FROM rollouts WHERE group_id = $1 AND release <> $2 AND CAS
 // release besides the present one. CodeReleaseNotFound if there is none. Going back to the
 // present release changes nothing, and neither does the key of a request that went back.
 func (s *Store) RollBackGroup(ctx context.Context, id prego.GroupID, to int, by, key string) (g workload.Group, err error) {
-	err = s.inTx(ctx, "roll back process group", func(tx pgx.Tx) error {
-		locked, err := lockGroup(ctx, tx, id)
-		if err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "roll back process group", func(tx *txn) error {
+		locked := got(lockGroup(ctx, tx, id)).in(tx)
 		request, done, err := requested(ctx, tx, id, by, key)
 		if err != nil || done || to == locked.Release {
 			g = locked.Group
@@ -206,23 +184,16 @@ UPDATE process_groups SET paused_at = CASE WHEN $2 THEN now() END, progress_at =
 // PauseGroup holds up rollouts of a group, or lets them continue.
 func (s *Store) PauseGroup(ctx context.Context, id prego.GroupID, pause bool, by string) (g workload.Group, err error) {
 	event := map[bool]string{true: "group.pause", false: "group.resume"}[pause]
-	err = s.inTx(ctx, event, func(tx pgx.Tx) error {
-		locked, err := lockGroup(ctx, tx, id)
-		if err != nil {
-			return err
-		}
+	err = s.inTx(ctx, event, func(tx *txn) error {
+		locked := got(lockGroup(ctx, tx, id)).in(tx)
 		if (locked.PausedAt != nil) == pause {
 			g = locked.Group
 			return nil
 		}
-		if _, err := tx.Exec(ctx, sqlPauseGroup, id, pause); err != nil {
-			return err
-		}
-		if err := orgEvent(ctx, tx, org.Event{OrgID: locked.OrgID, Type: event, Subject: string(id), Actor: by}, map[string]any{"release": locked.Release}); err != nil {
-			return err
-		}
-		g, err = oneGroup(ctx, tx, sqlGetGroup, string(id))
-		return err
+		tx.run(ctx, sqlPauseGroup, id, pause)
+		tx.check(orgEvent(ctx, tx, org.Event{OrgID: locked.OrgID, Type: event, Subject: string(id), Actor: by}, map[string]any{"release": locked.Release}))
+		g = got(oneGroup(ctx, tx, sqlGetGroup, string(id))).in(tx)
+		return nil
 	})
 	return g, err
 }
@@ -242,7 +213,7 @@ func (s *Store) ListRollouts(ctx context.Context, q prego.ListQuery) (page []wor
 }
 
 // strategy decides how a deploy replaces running instances.
-func (s *Store) strategy(ctx context.Context, tx pgx.Tx, g lockedGroup, spec workload.Spec) (workload.DeployStatus, string, error) {
+func (s *Store) strategy(ctx context.Context, tx *txn, g lockedGroup, spec workload.Spec) (workload.DeployStatus, string, error) {
 	surge, unavailable := g.Policy.Bounds(g.Replicas)
 	rolling := fmt.Sprintf("at most %d instances more than replicas, and %d fewer", surge, unavailable)
 	switch {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
@@ -19,8 +17,8 @@ const sqlEnvOrg = `SELECT org_id, region FROM envs WHERE env_id = $1 AND deleted
 const sqlShareEnv = `SELECT org_id, region FROM envs WHERE env_id = $1 AND deleted_at IS NULL FOR SHARE`
 
 // inEnv runs f in a transaction that holds the env's org and the env.
-func (s *Store) inEnv(ctx context.Context, what string, envID prego.EnvID, f func(tx pgx.Tx, org prego.OrgID, region prego.Region) error) error {
-	return s.inTx(ctx, what, func(tx pgx.Tx) error {
+func (s *Store) inEnv(ctx context.Context, what string, envID prego.EnvID, f func(tx *txn, org prego.OrgID, region prego.Region) error) error {
+	return s.inTx(ctx, what, func(tx *txn) error {
 		var org prego.OrgID
 		var region prego.Region
 		err := tx.QueryRow(ctx, sqlEnvOrg, envID).Scan(&org, &region)
@@ -69,15 +67,11 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING ` + routeColumns
 // that the org listens on (quotas-and-fairness, "Route usage"). A hostname is served, and
 // counts, once the org has verified it: a claim to it is made with the route.
 func (s *Store) CreateRoute(ctx context.Context, r workload.Route, by string) (out workload.Route, err error) {
-	err = s.inEnv(ctx, "create route", r.EnvID, func(tx pgx.Tx, orgID prego.OrgID, _ prego.Region) error {
+	err = s.inEnv(ctx, "create route", r.EnvID, func(tx *txn, orgID prego.OrgID, _ prego.Region) error {
 		if r.Hostname != "" {
-			if _, err := tx.Exec(ctx, sqlHoldHostname, r.Hostname); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlHoldHostname, r.Hostname)
 		}
-		if _, err := tx.Exec(ctx, sqlHoldPort, fmt.Sprintf("%s/%d", r.Listener, r.ListenPort)); err != nil {
-			return err
-		}
+		tx.run(ctx, sqlHoldPort, fmt.Sprintf("%s/%d", r.Listener, r.ListenPort))
 		var group, address, nameTaken, portTaken, oldPort bool
 		if err := tx.QueryRow(ctx, sqlRouteFacts, orgID, r.EnvID, r.GroupID, r.Hostname, r.Listener, r.ListenPort, r.Protocol).
 			Scan(&group, &address, &nameTaken, &portTaken, &oldPort); err != nil {
@@ -100,18 +94,12 @@ func (s *Store) CreateRoute(ctx context.Context, r workload.Route, by string) (o
 		if !oldPort {
 			deltas = append(deltas, quota.Delta{Dimension: quota.MaxPublicPorts, By: 1})
 		}
-		if err := s.takeQuota(ctx, tx, orgID, deltas...); err != nil {
-			return err
-		}
+		tx.check(s.takeQuota(ctx, tx, orgID, deltas...))
 		if r.Hostname != "" {
 			claim := org.Domain{DomainID: prego.DomainID("dom-" + strings.TrimPrefix(string(r.RouteID), "rte-")), OrgID: orgID, Name: r.Hostname, Token: org.NewDomainToken(), ByRoute: true}
-			if _, err := s.claimDomain(ctx, tx, claim, by); err != nil {
-				return err
-			}
+			got(s.claimDomain(ctx, tx, claim, by)).in(tx)
 		}
-		if out, err = one[workload.Route](ctx, tx, sqlCreateRoute, r.RouteID, orgID, r.EnvID, r.GroupID, r.Hostname, r.Listener, r.ListenPort, r.Protocol, r.TargetPort, by); err != nil {
-			return err
-		}
+		out = oneIn[workload.Route](ctx, tx, sqlCreateRoute, r.RouteID, orgID, r.EnvID, r.GroupID, r.Hostname, r.Listener, r.ListenPort, r.Protocol, r.TargetPort, by)
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "route.create", Subject: string(r.RouteID), Actor: by}, routePayload(out))
 	})
 	return out, err
@@ -162,11 +150,8 @@ RETURNING ` + domainColumns
 // DeleteRoute takes a route down. A name that was claimed with a route goes with the last
 // one.
 func (s *Store) DeleteRoute(ctx context.Context, envID prego.EnvID, id prego.RouteID, by string) error {
-	return s.inEnv(ctx, "delete route", envID, func(tx pgx.Tx, orgID prego.OrgID, _ prego.Region) error {
-		r, err := one[workload.Route](ctx, tx, sqlDeleteRoute, envID, id)
-		if err != nil {
-			return ifNoRows(err, noSuchRoute(id))
-		}
+	return s.inEnv(ctx, "delete route", envID, func(tx *txn, orgID prego.OrgID, _ prego.Region) error {
+		r := getIn[workload.Route](ctx, tx, noSuchRoute(id), sqlDeleteRoute, envID, id)
 		if r.Hostname != "" {
 			d, err := find[org.Domain](ctx, tx, sqlDeleteRouteDomain, orgID, r.Hostname)
 			if err == nil && d != nil {

@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -242,7 +241,7 @@ func TestTakenQuotaMatchesCountedQuota(t *testing.T) {
 			counted, err := one[tenantSize](ctx, s.pool, `SELECT c.memory_bytes + w.overhead_bytes_per_instance AS memory, c.cpu_request AS cpu, c.storage_bytes AS storage
 				FROM counted_tenants c, workload_settings w WHERE c.tenant_id = $1`, id)
 			require.NoError(t, err)
-			require.NoError(t, s.inTx(ctx, "test", func(tx pgx.Tx) error {
+			require.NoError(t, s.inTx(ctx, "test", func(tx *txn) error {
 				size, err := sizeOf(ctx, tx, plan, gb)
 				require.Equal(t, counted, size, "%s with %d GB", plan, gb)
 				return err

@@ -29,7 +29,7 @@ const sqlProvider = `SELECT enabled, $2 = ANY (regions) FROM infra_providers WHE
 
 // checkProvider refuses providers that are unknown, disabled, or not in the
 // region.
-func checkProvider(ctx context.Context, tx pgx.Tx, id prego.InfraProviderID, region prego.Region) error {
+func checkProvider(ctx context.Context, tx *txn, id prego.InfraProviderID, region prego.Region) error {
 	var enabled, serves bool
 	err := tx.QueryRow(ctx, sqlProvider, id, region).Scan(&enabled, &serves)
 	switch {
@@ -90,7 +90,7 @@ type newServer struct {
 }
 
 func (s *Store) insertServer(ctx context.Context, n newServer) (srv server.Server, created bool, err error) {
-	err = s.inTx(ctx, "create server", func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "create server", func(tx *txn) error {
 		srv, created, err = insertServerIn(ctx, tx, n)
 		return err
 	})
@@ -113,7 +113,7 @@ func (s *Store) insertServer(ctx context.Context, n newServer) (srv server.Serve
 }
 
 // insertServerIn writes the row and its first event, or meets the row that is there.
-func insertServerIn(ctx context.Context, tx pgx.Tx, n newServer) (srv server.Server, created bool, err error) {
+func insertServerIn(ctx context.Context, tx *txn, n newServer) (srv server.Server, created bool, err error) {
 	spec, err := json.Marshal(n.spec)
 	if err != nil {
 		return srv, false, fmt.Errorf("spec: %w", err)
@@ -128,15 +128,11 @@ func insertServerIn(ctx context.Context, tx pgx.Tx, n newServer) (srv server.Ser
 		return srv, false, err
 	}
 	if f := n.traits; f != nil {
-		if _, err := tx.Exec(ctx, sqlFleetServerTraits, n.id, f.DedicatedFor, f.WarmPlan, f.PlanTierLock, f.FleetID, f.FleetProfile); err != nil {
-			return srv, false, err
-		}
+		tx.run(ctx, sqlFleetServerTraits, n.id, f.DedicatedFor, f.WarmPlan, f.PlanTierLock, f.FleetID, f.FleetProfile)
 	}
 	// Only now: repeating an accepted request returns its row, even if the
 	// provider is gone since.
-	if err := checkProvider(ctx, tx, n.provider, n.region); err != nil {
-		return srv, false, err
-	}
+	tx.check(checkProvider(ctx, tx, n.provider, n.region))
 	return srv, true, addEvent(ctx, tx, server.Event{
 		ServerID: prego.ServerID(n.id), Step: n.step, Message: fmt.Sprintf("%s in %s at %s, by %s", n.role, n.region, n.provider, n.by), Actor: prego.ActorOperator,
 	}, string(n.step))
@@ -280,7 +276,7 @@ const (
 
 // holdUsed holds the rows that a placement of a tenant or an instance on a server holds: its row, its shard's and
 // its pool's. An UPDATE would also wait for them, but having waited it does not see rows added meanwhile.
-func holdUsed(ctx context.Context, tx pgx.Tx, id prego.ServerID) error {
+func holdUsed(ctx context.Context, tx *txn, id prego.ServerID) error {
 	b := &pgx.Batch{}
 	for _, sql := range []string{sqlHoldServer, sqlHoldShardsOf, sqlHoldPoolsOf} {
 		b.Queue(sql, id)
@@ -331,22 +327,12 @@ func (s *Store) decommission(ctx context.Context, id prego.ServerID, update, mes
 func (s *Store) transition(ctx context.Context, id prego.ServerID, event server.Event, refuse func(server.Server, server.Use) error,
 	update string, more ...string,
 ) (srv server.Server, err error) {
-	err = s.inTx(ctx, string("change server "+id), func(tx pgx.Tx) error {
-		if err := holdUsed(ctx, tx, id); err != nil {
-			return err
-		}
-		found, err := find[server.Server](ctx, tx, update, id)
-		if err != nil {
-			return err
-		}
+	err = s.inTx(ctx, string("change server "+id), func(tx *txn) error {
+		tx.check(holdUsed(ctx, tx, id))
+		found := findIn[server.Server](ctx, tx, update, id)
 		if found == nil {
-			if srv, err = serverIn(ctx, tx, id); err != nil {
-				return err
-			}
-			use, err := one[server.Use](ctx, tx, sqlServerUse, id)
-			if err != nil {
-				return err
-			}
+			srv = got(serverIn(ctx, tx, id)).in(tx)
+			use := oneIn[server.Use](ctx, tx, sqlServerUse, id)
 			if err := refuse(srv, use); err != nil {
 				srv = server.Server{}
 				return err
@@ -355,14 +341,10 @@ func (s *Store) transition(ctx context.Context, id prego.ServerID, event server.
 		}
 		srv = *found
 		for _, sql := range more {
-			if _, err := tx.Exec(ctx, sql, id); err != nil {
-				return err
-			}
+			tx.run(ctx, sql, id)
 		}
 		if len(more) > 0 {
-			if srv, err = serverIn(ctx, tx, id); err != nil {
-				return err
-			}
+			srv = got(serverIn(ctx, tx, id)).in(tx)
 		}
 		return addEvent(ctx, tx, event, "")
 	})

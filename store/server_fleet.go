@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
@@ -44,15 +42,13 @@ func (s *Store) CreateFleet(ctx context.Context, r server.CreateFleetRequest, by
 	if err != nil {
 		return f, false, err
 	}
-	err = s.inTx(ctx, "create fleet", func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "create fleet", func(tx *txn) error {
 		created, err = changed(ctx, tx, sqlCreateFleet, r.FleetID, hash, r.Role, r.Region, r.InfraProvider, r.MinSize, *r.MaxSize, spec,
 			filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.Serves, by, r.WorkloadMemory, r.WorkloadCPUs, r.ServesWorkloads, r.WorkloadDisk, deref(r.PatchWindow).Schedule, deref(r.PatchWindow).Seconds)
 		if err != nil {
 			return err
 		}
-		if f, err = getFleet(ctx, tx, string(r.FleetID)); err != nil {
-			return err
-		}
+		f = got(getFleet(ctx, tx, string(r.FleetID))).in(tx)
 		if !created {
 			kept, err := value[[]byte](ctx, tx, sqlFleetHash, r.FleetID)
 			if err == nil && !bytes.Equal(kept, hash) {
@@ -94,7 +90,7 @@ const sqlLockFleet = `SELECT FROM fleets WHERE fleet_id = $1 FOR NO KEY UPDATE`
 
 // lockFleet is getFleet for a decision. The lock is a separate statement:
 // a statement that had to wait for it would count members as they were before.
-func lockFleet(ctx context.Context, tx pgx.Tx, id prego.FleetID) (server.Fleet, error) {
+func lockFleet(ctx context.Context, tx *txn, id prego.FleetID) (server.Fleet, error) {
 	if _, err := tx.Exec(ctx, sqlLockFleet, id); err != nil {
 		return server.Fleet{}, err
 	}
@@ -138,10 +134,8 @@ UPDATE fleets SET min_size = $2, max_size = $3, spec = $4, serves_tenants = $5, 
 // UpdateFleet changes a fleet as asked; its servers stay as they are until an action
 // brings them up to it.
 func (s *Store) UpdateFleet(ctx context.Context, id prego.FleetID, r server.UpdateFleetRequest) (f server.Fleet, err error) {
-	err = s.inTx(ctx, "update fleet", func(tx pgx.Tx) error {
-		if f, err = lockFleet(ctx, tx, id); err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "update fleet", func(tx *txn) error {
+		f = got(lockFleet(ctx, tx, id)).in(tx)
 		if err := r.Apply(&f); err != nil {
 			return err
 		}
@@ -149,11 +143,9 @@ func (s *Store) UpdateFleet(ctx context.Context, id prego.FleetID, r server.Upda
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, sqlUpdateFleet, id, f.MinSize, f.MaxSize, spec, f.Serves, f.Profile, f.WorkloadMemory, f.WorkloadCPUs, f.ServesWorkloads, f.WorkloadDisk, f.PatchWindow.Schedule, f.PatchWindow.Seconds); err != nil {
-			return err
-		}
-		f, err = getFleet(ctx, tx, string(id))
-		return err
+		tx.run(ctx, sqlUpdateFleet, id, f.MinSize, f.MaxSize, spec, f.Serves, f.Profile, f.WorkloadMemory, f.WorkloadCPUs, f.ServesWorkloads, f.WorkloadDisk, f.PatchWindow.Schedule, f.PatchWindow.Seconds)
+		f = got(getFleet(ctx, tx, string(id))).in(tx)
+		return nil
 	})
 	return f, err
 }
@@ -167,26 +159,19 @@ const sqlDeleteFleet = `DELETE FROM fleets WHERE fleet_id = $1`
 // DeleteFleet forgets a fleet that has no members and no action under way, with its
 // actions; a fleet that has is CodeFleetNotEmpty or CodeFleetBusy.
 func (s *Store) DeleteFleet(ctx context.Context, id prego.FleetID) error {
-	err := s.inTx(ctx, "delete fleet", func(tx pgx.Tx) error {
-		f, err := lockFleet(ctx, tx, id)
-		if err != nil {
-			return err
-		}
+	err := s.inTx(ctx, "delete fleet", func(tx *txn) error {
+		f := got(lockFleet(ctx, tx, id)).in(tx)
 		if f.Size > 0 {
 			return prego.Errorf(prego.CodeFleetNotEmpty, "fleet %s has %d servers: resize it to 0 first", id, f.Size)
 		}
-		open, err := value[bool](ctx, tx, sqlFleetOpen, id)
-		if err != nil {
-			return err
-		}
-		if open {
+		if valueIn[bool](ctx, tx, sqlFleetOpen, id) {
 			return prego.Errorf(prego.CodeFleetBusy, "fleet %s has actions that are not finished: wait for them or cancel them", id)
 		}
 		if _, err := tx.Exec(ctx, sqlLeaveFleet, id); err != nil { // terminated ones
 			return err
 		}
-		_, err = tx.Exec(ctx, sqlDeleteFleet, id)
-		return err
+		tx.run(ctx, sqlDeleteFleet, id)
+		return nil
 	})
 	return err
 }
@@ -241,9 +226,9 @@ const sqlUpdatePolicy = `UPDATE policies SET spec = $3, updated_at = now() WHERE
 // UpdatePolicy changes a policy's spec, which must be of its type, for actions that are
 // planned later. With match, see holdVersion.
 func (s *Store) UpdatePolicy(ctx context.Context, id prego.PolicyID, of server.PolicyType, spec json.RawMessage, match ...string) (p server.FleetPolicy, err error) {
-	err = s.replacing(ctx, match, prego.ReplaceablePolicy, []any{id}, func(tx pgx.Tx) error {
-		p, err = get[server.FleetPolicy](ctx, tx, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q of type %s", id, of), sqlUpdatePolicy, id, of, spec)
-		return err
+	err = s.replacing(ctx, match, prego.ReplaceablePolicy, []any{id}, func(tx *txn) error {
+		p = getIn[server.FleetPolicy](ctx, tx, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q of type %s", id, of), sqlUpdatePolicy, id, of, spec)
+		return nil
 	})
 	return p, err
 }
@@ -274,15 +259,11 @@ ON CONFLICT (fleet_id, policy_id) DO UPDATE SET position = COALESCE($3, fleet_po
 // changes the order and whether it is enabled. A second policy of a type that decides
 // alone is CodePolicyTypeAttached.
 func (s *Store) AttachPolicy(ctx context.Context, fleetID prego.FleetID, policyID prego.PolicyID, position *int, enabled bool) (f server.Fleet, err error) {
-	err = s.inTx(ctx, "attach policy", func(tx pgx.Tx) error {
-		if _, err := lockFleet(ctx, tx, fleetID); err != nil {
-			return err
-		}
-		if err := change(ctx, tx, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", policyID), sqlAttachPolicy, fleetID, policyID, position, enabled); err != nil {
-			return err
-		}
-		f, err = getFleet(ctx, tx, string(fleetID))
-		return err
+	err = s.inTx(ctx, "attach policy", func(tx *txn) error {
+		got(lockFleet(ctx, tx, fleetID)).in(tx)
+		tx.must(ctx, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", policyID), sqlAttachPolicy, fleetID, policyID, position, enabled)
+		f = got(getFleet(ctx, tx, string(fleetID))).in(tx)
+		return nil
 	})
 	if isViolation(err, "fleet_policies_one") {
 		err = prego.Errorf(prego.CodePolicyTypeAttached, "fleet %s has a policy of this type already: detach that one first", fleetID)

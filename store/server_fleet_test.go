@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -690,10 +691,11 @@ func TestPlanCountsConcurrentPlan(t *testing.T) {
 	require.NoError(t, err)
 	_, err = tx.Exec(ctx, sqlLockFleet, "pool")
 	require.NoError(t, err)
-	_, _, err = insertServerIn(ctx, tx, fleetServer(server.Wanted{
+	held := &txn{Tx: tx}
+	_, _, err = insertServerIn(ctx, held, fleetServer(server.Wanted{
 		ServerID: "own-1", Role: prego.RoleRedisPool, Region: prego.RegionEU, Provider: prego.ProviderHetzner, FleetID: "pool", FleetProfile: 1,
 	}, "tenant"))
-	require.NoError(t, err)
+	require.NoError(t, cmp.Or(held.err, err))
 	planned := make(chan *server.FleetAction, 1)
 	go func() {
 		a, err := s.BeginFleetAction(ctx, "pool", scale.Plan)

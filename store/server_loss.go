@@ -63,38 +63,25 @@ type lostTenant struct {
 
 // loseTenants fails the tenants whose site or database was on a server that is gone, frees
 // their places and notifies their orgs. A terminated tenant only loses its place.
-func (s *Store) loseTenants(ctx context.Context, tx pgx.Tx, serverID prego.ServerID, actor prego.Actor) error {
-	if _, err := tx.Exec(ctx, sqlHoldTenantsToLose, serverID); err != nil {
-		return err
-	}
-	if err := s.returnMoves(ctx, tx, serverID, actor); err != nil {
-		return err
-	}
-	lost, err := many[lostTenant](ctx, tx, sqlTenantsToLose, serverID)
-	if err != nil {
-		return err
-	}
+func (s *Store) loseTenants(ctx context.Context, tx *txn, serverID prego.ServerID, actor prego.Actor) error {
+	tx.run(ctx, sqlHoldTenantsToLose, serverID)
+	tx.check(s.returnMoves(ctx, tx, serverID, actor))
+	lost := manyIn[lostTenant](ctx, tx, sqlTenantsToLose, serverID)
 	for _, t := range lost {
-		if err := s.loseTenant(ctx, tx, t, serverID, actor); err != nil {
-			return err
-		}
+		tx.check(s.loseTenant(ctx, tx, t, serverID, actor))
 	}
 	return nil
 }
 
-func (s *Store) loseTenant(ctx context.Context, tx pgx.Tx, t lostTenant, serverID prego.ServerID, actor prego.Actor) error {
+func (s *Store) loseTenant(ctx context.Context, tx *txn, t lostTenant, serverID prego.ServerID, actor prego.Actor) error {
 	message := fmt.Sprintf("server %s is gone, and there is no backup", serverID)
 	details := map[string]any{"server_id": serverID, "lost_at": t.LostAt.UTC()}
 	if t.TakenAt != nil {
 		message = fmt.Sprintf("server %s is gone. The newest backup is of %s: %d min are lost", serverID, t.TakenAt.UTC().Format(time.RFC3339), tenant.LostMinutes(*t.TakenAt, t.LostAt))
 		details["backup_taken_at"], details["lost_minutes"] = t.TakenAt.UTC(), tenant.LostMinutes(*t.TakenAt, t.LostAt)
 	}
-	if err := freePlace(ctx, tx, t.TenantID, string(prego.ReasonServerLost), "", tenant.SiteDropped, false); err != nil {
-		return err
-	}
-	if err := endJobsOn(ctx, tx, t.TenantID, serverID); err != nil {
-		return err
-	}
+	tx.check(freePlace(ctx, tx, t.TenantID, string(prego.ReasonServerLost), "", tenant.SiteDropped, false))
+	tx.check(endJobsOn(ctx, tx, t.TenantID, serverID))
 	if !t.State.HasSite() {
 		return nil
 	}
@@ -107,15 +94,11 @@ func (s *Store) loseTenant(ctx context.Context, tx pgx.Tx, t lostTenant, serverI
 		{sqlEndRestores, []any{t.TenantID, "the site's server was lost"}},
 		{sqlForgetLimits, []any{t.TenantID}},
 	} {
-		if _, err := tx.Exec(ctx, st.sql, st.args...); err != nil {
-			return err
-		}
+		tx.run(ctx, st.sql, st.args...)
 	}
-	if err := tenantEvent(ctx, tx, tenant.Event{
+	tx.check(tenantEvent(ctx, tx, tenant.Event{
 		TenantID: t.TenantID, FromState: t.State, ToState: tenant.Failed, Step: tenant.StepChanged, Actor: string(actor), Reason: string(prego.ReasonServerLost), Message: message,
-	}, ""); err != nil {
-		return err
-	}
+	}, ""))
 	return orgEvent(ctx, tx, org.Event{OrgID: t.OrgID, Type: "tenant.server_lost", Subject: string(t.TenantID), Actor: string(actor), Reason: string(prego.ReasonServerLost)}, details)
 }
 
@@ -127,19 +110,14 @@ UPDATE snapshots SET status = 'failed', message = $3, finished_at = now() WHERE 
 
 // endJobsOn ends the backups and snapshots of a tenant that are being made on a server that is gone: what they read, and
 // what a backup would still upload, was there. Otherwise the tenant would get no other backup until their runs give up.
-func endJobsOn(ctx context.Context, tx pgx.Tx, id prego.TenantID, serverID prego.ServerID) error {
+func endJobsOn(ctx context.Context, tx *txn, id prego.TenantID, serverID prego.ServerID) error {
 	why := fmt.Sprintf("server %s is gone", serverID)
-	backups, err := values[prego.BackupID](ctx, tx, sqlBackupsOn, id, serverID)
-	if err != nil {
-		return err
-	}
+	backups := valuesIn[prego.BackupID](ctx, tx, sqlBackupsOn, id, serverID)
 	for _, b := range backups {
-		if err := backupFailed(ctx, tx, b, tenant.ReasonBackupSuperseded, why); err != nil {
-			return err
-		}
+		tx.check(backupFailed(ctx, tx, b, tenant.ReasonBackupSuperseded, why))
 	}
-	_, err = tx.Exec(ctx, sqlEndSnapshotsOn, id, serverID, why)
-	return err
+	tx.run(ctx, sqlEndSnapshotsOn, id, serverID, why)
+	return nil
 }
 
 const sqlLoseServer = `
@@ -149,18 +127,11 @@ WHERE server_id = $1 AND status NOT IN ('provisioning', 'terminated') RETURNING 
 // LoseServer declares a server lost: its tenants are lost immediately, and everything the provider
 // still has of it must be destroyed. A terminated server is returned as it is.
 func (s *Store) LoseServer(ctx context.Context, id prego.ServerID, reason, by string) (srv server.Server, err error) {
-	err = s.inTx(ctx, string("lose server "+id), func(tx pgx.Tx) error {
-		if err := s.loseTenants(ctx, tx, id, prego.ActorOperator); err != nil {
-			return err
-		}
+	err = s.inTx(ctx, string("lose server "+id), func(tx *txn) error {
+		tx.check(s.loseTenants(ctx, tx, id, prego.ActorOperator))
 		// Held before it is changed: a server that becomes active meanwhile is seen by both statements.
-		if _, err := tx.Exec(ctx, sqlHoldServer, id); err != nil {
-			return err
-		}
-		lost, err := find[server.Server](ctx, tx, sqlLoseServer, id, prego.Redact(reason))
-		if err != nil {
-			return err
-		}
+		tx.run(ctx, sqlHoldServer, id)
+		lost := findIn[server.Server](ctx, tx, sqlLoseServer, id, prego.Redact(reason))
 		if lost == nil {
 			srv, err = serverIn(ctx, tx, id)
 			if err == nil && srv.Status == server.Provisioning {
@@ -201,10 +172,8 @@ func (s *Store) RestoreElsewhere(ctx context.Context, id prego.TenantID, backupI
 	if jobID == "" {
 		jobID = "rst-" + strings.ReplaceAll(uuid.NewString(), "-", "")[:12]
 	}
-	err = s.inTx(ctx, string("restore tenant "+id), func(tx pgx.Tx) error {
-		if _, err := lockOwner(ctx, tx, noSuchTenant(string(id)), sqlTenantOrg, id); err != nil {
-			return err
-		}
+	err = s.inTx(ctx, string("restore tenant "+id), func(tx *txn) error {
+		got(lockOwner(ctx, tx, noSuchTenant(string(id)), sqlTenantOrg, id)).in(tx)
 		was, err := one[tenant.Tenant](ctx, tx, sqlTenantToRestore, id)
 		switch {
 		case err != nil:
@@ -215,24 +184,14 @@ func (s *Store) RestoreElsewhere(ctx context.Context, id prego.TenantID, backupI
 		named := backupID != ""
 		if !named && was.LostAt == nil { // a copy of another tenant's
 			backupID = was.RestoreFrom
-			if named, err = value[bool](ctx, tx, sqlBackupWasNamed, id); err != nil {
-				return err
-			}
+			named = valueIn[bool](ctx, tx, sqlBackupWasNamed, id)
 		}
-		if backupID, err = s.toRestore(ctx, tx, was, backupID, named); err != nil {
-			return err
-		}
-		if t, err = one[tenant.Tenant](ctx, tx, sqlRestoreTenant, id, backupID); err != nil {
-			return err
-		}
-		if job, err = one[tenant.RestoreJob](ctx, tx, sqlInsertElsewhere, jobID, t.OrgID, id, backupID, by, named); err != nil {
-			return err
-		}
-		if err := tenantEvent(ctx, tx, tenant.Event{
+		backupID = got(s.toRestore(ctx, tx, was, backupID, named)).in(tx)
+		t = oneIn[tenant.Tenant](ctx, tx, sqlRestoreTenant, id, backupID)
+		job = oneIn[tenant.RestoreJob](ctx, tx, sqlInsertElsewhere, jobID, t.OrgID, id, backupID, by, named)
+		tx.check(tenantEvent(ctx, tx, tenant.Event{
 			TenantID: id, FromState: was.State, ToState: tenant.Provisioning, Step: tenant.StepChanged, Actor: by, Message: fmt.Sprintf("restore elsewhere from backup %s", backupID),
-		}, ""); err != nil {
-			return err
-		}
+		}, ""))
 		return orgEvent(ctx, tx, org.Event{OrgID: t.OrgID, Type: "restore.create", Subject: jobID, Actor: by}, map[string]any{"tenant_id": id, "backup_id": backupID, "elsewhere": true})
 	})
 	return t, job, err
@@ -249,7 +208,7 @@ type chosenBackup struct {
 // toRestore is the backup that a tenant is restored from elsewhere: its own, or that of
 // another tenant whose copy its site should have been. A backup that the caller named is not exchanged
 // for another.
-func (s *Store) toRestore(ctx context.Context, tx pgx.Tx, t tenant.Tenant, id prego.BackupID, named bool) (prego.BackupID, error) {
+func (s *Store) toRestore(ctx context.Context, tx *txn, t tenant.Tenant, id prego.BackupID, named bool) (prego.BackupID, error) {
 	switch {
 	case named && id == t.RestoreFrom: // whose it is was checked when it was named first
 		b, err := one[backupStands](ctx, tx, sqlBackupStateOf, id)
@@ -261,10 +220,7 @@ func (s *Store) toRestore(ctx context.Context, tx pgx.Tx, t tenant.Tenant, id pr
 	if id != "" {
 		sql, of = sqlUsableUpTo, string(id)
 	}
-	chosen, err := find[chosenBackup](ctx, tx, sql, of)
-	if err != nil {
-		return "", err
-	}
+	chosen := findIn[chosenBackup](ctx, tx, sql, of)
 	if chosen == nil {
 		return "", prego.Errorf(prego.CodeBackupNotFound, "there is no backup of tenant %s in object storage that can be read; name one to try it all the same", t.TenantID)
 	}
@@ -302,11 +258,9 @@ UPDATE restore_jobs SET backup_id = $2, message = $3 WHERE tenant_id = $1 AND el
 // RestoreFromOlder has a tenant restored from the next older backup than an unusable one, which is
 // recorded before. It returns "" if none is left, or the caller has named that one.
 func (s *Store) RestoreFromOlder(ctx context.Context, ref tenant.Ref, bad prego.BackupID, reason prego.Reason, why string) (older prego.BackupID, err error) {
-	err = s.inTx(ctx, string("older backup of tenant "+ref.TenantID), func(tx pgx.Tx) error {
+	err = s.inTx(ctx, string("older backup of tenant "+ref.TenantID), func(tx *txn) error {
 		older = ""
-		if _, err := lockOwner(ctx, tx, noSuchTenant(string(ref.TenantID)), sqlTenantOrg, ref.TenantID); err != nil {
-			return err
-		}
+		got(lockOwner(ctx, tx, noSuchTenant(string(ref.TenantID)), sqlTenantOrg, ref.TenantID)).in(tx)
 		next, err := find[chosenBackup](ctx, tx, sqlUsableUpTo, bad)
 		if err != nil || next == nil || next.BackupID == bad {
 			return err
@@ -429,26 +383,14 @@ const sqlCloneFrom = `UPDATE tenants SET restore_from = $2, muted = true, update
 // CloneTenant accepts a tenant like another tenant, whose site is a copy of that tenant's, from a backup: the newest
 // if none is named. The site is muted.
 func (s *Store) CloneTenant(ctx context.Context, of prego.TenantID, r tenant.CloneRequest, id prego.TenantID, jobID, by string) (t tenant.Tenant, err error) {
-	err = s.inTx(ctx, string("clone tenant "+of), func(tx pgx.Tx) error {
-		if _, err := lockOwner(ctx, tx, noSuchTenant(string(of)), sqlTenantOrg, of); err != nil {
-			return err
-		}
-		src, err := one[tenant.Tenant](ctx, tx, sqlGetTenant, of)
-		if err != nil {
-			return err
-		}
-		backup, err := s.toRestore(ctx, tx, src, r.BackupID, r.BackupID != "")
-		if err != nil {
-			return err
-		}
+	err = s.inTx(ctx, string("clone tenant "+of), func(tx *txn) error {
+		got(lockOwner(ctx, tx, noSuchTenant(string(of)), sqlTenantOrg, of)).in(tx)
+		src := oneIn[tenant.Tenant](ctx, tx, sqlGetTenant, of)
+		backup := got(s.toRestore(ctx, tx, src, r.BackupID, r.BackupID != "")).in(tx)
 		made := r.Like(src)
 		hash := made.Hash()
-		if _, err := s.createTenant(ctx, tx, made, hash[:], id, src.Policy, by); err != nil {
-			return err
-		}
-		if t, err = one[tenant.Tenant](ctx, tx, sqlCloneFrom, id, backup); err != nil {
-			return err
-		}
+		got(s.createTenant(ctx, tx, made, hash[:], id, src.Policy, by)).in(tx)
+		t = oneIn[tenant.Tenant](ctx, tx, sqlCloneFrom, id, backup)
 		if _, err := one[tenant.RestoreJob](ctx, tx, sqlInsertElsewhere, jobID, t.OrgID, id, backup, by, r.BackupID != ""); err != nil {
 			return err
 		}
@@ -477,11 +419,9 @@ const sqlIsTerminated = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1
 
 // Terminate ends a server's life once all its resources are released. Repeating it succeeds without effect.
 func (s *Store) Terminate(ctx context.Context, serverID prego.ServerID) error {
-	return s.inTx(ctx, fmt.Sprintf("terminate %s", serverID), func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("terminate %s", serverID), func(tx *txn) error {
 		// Before the server's row is held, as when a place is freed. Only a server whose deletion was forced has any.
-		if err := s.loseTenants(ctx, tx, serverID, prego.ActorSystem); err != nil {
-			return err
-		}
+		tx.check(s.loseTenants(ctx, tx, serverID, prego.ActorSystem))
 		terminated, err := changed(ctx, tx, sqlTerminate, serverID)
 		if err != nil {
 			return err
@@ -490,9 +430,7 @@ func (s *Store) Terminate(ctx context.Context, serverID prego.ServerID) error {
 			return doneBefore(ctx, tx, errors.New("it is not draining, or still owns resources"), sqlIsTerminated, serverID)
 		}
 		for _, sql := range []string{sqlLeaveGroup, sqlForgetReports} {
-			if _, err := tx.Exec(ctx, sql, serverID); err != nil {
-				return err
-			}
+			tx.run(ctx, sql, serverID)
 		}
 		return addEvent(ctx, tx, server.Event{
 			ServerID: serverID, Step: server.StepTerminated, Reason: prego.ReasonDecommission,

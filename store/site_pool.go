@@ -66,12 +66,10 @@ const sqlHoldServer = `SELECT FROM servers WHERE server_id = $1 FOR NO KEY UPDAT
 // PlanRefill reserves the sites that an app server's pool lacks, and returns them
 // with those whose build was begun earlier.
 func (s *Store) PlanRefill(ctx context.Context, serverID prego.ServerID, domain string, buildFor, failureMemory time.Duration) (out []tenant.PoolSite, err error) {
-	err = s.inTx(ctx, string("plan refill of "+serverID), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlHoldServer, serverID); err != nil {
-			return err
-		}
-		out, err = many[tenant.PoolSite](ctx, tx, sqlPlanRefill, serverID, domain, buildFor.Seconds(), failureMemory.Seconds())
-		return err
+	err = s.inTx(ctx, string("plan refill of "+serverID), func(tx *txn) error {
+		tx.run(ctx, sqlHoldServer, serverID)
+		out = manyIn[tenant.PoolSite](ctx, tx, sqlPlanRefill, serverID, domain, buildFor.Seconds(), failureMemory.Seconds())
+		return nil
 	})
 	return out, err
 }

@@ -62,14 +62,12 @@ WHERE tenant_id = $1`
 // KeepSiteUsage keeps a measurement and returns the resulting level of the site. A change of
 // level is on the tenant's timeline.
 func (s *Store) KeepSiteUsage(ctx context.Context, tenantID prego.TenantID, size tenant.SiteSize, rules tenant.StorageRules) (level tenant.StorageLevel, err error) {
-	err = s.inTx(ctx, string("usage of tenant "+tenantID), func(tx pgx.Tx) error {
+	err = s.inTx(ctx, string("usage of tenant "+tenantID), func(tx *txn) error {
 		var was tenant.StorageLevel
 		var since *time.Time
 		var now time.Time
 		var gb int64
-		if err := tx.QueryRow(ctx, sqlHoldSiteUsage, tenantID).Scan(&was, &since, &now, &gb); err != nil {
-			return err
-		}
+		tx.check(tx.QueryRow(ctx, sqlHoldSiteUsage, tenantID).Scan(&was, &since, &now, &gb))
 		total := gb * tenant.BytesPerGB
 		switch {
 		case size.Used() < total:
@@ -82,9 +80,7 @@ func (s *Store) KeepSiteUsage(ctx context.Context, tenantID prego.TenantID, size
 			over = now.Sub(*since)
 		}
 		level = rules.Level(size.Used(), total, over)
-		if _, err := tx.Exec(ctx, sqlKeepSiteUsage, tenantID, size.DatabaseBytes, size.FilesBytes, size.BackupsBytes, size.Users, now, level, since); err != nil {
-			return err
-		}
+		tx.run(ctx, sqlKeepSiteUsage, tenantID, size.DatabaseBytes, size.FilesBytes, size.BackupsBytes, size.Users, now, level, since)
 		if level == was {
 			return nil
 		}
@@ -149,26 +145,12 @@ const sqlMeasureNext = `UPDATE site_usage SET tried_at = 'epoch' WHERE tenant_id
 
 // SetStorageQuota gives a tenant another storage quota, within its org's.
 func (s *Store) SetStorageQuota(ctx context.Context, tenantID prego.TenantID, gb int, by string) (t tenant.Tenant, err error) {
-	err = s.inTx(ctx, "storage quota", func(tx pgx.Tx) error {
-		orgID, err := lockOwner(ctx, tx, noSuchTenant(string(tenantID)), sqlTenantOrg, tenantID)
-		if err != nil {
-			return err
-		}
-		was, err := one[tenant.Tenant](ctx, tx, sqlHoldTenant, tenantID)
-		if err != nil {
-			return err
-		}
-		before, err := sizeOf(ctx, tx, was.Plan, was.StorageQuotaGB)
-		if err != nil {
-			return err
-		}
-		after, err := sizeOf(ctx, tx, was.Plan, gb)
-		if err != nil {
-			return err
-		}
-		if err := s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: after.Storage - before.Storage}); err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "storage quota", func(tx *txn) error {
+		orgID := got(lockOwner(ctx, tx, noSuchTenant(string(tenantID)), sqlTenantOrg, tenantID)).in(tx)
+		was := oneIn[tenant.Tenant](ctx, tx, sqlHoldTenant, tenantID)
+		before := got(sizeOf(ctx, tx, was.Plan, was.StorageQuotaGB)).in(tx)
+		after := got(sizeOf(ctx, tx, was.Plan, gb)).in(tx)
+		tx.check(s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: after.Storage - before.Storage}))
 		t, err = one[tenant.Tenant](ctx, tx, sqlSetStorageQuota, tenantID, gb)
 		if isNoRows(err) {
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s has ended", tenantID)
@@ -176,14 +158,10 @@ func (s *Store) SetStorageQuota(ctx context.Context, tenantID prego.TenantID, gb
 		if err != nil || was.StorageQuotaGB == gb {
 			return err
 		}
-		if _, err := tx.Exec(ctx, sqlMeasureNext, tenantID); err != nil {
-			return err
-		}
-		if err := tenantEvent(ctx, tx, tenant.Event{
+		tx.run(ctx, sqlMeasureNext, tenantID)
+		tx.check(tenantEvent(ctx, tx, tenant.Event{
 			TenantID: tenantID, Step: tenant.StepStorage, Reason: "quota_changed", Actor: by, Message: fmt.Sprintf("from %d to %d GB", was.StorageQuotaGB, gb),
-		}, ""); err != nil {
-			return err
-		}
+		}, ""))
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "tenant.storage_quota", Subject: string(tenantID), Actor: by}, map[string]any{"from_gb": was.StorageQuotaGB, "to_gb": gb})
 	})
 	return t, err
@@ -198,11 +176,9 @@ const (
 // SiteErased forgets the records of a site that is gone: its usage, its snapshots, its
 // mail settings.
 func (s *Store) SiteErased(ctx context.Context, tenantID prego.TenantID) error {
-	return s.inTx(ctx, fmt.Sprintf("records of the site of tenant %s", tenantID), func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("records of the site of tenant %s", tenantID), func(tx *txn) error {
 		for _, sql := range []string{sqlForgetSiteUsage, sqlSnapshotsWithSite, sqlForgetMailSettings} {
-			if _, err := tx.Exec(ctx, sql, tenantID); err != nil {
-				return err
-			}
+			tx.run(ctx, sql, tenantID)
 		}
 		return nil
 	})

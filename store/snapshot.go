@@ -38,19 +38,12 @@ type tenantSite struct {
 
 // inTenant runs f in a transaction that holds the tenant's org and the tenant, which
 // has a site.
-func (s *Store) inTenant(ctx context.Context, what string, tenantID prego.TenantID, f func(tx pgx.Tx, t tenantSite) error) error {
-	return s.inTx(ctx, what, func(tx pgx.Tx) error {
+func (s *Store) inTenant(ctx context.Context, what string, tenantID prego.TenantID, f func(tx *txn, t tenantSite) error) error {
+	return s.inTx(ctx, what, func(tx *txn) error {
 		var t tenantSite
-		var err error
-		if t.org, err = lockOwner(ctx, tx, noSuchTenant(string(tenantID)), sqlTenantOrg, tenantID); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, sqlShareTenant, tenantID); err != nil {
-			return err
-		}
-		if err := tx.QueryRow(ctx, sqlHoldTenantSite, tenantID).Scan(&t.state, &t.site, &t.server, &t.underWay); err != nil {
-			return err
-		}
+		t.org = got(lockOwner(ctx, tx, noSuchTenant(string(tenantID)), sqlTenantOrg, tenantID)).in(tx)
+		tx.run(ctx, sqlShareTenant, tenantID)
+		tx.check(tx.QueryRow(ctx, sqlHoldTenantSite, tenantID).Scan(&t.state, &t.site, &t.server, &t.underWay))
 		if t.site == "" || t.server == "" {
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s and has no site", tenantID, t.state)
 		}
@@ -66,22 +59,17 @@ const sqlSnapshotLimit = `SELECT limit_value FROM org_limits($1, '{max_snapshots
 // CreateSnapshot accepts a backup of a tenant's site. How many are under way is
 // limited per tenant; the org's usage is that of the tenant that has most.
 func (s *Store) CreateSnapshot(ctx context.Context, tenantID prego.TenantID, id, by string) (out tenant.Snapshot, err error) {
-	err = s.inTenant(ctx, "create snapshot", tenantID, func(tx pgx.Tx, t tenantSite) error {
+	err = s.inTenant(ctx, "create snapshot", tenantID, func(tx *txn, t tenantSite) error {
 		if t.state != tenant.Active && t.state != tenant.Suspended {
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only an active or suspended tenant can be backed up", tenantID, t.state)
 		}
 		// The org is held. What another tenant has does not matter, so this is not takeQuota.
-		limit, err := value[float64](ctx, tx, sqlSnapshotLimit, t.org, s.tierLimits)
-		if err != nil {
-			return err
-		}
+		limit := valueIn[float64](ctx, tx, sqlSnapshotLimit, t.org, s.tierLimits)
 		if over := quota.Check([]quota.Delta{{Dimension: quota.MaxSnapshotsPerVolume, By: 1}},
 			map[quota.Dimension]float64{quota.MaxSnapshotsPerVolume: t.underWay}, func(quota.Dimension) float64 { return limit }); over != nil {
 			return over
 		}
-		if out, err = one[tenant.Snapshot](ctx, tx, sqlCreateSnapshot, id, t.org, tenantID, t.server, t.site, by); err != nil {
-			return err
-		}
+		out = oneIn[tenant.Snapshot](ctx, tx, sqlCreateSnapshot, id, t.org, tenantID, t.server, t.site, by)
 		return orgEvent(ctx, tx, org.Event{OrgID: t.org, Type: "snapshot.create", Subject: id, Actor: by}, map[string]any{"tenant_id": tenantID})
 	})
 	return out, err
@@ -139,20 +127,12 @@ func (s *Store) DeleteSnapshot(ctx context.Context, tenantID prego.TenantID, id 
 	if err != nil {
 		return "", err
 	}
-	return v.OrgID, s.inTx(ctx, "delete snapshot", func(tx pgx.Tx) error {
-		if err := lockOrg(ctx, tx, v.OrgID); err != nil {
-			return err
-		}
-		busy, err := value[bool](ctx, tx, sqlSnapshotInRestore, id)
-		if err != nil {
-			return err
-		}
-		if busy {
+	return v.OrgID, s.inTx(ctx, "delete snapshot", func(tx *txn) error {
+		tx.check(lockOrg(ctx, tx, v.OrgID))
+		if valueIn[bool](ctx, tx, sqlSnapshotInRestore, id) {
 			return prego.Errorf(prego.CodeRestoreUnderWay, "snapshot %s is being restored", id)
 		}
-		if err := change(ctx, tx, prego.Errorf(prego.CodeSnapshotNotReady, "snapshot %s is still being made", id), sqlDeleteSnapshot, id, tenantID); err != nil {
-			return err
-		}
+		tx.must(ctx, prego.Errorf(prego.CodeSnapshotNotReady, "snapshot %s is still being made", id), sqlDeleteSnapshot, id, tenantID)
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "snapshot.delete", Subject: string(id), Actor: by}, map[string]any{"tenant_id": tenantID})
 	})
 }
@@ -170,12 +150,10 @@ const (
 // begun records that work on a site has begun, with its tenant held: a move that holds the site from now on waits for
 // that work, or was before, and is seen by it.
 func (s *Store) begun(ctx context.Context, what, share, sql, id string) error {
-	return s.inTx(ctx, what+" "+id, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, share, id); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, sql, id)
-		return err
+	return s.inTx(ctx, what+" "+id, func(tx *txn) error {
+		tx.run(ctx, share, id)
+		tx.run(ctx, sql, id)
+		return nil
 	})
 }
 
@@ -229,26 +207,16 @@ INSERT INTO restore_jobs AS j (job_id, org_id, tenant_id, snapshot_id, backup_id
 
 // CreateRestore accepts a restore of a tenant's site.
 func (s *Store) CreateRestore(ctx context.Context, tenantID prego.TenantID, of tenant.RestoreOf, id, by string) (out tenant.RestoreJob, err error) {
-	err = s.inTenant(ctx, "create restore", tenantID, func(tx pgx.Tx, t tenantSite) error {
+	err = s.inTenant(ctx, "create restore", tenantID, func(tx *txn, t tenantSite) error {
 		if t.state != tenant.Active {
 			return prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only an active tenant can be restored", tenantID, t.state)
 		}
-		if err := restorable(ctx, tx, tenantID, of, t); err != nil {
-			return err
-		}
-		busy, err := value[bool](ctx, tx, sqlTenantRestores, tenantID)
-		if err != nil {
-			return err
-		}
-		if busy {
+		tx.check(restorable(ctx, tx, tenantID, of, t))
+		if valueIn[bool](ctx, tx, sqlTenantRestores, tenantID) {
 			return prego.Errorf(prego.CodeRestoreUnderWay, "tenant %s is being restored already", tenantID)
 		}
-		if err := s.takeQuota(ctx, tx, t.org, quota.Delta{Dimension: quota.MaxRestoreJobs, By: 1}); err != nil {
-			return err
-		}
-		if out, err = one[tenant.RestoreJob](ctx, tx, sqlCreateRestore, id, t.org, tenantID, of.SnapshotID, of.BackupID, by); err != nil {
-			return err
-		}
+		tx.check(s.takeQuota(ctx, tx, t.org, quota.Delta{Dimension: quota.MaxRestoreJobs, By: 1}))
+		out = oneIn[tenant.RestoreJob](ctx, tx, sqlCreateRestore, id, t.org, tenantID, of.SnapshotID, of.BackupID, by)
 		details := map[string]any{"tenant_id": tenantID, "snapshot_id": of.SnapshotID}
 		if of.BackupID != "" {
 			details = map[string]any{"tenant_id": tenantID, "backup_id": of.BackupID}
@@ -262,7 +230,7 @@ func (s *Store) CreateRestore(ctx context.Context, tenantID prego.TenantID, of t
 const sqlBackupState = `SELECT state, missing_at FROM backups WHERE backup_id = $1 AND tenant_id = $2 AND state <> 'deleted' FOR SHARE`
 
 // restorable refuses what a tenant's site can't be restored from.
-func restorable(ctx context.Context, tx pgx.Tx, tenantID prego.TenantID, of tenant.RestoreOf, t tenantSite) error {
+func restorable(ctx context.Context, tx *txn, tenantID prego.TenantID, of tenant.RestoreOf, t tenantSite) error {
 	if of.BackupID != "" {
 		b, err := one[backupStands](ctx, tx, sqlBackupState, of.BackupID, tenantID)
 		if isNoRows(err) {
@@ -346,7 +314,7 @@ func (s *Store) OpenSession(ctx context.Context, id string, of org.SessionOf, ki
 	if kind == org.SessionExec {
 		deltas = []quota.Delta{{Dimension: quota.MaxExecSessions, By: 1}, {Dimension: quota.MaxExecSessionsPerHour, By: 1}}
 	}
-	return s.inTx(ctx, "open session", func(tx pgx.Tx) error {
+	return s.inTx(ctx, "open session", func(tx *txn) error {
 		var org prego.OrgID
 		sql, owner := sqlTenantOrg, of.TenantID
 		if of.InstanceID != "" {
@@ -362,11 +330,9 @@ func (s *Store) OpenSession(ctx context.Context, id string, of org.SessionOf, ki
 		if err != nil {
 			return err
 		}
-		if err := s.takeQuota(ctx, tx, org, deltas...); err != nil {
-			return err
-		}
-		_, err = tx.Exec(ctx, sqlOpenSession, id, org, kind, subject, actor, lease.Seconds())
-		return err
+		tx.check(s.takeQuota(ctx, tx, org, deltas...))
+		tx.run(ctx, sqlOpenSession, id, org, kind, subject, actor, lease.Seconds())
+		return nil
 	})
 }
 

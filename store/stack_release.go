@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 )
@@ -91,7 +89,7 @@ WHERE name = $1 RETURNING ` + releaseColumns
 // StartStackRelease starts the rollout of a release: every server gets its ring. While another
 // one is open it is CodeInvalidTransition.
 func (s *Store) StartStackRelease(ctx context.Context, name server.StackReleaseName, by string) (out server.StackRelease, err error) {
-	err = s.inTx(ctx, fmt.Sprintf("start release %s", name), func(tx pgx.Tx) error {
+	err = s.inTx(ctx, fmt.Sprintf("start release %s", name), func(tx *txn) error {
 		r, err := get[server.StackRelease](ctx, tx, noSuchRelease(name), sqlHoldRelease, name)
 		if err != nil {
 			return err
@@ -104,20 +102,15 @@ func (s *Store) StartStackRelease(ctx context.Context, name server.StackReleaseN
 		case server.ReleasePaused, server.ReleaseStopped, server.ReleaseDone, server.ReleaseCancelled:
 			return prego.Errorf(prego.CodeInvalidTransition, "release %s is %s; only a paused or stopped release can be resumed", name, r.Status)
 		}
-		servers, err := many[server.BenchServer](ctx, tx, sqlBenchServers)
-		if err != nil {
-			return err
-		}
+		servers := manyIn[server.BenchServer](ctx, tx, sqlBenchServers)
 		var ids []string
 		var rings []int
 		for id, ring := range server.AssignRings(name, r.Rings, servers) {
 			ids, rings = append(ids, string(id)), append(rings, ring)
 		}
-		if _, err := tx.Exec(ctx, sqlEnrol, name, ids, rings); err != nil {
-			return err
-		}
-		out, err = one[server.StackRelease](ctx, tx, sqlReleaseStatus, name, server.ReleaseRolling, "", fmt.Sprintf("%d servers, started by %s", len(ids), by))
-		return err
+		tx.run(ctx, sqlEnrol, name, ids, rings)
+		out = oneIn[server.StackRelease](ctx, tx, sqlReleaseStatus, name, server.ReleaseRolling, "", fmt.Sprintf("%d servers, started by %s", len(ids), by))
+		return nil
 	})
 	if isViolation(err, "stack_releases_open") {
 		return out, prego.Errorf(prego.CodeInvalidTransition, "another release is being rolled out: let it end, or cancel it")
@@ -163,25 +156,21 @@ func (s *Store) PauseStackRelease(ctx context.Context, name server.StackReleaseN
 func (s *Store) ResumeStackRelease(ctx context.Context, name server.StackReleaseName, by string) (server.StackRelease, error) {
 	return s.steerRelease(ctx, name, server.ReleaseRolling, "resumed by "+by, func(r server.StackRelease) bool {
 		return r.Status == server.ReleasePaused || r.Status == server.ReleaseStopped
-	}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlReleaseRetries, name); err != nil {
-			return err
-		}
+	}, func(tx *txn) error {
+		tx.run(ctx, sqlReleaseRetries, name)
 		if filled, err := changed(ctx, tx, sqlFillRing, name); err != nil || filled {
 			return err
 		}
-		_, err := tx.Exec(ctx, sqlCloseRings, name)
-		return err
+		tx.run(ctx, sqlCloseRings, name)
+		return nil
 	})
 }
 
 // CancelStackRelease ends a release: servers that have it keep it, servers that are being
 // updated finish, and no more start. While a server's way back has failed, that comes first.
 func (s *Store) CancelStackRelease(ctx context.Context, name server.StackReleaseName, by string) (server.StackRelease, error) {
-	return s.steerRelease(ctx, name, server.ReleaseCancelled, "cancelled by "+by, func(r server.StackRelease) bool { return r.Status != server.ReleaseDone }, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlReleaseGone, name); err != nil {
-			return err
-		}
+	return s.steerRelease(ctx, name, server.ReleaseCancelled, "cancelled by "+by, func(r server.StackRelease) bool { return r.Status != server.ReleaseDone }, func(tx *txn) error {
+		tx.run(ctx, sqlReleaseGone, name)
 		broken, err := value[string](ctx, tx, sqlReleaseBroken, name)
 		if err == nil {
 			return prego.Errorf(prego.CodeInvalidTransition, "server %s could not return to its previous release: resume this release to retry that", broken)
@@ -189,13 +178,13 @@ func (s *Store) CancelStackRelease(ctx context.Context, name server.StackRelease
 		if !isNoRows(err) {
 			return err
 		}
-		_, err = tx.Exec(ctx, sqlReleaseSkips, name)
-		return err
+		tx.run(ctx, sqlReleaseSkips, name)
+		return nil
 	})
 }
 
-func (s *Store) steerRelease(ctx context.Context, name server.StackReleaseName, to server.ReleaseStatus, message string, from func(server.StackRelease) bool, also func(pgx.Tx) error) (out server.StackRelease, err error) {
-	err = s.inTx(ctx, fmt.Sprintf("release %s", name), func(tx pgx.Tx) error {
+func (s *Store) steerRelease(ctx context.Context, name server.StackReleaseName, to server.ReleaseStatus, message string, from func(server.StackRelease) bool, also func(*txn) error) (out server.StackRelease, err error) {
+	err = s.inTx(ctx, fmt.Sprintf("release %s", name), func(tx *txn) error {
 		r, err := get[server.StackRelease](ctx, tx, noSuchRelease(name), sqlHoldRelease, name)
 		switch {
 		case err != nil:
@@ -211,8 +200,8 @@ func (s *Store) steerRelease(ctx context.Context, name server.StackReleaseName, 
 				return err
 			}
 		}
-		out, err = one[server.StackRelease](ctx, tx, sqlReleaseStatus, name, to, "", message)
-		return err
+		out = oneIn[server.StackRelease](ctx, tx, sqlReleaseStatus, name, to, "", message)
+		return nil
 	})
 	return out, err
 }
@@ -265,23 +254,13 @@ type releaseServer struct {
 // and whether it has stopped or is done. Repeating it returns the servers whose runs must be
 // under way.
 func (s *Store) StepStackRelease(ctx context.Context, name server.StackReleaseName, limits server.StackReleaseLimits) (out server.StackReleaseStep, err error) {
-	err = s.inTx(ctx, fmt.Sprintf("release %s", name), func(tx pgx.Tx) error {
-		r, err := get[server.StackRelease](ctx, tx, noSuchRelease(name), sqlHoldRelease, name)
-		if err != nil {
-			return err
-		}
+	err = s.inTx(ctx, fmt.Sprintf("release %s", name), func(tx *txn) error {
+		r := getIn[server.StackRelease](ctx, tx, noSuchRelease(name), sqlHoldRelease, name)
 		if r.Status == server.ReleaseRolling {
-			if _, err := tx.Exec(ctx, sqlReleaseLate, name, len(r.Rings)-1, r.Image); err != nil {
-				return err
-			}
+			tx.run(ctx, sqlReleaseLate, name, len(r.Rings)-1, r.Image)
 		}
-		if _, err := tx.Exec(ctx, sqlReleaseGone, name); err != nil {
-			return err
-		}
-		servers, err := many[releaseServer](ctx, tx, sqlReleaseState, name)
-		if err != nil {
-			return err
-		}
+		tx.run(ctx, sqlReleaseGone, name)
+		servers := manyIn[releaseServer](ctx, tx, sqlReleaseState, name)
 		step := releaseStep{tx: tx, release: r, servers: servers, limits: limits}
 		if r.Status == server.ReleaseRolling {
 			err = step.roll(ctx)
@@ -294,7 +273,7 @@ func (s *Store) StepStackRelease(ctx context.Context, name server.StackReleaseNa
 
 // releaseStep is a look at a release under way.
 type releaseStep struct {
-	tx      pgx.Tx
+	tx      *txn
 	release server.StackRelease
 	servers []releaseServer
 	limits  server.StackReleaseLimits

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/prego/prego"
 	"github.com/prego/prego/tenant"
 )
@@ -75,7 +74,7 @@ WITH made AS (
 SELECT ` + tenantColumns + ` FROM made`
 
 func insertTenant(
-	ctx context.Context, tx pgx.Tx, id prego.TenantID, r tenant.CreateRequest, mode tenant.PlacementMode, hash []byte, by string, payload []byte,
+	ctx context.Context, tx *txn, id prego.TenantID, r tenant.CreateRequest, mode tenant.PlacementMode, hash []byte, by string, payload []byte,
 ) (tenant.Tenant, error) {
 	return one[tenant.Tenant](ctx, tx, sqlCreateTenant, id, r.Slug, r.OrgID, r.ParentOrgID, r.Region, r.Plan, r.ExpectedUsers, r.StorageQuotaGB, r.DataResidency,
 		filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.DedicatedRedis, filled(r.Apps), mode, hash, by, r.AdminEmail, r.AdminName,

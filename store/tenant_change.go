@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/tenant"
@@ -98,20 +96,14 @@ func seconds(d time.Duration) *float64 {
 // changeTenant runs a conditional update with its events; pgx.ErrNoRows when the
 // update met nothing.
 func (s *Store) changeTenant(ctx context.Context, was tenant.Tenant, next tenant.State, action tenant.Action, by, reason, message, sql string, args ...any) (t tenant.Tenant, err error) {
-	err = s.inTx(ctx, string("change tenant "+was.TenantID), func(tx pgx.Tx) error {
+	err = s.inTx(ctx, string("change tenant "+was.TenantID), func(tx *txn) error {
 		if action == tenant.ActionRetry {
-			if err := s.takeQuotaAgain(ctx, tx, was); err != nil {
-				return err
-			}
+			tx.check(s.takeQuotaAgain(ctx, tx, was))
 		}
-		if t, err = one[tenant.Tenant](ctx, tx, sql, args...); err != nil {
-			return err
-		}
-		if err := tenantEvent(ctx, tx, tenant.Event{
+		t = oneIn[tenant.Tenant](ctx, tx, sql, args...)
+		tx.check(tenantEvent(ctx, tx, tenant.Event{
 			TenantID: was.TenantID, FromState: was.State, ToState: next, Step: tenant.StepChanged, Actor: by, Reason: reason, Message: message,
-		}, ""); err != nil {
-			return err
-		}
+		}, ""))
 		return orgEvent(ctx, tx, org.Event{OrgID: was.OrgID, Type: "tenant." + string(action), Subject: string(was.TenantID), Actor: by, Reason: reason},
 			map[string]any{"from": was.State, "to": next})
 	})
@@ -126,16 +118,11 @@ const sqlTenantCounts = `SELECT EXISTS (SELECT FROM counted_tenants WHERE tenant
 // takeQuotaAgain takes what a tenant had given back when it failed. A tenant that
 // still has resources counts all the time. Whether it does is read with the org's
 // row held: what it gives back from now on is not taken before it counts again.
-func (s *Store) takeQuotaAgain(ctx context.Context, tx pgx.Tx, t tenant.Tenant) error {
-	if err := lockOrg(ctx, tx, t.OrgID); err != nil {
-		return err
-	}
+func (s *Store) takeQuotaAgain(ctx context.Context, tx *txn, t tenant.Tenant) error {
+	tx.check(lockOrg(ctx, tx, t.OrgID))
 	if counts, err := value[bool](ctx, tx, sqlTenantCounts, t.TenantID); err != nil || counts {
 		return err
 	}
-	size, err := sizeOf(ctx, tx, t.Plan, t.StorageQuotaGB)
-	if err != nil {
-		return err
-	}
+	size := got(sizeOf(ctx, tx, t.Plan, t.StorageQuotaGB)).in(tx)
 	return s.takeQuota(ctx, tx, t.OrgID, size.deltas()...)
 }

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/tenant"
@@ -33,7 +31,7 @@ FROM tenant_sizes z, workload_settings w WHERE z.plan = $1`
 // tenantSize is a tenant's share of its org's quota.
 type tenantSize struct{ Memory, CPU, Storage float64 }
 
-func sizeOf(ctx context.Context, tx pgx.Tx, plan prego.Plan, storageQuotaGB int) (tenantSize, error) {
+func sizeOf(ctx context.Context, tx *txn, plan prego.Plan, storageQuotaGB int) (tenantSize, error) {
 	size, err := one[tenantSize](ctx, tx, sqlTenantSize, plan, storageQuotaGB)
 	return size, failed("size of a tenant", err)
 }
@@ -49,7 +47,7 @@ func (z tenantSize) deltas() []quota.Delta {
 
 // checkTenantFacts refuses what validation of the request alone could not, fills in the parent
 // that the org has, and returns what the tenant takes.
-func checkTenantFacts(ctx context.Context, tx pgx.Tx, r *tenant.CreateRequest) (tenantSize, error) {
+func checkTenantFacts(ctx context.Context, tx *txn, r *tenant.CreateRequest) (tenantSize, error) {
 	type facts struct {
 		tenantSize
 		Org                                                bool
@@ -101,20 +99,15 @@ func (s *Store) CreateTenant(ctx context.Context, r tenant.CreateRequest, tenant
 		}
 		return s.GetTenant(ctx, id)
 	}
-	return once(ctx, s, keyed{by: by, key: idempotencyKey, kind: "tenant", hash: hash[:]}, read, func(tx pgx.Tx) (string, error) {
+	return once(ctx, s, keyed{by: by, key: idempotencyKey, kind: "tenant", hash: hash[:]}, read, func(tx *txn) (string, error) {
 		made, err = s.createTenant(ctx, tx, r, hash[:], tenantID, mode, by)
 		return string(tenantID), err
 	})
 }
 
-func (s *Store) createTenant(ctx context.Context, tx pgx.Tx, r tenant.CreateRequest, hash []byte, id prego.TenantID, mode tenant.PlacementMode, by string) (t tenant.Tenant, err error) {
-	size, err := checkTenantFacts(ctx, tx, &r)
-	if err != nil {
-		return t, err
-	}
-	if err := s.takeQuota(ctx, tx, r.OrgID, size.deltas()...); err != nil {
-		return t, err
-	}
+func (s *Store) createTenant(ctx context.Context, tx *txn, r tenant.CreateRequest, hash []byte, id prego.TenantID, mode tenant.PlacementMode, by string) (t tenant.Tenant, err error) {
+	size := got(checkTenantFacts(ctx, tx, &r)).in(tx)
+	tx.check(s.takeQuota(ctx, tx, r.OrgID, size.deltas()...))
 	payload, err := json.Marshal(map[string]any{"slug": r.Slug, "plan": r.Plan, "region": r.Region, "storage_quota_gb": r.StorageQuotaGB})
 	if err != nil {
 		return t, fmt.Errorf("event tenant.create: %w", err)

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
@@ -81,7 +79,7 @@ func (s *Store) TenantRecord(ctx context.Context, id prego.TenantID) (tenant.Rec
 // tenantStep runs an UPDATE of a tenant's row and adds an event to its timeline; if no row
 // matched it returns none.
 func (s *Store) tenantStep(ctx context.Context, e tenant.Event, dedupKey string, none error, sql string, args ...any) error {
-	note := func(tx pgx.Tx) error { return tenantEvent(ctx, tx, e, dedupKey) }
+	note := func(tx *txn) error { return tenantEvent(ctx, tx, e, dedupKey) }
 	return s.changeThen(ctx, fmt.Sprintf("%s of tenant %s", e.Step, e.TenantID), none, note, sql, args...)
 }
 
@@ -107,16 +105,9 @@ var errPlaced = errors.New("the tenant is placed")
 // these roles in this private network, or in any if that is "", would give it a place. A
 // tenant that was placed meanwhile waits for nothing.
 func (s *Store) AwaitTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string, roles []prego.Role, network prego.NetworkID, queued bool) error {
-	err := s.inTx(ctx, fmt.Sprintf("tenant %s waits", ref.TenantID), func(tx pgx.Tx) error {
-		from, err := value[tenant.State](ctx, tx, sqlAwaitTenant, ref.TenantID, ref.Generation, reason, message, filled(roles), queued, network)
-		if err != nil {
-			return ifNoRows(err, server.ErrSuperseded)
-		}
-		placed, err := value[bool](ctx, tx, sqlIsPlaced, ref.TenantID)
-		if err != nil {
-			return err
-		}
-		if placed {
+	err := s.inTx(ctx, fmt.Sprintf("tenant %s waits", ref.TenantID), func(tx *txn) error {
+		from := valueOr[tenant.State](ctx, tx, server.ErrSuperseded, sqlAwaitTenant, ref.TenantID, ref.Generation, reason, message, filled(roles), queued, network)
+		if valueIn[bool](ctx, tx, sqlIsPlaced, ref.TenantID) {
 			return errPlaced
 		}
 		step := tenant.Step(reason)
@@ -215,21 +206,17 @@ RETURNING o.state`
 // FailTenant ends a tenant's provisioning; it changes nothing when the row has
 // moved on.
 func (s *Store) FailTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string) error {
-	return s.inTx(ctx, fmt.Sprintf("fail tenant %s", ref.TenantID), func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("fail tenant %s", ref.TenantID), func(tx *txn) error {
 		from, err := value[tenant.State](ctx, tx, sqlFailTenant, ref.TenantID, ref.Generation, reason, prego.Redact(message))
 		if err != nil {
 			return ifNoRows(err, nil)
 		}
-		if _, err := tx.Exec(ctx, sqlEndRestores, ref.TenantID, prego.Redact(message)); err != nil {
-			return err
-		}
+		tx.run(ctx, sqlEndRestores, ref.TenantID, prego.Redact(message))
 		if from == tenant.Trial { // there is no edge from trial to failed
 			began := tenant.Event{
 				TenantID: ref.TenantID, FromState: tenant.Trial, ToState: tenant.Provisioning, Step: tenant.StepChanged, Reason: string(reason),
 			}
-			if err := tenantEvent(ctx, tx, began, fmt.Sprintf("began/g%d", ref.Generation)); err != nil {
-				return err
-			}
+			tx.check(tenantEvent(ctx, tx, began, fmt.Sprintf("began/g%d", ref.Generation)))
 		}
 		return tenantEvent(ctx, tx, tenant.Event{
 			TenantID: ref.TenantID, FromState: tenant.Provisioning, Step: tenant.StepChanged, Reason: string(reason), Message: message,
@@ -273,7 +260,7 @@ const sqlClearSite = `UPDATE tenants SET site = '' WHERE tenant_id = $1 AND NOT 
 // server stays dedicated when it must be destroyed, so that no tenant lands on it
 // meanwhile. Without a live allocation it changes nothing.
 func (s *Store) FreePlace(ctx context.Context, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error {
-	return s.inTx(ctx, fmt.Sprintf("release tenant %s", tenantID), func(tx pgx.Tx) error {
+	return s.inTx(ctx, fmt.Sprintf("release tenant %s", tenantID), func(tx *txn) error {
 		return freePlace(ctx, tx, tenantID, reason, message, fate, destroyServer)
 	})
 }
@@ -283,7 +270,7 @@ const sqlHoldEnded = `SELECT state IN ('failed', 'data_purged') FROM tenants WHE
 // FreeLeftover is FreePlace for a place without a run. released is false for a tenant that provisions again:
 // it was retried since it was found, and its run continues with the place that it has.
 func (s *Store) FreeLeftover(ctx context.Context, tenantID prego.TenantID, reason string, fate tenant.SiteFate, destroyServer bool) (released bool, err error) {
-	err = s.inTx(ctx, fmt.Sprintf("release the leftover of tenant %s", tenantID), func(tx pgx.Tx) error {
+	err = s.inTx(ctx, fmt.Sprintf("release the leftover of tenant %s", tenantID), func(tx *txn) error {
 		if released, err = value[bool](ctx, tx, sqlHoldEnded, tenantID); err != nil || !released {
 			return err
 		}
@@ -292,7 +279,7 @@ func (s *Store) FreeLeftover(ctx context.Context, tenantID prego.TenantID, reaso
 	return released && err == nil, err
 }
 
-func freePlace(ctx context.Context, tx pgx.Tx, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error {
+func freePlace(ctx context.Context, tx *txn, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error {
 	var app, shard, pool, site string
 	if err := tx.QueryRow(ctx, sqlReleaseAllocation, tenantID, reason).Scan(&app, &shard, &pool, &site); err != nil {
 		return ifNoRows(err, nil)
@@ -310,9 +297,7 @@ func freePlace(ctx context.Context, tx pgx.Tx, tenantID prego.TenantID, reason, 
 	steps = append(steps, step{sqlReleaseServer, []any{app, tenantID, destroyServer}}, step{sqlReleaseShard, []any{shard, tenantID}},
 		step{sqlReleasePool, []any{pool, tenantID}}, step{sqlClearSite, []any{tenantID}})
 	for _, st := range steps {
-		if _, err := tx.Exec(ctx, st.sql, st.args...); err != nil {
-			return err
-		}
+		tx.run(ctx, st.sql, st.args...)
 	}
 	return tenantEvent(ctx, tx, tenant.Event{
 		TenantID: tenantID, Step: tenant.StepReleased, Reason: reason, Message: strings.TrimPrefix(message+": ", ": ") + fmt.Sprintf("%s, %s, %s", app, shard, pool),

@@ -4,8 +4,6 @@ import (
 	"context"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 )
 
@@ -41,7 +39,7 @@ func version(ctx context.Context, q querier, sql string, key []any) (string, err
 // holdVersion refuses a replacement of another version than those in match, where "*"
 // is any, with CodePreconditionFailed. Until the transaction ends no other transaction changes the
 // row. An empty match refuses nothing.
-func holdVersion(ctx context.Context, tx pgx.Tx, match []string, what prego.Replaceable, key ...any) error {
+func holdVersion(ctx context.Context, tx *txn, match []string, what prego.Replaceable, key ...any) error {
 	if len(match) == 0 {
 		return nil
 	}
@@ -53,11 +51,9 @@ func holdVersion(ctx context.Context, tx pgx.Tx, match []string, what prego.Repl
 }
 
 // replacing runs a write that match allows.
-func (s *Store) replacing(ctx context.Context, match []string, what prego.Replaceable, key []any, write func(tx pgx.Tx) error) error {
-	return s.inTx(ctx, "replace "+string(what), func(tx pgx.Tx) error {
-		if err := holdVersion(ctx, tx, match, what, key...); err != nil {
-			return err
-		}
+func (s *Store) replacing(ctx context.Context, match []string, what prego.Replaceable, key []any, write func(tx *txn) error) error {
+	return s.inTx(ctx, "replace "+string(what), func(tx *txn) error {
+		tx.check(holdVersion(ctx, tx, match, what, key...))
 		return write(tx)
 	})
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
@@ -30,24 +28,12 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'pending', $9) RETURNING ` + volumeColum
 
 // CreateVolume requests a volume: the row is the intent that is carried out later.
 func (s *Store) CreateVolume(ctx context.Context, v workload.Volume, environment, by string) (out workload.Volume, err error) {
-	err = s.inTx(ctx, "create volume", func(tx pgx.Tx) error {
-		if err := lockNamedOrg(ctx, tx, v.OrgID); err != nil {
-			return err
-		}
-		provider, err := providerOf(ctx, tx, v.Region)
-		if err != nil {
-			return err
-		}
-		if err := nameIsFree(ctx, tx, prego.CodeVolumeNameTaken, sqlVolumeOfName, string(v.OrgID), v.Name); err != nil {
-			return err
-		}
-		if err := s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumes, By: 1}, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(v.SizeBytes)}); err != nil {
-			return err
-		}
-		out, err = oneVolume(ctx, tx, string(v.VolumeID), sqlCreateVolume, v.VolumeID, v.OrgID, v.Region, v.Location, v.Name, v.SizeBytes, provider, workload.ResourceName(environment, string(v.VolumeID)), by)
-		if err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "create volume", func(tx *txn) error {
+		tx.check(lockNamedOrg(ctx, tx, v.OrgID))
+		provider := got(providerOf(ctx, tx, v.Region)).in(tx)
+		tx.check(nameIsFree(ctx, tx, prego.CodeVolumeNameTaken, sqlVolumeOfName, string(v.OrgID), v.Name))
+		tx.check(s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumes, By: 1}, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(v.SizeBytes)}))
+		out = got(oneVolume(ctx, tx, string(v.VolumeID), sqlCreateVolume, v.VolumeID, v.OrgID, v.Region, v.Location, v.Name, v.SizeBytes, provider, workload.ResourceName(environment, string(v.VolumeID)), by)).in(tx)
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.create", Subject: string(v.VolumeID), Actor: by},
 			map[string]any{"name": v.Name, "region": v.Region, "location": v.Location, "size_bytes": v.SizeBytes})
 	})
@@ -119,8 +105,8 @@ func (s *Store) ListAttachments(ctx context.Context, q prego.ListQuery) (page []
 }
 
 // inVolume runs f in a transaction that holds the volume's org and the volume.
-func (s *Store) inVolume(ctx context.Context, what string, id prego.VolumeID, f func(tx pgx.Tx, v workload.Volume) error) error {
-	return s.inTx(ctx, what, func(tx pgx.Tx) error {
+func (s *Store) inVolume(ctx context.Context, what string, id prego.VolumeID, f func(tx *txn, v workload.Volume) error) error {
+	return s.inTx(ctx, what, func(tx *txn) error {
 		v, err := holdVolume(ctx, tx, id)
 		if err != nil {
 			return err
@@ -129,14 +115,9 @@ func (s *Store) inVolume(ctx context.Context, what string, id prego.VolumeID, f 
 	})
 }
 
-func holdVolume(ctx context.Context, tx pgx.Tx, id prego.VolumeID) (workload.Volume, error) {
-	v, err := oneVolume(ctx, tx, string(id), sqlGetVolume, id)
-	if err != nil {
-		return v, err
-	}
-	if err := lockOrg(ctx, tx, v.OrgID); err != nil {
-		return v, err
-	}
+func holdVolume(ctx context.Context, tx *txn, id prego.VolumeID) (workload.Volume, error) {
+	v := got(oneVolume(ctx, tx, string(id), sqlGetVolume, id)).in(tx)
+	tx.check(lockOrg(ctx, tx, v.OrgID))
 	return oneVolume(ctx, tx, string(id), sqlHoldVolume, id)
 }
 
@@ -152,11 +133,9 @@ UPDATE volumes v SET status = 'releasing', reason = '', message = '', updated_at
 // Its last backup is made before it is destroyed, unless without gives a reason: also for a volume that is
 // being deleted already, whose last backup does not succeed.
 func (s *Store) DeleteVolume(ctx context.Context, id prego.VolumeID, without, by string) (out workload.Volume, err error) {
-	err = s.inVolume(ctx, "delete volume", id, func(tx pgx.Tx, v workload.Volume) error {
+	err = s.inVolume(ctx, "delete volume", id, func(tx *txn, v workload.Volume) error {
 		if without != "" {
-			if err := s.withoutLastBackup(ctx, tx, v, without, by); err != nil {
-				return err
-			}
+			tx.check(s.withoutLastBackup(ctx, tx, v, without, by))
 		}
 		if out = v; v.Status == workload.ResourceReleasing {
 			return nil
@@ -167,16 +146,11 @@ func (s *Store) DeleteVolume(ctx context.Context, id prego.VolumeID, without, by
 		case lent != "":
 			return prego.Errorf(prego.CodeVolumeInUse, "volume %s is being worked on by %s; try again", id, lent)
 		}
-		group, err := value[string](ctx, tx, sqlVolumeAttached, id)
-		if err != nil {
-			return err
-		}
+		group := valueIn[string](ctx, tx, sqlVolumeAttached, id)
 		if group != "" {
 			return prego.Errorf(prego.CodeVolumeAttached, "volume %s is attached to process group %s: detach it first", id, group)
 		}
-		if out, err = oneVolume(ctx, tx, string(id), sqlVolumeReleasing, id); err != nil {
-			return err
-		}
+		out = got(oneVolume(ctx, tx, string(id), sqlVolumeReleasing, id)).in(tx)
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.delete", Subject: string(id), Actor: by}, map[string]any{"name": v.Name, "size_bytes": v.SizeBytes})
 	})
 	return out, err
@@ -187,10 +161,9 @@ const (
 	sqlWithoutLastBackup = `UPDATE volumes SET last_backup = false WHERE volume_id = $1 AND last_backup`
 )
 
-func (s *Store) withoutLastBackup(ctx context.Context, tx pgx.Tx, v workload.Volume, reason, by string) error {
-	tag, err := tx.Exec(ctx, sqlWithoutLastBackup, v.VolumeID)
-	if err != nil || tag.RowsAffected() == 0 {
-		return err
+func (s *Store) withoutLastBackup(ctx context.Context, tx *txn, v workload.Volume, reason, by string) error {
+	if !tx.run(ctx, sqlWithoutLastBackup, v.VolumeID) {
+		return nil
 	}
 	return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.no_final_backup", Subject: string(v.VolumeID), Actor: by, Reason: reason}, map[string]any{"name": v.Name})
 }
@@ -220,7 +193,7 @@ WHERE volume_id = $1 AND deleted_at IS NULL AND last_backup RETURNING tries, ext
 // backup must be tried again: after five minutes, and twice as long each time, up to six hours. Its org
 // is notified the first time.
 func (s *Store) LastBackupFailed(ctx context.Context, id prego.VolumeID, reason prego.Reason, message string) (wait time.Duration, err error) {
-	err = s.inVolume(ctx, "last backup failed", id, func(tx pgx.Tx, v workload.Volume) error {
+	err = s.inVolume(ctx, "last backup failed", id, func(tx *txn, v workload.Volume) error {
 		got, err := one[struct {
 			Tries int
 			Wait  float64
@@ -245,7 +218,7 @@ UPDATE volumes v SET size_bytes = $2, updated_at = now() WHERE v.volume_id = $1 
 
 // GrowVolume requests a larger volume. The growth counts immediately.
 func (s *Store) GrowVolume(ctx context.Context, id prego.VolumeID, size int64, by string) (out workload.Volume, err error) {
-	err = s.inVolume(ctx, "grow volume", id, func(tx pgx.Tx, v workload.Volume) error {
+	err = s.inVolume(ctx, "grow volume", id, func(tx *txn, v workload.Volume) error {
 		if err := v.ValidateGrowth(size); err != nil {
 			return err
 		}
@@ -255,12 +228,8 @@ func (s *Store) GrowVolume(ctx context.Context, id prego.VolumeID, size int64, b
 		if out = v; size == v.SizeBytes {
 			return nil
 		}
-		if err := s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(size - v.SizeBytes)}); err != nil {
-			return err
-		}
-		if out, err = oneVolume(ctx, tx, string(id), sqlGrowVolume, id, size); err != nil {
-			return err
-		}
+		tx.check(s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(size - v.SizeBytes)}))
+		out = got(oneVolume(ctx, tx, string(id), sqlGrowVolume, id, size)).in(tx)
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.grow", Subject: string(id), Actor: by}, map[string]any{"name": v.Name, "from_bytes": v.SizeBytes, "size_bytes": size})
 	})
 	return out, err
@@ -309,14 +278,9 @@ FROM (SELECT EXISTS (SELECT FROM instances WHERE group_id = $1 AND state <> 'sto
 // AttachVolume assigns a volume to a process group. The scheduler brings it to
 // the group's server.
 func (s *Store) AttachVolume(ctx context.Context, a workload.VolumeAttachment, by string) (out workload.VolumeAttachment, err error) {
-	err = s.inTx(ctx, "attach volume", func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlHoldAttaching, a.GroupID); err != nil {
-			return err
-		}
-		v, err := holdVolume(ctx, tx, a.VolumeID)
-		if err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "attach volume", func(tx *txn) error {
+		tx.run(ctx, sqlHoldAttaching, a.GroupID)
+		v := got(holdVolume(ctx, tx, a.VolumeID)).in(tx)
 		refuse := func(code prego.Code, field, format string, args ...any) error {
 			return &prego.Error{Code: code, Field: field, Message: fmt.Sprintf(format, args...)}
 		}
@@ -328,22 +292,11 @@ func (s *Store) AttachVolume(ctx context.Context, a workload.VolumeAttachment, b
 		}
 		var attached, left, location string
 		var mounted bool
-		lent, err := value[string](ctx, tx, sqlLentFor, a.VolumeID)
-		if err != nil {
-			return err
-		}
-		if err := tx.QueryRow(ctx, sqlVolumeAttached, a.VolumeID).Scan(&attached); err != nil {
-			return err
-		}
-		if err := tx.QueryRow(ctx, sqlVolumeLeft, a.VolumeID).Scan(&left); err != nil {
-			return err
-		}
-		if err := tx.QueryRow(ctx, sqlMountTaken, a.GroupID, a.MountPath).Scan(&mounted); err != nil {
-			return err
-		}
-		if err := tx.QueryRow(ctx, sqlGroupLocation, a.GroupID).Scan(&location); err != nil {
-			return err
-		}
+		lent := valueIn[string](ctx, tx, sqlLentFor, a.VolumeID)
+		tx.check(tx.QueryRow(ctx, sqlVolumeAttached, a.VolumeID).Scan(&attached))
+		tx.check(tx.QueryRow(ctx, sqlVolumeLeft, a.VolumeID).Scan(&left))
+		tx.check(tx.QueryRow(ctx, sqlMountTaken, a.GroupID, a.MountPath).Scan(&mounted))
+		tx.check(tx.QueryRow(ctx, sqlGroupLocation, a.GroupID).Scan(&location))
 		switch {
 		case v.Status == workload.ResourceReleasing || v.Status == workload.ResourceFailed:
 			return prego.Errorf(prego.CodeInvalidTransition, "volume %s is %s", a.VolumeID, v.Status)
@@ -362,20 +315,10 @@ func (s *Store) AttachVolume(ctx context.Context, a workload.VolumeAttachment, b
 		case mounted:
 			return prego.Invalid("mount_path", "is that of another volume of the group")
 		}
-		if err := s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumeAttachments, By: 1}); err != nil {
-			return err
-		}
-		if out, err = one[workload.VolumeAttachment](ctx, tx, sqlCreateAttachment, a.AttachmentID, v.OrgID, a.VolumeID, a.GroupID, a.MountPath, by); err != nil {
-			return err
-		}
-		live, err := value[bool](ctx, tx, sqlRemount, a.GroupID)
-		if err != nil {
-			return err
-		}
-		if live {
-			if err := beginRollout(ctx, tx, a.GroupID, workload.RolloutRestart, by, ""); err != nil {
-				return err
-			}
+		tx.check(s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumeAttachments, By: 1}))
+		out = oneIn[workload.VolumeAttachment](ctx, tx, sqlCreateAttachment, a.AttachmentID, v.OrgID, a.VolumeID, a.GroupID, a.MountPath, by)
+		if valueIn[bool](ctx, tx, sqlRemount, a.GroupID) {
+			tx.check(beginRollout(ctx, tx, a.GroupID, workload.RolloutRestart, by, ""))
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "attachment.create", Subject: a.AttachmentID, Actor: by}, attachmentPayload(out))
 	})
@@ -395,21 +338,13 @@ const sqlDeleteAttachment = `UPDATE volume_attachments SET deleted_at = now() WH
 // DetachVolume takes a volume from its group. What may still write to it refuses
 // that. The volume's run takes it from the server.
 func (s *Store) DetachVolume(ctx context.Context, volumeID prego.VolumeID, attachmentID, by string) error {
-	return s.inVolume(ctx, "detach volume", volumeID, func(tx pgx.Tx, v workload.Volume) error {
-		a, err := one[workload.VolumeAttachment](ctx, tx, sqlHoldAttachment, volumeID, attachmentID)
-		if err != nil {
-			return ifNoRows(err, prego.Errorf(prego.CodeAttachmentNotFound, "volume %s has no attachment %q", volumeID, attachmentID))
-		}
-		instances, err := value[int](ctx, tx, sqlGroupInstances, a.GroupID)
-		if err != nil {
-			return err
-		}
+	return s.inVolume(ctx, "detach volume", volumeID, func(tx *txn, v workload.Volume) error {
+		a := getIn[workload.VolumeAttachment](ctx, tx, prego.Errorf(prego.CodeAttachmentNotFound, "volume %s has no attachment %q", volumeID, attachmentID), sqlHoldAttachment, volumeID, attachmentID)
+		instances := valueIn[int](ctx, tx, sqlGroupInstances, a.GroupID)
 		if instances > 0 {
 			return prego.Errorf(prego.CodeVolumeInUse, "%d instances of process group %s are not stopped: scale it to 0 first", instances, a.GroupID)
 		}
-		if _, err := tx.Exec(ctx, sqlDeleteAttachment, attachmentID); err != nil {
-			return err
-		}
+		tx.run(ctx, sqlDeleteAttachment, attachmentID)
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "attachment.delete", Subject: attachmentID, Actor: by}, attachmentPayload(a))
 	})
 }
@@ -430,13 +365,9 @@ WHERE volume_id = $1 AND deleted_at IS NULL`
 
 // VolumeMade records that the volume is there, in the row and in the ledger.
 func (s *Store) VolumeMade(ctx context.Context, v workload.Volume, providerID string) error {
-	return s.inTx(ctx, fmt.Sprintf("volume %s is made", v.VolumeID), func(tx pgx.Tx) error {
-		if err := confirmCreated(ctx, tx, v.Provider, "", 0, server.ResourceVolume, v.ProviderName, providerID); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, sqlVolumeMade, v.VolumeID, providerID, v.SizeBytes); err != nil {
-			return err
-		}
+	return s.inTx(ctx, fmt.Sprintf("volume %s is made", v.VolumeID), func(tx *txn) error {
+		tx.check(confirmCreated(ctx, tx, v.Provider, "", 0, server.ResourceVolume, v.ProviderName, providerID))
+		tx.run(ctx, sqlVolumeMade, v.VolumeID, providerID, v.SizeBytes)
 		return nil
 	})
 }
@@ -478,7 +409,7 @@ const sqlAttachedTo = `UPDATE volume_attachments SET server_id = NULLIF($2, '') 
 // once it is on none. An attachment that has ended goes nowhere any more: another group
 // may have the volume.
 func (s *Store) AttachedTo(ctx context.Context, attachmentID string, serverID prego.ServerID) error {
-	return s.inTx(ctx, "attachment "+attachmentID, func(tx pgx.Tx) error {
+	return s.inTx(ctx, "attachment "+attachmentID, func(tx *txn) error {
 		// Held, so that it is not lent to a backup or a restore meanwhile.
 		lent, err := value[string](ctx, tx, sqlHoldLent, attachmentID)
 		if err = ifNoRows(err, nil); err != nil {

@@ -5,8 +5,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
@@ -33,19 +31,14 @@ func (s *Store) RequestVolumeBackup(ctx context.Context, a tenant.BackupAsked) (
 		}
 		return out, failed("read a backup", err)
 	}
-	err = s.inVolume(ctx, "request a backup", a.VolumeID, func(tx pgx.Tx, v workload.Volume) error {
+	err = s.inVolume(ctx, "request a backup", a.VolumeID, func(tx *txn, v workload.Volume) error {
 		if v.Status != workload.ResourceReady && a.Kind != tenant.BackupFinal {
 			return prego.Errorf(prego.CodeInvalidTransition, "volume %s is %s: only a ready volume can be backed up", a.VolumeID, v.Status)
 		}
 		if a.Kind == tenant.BackupManual {
-			if err := s.refuseAboveLimit(ctx, tx, v.OrgID); err != nil {
-				return err
-			}
+			tx.check(s.refuseAboveLimit(ctx, tx, v.OrgID))
 		}
-		host, err := value[prego.ServerID](ctx, tx, sqlVolumeHost, a.VolumeID)
-		if err != nil {
-			return err
-		}
+		host := valueIn[prego.ServerID](ctx, tx, sqlVolumeHost, a.VolumeID)
 		if host == "" {
 			return prego.Errorf(prego.CodeInsufficientResources, "volume %s is on no server, and none at %s can have it for a while: its last backup stands", a.VolumeID, v.Location)
 		}
@@ -226,7 +219,7 @@ SELECT COALESCE((SELECT server_id FROM volume_attachments WHERE volume_id = $1 A
 // that it returns: the wanted one, if any. For a volume that is with its group lent is false.
 // Until it is returned no group gets it.
 func (s *Store) LendVolume(ctx context.Context, id prego.VolumeID, want prego.ServerID, work string) (at prego.ServerID, lent bool, err error) {
-	err = s.inVolume(ctx, "lend volume", id, func(tx pgx.Tx, v workload.Volume) error {
+	err = s.inVolume(ctx, "lend volume", id, func(tx *txn, v workload.Volume) error {
 		if at, err = value[prego.ServerID](ctx, tx, sqlVolumeOnServer, id); err != nil || at != "" {
 			return err
 		}
@@ -234,25 +227,18 @@ func (s *Store) LendVolume(ctx context.Context, id prego.VolumeID, want prego.Se
 			LentTo  prego.ServerID
 			LentFor string
 		}
-		now, err := one[row](ctx, tx, sqlVolumeLent, id)
-		if err != nil {
-			return err
-		}
+		now := oneIn[row](ctx, tx, sqlVolumeLent, id)
 		if now.LentFor != "" && now.LentFor != work {
 			return prego.Errorf(prego.CodeVolumeInUse, "volume %s is being worked on by %s", id, now.LentFor)
 		}
 		if at = cmp.Or(now.LentTo, want); at == "" {
-			if at, err = value[prego.ServerID](ctx, tx, sqlVolumeHost, id); err != nil {
-				return err
-			}
+			at = valueIn[prego.ServerID](ctx, tx, sqlVolumeHost, id)
 		}
 		if at == "" {
 			return prego.Errorf(prego.CodeInsufficientResources, "no server at %s can have volume %s for a while", v.Location, id)
 		}
 		if now.LentTo == "" {
-			if err := hasVolumeSlot(ctx, tx, at, id); err != nil {
-				return err
-			}
+			tx.check(hasVolumeSlot(ctx, tx, at, id))
 		}
 		lent = true
 		return change(ctx, tx, nil, sqlLendVolume, id, at, work)
@@ -267,10 +253,8 @@ const (
 
 // hasVolumeSlot ensures that a server can have one more volume. Its row is held, as a placement of an
 // instance and a dedication to a tenant hold it, so that of two requests for the last slot one sees the other.
-func hasVolumeSlot(ctx context.Context, tx pgx.Tx, at prego.ServerID, id prego.VolumeID) error {
-	if _, err := tx.Exec(ctx, sqlHoldServerSlots, at); err != nil {
-		return err
-	}
+func hasVolumeSlot(ctx context.Context, tx *txn, at prego.ServerID, id prego.VolumeID) error {
+	tx.run(ctx, sqlHoldServerSlots, at)
 	has, err := one[struct {
 		N    int
 		Kept bool
@@ -309,7 +293,7 @@ const sqlVolumeBackupState = `SELECT state, missing_at FROM backups WHERE backup
 
 const sqlNewestVolumeBackup = `SELECT b.backup_id FROM backups b WHERE b.volume_id = $1 AND ` + usableBackup + ` ORDER BY b.taken_at DESC LIMIT 1`
 
-func insertVolumeRestore(ctx context.Context, tx pgx.Tx, r workload.VolumeRestore, of prego.VolumeID, named bool) (workload.VolumeRestore, error) {
+func insertVolumeRestore(ctx context.Context, tx *txn, r workload.VolumeRestore, of prego.VolumeID, named bool) (workload.VolumeRestore, error) {
 	b, err := one[backupStands](ctx, tx, sqlVolumeBackupState, r.BackupID, of)
 	if isNoRows(err) {
 		return r, &prego.Error{Code: prego.CodeBackupUnknown, Field: "backup_id", Message: "is not a backup of this volume"}
@@ -335,27 +319,20 @@ const sqlVolumeBusy = `SELECT EXISTS (SELECT FROM backups WHERE volume_id = $1 A
 // CreateVolumeRestore accepts a restore of a volume in place of its content. Its group must be
 // stopped, and stays so until it is done.
 func (s *Store) CreateVolumeRestore(ctx context.Context, r workload.VolumeRestore) (out workload.VolumeRestore, err error) {
-	err = s.inVolume(ctx, "restore volume", r.VolumeID, func(tx pgx.Tx, v workload.Volume) error {
+	err = s.inVolume(ctx, "restore volume", r.VolumeID, func(tx *txn, v workload.Volume) error {
 		if v.Status != workload.ResourceReady {
 			return prego.Errorf(prego.CodeInvalidTransition, "volume %s is %s: only a ready volume can be restored", r.VolumeID, v.Status)
 		}
-		n, err := value[int](ctx, tx, sqlVolumeInstances, r.VolumeID)
-		if err != nil {
-			return err
-		}
+		n := valueIn[int](ctx, tx, sqlVolumeInstances, r.VolumeID)
 		if n > 0 {
 			return prego.Errorf(prego.CodeVolumeInUse, "%d instances that write to volume %s are not stopped: scale its process group to 0 first", n, r.VolumeID)
 		}
-		busy, err := value[bool](ctx, tx, sqlVolumeBusy, r.VolumeID)
-		if err != nil {
-			return err
-		}
-		if busy {
+		if valueIn[bool](ctx, tx, sqlVolumeBusy, r.VolumeID) {
 			return prego.Errorf(prego.CodeBackupUnderWay, "a backup of volume %s is under way", r.VolumeID)
 		}
 		r.OrgID = v.OrgID
-		out, err = insertVolumeRestore(ctx, tx, r, r.VolumeID, true)
-		return err
+		out = got(insertVolumeRestore(ctx, tx, r, r.VolumeID, true)).in(tx)
+		return nil
 	})
 	return out, err
 }
@@ -363,15 +340,10 @@ func (s *Store) CreateVolumeRestore(ctx context.Context, r workload.VolumeRestor
 // CloneVolume requests a volume with the content of another one's backup; without a backup, of its
 // newest. It has the other one's location, and its size if it is given none.
 func (s *Store) CloneVolume(ctx context.Context, of prego.VolumeID, v workload.Volume, r workload.VolumeRestore, environment string) (out workload.Volume, job workload.VolumeRestore, err error) {
-	err = s.inTx(ctx, "clone volume", func(tx pgx.Tx) error {
+	err = s.inTx(ctx, "clone volume", func(tx *txn) error {
 		// Also of a deleted volume, while its last backup is kept.
-		from, err := oneVolume(ctx, tx, string(of), sqlVolumeEver, of)
-		if err != nil {
-			return err
-		}
-		if err := lockOrg(ctx, tx, from.OrgID); err != nil {
-			return err
-		}
+		from := got(oneVolume(ctx, tx, string(of), sqlVolumeEver, of)).in(tx)
+		tx.check(lockOrg(ctx, tx, from.OrgID))
 		v.OrgID, v.Region, v.Location = from.OrgID, from.Region, from.Location
 		if v.SizeBytes == 0 {
 			v.SizeBytes = from.SizeBytes
@@ -381,28 +353,17 @@ func (s *Store) CloneVolume(ctx context.Context, of prego.VolumeID, v workload.V
 		}
 		named := r.BackupID != ""
 		if !named {
-			newest, err := value[prego.BackupID](ctx, tx, sqlNewestVolumeBackup, of)
-			if err != nil {
-				return ifNoRows(err, prego.Errorf(prego.CodeBackupNotFound, "volume %s has no backup", of))
-			}
+			newest := valueOr[prego.BackupID](ctx, tx, prego.Errorf(prego.CodeBackupNotFound, "volume %s has no backup", of), sqlNewestVolumeBackup, of)
 			r.BackupID = newest
 		}
-		if err := nameIsFree(ctx, tx, prego.CodeVolumeNameTaken, sqlVolumeOfName, string(v.OrgID), v.Name); err != nil {
-			return err
-		}
-		if err := s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumes, By: 1}, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(v.SizeBytes)}); err != nil {
-			return err
-		}
-		if out, err = oneVolume(ctx, tx, string(v.VolumeID), sqlCreateVolume, v.VolumeID, v.OrgID, v.Region, v.Location, v.Name, v.SizeBytes, from.Provider, workload.ResourceName(environment, string(v.VolumeID)), r.CreatedBy); err != nil {
-			return err
-		}
-		if err := orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.create", Subject: string(v.VolumeID), Actor: r.CreatedBy},
-			map[string]any{"name": v.Name, "region": v.Region, "location": v.Location, "size_bytes": v.SizeBytes, "copy_of": of}); err != nil {
-			return err
-		}
+		tx.check(nameIsFree(ctx, tx, prego.CodeVolumeNameTaken, sqlVolumeOfName, string(v.OrgID), v.Name))
+		tx.check(s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumes, By: 1}, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(v.SizeBytes)}))
+		out = got(oneVolume(ctx, tx, string(v.VolumeID), sqlCreateVolume, v.VolumeID, v.OrgID, v.Region, v.Location, v.Name, v.SizeBytes, from.Provider, workload.ResourceName(environment, string(v.VolumeID)), r.CreatedBy)).in(tx)
+		tx.check(orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.create", Subject: string(v.VolumeID), Actor: r.CreatedBy},
+			map[string]any{"name": v.Name, "region": v.Region, "location": v.Location, "size_bytes": v.SizeBytes, "copy_of": of}))
 		r.OrgID, r.VolumeID = v.OrgID, v.VolumeID
-		job, err = insertVolumeRestore(ctx, tx, r, of, named)
-		return err
+		job = got(insertVolumeRestore(ctx, tx, r, of, named)).in(tx)
+		return nil
 	})
 	return out, job, err
 }
@@ -480,10 +441,8 @@ func (s *Store) VolumeRestoreBegun(ctx context.Context, id string) error {
 // VolumeRestoreFromOlder has a restore continue with the next older backup than an unusable one, which is
 // recorded before. ok is false if none is left, or the caller has named that one.
 func (s *Store) VolumeRestoreFromOlder(ctx context.Context, id string, bad prego.BackupID, why string) (ok bool, err error) {
-	err = s.inTx(ctx, "restore "+id, func(tx pgx.Tx) error {
-		if _, err := lockOwner(ctx, tx, noSuchBackup(bad), sqlOrgOfBackup, bad); err != nil {
-			return err
-		}
+	err = s.inTx(ctx, "restore "+id, func(tx *txn) error {
+		got(lockOwner(ctx, tx, noSuchBackup(bad), sqlOrgOfBackup, bad)).in(tx)
 		ok, err = changed(ctx, tx, sqlVolumeRestoreFromOlder, id, bad, prego.Redact(why))
 		return err
 	})
