@@ -175,15 +175,14 @@ WHERE move_id = $1 AND tenant_id = $2 AND state IN ('queued', 'copying', 'frozen
 // way back is another move.
 func (s *Store) CancelMove(ctx context.Context, tenantID prego.TenantID, id prego.MoveID) (m tenant.Move, err error) {
 	err = s.inTx(ctx, "cancel move "+string(id), func(tx *txn) error {
-		tx.run(ctx, sqlHoldMove, id)
-		asked, err := find[tenant.Move](ctx, tx, sqlCancelMove, id, tenantID)
-		if err != nil || asked != nil {
-			m = deref(asked)
-			return err
+		// A move that is accepted after this is not there: otherwise only the last statement would see it.
+		tx.must(ctx, noSuchMove(id), sqlHoldMove, id)
+		if asked := findIn[tenant.Move](ctx, tx, sqlCancelMove, id, tenantID); asked != nil {
+			m = *asked
+			return nil
 		}
-		m, err = get[tenant.Move](ctx, tx, noSuchMove(id), sqlTenantMove, id, tenantID)
-		if err != nil || m.State == tenant.MoveCancelled {
-			return err
+		if m = getIn[tenant.Move](ctx, tx, noSuchMove(id), sqlTenantMove, id, tenantID); m.State == tenant.MoveCancelled {
+			return nil
 		}
 		return prego.Errorf(prego.CodeInvalidTransition, "move %s is %s: the way back is another move", id, m.State)
 	})
@@ -454,7 +453,7 @@ WHERE server_id = $1`
 // can't end like that. CodeMoveNotFound if there is none.
 func (s *Store) FinishMove(ctx context.Context, id prego.MoveID, state tenant.MoveState, reason prego.Reason, message string) (out tenant.Move, err error) {
 	err = s.inTx(ctx, "finish move "+string(id), func(tx *txn) error {
-		tx.run(ctx, sqlHoldMove, id)
+		tx.must(ctx, noSuchMove(id), sqlHoldMove, id)
 		left := findIn[struct {
 			ServerID prego.ServerID
 			ShardID  prego.ShardID
