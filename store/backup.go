@@ -95,11 +95,11 @@ func (s *Store) Restorable(ctx context.Context, tenantID prego.TenantID) (*tenan
 	return find[tenant.Restorable](ctx, s.pool, sqlRestorable, tenantID)
 }
 
-const sqlBackupRun = `SELECT ` + backupColumns + `, b.recipient, b.sealed_identity AS sealed, b.key_id, b.upload_id, b.part_bytes FROM backups b WHERE b.backup_id = $1`
+const sqlBackupRecord = `SELECT ` + backupColumns + `, b.recipient, b.sealed_identity AS sealed, b.key_id, b.upload_id, b.part_bytes FROM backups b WHERE b.backup_id = $1`
 
 // BackupRecord reads a backup with the data for its run, or CodeBackupNotFound.
 func (s *Store) BackupRecord(ctx context.Context, id prego.BackupID) (tenant.BackupRecord, error) {
-	return get[tenant.BackupRecord](ctx, s.pool, noSuchBackup(id), sqlBackupRun, id)
+	return get[tenant.BackupRecord](ctx, s.pool, noSuchBackup(id), sqlBackupRecord, id)
 }
 
 const sqlBackupKey = `

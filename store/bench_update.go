@@ -19,7 +19,7 @@ SELECT text FROM (
     UNION ALL SELECT 3, 'a site of the pool is being built' FROM site_pool WHERE app_server_id = $1 AND state = 'reserved' AND tenant_id IS NULL
 ) w ORDER BY n, text LIMIT 1`
 
-const sqlBenchRun = `
+const sqlBenchRecord = `
 SELECT v.release, v.server_id, v.status, v.reason, v.message, v.from_image, v.undoing, v.try, r.image, r.apps, s.role, s.region, COALESCE(s.host, '') AS host, ` + serverGone + ` AS gone
 FROM stack_release_servers v JOIN stack_releases r ON r.name = v.release JOIN servers s ON s.server_id = v.server_id WHERE v.release = $1 AND v.server_id = $2`
 
@@ -57,7 +57,7 @@ type benchRow struct {
 }
 
 func benchIn(ctx context.Context, q querier, name server.StackReleaseName, id prego.ServerID) (server.BenchRecord, error) {
-	v, err := get[benchRow](ctx, q, noSuchRelease(name), sqlBenchRun, name, id)
+	v, err := get[benchRow](ctx, q, noSuchRelease(name), sqlBenchRecord, name, id)
 	if err != nil {
 		return server.BenchRecord{}, err
 	}

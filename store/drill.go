@@ -114,7 +114,7 @@ func (s *Store) BeginDrill(ctx context.Context, tenantID prego.TenantID, backupI
 	return out, err
 }
 
-const sqlDrillRun = `
+const sqlDrillRecord = `
 SELECT ` + drillColumns + `, d.cleared_at IS NOT NULL AS cleared, d.pool_site_id, p.db_shard_id, COALESCE(p.site_name, '') AS site_name, COALESCE(p.database_name, '') AS database_name, COALESCE(p.on_shard, false) AS on_shard
 FROM drills d LEFT JOIN site_pool p ON p.pool_site_id = d.pool_site_id WHERE d.drill_id = $1`
 
@@ -128,7 +128,7 @@ func (s *Store) DrillRecord(ctx context.Context, id string) (tenant.DrillRecord,
 		SiteName, DatabaseName string
 		OnShard                bool
 	}
-	r, err := get[row](ctx, s.pool, prego.Errorf(prego.CodeBackupNotFound, "there is no drill %q", id), sqlDrillRun, id)
+	r, err := get[row](ctx, s.pool, prego.Errorf(prego.CodeBackupNotFound, "there is no drill %q", id), sqlDrillRecord, id)
 	out := tenant.DrillRecord{Drill: r.Drill, Cleared: r.Cleared, Site: tenant.PoolSite{
 		PoolSiteID: r.PoolSiteID, AppServerID: r.ServerID, SiteName: r.SiteName, DatabaseName: r.DatabaseName, OnShard: r.OnShard,
 	}}

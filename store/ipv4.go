@@ -110,11 +110,11 @@ func (s *Store) DisableIPv4(ctx context.Context, envID prego.EnvID, by string) (
 	return out, err
 }
 
-const sqlIPv4Run = `SELECT ` + ipv4Columns + ` FROM ipv4_allocations a WHERE a.allocation_id = $1 AND a.deleted_at IS NULL`
+const sqlIPv4Record = `SELECT ` + ipv4Columns + ` FROM ipv4_allocations a WHERE a.allocation_id = $1 AND a.deleted_at IS NULL`
 
 // IPv4Record reads an existing or requested address; ok is false once it is gone.
 func (s *Store) IPv4Record(ctx context.Context, id string) (a workload.IPv4Allocation, ok bool, err error) {
-	p, err := find[workload.IPv4Allocation](ctx, s.pool, sqlIPv4Run, id)
+	p, err := find[workload.IPv4Allocation](ctx, s.pool, sqlIPv4Record, id)
 	if err != nil || p == nil {
 		return a, false, err
 	}

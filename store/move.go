@@ -191,7 +191,7 @@ func (s *Store) CancelMove(ctx context.Context, tenantID prego.TenantID, id preg
 
 // A lost server no longer answers: the steps of a move there count as done, as on a
 // terminated.
-const sqlMoveRun = `
+const sqlMoveRecord = `
 SELECT ` + moveColumns + `, m.allocation_id, m.database_name, m.data_archives, f.host AS from_host, COALESCE(host(f.private_address), '') AS from_address, CASE WHEN f.status_reason IN ('server_missing', 'server_lost') THEN 'terminated' ELSE f.status END AS from_status, f.role AS from_role,
     COALESCE(g.host, '') AS to_host, COALESCE(host(g.private_address), '') AS to_address, CASE WHEN g.status_reason IN ('server_missing', 'server_lost') THEN 'terminated' ELSE COALESCE(g.status, '') END AS to_status, COALESCE(g.role, '') AS to_role,
     COALESCE(COALESCE(f.network_id, f.region) <> COALESCE(g.network_id, g.region), false) AS crosses, m.returned_at IS NOT NULL AS returned,
@@ -221,7 +221,7 @@ func (s *Store) MoveRecord(ctx context.Context, id prego.MoveID) (tenant.MoveRec
 		FromShardAddress, ToShardAddress, FromPoolAddress, ToPoolAddress string
 		FromShardStatus, ToShardStatus, FromPoolStatus, ToPoolStatus     server.Status
 	}
-	r, err := get[row](ctx, s.pool, noSuchMove(id), sqlMoveRun, id)
+	r, err := get[row](ctx, s.pool, noSuchMove(id), sqlMoveRecord, id)
 	m := r.MoveRecord
 	m.FromShard = tenant.DataHost{ServerID: r.FromShardServer, Host: r.FromShardHost, Address: r.FromShardAddress, Status: r.FromShardStatus}
 	m.ToShard = tenant.DataHost{ServerID: r.ToShardServer, Host: r.ToShardHost, Address: r.ToShardAddress, Status: r.ToShardStatus}

@@ -12,7 +12,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-const sqlTenantRun = `
+const sqlTenantRecord = `
 SELECT t.*, now() AS now,
        COALESCE(a.allocation_id, 0) AS allocation_id, COALESCE(a.app_server_id, '') AS app_server_id, COALESCE(a.db_shard_id, '') AS db_shard_id,
        COALESCE(a.redis_pool_id, '') AS redis_pool_id, COALESCE(a.pool_site_id, '') AS pool_site_id, COALESCE(a.site_name, '') AS site_name,
@@ -62,7 +62,7 @@ func (s *Store) TenantRecord(ctx context.Context, id prego.TenantID) (tenant.Rec
 		ShardStatus, PoolStatus     server.Status
 		PoolHost, PoolAddress       string
 	}
-	r, err := get[row](ctx, s.pool, noSuchTenant(string(id)), sqlTenantRun, id)
+	r, err := get[row](ctx, s.pool, noSuchTenant(string(id)), sqlTenantRecord, id)
 	if r.AllocationID != 0 {
 		r.Allocation = &tenant.Allocation{
 			AllocationID: r.AllocationID, TenantID: r.TenantID, AppServerID: r.AppServerID, DBShardID: r.DBShardID, RedisPoolID: r.RedisPoolID, PoolSiteID: r.PoolSiteID,
