@@ -17,13 +17,6 @@ const domainColumns = `d.domain_id, d.org_id, COALESCE(d.tenant_id, '') AS tenan
     COALESCE((SELECT a.address FROM routes r JOIN ipv4_allocations a ON a.env_id = r.env_id AND a.deleted_at IS NULL AND a.status = 'ready'
         WHERE d.tenant_id IS NULL AND r.org_id = d.org_id AND r.hostname = d.name AND r.deleted_at IS NULL AND r.listener_scope = 'env_v4' ORDER BY r.route_id LIMIT 1), '') AS address`
 
-const sqlVerifiedDomains = `SELECT ` + domainColumns + ` FROM domains d WHERE d.deleted_at IS NULL AND d.status = 'verified' ORDER BY d.name`
-
-// VerifiedDomains returns all served names, sorted by name: at most one org has each.
-func (s *Store) VerifiedDomains(ctx context.Context) ([]org.Domain, error) {
-	return collect[org.Domain](ctx, s, "verified domains", sqlVerifiedDomains)
-}
-
 // maxUnverified bounds how many unverified names an org may have: they take no quota, but each is looked up.
 const maxUnverified = 100
 

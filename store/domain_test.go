@@ -15,6 +15,9 @@ import (
 	"github.com/prego/prego/org"
 )
 
+// verifiedOnly asks for the names that are served.
+var verifiedOnly = prego.ListQuery{Limit: 10, Filters: map[string][]string{"status": {"verified"}}}
+
 // claims is a store with orgs that want names.
 type claims struct {
 	*testing.T
@@ -101,7 +104,7 @@ func TestNameIsVerifiedLostAndFoundAgain(t *testing.T) {
 	d = c.see(d)
 	require.Equal(t, org.DomainLost, d.Status)
 	require.Zero(t, c.hostnames("acme"))
-	served, err := c.VerifiedDomains(t.Context())
+	served, _, err := c.ListDomains(t.Context(), verifiedOnly)
 	require.NoError(t, err)
 	require.Empty(t, served)
 	d = c.see(d, d)
@@ -175,7 +178,7 @@ func TestNameChangesItsOwner(t *testing.T) {
 	require.Equal(t, org.ReasonDomainTaken, holder.Reason)
 	require.Zero(t, c.hostnames("old"))
 	require.InDelta(t, 1, c.hostnames("new"), 0)
-	served, err := c.VerifiedDomains(t.Context())
+	served, _, err := c.ListDomains(t.Context(), verifiedOnly)
 	require.NoError(t, err)
 	require.Len(t, served, 1)
 	require.Equal(t, young.DomainID, served[0].DomainID)

@@ -26,19 +26,6 @@ func (s *Store) Network(ctx context.Context, id prego.NetworkID) (server.Network
 	return get[server.Network](ctx, s.pool, prego.Errorf(prego.CodeNetworkUnknown, "there is no network %q", id), sqlNetwork, id)
 }
 
-// Members on their way out count: tenants may still be there.
-const sqlNetworkMembers = `
-SELECT server_id, role, region, status, network_id, host(private_address) AS private_address FROM servers
-WHERE network_id = $1 AND private_address IS NOT NULL AND status <> 'terminated' AND (cardinality($2::text[]) = 0 OR role = ANY ($2))
-ORDER BY server_id`
-
-// NetworkMembers lists the servers that are in a network and have their address there, by
-// id: the members of some roles, or all. A server that is being created is among them as soon as the
-// provider has reported its address, and a leaving server until it is terminated.
-func (s *Store) NetworkMembers(ctx context.Context, id prego.NetworkID, roles ...prego.Role) ([]server.NetworkMember, error) {
-	return collect[server.NetworkMember](ctx, s, fmt.Sprintf("members of network %s", id), sqlNetworkMembers, id, filled(prego.Strings(roles)))
-}
-
 const sqlAssignNetwork = `SELECT ` + networkColumns + ` FROM assign_network($1, $2, $3, $4, $5, $6, $7)`
 
 // AssignNetwork gives a server a place in a network of a zone; ok is false if base is used

@@ -46,18 +46,6 @@ func TestMembersOfANetworkAreCounted(t *testing.T) {
 	exec(t, s, `UPDATE servers SET status = 'failed' WHERE server_id = 'a'`)
 	require.Equal(t, map[prego.NetworkID]int{"n1": 1, "n2": 1}, members())
 
-	in, err := s.NetworkMembers(ctx, "n1", prego.RoleApp)
-	require.NoError(t, err)
-	require.Equal(t, []server.NetworkMember{{ServerID: "a", Role: prego.RoleApp, Region: prego.RegionEU, Status: server.Failed, NetworkID: "n1", PrivateAddress: "10.64.0.2"}}, in)
-	for _, role := range []prego.Role{prego.RoleNode, prego.RoleDBShard} {
-		in, err = s.NetworkMembers(ctx, "n1", role)
-		require.NoError(t, err)
-		require.Empty(t, in)
-	}
-	in, err = s.NetworkMembers(ctx, "n2")
-	require.NoError(t, err)
-	require.Empty(t, in, "it has no address there yet")
-
 	srv, err := s.GetServer(ctx, "a")
 	require.NoError(t, err)
 	require.Equal(t, prego.NetworkID("n1"), srv.NetworkID)

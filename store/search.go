@@ -204,16 +204,6 @@ CROSS JOIN LATERAL (SELECT f.field, f.value FROM (VALUES %s) f (n, field, value)
 		k.columns(), k.table, k.newest, searchedNewest, strings.Join(values, ", "))
 }
 
-// searchStatements are the statements of all kinds.
-func searchStatements() (all []string) {
-	for _, k := range searchable {
-		if all = append(all, k.beginnings()); k.newest != "" {
-			all = append(all, k.parts())
-		}
-	}
-	return all
-}
-
 // Search finds objects by ids, names and addresses, including deleted ones, and reports whether there
 // are more. Beginnings are found with indexes, however many objects there are.
 func (s *Store) Search(ctx context.Context, q ops.SearchQuery) (found []ops.Found, more bool, err error) {

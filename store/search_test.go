@@ -18,9 +18,15 @@ func TestEverySearchFitsTheSchema(t *testing.T) {
 	conn, err := pgtest.Pool(t).Acquire(context.Background())
 	require.NoError(t, err)
 	defer conn.Release()
-	for i, sql := range searchStatements() {
-		_, err := conn.Conn().Prepare(context.Background(), fmt.Sprintf("search%d", i), sql)
-		require.NoError(t, err, sql)
+	for i, k := range searchable {
+		statements := []string{k.beginnings()}
+		if k.newest != "" {
+			statements = append(statements, k.parts())
+		}
+		for _, sql := range statements {
+			_, err := conn.Conn().Prepare(context.Background(), fmt.Sprintf("search%d/%d", i, len(sql)), sql)
+			require.NoError(t, err, sql)
+		}
 	}
 }
 
