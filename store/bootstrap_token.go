@@ -30,12 +30,9 @@ SELECT token_id, issued_at, expires_at FROM server_bootstrap_tokens WHERE server
 func (s *Store) IssueToken(ctx context.Context, t server.TokenIssue) (server.TokenIssued, error) {
 	var out server.TokenIssued
 	err := s.inTx(ctx, string("issue token for "+t.ServerID), func(tx *txn) error {
-		issued, err := changed(ctx, tx, sqlIssueToken, t.TokenID, t.ServerID, t.Attempt, t.Hash, t.Purpose, t.TTL.Seconds())
-		if err != nil {
-			return err
-		}
-		if out, err = one[server.TokenIssued](ctx, tx, sqlTokenOfAttempt, t.ServerID, t.Attempt); err != nil || !issued {
-			return err
+		issued := tx.run(ctx, sqlIssueToken, t.TokenID, t.ServerID, t.Attempt, t.Hash, t.Purpose, t.TTL.Seconds())
+		if out = oneIn[server.TokenIssued](ctx, tx, sqlTokenOfAttempt, t.ServerID, t.Attempt); !issued {
+			return nil
 		}
 		tx.check(auditBootstrap(ctx, tx, t.ServerID, issueArgs(t), prego.ActorWorkflow, 0))
 		return addEvent(ctx, tx, server.Event{ServerID: t.ServerID, Step: server.StepTokenIssued, Attempt: t.Attempt},

@@ -178,9 +178,7 @@ func changed(ctx context.Context, q querier, sql string, args ...any) (bool, err
 // it returns none.
 func (s *Store) changeThen(ctx context.Context, what string, none error, then func(*txn) error, sql string, args ...any) error {
 	return s.inTx(ctx, what, func(tx *txn) error {
-		if ok, err := changed(ctx, tx, sql, args...); err != nil || !ok {
-			return cmp.Or(err, none)
-		}
+		tx.must(ctx, none, sql, args...)
 		return then(tx)
 	})
 }

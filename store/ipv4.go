@@ -57,22 +57,18 @@ VALUES ($1, $2, $3, $4, $5, $6, 'pending', $7) RETURNING ` + ipv4Columns
 const sqlIPv4Status = `
 UPDATE ipv4_allocations a SET status = $2, reason = '', message = '', updated_at = now() WHERE a.allocation_id = $1 AND a.deleted_at IS NULL RETURNING ` + ipv4Columns
 
-func oneIPv4(ctx context.Context, tx *txn, sql string, args ...any) (workload.IPv4Allocation, error) {
-	return one[workload.IPv4Allocation](ctx, tx, sql, args...)
-}
-
 // EnableIPv4 requests an address for an env: the row is the intent, and the address is created later. Repeating the
 // request returns the existing row, and retries a failed one. location chooses where in a region addresses are
 // created.
 func (s *Store) EnableIPv4(ctx context.Context, envID prego.EnvID, id, environment string, location func(prego.Region) string, by string) (out workload.IPv4Allocation, err error) {
 	err = s.inEnv(ctx, "enable ipv4", envID, func(tx *txn, orgID prego.OrgID, region prego.Region) error {
-		out, err = oneIPv4(ctx, tx, sqlHoldEnvIPv4, envID)
+		out, err = one[workload.IPv4Allocation](ctx, tx, sqlHoldEnvIPv4, envID)
 		if err == nil {
 			switch out.Status {
 			case workload.ResourceReleasing:
 				return prego.Errorf(prego.CodeInvalidTransition, "the env's previous address is still being released; try again")
 			case workload.ResourceFailed:
-				out, err = oneIPv4(ctx, tx, sqlIPv4Status, out.AllocationID, workload.ResourcePending)
+				out, err = one[workload.IPv4Allocation](ctx, tx, sqlIPv4Status, out.AllocationID, workload.ResourcePending)
 			case workload.ResourcePending, workload.ResourceReady:
 			}
 			return err
@@ -82,7 +78,7 @@ func (s *Store) EnableIPv4(ctx context.Context, envID prego.EnvID, id, environme
 		}
 		tx.check(s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxIPv4Allocations, By: 1}))
 		provider := got(providerOf(ctx, tx, region)).in(tx)
-		out = got(oneIPv4(ctx, tx, sqlCreateIPv4, id, orgID, envID, provider, workload.ResourceName(environment, id), location(region), by)).in(tx)
+		out = oneIn[workload.IPv4Allocation](ctx, tx, sqlCreateIPv4, id, orgID, envID, provider, workload.ResourceName(environment, id), location(region), by)
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "ipv4.enable", Subject: id, Actor: by}, map[string]any{"env_id": envID})
 	})
 	return out, err
@@ -93,7 +89,7 @@ const sqlIPv4Routes = `SELECT count(*) FROM routes WHERE env_id = $1 AND listene
 // DisableIPv4 requests the release of the address.
 func (s *Store) DisableIPv4(ctx context.Context, envID prego.EnvID, by string) (out workload.IPv4Allocation, err error) {
 	err = s.inEnv(ctx, "disable ipv4", envID, func(tx *txn, orgID prego.OrgID, _ prego.Region) error {
-		out, err = oneIPv4(ctx, tx, sqlHoldEnvIPv4, envID)
+		out, err = one[workload.IPv4Allocation](ctx, tx, sqlHoldEnvIPv4, envID)
 		switch {
 		case isNoRows(err):
 			return noIPv4(envID)
@@ -104,7 +100,7 @@ func (s *Store) DisableIPv4(ctx context.Context, envID prego.EnvID, by string) (
 		if routes > 0 {
 			return prego.Errorf(prego.CodeIPv4InUse, "%d routes listen on the address: delete them first", routes)
 		}
-		out = got(oneIPv4(ctx, tx, sqlIPv4Status, out.AllocationID, workload.ResourceReleasing)).in(tx)
+		out = oneIn[workload.IPv4Allocation](ctx, tx, sqlIPv4Status, out.AllocationID, workload.ResourceReleasing)
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "ipv4.disable", Subject: out.AllocationID, Actor: by}, map[string]any{"env_id": envID, "address": out.Address})
 	})
 	return out, err

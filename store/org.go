@@ -53,15 +53,15 @@ func (s *Store) PutOrg(ctx context.Context, id prego.OrgID, r tenant.PutOrgReque
 		tx.check(checkParent(ctx, tx, id, parent))
 		tx.run(ctx, sqlWriteOrgs)
 		tx.check(holdVersion(ctx, tx, match, prego.ReplaceableOrg, id))
-		o, err = oneOrg(ctx, tx, sqlNewOrg, id, parent, cmp.Or(r.Tier, s.newOrgs), by)
+		o, err = one[org.Org](ctx, tx, sqlNewOrg, id, parent, cmp.Or(r.Tier, s.newOrgs), by)
 		if err == nil {
 			return orgEvent(ctx, tx, org.Event{OrgID: id, Type: "org.create", Subject: string(id), Actor: by}, map[string]any{"tier": o.Tier})
 		}
 		if !isNoRows(err) {
 			return err
 		}
-		old := got(oneOrg(ctx, tx, sqlHeldOrg, id)).in(tx)
-		if o, err = oneOrg(ctx, tx, sqlChangeOrg, id, r.ParentOrgID, r.Tier); err != nil || o.Tier == old.Tier {
+		old := oneIn[org.Org](ctx, tx, sqlHeldOrg, id)
+		if o, err = one[org.Org](ctx, tx, sqlChangeOrg, id, r.ParentOrgID, r.Tier); err != nil || o.Tier == old.Tier {
 			return err
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: id, Type: "org.tier_set", Subject: string(id), Actor: by}, map[string]any{"old": old.Tier, "new": o.Tier})
@@ -85,10 +85,6 @@ func checkParent(ctx context.Context, tx *txn, org prego.OrgID, parent string) e
 		return prego.Invalid("parent_org_id", string("must not be an org that is below "+org))
 	}
 	return nil
-}
-
-func oneOrg(ctx context.Context, q querier, sql string, args ...any) (org.Org, error) {
-	return one[org.Org](ctx, q, sql, args...)
 }
 
 func noSuchOrg(id prego.OrgID) error {

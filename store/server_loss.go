@@ -261,17 +261,15 @@ func (s *Store) RestoreFromOlder(ctx context.Context, ref tenant.Ref, bad prego.
 	err = s.inTx(ctx, string("older backup of tenant "+ref.TenantID), func(tx *txn) error {
 		older = ""
 		got(lockOwner(ctx, tx, noSuchTenant(string(ref.TenantID)), sqlTenantOrg, ref.TenantID)).in(tx)
-		next, err := find[chosenBackup](ctx, tx, sqlUsableUpTo, bad)
-		if err != nil || next == nil || next.BackupID == bad {
-			return err
+		next := findIn[chosenBackup](ctx, tx, sqlUsableUpTo, bad)
+		if next == nil || next.BackupID == bad {
+			return nil
 		}
 		message := fmt.Sprintf("backup %s can't be restored (%s): it is restored from backup %s of %s", bad, why, next.BackupID, next.TakenAt.UTC().Format(time.RFC3339))
-		if ok, err := changed(ctx, tx, sqlOlderOfJob, ref.TenantID, next.BackupID, prego.Redact(message)); err != nil || !ok {
-			return err
+		if !tx.run(ctx, sqlOlderOfJob, ref.TenantID, next.BackupID, prego.Redact(message)) {
+			return nil
 		}
-		if ok, err := changed(ctx, tx, sqlRestoreFromOlder, ref.TenantID, ref.Generation, bad, next.BackupID); err != nil || !ok {
-			return cmp.Or(err, server.ErrSuperseded)
-		}
+		tx.must(ctx, server.ErrSuperseded, sqlRestoreFromOlder, ref.TenantID, ref.Generation, bad, next.BackupID)
 		older = next.BackupID
 		return tenantEvent(ctx, tx, tenant.Event{TenantID: ref.TenantID, Step: tenant.StepBackupSkipped, Reason: string(reason), Message: message}, fmt.Sprintf("%s/g%d/%s", tenant.StepBackupSkipped, ref.Generation, bad))
 	})
@@ -422,11 +420,7 @@ func (s *Store) Terminate(ctx context.Context, serverID prego.ServerID) error {
 	return s.inTx(ctx, fmt.Sprintf("terminate %s", serverID), func(tx *txn) error {
 		// Before the server's row is held, as when a place is freed. Only a server whose deletion was forced has any.
 		tx.check(s.loseTenants(ctx, tx, serverID, prego.ActorSystem))
-		terminated, err := changed(ctx, tx, sqlTerminate, serverID)
-		if err != nil {
-			return err
-		}
-		if !terminated {
+		if !tx.run(ctx, sqlTerminate, serverID) {
 			return doneBefore(ctx, tx, errors.New("it is not draining, or still owns resources"), sqlIsTerminated, serverID)
 		}
 		for _, sql := range []string{sqlLeaveGroup, sqlForgetReports} {
