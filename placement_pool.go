@@ -9,8 +9,8 @@ type PlacementPool struct {
 	Name       string // as it was given; case does not matter
 	Constraint Constraint
 	// Default: it is the pool of the orgs that are associated with none. At most one is.
-	Default   bool
-	Orgs      int // that are associated with it
+	Default   bool `json:"is_default"`
+	Orgs      int  `json:"org_count"` // that are associated with it
 	CreatedBy string
 	CreatedAt time.Time
 	UpdatedBy string

@@ -63,17 +63,15 @@ func (a *API) showAgentRelease(c echo.Context, r server.AgentRelease, err error)
 		return err
 	}
 	for _, v := range servers {
-		out.Servers = append(out.Servers, AgentReleaseServer{
-			ServerId: string(v.ServerID), Ring: r.Rings[v.Ring].Name, Status: string(v.Status), Message: optional(v.Message), AgentVersion: optional(v.AgentVersion),
-			OfferedAt: utc(v.OfferedAt), FinishedAt: utc(v.FinishedAt),
-		})
+		s := viewOf[AgentReleaseServer](v)
+		s.Ring = r.Rings[v.Ring].Name
+		out.Servers = append(out.Servers, s)
 	}
 	return c.JSON(http.StatusOK, out)
 }
 
 func agentReleaseView(r server.AgentRelease) AgentRelease {
-	return AgentRelease{
-		Version: r.Version, Serial: r.Serial, Sha256: r.SHA256, Rings: ringViews(r.Rings), Status: string(r.Status), Reason: optional(string(r.Reason)), Message: optional(r.Message),
-		Servers: []AgentReleaseServer{}, CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(), StartedAt: utc(r.StartedAt), FinishedAt: utc(r.FinishedAt),
-	}
+	out := viewOf[AgentRelease](r)
+	out.Servers = []AgentReleaseServer{}
+	return out
 }

@@ -27,14 +27,6 @@ const (
 	envPrefix = "env-"
 )
 
-func appView(v workload.App) App {
-	return App{AppId: string(v.AppID), OrgId: string(v.OrgID), Name: v.Name, CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC(), DeletedAt: utc(v.DeletedAt)}
-}
-
-func envView(v workload.Env) Env {
-	return Env{EnvId: string(v.EnvID), AppId: string(v.AppID), OrgId: string(v.OrgID), Name: v.Name, Region: v.Region, CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC(), DeletedAt: utc(v.DeletedAt)}
-}
-
 // CreateApp creates an app of an org.
 func (a *API) CreateApp(c echo.Context, p CreateAppParams) error {
 	var in CreateApp
@@ -43,20 +35,17 @@ func (a *API) CreateApp(c echo.Context, p CreateAppParams) error {
 	}
 	app, created, err := a.d.Store.CreateApp(c.Request().Context(),
 		workload.App{AppID: prego.AppID(newID(appPrefix)), OrgID: in.OrgId, Name: in.Name, CreatedBy: caller(c).Subject}, deref(p.IdempotencyKey))
-	if err != nil {
-		return err
-	}
-	return c.JSON(madeOrMet(created), appView(app))
+	return answer(c, madeOrMet(created), app, err, viewOf[App])
 }
 
 // ListApps shows a page of apps, newest first.
 func (a *API) ListApps(c echo.Context, _ ListAppsParams) error {
-	return list(c, "apps", a.d.Store.ListApps, appView)
+	return list(c, "apps", a.d.Store.ListApps, viewOf[App])
 }
 
 // GetApp shows an app.
 func (a *API) GetApp(c echo.Context, id AppID) error {
-	return show(c, a.d.Store.GetApp, string(id), appView)
+	return show(c, a.d.Store.GetApp, string(id), viewOf[App])
 }
 
 // DeleteApp deletes an app without envs.
@@ -72,25 +61,22 @@ func (a *API) CreateEnv(c echo.Context, id AppID, p CreateEnvParams) error {
 	}
 	env, created, err := a.d.Store.CreateEnv(c.Request().Context(),
 		workload.Env{EnvID: prego.EnvID(newID(envPrefix)), AppID: id, Name: in.Name, Region: in.Region, CreatedBy: caller(c).Subject}, deref(p.IdempotencyKey))
-	if err != nil {
-		return err
-	}
-	return c.JSON(madeOrMet(created), envView(env))
+	return answer(c, madeOrMet(created), env, err, viewOf[Env])
 }
 
 // ListEnvs shows a page of an app's envs, newest first.
 func (a *API) ListEnvs(c echo.Context, id AppID, _ ListEnvsParams) error {
-	return within(c, a.d.Store.GetApp, "envs", a.d.Store.ListEnvs, envView, "app_id", string(id))
+	return within(c, a.d.Store.GetApp, "envs", a.d.Store.ListEnvs, viewOf[Env], "app_id", string(id))
 }
 
 // ListAllEnvs shows a page of the envs of all apps.
 func (a *API) ListAllEnvs(c echo.Context, _ ListAllEnvsParams) error {
-	return list(c, "envs", a.d.Store.ListEnvs, envView)
+	return list(c, "envs", a.d.Store.ListEnvs, viewOf[Env])
 }
 
 // GetEnv shows an env.
 func (a *API) GetEnv(c echo.Context, id EnvID) error {
-	return show(c, a.d.Store.GetEnv, string(id), envView)
+	return show(c, a.d.Store.GetEnv, string(id), viewOf[Env])
 }
 
 // DeleteEnv deletes an empty env.

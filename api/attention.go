@@ -21,22 +21,8 @@ func (a *API) ListAttention(c echo.Context, p ListAttentionParams) error {
 		limit = *p.Limit
 	}
 	return c.JSON(http.StatusOK, AttentionList{
-		Items:  views(attention.Only(items, deref(p.Severity), deref(p.Kind), limit), attentionView),
+		Items:  views(attention.Only(items, deref(p.Severity), deref(p.Kind), limit), viewOf[Attention]),
 		Counts: AttentionCounts{Critical: counts[attention.Critical], Warning: counts[attention.Warning], Info: counts[attention.Info]},
 		AsOf:   at.UTC(),
 	})
-}
-
-func attentionView(i attention.Item) Attention {
-	return Attention{
-		Id: i.ID, Severity: i.Severity, Kind: i.Kind, Subject: AttentionSubject{Kind: i.Subject.Kind, Id: i.Subject.ID, Name: i.Subject.Name}, OrgId: optional(string(i.OrgID)),
-		Reason: i.Reason, Message: i.Message, Since: i.Since.UTC(), Todo: i.Todo, Docs: i.Docs, Count: i.Count,
-		Actions: views(i.Actions, func(x attention.Action) AttentionAction {
-			v := AttentionAction{Label: x.Label, Method: AttentionActionMethod(x.Method), Path: x.Path, Cli: x.CLI}
-			if x.Body != nil {
-				v.Body = &x.Body
-			}
-			return v
-		}),
-	}
 }

@@ -110,24 +110,16 @@ func (a *API) VerifyAudit(c echo.Context, p VerifyAuditParams) error {
 }
 
 func verificationView(v ops.AuditVerification) AuditVerification {
-	out := AuditVerification{
-		Ok: len(v.Problems) == 0, Entries: v.Entries, Sealed: v.Sealed, Unsealed: v.Unsealed, FirstSeq: v.FirstSeq, CheckedFrom: v.CheckedFrom, CheckedThrough: v.CheckedThrough,
-		Head: auditHeadView(v.Head),
-		Problems: views(v.Problems, func(p ops.AuditProblem) AuditProblem {
-			return AuditProblem{Seq: nonZero(p.Seq), EntryId: nonZero(p.EntryID), Problem: p.Problem, Message: p.Message}
-		}),
-	}
-	out.NextFrom = nonZero(v.NextFrom)
+	out := viewOf[AuditVerification](v)
+	out.Ok, out.Head = len(v.Problems) == 0, auditHeadView(v.Head)
 	return out
 }
 
 func auditHeadView(h ops.AuditHead) AuditHead { return AuditHead{Seq: h.Seq, Hash: h.Hash.String()} }
 
 func auditView(e ops.AuditEntry) AuditEntry {
-	out := AuditEntry{
-		EntryId: e.EntryID, Seq: e.Seq, At: e.At.UTC(), Actor: e.Actor, Role: e.Role, From: optional(e.Address), RequestId: optional(e.RequestID), Operation: optional(e.Operation),
-		Kind: e.Kind, Id: e.ID, OrgId: optional(string(e.OrgID)), Verb: e.Verb, Old: columns(e.Old), New: columns(e.New),
-	}
+	out := viewOf[AuditEntry](e)
+	out.Old, out.New = columns(e.Old), columns(e.New)
 	if e.Hash != nil {
 		out.Hash = new(hex.EncodeToString(e.Hash))
 	}
@@ -144,12 +136,4 @@ func columns(text *string) *map[string]any {
 	d.UseNumber()
 	_ = d.Decode(&out) // it is an object of Postgres
 	return &out
-}
-
-// nonZero is nil for 0.
-func nonZero(n int64) *int64 {
-	if n == 0 {
-		return nil
-	}
-	return &n
 }

@@ -40,13 +40,12 @@ func policyOwner(owner string) tenant.BackupPolicy {
 const orgsVolumes = "org:"
 
 func backupPolicyView(p tenant.BackupPolicy) BackupPolicy {
-	out := BackupPolicy{
-		Owner: string(p.TenantID), Source: "tenant", TenantId: optional(string(p.TenantID)), OrgId: optional(string(p.OrgID)), VolumeId: optional(string(p.VolumeID)), Schedule: p.Schedule, SpreadSeconds: int(p.Spread.Seconds()),
-		KeepDaily: p.Retention.Daily, KeepWeekly: p.Retention.Weekly, KeepMonthly: p.Retention.Monthly, UpdatedBy: p.UpdatedBy, UpdatedAt: p.UpdatedAt.UTC(),
-	}
+	out := viewOf[BackupPolicy](p)
+	out.Owner, out.Source, out.SpreadSeconds = string(p.TenantID), "tenant", int(p.Spread.Seconds())
+	out.KeepDaily, out.KeepWeekly, out.KeepMonthly = p.Retention.Daily, p.Retention.Weekly, p.Retention.Monthly
 	switch {
 	case p.Plan != "":
-		out.Owner, out.Source, out.Plan = string(p.Plan), "plan", &p.Plan
+		out.Owner, out.Source = string(p.Plan), "plan"
 	case p.OrgID != "":
 		out.Owner, out.Source = orgsVolumes+string(p.OrgID), "org"
 	case p.VolumeID != "":
@@ -215,12 +214,10 @@ func (a *API) GetBackupSpace(c echo.Context, id OrgID) error {
 }
 
 func backupSpaceView(s tenant.BackupSpace) BackupSpace {
-	out := BackupSpace{OrgId: string(s.OrgID), UsedBytes: s.UsedBytes, LimitBytes: s.LimitBytes, Source: "quota", Over: s.Over(), Largest: []TenantBackupSpace{}}
+	out := viewOf[BackupSpace](s)
+	out.Source, out.Over = "quota", s.Over()
 	if s.Own {
 		out.Source = "override"
-	}
-	for _, t := range s.Largest {
-		out.Largest = append(out.Largest, TenantBackupSpace{TenantId: optional(string(t.TenantID)), VolumeId: optional(string(t.VolumeID)), Backups: t.Backups, Bytes: t.Bytes})
 	}
 	return out
 }

@@ -11,16 +11,8 @@ import (
 )
 
 func backupView(b tenant.Backup) Backup {
-	out := Backup{
-		BackupId: string(b.BackupID), OrgId: string(b.OrgID), TenantId: string(b.TenantID), ServerId: string(b.ServerID), Site: b.Site, Kind: b.Kind, State: b.State,
-		Reason: optional(string(b.Reason)), Message: optional(b.Message), TakenAt: utc(b.TakenAt), FinishedAt: utc(b.FinishedAt), Object: optional(b.Object),
-		Sha256: optional(b.SHA256), PlainSha256: optional(b.PlainSHA256), Verified: b.Verified(), VerifiedAt: utc(b.VerifiedAt), VerifyMessage: optional(b.VerifyMessage),
-		ExpiresAt: utc(b.ExpiresAt), HeldAt: utc(b.HeldAt), HeldBy: optional(b.HeldBy), HoldReason: optional(b.HoldReason),
-		WorkflowId: tenant.BackupWorkflowID(b.BackupID), CreatedBy: b.CreatedBy, CreatedAt: b.CreatedAt.UTC(),
-	}
-	if b.Bytes > 0 {
-		out.Bytes, out.PlainBytes, out.Parts = &b.Bytes, &b.PlainBytes, &b.Parts
-	}
+	out := viewOf[Backup](b)
+	out.Verified = b.Verified()
 	return out
 }
 
@@ -98,18 +90,17 @@ func giveUpBackup[Owner any](c echo.Context, do func(ctx context.Context, owner 
 }
 
 func restorableView(r *tenant.Restorable) *LastRestorable {
-	if r == nil {
-		return nil
+	out := viewOf[*LastRestorable](r)
+	if r != nil {
+		out.Verified = r.VerifiedAt != nil
 	}
-	return &LastRestorable{BackupId: string(r.BackupID), At: r.TakenAt.UTC(), Verified: r.VerifiedAt != nil}
+	return out
 }
 
 func lossView(l *tenant.Loss) *TenantLoss {
-	if l == nil {
-		return nil
+	out := viewOf[*TenantLoss](l)
+	if l != nil {
+		out.LostMinutes = l.Minutes()
 	}
-	return &TenantLoss{
-		ServerId: string(l.ServerID), State: l.State, LostAt: l.LostAt.UTC(), NotedAt: l.NotedAt.UTC(), BackupId: optional(string(l.BackupID)),
-		BackupTakenAt: utc(l.TakenAt), LostMinutes: l.Minutes(), RestoredAt: utc(l.RestoredAt),
-	}
+	return out
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -69,49 +70,37 @@ func (a *API) catalogView(s server.CatalogState, now time.Time) Catalog {
 	configured := a.d.Catalog.Configured
 	out := Catalog{
 		Provider: string(s.Provider), Known: s.Known(), Stale: !s.Known() || now.Sub(s.RefreshedAt) > a.d.Catalog.StaleAfter, Failure: optional(s.Failure),
-		Currency: optional(s.Currency), VatRate: optional(s.VATRate), ServerTypes: []CatalogServerType{}, Locations: []CatalogLocation{}, Images: []CatalogImage{},
-		Configured: configuredView(configured), Problems: []CatalogProblem{},
+		Currency: optional(s.Currency), VatRate: optional(s.VATRate), ServerTypes: []CatalogServerType{}, Locations: []CatalogLocation{},
+		Images: views(s.Images, viewOf[CatalogImage]), Configured: configuredView(configured), Problems: views(s.Problems(configured, now), viewOf[CatalogProblem]),
 	}
 	if s.Known() {
 		out.RefreshedAt = utc(&s.RefreshedAt)
-		out.VolumeGbMonth, out.ImageGbMonth = priceView(s.VolumeGBMonth), priceView(s.ImageGBMonth)
+		out.VolumeGbMonth, out.ImageGbMonth = new(viewOf[Price](s.VolumeGBMonth)), new(viewOf[Price](s.ImageGBMonth))
 	}
 	if !s.AttemptedAt.IsZero() {
 		out.AttemptedAt = utc(&s.AttemptedAt)
 	}
 	for _, l := range s.Locations {
-		v := CatalogLocation{Name: l.Name, City: l.City, Country: l.Country, NetworkZone: l.NetworkZone}
+		v := viewOf[CatalogLocation](l)
 		if ip, ok := s.IPv4[l.Name]; ok {
-			v.Ipv4 = periodView(ip)
+			v.Ipv4 = new(viewOf[PeriodPrice](ip))
 		}
 		for _, region := range prego.Regions() {
-			for _, name := range configured.Locations[region] {
-				if name == l.Name {
-					r := region
-					v.Region = &r
-				}
+			if slices.Contains(configured.Locations[region], l.Name) {
+				v.Region = &region
 			}
 		}
 		out.Locations = append(out.Locations, v)
 	}
 	for _, t := range s.ServerTypes {
-		v := CatalogServerType{
-			Name: t.Name, Cores: t.Cores, MemoryGb: t.MemoryGB, DiskGb: t.DiskGB, Cpu: t.CPU, Architecture: t.Architecture, Locations: []CatalogOffer{},
-		}
+		v := viewOf[CatalogServerType](t)
+		v.Locations = []CatalogOffer{}
 		for _, at := range t.At {
 			v.Locations = append(v.Locations, CatalogOffer{
-				Location: at.Location, Available: at.Available && !at.Retired(now), DeprecatedAt: utc(at.DeprecatedAt), UnavailableAfter: utc(at.UnavailableAfter), Price: *periodView(at.PeriodPrice),
+				Location: at.Location, Available: at.Available && !at.Retired(now), DeprecatedAt: utc(at.DeprecatedAt), UnavailableAfter: utc(at.UnavailableAfter), Price: viewOf[PeriodPrice](at.PeriodPrice),
 			})
 		}
 		out.ServerTypes = append(out.ServerTypes, v)
-	}
-	for _, i := range s.Images {
-		out.Images = append(out.Images, CatalogImage{
-			Id: i.ID, Name: optional(i.Name), Kind: i.Kind, Architecture: i.Architecture, DiskGb: i.DiskGB, DeprecatedAt: utc(i.DeprecatedAt),
-		})
-	}
-	for _, p := range s.Problems(configured, now) {
-		out.Problems = append(out.Problems, CatalogProblem{Kind: CatalogProblemKind(p.Kind), Name: p.Name, Message: p.Message})
 	}
 	return out
 }
@@ -134,12 +123,6 @@ func configuredView(c server.Catalog) CatalogConfigured {
 	return out
 }
 
-func priceView(p server.Price) *Price { return &Price{Net: p.Net, Gross: p.Gross} }
-
-func periodView(p server.PeriodPrice) *PeriodPrice {
-	return &PeriodPrice{Hourly: *priceView(p.Hourly), Monthly: *priceView(p.Monthly)}
-}
-
 // costView is the cost of a server, nil if unknown.
 func (a *API) costView(ctx context.Context, s server.Server) *Cost {
 	if s.ServerType == "" || s.ProviderServerID == "" {
@@ -154,7 +137,7 @@ func (a *API) costView(ctx context.Context, s server.Server) *Cost {
 	if !ok {
 		return nil
 	}
-	return &Cost{Currency: cost.Currency, Hourly: *priceView(cost.Hourly), Monthly: *priceView(cost.Monthly), Parts: cost.Parts}
+	return new(viewOf[Cost](cost))
 }
 
 // RefreshCatalog starts a refresh of the providers' catalogs.

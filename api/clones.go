@@ -16,9 +16,6 @@ func (a *API) CloneTenant(c echo.Context, id TenantID, _ CloneTenantParams) erro
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if err := in.Validate(); err != nil {
-		return err
-	}
 	t, err := a.d.Store.CloneTenant(c.Request().Context(), id, in, prego.TenantID(a.d.NewTenantID()), newID("rst-"), caller(c).Subject)
 	if err != nil {
 		return err

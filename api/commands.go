@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,15 +56,7 @@ const (
 
 // ListCommands lists the commands run on a server's host.
 func (a *API) ListCommands(c echo.Context, id ServerID, _ ListCommandsParams) error {
-	return within(c, a.d.Store.ProvisionState, "commands", a.d.Store.ListCommands, commandView, "server_id", id)
-}
-
-func commandView(v server.AuditedCommand) Command {
-	return Command{
-		AuditId: v.AuditID, Kind: CommandKind(v.Kind), Args: v.Args, Actor: CommandActor(v.Actor), RequestedBy: optional(v.By), WorkflowId: optional(v.WorkflowID),
-		RequestedAt: v.RequestedAt.UTC(), StartedAt: utc(v.StartedAt), FinishedAt: utc(v.FinishedAt), ExitCode: v.ExitCode, DurationMs: v.DurationMs,
-		Stdout: optional(v.Stdout), Stderr: optional(v.Stderr),
-	}
+	return within(c, a.d.Store.ProvisionState, "commands", a.d.Store.ListCommands, viewOf[Command], "server_id", id)
 }
 
 // host reads a server whose host can be inspected. That includes a server that failed and was
@@ -287,15 +280,10 @@ func (a *API) ListContainers(c echo.Context, id ServerID) error {
 	}
 	out := ContainerList{Containers: []Container{}}
 	for _, v := range list {
-		item := Container{Name: v.Name, Image: v.Image, State: v.State, Health: optional(v.Health), Restarts: v.Restarts}
+		item := viewOf[Container](v)
+		item.ExitCode = nil
 		if v.State == "exited" || v.State == "dead" {
 			item.ExitCode = &v.ExitCode
-		}
-		if v.OOMKilled {
-			item.OomKilled = &v.OOMKilled
-		}
-		if !v.StartedAt.IsZero() {
-			item.StartedAt = utc(&v.StartedAt)
 		}
 		out.Containers = append(out.Containers, item)
 	}
@@ -398,16 +386,7 @@ func (a *API) RepairContainers(c echo.Context, id ServerID, _ RepairContainersPa
 	}
 	defer done()
 	drift, failed := a.d.Containers.RepairContainers(ctx, id, st.Host, st.Role)
-	out := ContainerRepair{Repaired: []ContainerDrift{}}
-	var texts []string
-	for _, d := range drift {
-		out.Repaired = append(out.Repaired, ContainerDrift{Container: d.Container, Kind: ContainerDriftKind(d.Kind), Detail: optional(d.Detail)})
-		texts = append(texts, d.String())
-	}
-	message := "nothing to repair"
-	if len(texts) > 0 {
-		message = strings.Join(texts, "; ")
-	}
+	message := cmp.Or(strings.Join(views(drift, server.ContainerDrift.String), "; "), "nothing to repair")
 	message += "; asked for by " + caller(c).Subject
 	if failed != nil {
 		message = "not finished: " + message
@@ -422,5 +401,5 @@ func (a *API) RepairContainers(c echo.Context, id ServerID, _ RepairContainersPa
 	if failed != nil {
 		return a.fromEngine(c, failed)
 	}
-	return c.JSON(http.StatusOK, out)
+	return c.JSON(http.StatusOK, ContainerRepair{Repaired: views(drift, viewOf[ContainerDrift])})
 }

@@ -51,14 +51,8 @@ func (a *API) ListLedger(c echo.Context, _ ListLedgerParams) error {
 }
 
 func ledgerView(r cost.Resource) LedgerResource {
-	v := LedgerResource{
-		Id: r.LedgerID, Kind: LedgerKind(r.Kind), Provider: string(r.Provider), ProviderId: optional(r.ProviderID), Name: r.Name, Type: optional(r.Type), Location: optional(r.Location),
-		Owner: LedgerOwner{Kind: LedgerOwnerKind(r.OwnerKind), Id: optional(r.OwnerID)}, OrgId: optional(string(r.OrgID)), State: LedgerState(r.State),
-		Since: r.Since.UTC(), Until: utc(r.Until), PriceKnown: r.PriceKnown(), Currency: optional(r.Currency),
-	}
-	if r.SizeGB > 0 {
-		v.SizeGb = new(float32(r.SizeGB))
-	}
+	v := viewOf[LedgerResource](r)
+	v.Owner, v.PriceKnown = LedgerOwner{Kind: LedgerOwnerKind(r.OwnerKind), Id: optional(r.OwnerID)}, r.PriceKnown()
 	if r.PriceKnown() {
 		v.PriceMonth = new(r.PriceMonth.String())
 	}

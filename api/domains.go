@@ -11,15 +11,9 @@ import (
 )
 
 func (a *API) domainView(d org.Domain) Domain {
-	records := make([]DomainRecord, 0, 2)
-	for _, r := range d.Records(a.d.Resources.SiteDomain) {
-		records = append(records, DomainRecord{Type: DomainRecordType(r.Type), Name: r.Name, Value: r.Value, Purpose: DomainRecordPurpose(r.Purpose)})
-	}
-	return Domain{
-		DomainId: string(d.DomainID), OrgId: string(d.OrgID), TenantId: optional(string(d.TenantID)), Name: d.Name, Status: d.Status, Reason: optional(string(d.Reason)), Message: optional(d.Message),
-		PointsHere: d.Points, Records: records, CheckedAt: utc(d.CheckedAt), NextCheckAt: utc(d.NextCheck), VerifiedAt: utc(d.VerifiedAt), MissingSince: utc(d.MissingSince),
-		CreatedBy: d.CreatedBy, CreatedAt: d.CreatedAt.UTC(), DeletedAt: utc(d.DeletedAt),
-	}
+	out := viewOf[Domain](d)
+	out.Records = views(d.Records(a.d.Resources.SiteDomain), viewOf[DomainRecord])
+	return out
 }
 
 // claim records that an org wants a name served, and returns the DNS records to create.

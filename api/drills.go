@@ -11,13 +11,9 @@ import (
 )
 
 func drillView(d tenant.Drill) Drill {
-	out := Drill{
-		DrillId: d.DrillID, OrgId: string(d.OrgID), TenantId: string(d.TenantID), BackupId: string(d.BackupID), ServerId: string(d.ServerID), State: d.State,
-		Reason: optional(string(d.Reason)), Message: optional(d.Message), WorkflowId: tenant.DrillWorkflowID(d.DrillID),
-		CreatedBy: d.CreatedBy, CreatedAt: d.CreatedAt.UTC(), FinishedAt: utc(d.FinishedAt),
-	}
+	out := viewOf[Drill](d)
 	if d.Tables > 0 {
-		out.Tables, out.Rows, out.Files = &d.Tables, &d.Rows, &d.Files
+		out.Rows, out.Files = &d.Rows, &d.Files
 	}
 	return out
 }
@@ -47,11 +43,8 @@ func requestDrill[V any](c echo.Context, view func(tenant.Drill) V, begin func(c
 }
 
 func volumeDrillView(d tenant.Drill) VolumeDrill {
-	same := drillView(d) // except for the owner and the result
-	out := VolumeDrill{
-		DrillId: same.DrillId, OrgId: same.OrgId, VolumeId: string(d.VolumeID), BackupId: same.BackupId, ServerId: same.ServerId, State: same.State,
-		Reason: same.Reason, Message: same.Message, WorkflowId: same.WorkflowId, CreatedBy: same.CreatedBy, CreatedAt: same.CreatedAt, FinishedAt: same.FinishedAt,
-	}
+	out := viewOf[VolumeDrill](d)
+	out.Bytes = nil
 	if d.Files > 0 {
 		out.Entries, out.Bytes = &d.Files, &d.Bytes
 	}

@@ -311,7 +311,7 @@ func (a *API) ListEvents(c echo.Context, p ListEventsParams) error {
 	if err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, FeedEventPage{Events: views(page.Events, feedEventView), NextCursor: page.Next, More: page.More})
+	return c.JSON(http.StatusOK, FeedEventPage{Events: views(page.Events, viewOf[FeedEvent]), NextCursor: page.Next, More: page.More})
 }
 
 // wantsStream reports whether a caller accepts server-sent events.
@@ -322,17 +322,6 @@ func wantsStream(r *http.Request) bool {
 		}
 	}
 	return false
-}
-
-func feedEventView(e ops.Event) FeedEvent {
-	out := FeedEvent{
-		Cursor: e.Cursor, At: e.At.UTC(), Kind: e.Kind, Id: e.ID, OrgId: optional(string(e.OrgID)), Step: e.Step, Status: optional(e.Status), Reason: optional(e.Reason),
-		Message: optional(e.Message), Actor: optional(e.Actor),
-	}
-	if len(e.About) > 0 {
-		out.About = &e.About
-	}
-	return out
 }
 
 // streamEvents sends the feed as server-sent events until the caller leaves, the process ends, or the time of a
@@ -379,7 +368,7 @@ func (a *API) streamEvents(c echo.Context, q ops.EventQuery) error {
 				}
 				return nil
 			}
-			data, err := json.Marshal(feedEventView(e))
+			data, err := json.Marshal(viewOf[FeedEvent](e))
 			if err == nil {
 				at, err = ops.ParseEventCursor(e.Cursor)
 			}

@@ -21,10 +21,7 @@ func (a *API) GetFleetMap(c echo.Context, p GetFleetMapParams) error {
 		q.Expand = &server.FleetInRegion{Region: prego.Region(region), FleetID: prego.FleetID(fleet)}
 	}
 	tiles, err := a.d.Store.FleetMap(c.Request().Context(), q)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, fleetMapView(tiles))
+	return answer(c, http.StatusOK, tiles, err, fleetMapView)
 }
 
 // fleetMapView nests tiles, which are in the order of regions, fleets and roles.

@@ -20,9 +20,6 @@ func (a *API) CreateFleet(c echo.Context, _ CreateFleetParams) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if err := in.Validate(); err != nil {
-		return err
-	}
 	ctx := c.Request().Context()
 	if refused := a.checkSpec(ctx, in.InfraProvider, in.Region, in.Spec); refused != nil {
 		if _, err := a.d.Store.GetFleet(ctx, in.FleetID); err != nil {
@@ -36,10 +33,7 @@ func (a *API) CreateFleet(c echo.Context, _ CreateFleetParams) error {
 		}
 	}
 	f, created, err := a.d.Store.CreateFleet(ctx, in, caller(c).Subject)
-	if err != nil {
-		return err
-	}
-	return c.JSON(madeOrMet(created), a.fleetView(f))
+	return answer(c, madeOrMet(created), f, err, a.fleetView)
 }
 
 func madeOrMet(created bool) int {
@@ -76,10 +70,7 @@ func (a *API) UpdateFleet(c echo.Context, id FleetID) error {
 		}
 	}
 	f, err := a.d.Store.UpdateFleet(ctx, id, in)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, a.fleetView(f))
+	return answer(c, http.StatusOK, f, err, a.fleetView)
 }
 
 // checkFleetUpdate checks a fleet's spec and offer against what the provider sells.
@@ -114,10 +105,7 @@ func (a *API) AttachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
 		return err
 	}
 	f, err := a.d.Store.AttachPolicy(c.Request().Context(), id, policy, in.Position, in.Enabled == nil || *in.Enabled)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, a.fleetView(f))
+	return answer(c, http.StatusOK, f, err, a.fleetView)
 }
 
 // DetachPolicy detaches a policy from a fleet.
@@ -140,20 +128,17 @@ func (a *API) CreatePolicy(c echo.Context, _ CreatePolicyParams) error {
 		return err
 	}
 	p, created, err := a.d.Store.CreatePolicy(c.Request().Context(), server.FleetPolicy{PolicyID: in.PolicyID, Type: in.Type, Spec: spec, CreatedBy: caller(c).Subject})
-	if err != nil {
-		return err
-	}
-	return c.JSON(madeOrMet(created), policyView(p))
+	return answer(c, madeOrMet(created), p, err, viewOf[Policy])
 }
 
 // ListPolicies shows a page of policies.
 func (a *API) ListPolicies(c echo.Context, _ ListPoliciesParams) error {
-	return list(c, "policies", a.d.Store.ListPolicies, policyView)
+	return list(c, "policies", a.d.Store.ListPolicies, viewOf[Policy])
 }
 
 // GetPolicy shows a policy.
 func (a *API) GetPolicy(c echo.Context, id PolicyID, _ GetPolicyParams) error {
-	return a.showTagged(c, prego.ReplaceablePolicy, []any{id}, func() error { return show(c, a.d.Store.GetPolicy, id, policyView) })
+	return a.showTagged(c, prego.ReplaceablePolicy, []any{id}, func() error { return show(c, a.d.Store.GetPolicy, id, viewOf[Policy]) })
 }
 
 // PutPolicy changes a policy's spec.
@@ -176,7 +161,7 @@ func (a *API) PutPolicy(c echo.Context, id PolicyID, _ PutPolicyParams) error {
 	if p, err = a.d.Store.UpdatePolicy(ctx, id, p.Type, spec, ifMatch(c)...); err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, policyView(p))
+	return c.JSON(http.StatusOK, viewOf[Policy](p))
 }
 
 // DeletePolicy deletes a policy that is attached to no fleet.
@@ -238,13 +223,9 @@ func (a *API) planFleetAction(c echo.Context, id prego.FleetID, act server.Fleet
 	if err != nil {
 		return err
 	}
-	out := FleetActionPlan{
-		Data: plan.Data, Reason: optional(plan.Reason), Message: optional(plan.Message), DesiredCapacity: plan.Desired, Steps: []FleetPlannedStep{},
-	}
-	for _, s := range plan.Steps {
-		out.Steps = append(out.Steps, FleetPlannedStep{Op: FleetPlannedStepOp(s.Op), ServerId: optional(string(s.ServerID)), Region: s.Region, Round: s.Round})
-	}
-	return c.JSON(http.StatusOK, out)
+	return c.JSON(http.StatusOK, FleetActionPlan{
+		Data: plan.Data, Reason: optional(plan.Reason), Message: optional(plan.Message), DesiredCapacity: plan.Desired, Steps: views(plan.Steps, viewOf[FleetPlannedStep]),
+	})
 }
 
 // ListFleetActions shows a page of a fleet's actions.
@@ -259,14 +240,7 @@ func (a *API) GetFleetAction(c echo.Context, id FleetID, seq ActionSeq) error {
 		return err
 	}
 	out := a.actionView(act)
-	steps := []FleetActionStep{}
-	for _, s := range act.Steps {
-		steps = append(steps, FleetActionStep{
-			Op: FleetActionStepOp(s.Op), ServerId: string(s.ServerID), Region: s.Region, Round: s.Round, Replan: s.Replan,
-			State: FleetActionStepState(s.State), Message: optional(s.Message), At: s.At.UTC(),
-		})
-	}
-	out.Steps = &steps
+	out.Steps = new(views(act.Steps, viewOf[FleetActionStep]))
 	return c.JSON(http.StatusOK, out)
 }
 
@@ -282,41 +256,16 @@ func (a *API) CancelFleetAction(c echo.Context, id FleetID, seq ActionSeq, _ Can
 }
 
 func (a *API) fleetView(f server.Fleet) Fleet {
-	out := Fleet{
-		FleetId: string(f.FleetID), Role: f.Role, InfraProvider: string(f.InfraProvider), MinSize: f.MinSize, MaxSize: f.MaxSize,
-		DesiredCapacity: f.DesiredCapacity, Size: f.Size, Regions: map[string]int64{}, Spec: specView(f.Spec), Constraint: constraintView(f.Constraint),
-		ServesTenants: f.Serves, ServesWorkloads: f.ServesWorkloads, WorkloadMemoryBytes: f.WorkloadMemory, WorkloadCpus: f.WorkloadCPUs, WorkloadDiskBytes: f.WorkloadDisk, Profile: f.Profile, RunUrl: optional(a.d.Runs.RunURL(a.d.Runs.FleetRunID(f.FleetID))),
-		CreatedBy: f.CreatedBy, CreatedAt: f.CreatedAt.UTC(), UpdatedAt: f.UpdatedAt.UTC(),
+	out := viewOf[Fleet](f)
+	out.RunUrl, out.Policies = optional(a.d.Runs.RunURL(a.d.Runs.FleetRunID(f.FleetID))), new(views(f.Policies, viewOf[AttachedPolicy]))
+	if f.PatchWindow.Schedule == "" {
+		out.PatchWindow = nil
 	}
-	if f.Region != "" {
-		r := f.Region
-		out.Region = &r
-	}
-	if f.PatchWindow.Schedule != "" {
-		out.PatchWindow = &f.PatchWindow
-	}
-	for r, n := range f.Regions {
-		out.Regions[string(r)] = n
-	}
-	policies := []AttachedPolicy{}
-	for _, p := range f.Policies {
-		policies = append(policies, AttachedPolicy{
-			PolicyId: string(p.PolicyID), Type: p.Type, Spec: p.Spec, Position: p.Position, Enabled: p.Enabled, LastUsedAt: utc(p.LastUsedAt),
-		})
-	}
-	out.Policies = &policies
 	return out
 }
 
-func policyView(p server.FleetPolicy) Policy {
-	return Policy{PolicyId: string(p.PolicyID), Type: p.Type, Spec: p.Spec, CreatedBy: p.CreatedBy, CreatedAt: p.CreatedAt.UTC(), UpdatedAt: p.UpdatedAt.UTC()}
-}
-
 func (a *API) actionView(v server.FleetAction) FleetAction {
-	return FleetAction{
-		FleetId: string(v.FleetID), Seq: v.Seq, Action: v.Action, Inputs: v.Inputs, Data: v.Data, Status: FleetActionStatus(v.Status),
-		Reason: optional(v.Reason), Message: optional(v.Message), Cause: v.Cause, RequestedBy: v.RequestedBy, CancelRequested: v.CancelRequested,
-		RunUrl:    optional(a.d.Runs.RunURL(a.d.Runs.FleetRunID(v.FleetID))),
-		CreatedAt: v.CreatedAt.UTC(), StartedAt: utc(v.StartedAt), FinishedAt: utc(v.FinishedAt),
-	}
+	out := viewOf[FleetAction](v)
+	out.Steps, out.RunUrl = nil, optional(a.d.Runs.RunURL(a.d.Runs.FleetRunID(v.FleetID)))
+	return out
 }

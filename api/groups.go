@@ -32,9 +32,6 @@ func (a *API) CreateGroup(c echo.Context, envID prego.EnvID, _ CreateGroupParams
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if err := in.Validate(); err != nil {
-		return err
-	}
 	g, created, err := a.d.Store.CreateGroup(c.Request().Context(), prego.GroupID(a.d.NewGroupID()), envID, in, caller(c).Subject)
 	if err != nil {
 		return err
@@ -163,47 +160,22 @@ func (a *API) InstanceLogs(c echo.Context, id InstanceID, p InstanceLogsParams) 
 }
 
 func (a *API) groupView(g workload.Group) ProcessGroup {
-	run := workload.GroupWorkflowID(g.GroupID)
-	out := ProcessGroup{
-		GroupId: string(g.GroupID), EnvId: string(g.EnvID), OrgId: string(g.OrgID), Region: g.Region, Name: g.Name, Spec: g.Spec, Release: g.Release, StableRelease: g.StableRelease,
-		Replicas: g.Replicas, Constraint: constraintView(g.Constraint), DeployStatus: string(g.DeployStatus), DeployReason: optional(g.DeployReason), DeployMessage: optional(g.DeployMessage),
-		RolloutPolicy: g.Policy, PausedAt: utc(g.PausedAt),
-		Status: string(g.Status), StatusReason: optional(g.StatusReason), StatusMessage: optional(g.StatusMessage), NextAttemptAt: utc(g.NextAttemptAt),
-		WaitingSince: utc(g.WaitingSince), Converged: g.Converged, Instances: map[string]int{}, WorkflowId: run, RunUrl: optional(a.d.Runs.RunURL(run)),
-		CreatedBy: g.CreatedBy, CreatedAt: g.CreatedAt.UTC(), UpdatedAt: g.UpdatedAt.UTC(), DeletedAt: utc(g.DeletedAt),
-	}
-	if len(g.Decision) > 0 {
-		out.Decision = &g.Decision
-	}
-	for state, n := range g.Instances {
-		out.Instances[string(state)] = n
-	}
+	out := viewOf[ProcessGroup](g)
+	out.RunUrl = optional(a.d.Runs.RunURL(out.WorkflowId))
 	return out
 }
 
 func instanceView(i workload.Instance) Instance {
-	out := Instance{
-		InstanceId: string(i.InstanceID), GroupId: string(i.GroupID), OrgId: string(i.OrgID), ServerId: string(i.ServerID), Release: i.Release, Image: i.Spec.Image,
-		MemoryLimitBytes: i.Spec.MemoryLimitBytes, DiskRequestBytes: someBytes(i.Spec.DiskRequestBytes), CpuRequest: i.Spec.CPURequest, Ports: []InstancePort{}, State: string(i.State), Healthy: i.Healthy,
-		Message: optional(i.Message), Restarts: i.Restarts, CreatedAt: i.CreatedAt.UTC(), StartedAt: utc(i.StartedAt), RunningAt: utc(i.RunningAt), StoppedAt: utc(i.StoppedAt),
-	}
-	for _, p := range i.Ports {
-		out.Ports = append(out.Ports, InstancePort{ContainerPort: p.ContainerPort, HostPort: p.HostPort})
+	out := viewOf[Instance](i)
+	out.Image, out.MemoryLimitBytes, out.CpuRequest = i.Spec.Image, i.Spec.MemoryLimitBytes, i.Spec.CPURequest
+	if i.Spec.DiskRequestBytes > 0 {
+		out.DiskRequestBytes = &i.Spec.DiskRequestBytes
 	}
 	return out
 }
 
 func rolloutView(r workload.Rollout) Rollout {
-	return Rollout{
-		GroupId: string(r.GroupID), Rollout: r.Number, Release: r.Release, Kind: string(r.Kind), Outcome: string(r.Outcome), Reason: optional(r.Reason), Message: optional(r.Message),
-		Spec: r.Spec, SpecDigest: r.Spec.Digest(), CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(), EndedAt: utc(r.EndedAt),
-	}
-}
-
-// someBytes is nil for none.
-func someBytes(n int64) *int64 {
-	if n == 0 {
-		return nil
-	}
-	return &n
+	out := viewOf[Rollout](r)
+	out.SpecDigest = r.Spec.Digest()
+	return out
 }

@@ -30,7 +30,7 @@ func (a *API) BuildImage(c echo.Context, _ BuildImageParams) error {
 		return err
 	}
 	a.startImage(c, g)
-	out := imageView(g)
+	out := viewOf[GoldenImage](g)
 	out.Operation = a.operation(c, out.WorkflowId)
 	return c.JSON(http.StatusAccepted, out)
 }
@@ -50,12 +50,12 @@ func (a *API) startImage(c echo.Context, g server.GoldenImage) {
 
 // GetImage shows a golden image.
 func (a *API) GetImage(c echo.Context, id ImageID) error {
-	return show(c, a.d.Store.GetGoldenImage, id, imageView)
+	return show(c, a.d.Store.GetGoldenImage, id, viewOf[GoldenImage])
 }
 
 // ListImages shows a page of golden images, newest first.
 func (a *API) ListImages(c echo.Context, _ ListImagesParams) error {
-	return list(c, "images", a.d.Store.ListGoldenImages, imageView)
+	return list(c, "images", a.d.Store.ListGoldenImages, viewOf[GoldenImage])
 }
 
 // DeleteImage deletes a golden image, or cancels its build.
@@ -76,31 +76,7 @@ func (a *API) DeleteImage(c echo.Context, id ImageID) error {
 		a.startImage(c, g)
 	case server.ImageReady, server.ImageFailed, server.ImageDeleted:
 	}
-	out := imageView(g)
+	out := viewOf[GoldenImage](g)
 	out.Operation = a.operation(c, out.WorkflowId)
 	return c.JSON(http.StatusAccepted, out)
-}
-
-func imageView(g server.GoldenImage) GoldenImage {
-	run := server.ImageBuildWorkflowID(g.ImageID)
-	if g.Status == server.ImageDeleting {
-		run = server.ImageDeleteWorkflowID(g.ImageID)
-	}
-	out := GoldenImage{
-		ImageId: g.ImageID, Provider: string(g.Provider), Region: g.Region, BaseImage: g.BaseImage, Architecture: g.Architecture, Status: GoldenImageStatus(g.Status),
-		Reason: optional(string(g.Reason)), Message: optional(g.Message), Current: g.Current, ProviderImageId: optional(g.ProviderImageID),
-		RecipeHash: optional(g.RecipeHash), AgentSha256: optional(g.AgentSHA256), StackSha256: optional(g.StackSHA256), Containers: g.Containers,
-		WorkflowId: run, CreatedBy: g.CreatedBy, CreatedAt: g.CreatedAt.UTC(), VerifiedAt: utc(g.VerifiedAt), DeletedAt: utc(g.DeletedAt),
-		BuilderType: optional(g.ServerType), BuilderLocation: optional(g.Location),
-	}
-	if out.Containers == nil {
-		out.Containers = []string{}
-	}
-	if g.SizeGB > 0 {
-		out.SizeGb = &g.SizeGB
-	}
-	if g.DiskGB > 0 {
-		out.DiskGb = &g.DiskGB
-	}
-	return out
 }

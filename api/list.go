@@ -2,8 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -36,18 +34,6 @@ func listQuery(c echo.Context) prego.ListQuery {
 		}
 	}
 	return q
-}
-
-// viewOf is an area's value in the type of the contract that shows it, which may leave fields out and have others.
-func viewOf[V, T any](v T) (out V) {
-	b, err := json.Marshal(v)
-	if err == nil {
-		err = json.Unmarshal(b, &out)
-	}
-	if err != nil {
-		panic(fmt.Sprintf("api: %T as %T: %v", v, out, err)) // both are plain, and a test compares them
-	}
-	return out
 }
 
 // lister reads a page of a list, and the next page's cursor, "" at the end.

@@ -80,27 +80,14 @@ func (a *API) GetMaintenance(c echo.Context, id ServerID) error {
 }
 
 func (a *API) showMaintenance(c echo.Context, d server.Maintenance, status int) error {
-	run := server.MaintenanceWorkflowID(d.ServerID)
-	out := Maintenance{
-		ServerId: string(d.ServerID), Number: d.Number, Kind: MaintenanceKind(d.Kind), Status: MaintenanceStatus(d.Status), Reason: optional(d.Reason), Message: optional(d.Message), Why: optional(d.Why),
-		RequestedBy: d.RequestedBy, KeepTenants: d.KeepTenants, ServerType: optional(d.ServerType), Wave: optional(string(d.Wave)), Total: d.Total, Left: d.Left, TenantsTotal: d.TenantsTotal, TenantsLeft: d.TenantsLeft, DeadlineAt: utc(d.DeadlineAt), ReplacementId: optional(string(d.ReplacementID)),
-		CancelRequestedAt: utc(d.CancelRequestedAt), CreatedAt: d.CreatedAt.UTC(), StartedAt: utc(d.StartedAt), FinishedAt: utc(d.FinishedAt), Instances: []RemainingInstance{},
-		WorkflowId: run, RunUrl: optional(a.d.Runs.RunURL(run)), Operation: *a.operation(c, run),
-	}
-	if p := d.Patched; p != nil {
-		out.Patched = &PatchedServer{Installed: p.Installed, Packages: packageUpdates(p.Packages)}
-	}
+	out := viewOf[Maintenance](d)
+	out.RunUrl, out.Operation, out.Instances = optional(a.d.Runs.RunURL(out.WorkflowId)), *a.operation(c, out.WorkflowId), []RemainingInstance{}
 	if !d.Status.Ended() {
 		left, err := a.d.Store.RemainingInstances(c.Request().Context(), d.ServerID)
 		if err != nil {
 			return err
 		}
-		for _, i := range left {
-			out.Instances = append(out.Instances, RemainingInstance{
-				InstanceId: string(i.InstanceID), GroupId: string(i.GroupID), OrgId: string(i.OrgID), State: i.State, Leaving: i.Leaving, StopsFirst: i.StopsFirst,
-				Reason: optional(i.Reason), Message: optional(i.Message),
-			})
-		}
+		out.Instances = views(left, viewOf[RemainingInstance])
 	}
 	return c.JSON(status, out)
 }

@@ -10,22 +10,16 @@ import (
 )
 
 func moveView(m tenant.Move) Move {
-	out := Move{
-		MoveId: string(m.MoveID), OrgId: string(m.OrgID), TenantId: string(m.TenantID), State: m.State, Reason: optional(string(m.Reason)), Message: optional(m.Message), Why: optional(m.Why),
-		MaintenanceOf: optional(string(m.MaintenanceOf)), Site: m.Site, FromServerId: string(m.FromServerID), ToServerId: optional(string(m.ToServerID)), CopiedBytes: m.CopiedBytes, DeltaBytes: m.DeltaBytes,
-		DowntimeMs: m.DowntimeMS, CancelRequestedAt: utc(m.CancelRequestedAt), StartedAt: utc(m.StartedAt), FrozenAt: utc(m.FrozenAt), SwitchedAt: utc(m.SwitchedAt), OpenedAt: utc(m.OpenedAt),
-		FinishedAt: utc(m.FinishedAt), WorkflowId: tenant.MoveWorkflowID(m.MoveID), RequestedBy: m.RequestedBy, CreatedAt: m.CreatedAt.UTC(),
+	if !m.MovesShard {
+		m.FromShardID, m.ToShardID = "", ""
 	}
-	if m.MovesShard {
-		out.FromShardId, out.ToShardId = optional(string(m.FromShardID)), optional(string(m.ToShardID))
+	if !m.MovesPool {
+		m.FromPoolID, m.ToPoolID = "", ""
 	}
-	if m.MovesPool {
-		out.FromPoolId, out.ToPoolId = optional(string(m.FromPoolID)), optional(string(m.ToPoolID))
+	if m.ToRegion == "" {
+		m.FromRegion = ""
 	}
-	if m.ToRegion != "" {
-		out.FromRegion, out.ToRegion = optional(string(m.FromRegion)), optional(string(m.ToRegion))
-	}
-	return out
+	return viewOf[Move](m)
 }
 
 // CreateMove requests that a tenant, or a part of it, moves to another place.

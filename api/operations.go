@@ -55,8 +55,8 @@ func (a *API) GetOperation(c echo.Context, id string) error {
 }
 
 func operationView(o ops.Operation) Operation {
-	out := Operation{Id: o.ID, Kind: o.Kind, Status: OperationStatus(o.Status), Reason: optional(o.Reason), Message: optional(o.Message), Href: "/v1/operations/" + url.PathEscape(o.ID)}
-	out.Target.Kind, out.Target.Id = o.TargetKind, o.TargetID
+	out := viewOf[Operation](o)
+	out.Href, out.Target.Kind, out.Target.Id = "/v1/operations/"+url.PathEscape(o.ID), o.TargetKind, o.TargetID
 	return out
 }
 

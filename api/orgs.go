@@ -6,13 +6,8 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/org"
 	"github.com/prego/prego/tenant"
 )
-
-func orgView(o org.Org) Org {
-	return Org{OrgId: string(o.OrgID), Tier: o.Tier, ParentOrgId: optional(string(o.ParentOrgID)), CreatedBy: o.CreatedBy, CreatedAt: o.CreatedAt.UTC()}
-}
 
 // PutOrg creates an org, or changes its parent or tier.
 func (a *API) PutOrg(c echo.Context, id OrgID, _ PutOrgParams) error {
@@ -21,18 +16,15 @@ func (a *API) PutOrg(c echo.Context, id OrgID, _ PutOrgParams) error {
 		return err
 	}
 	org, err := a.d.Store.PutOrg(c.Request().Context(), id, in, caller(c).Subject, ifMatch(c)...)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, orgView(org))
+	return answer(c, http.StatusOK, org, err, viewOf[Org])
 }
 
 // GetOrg shows an org.
 func (a *API) GetOrg(c echo.Context, id OrgID, _ GetOrgParams) error {
-	return a.showTagged(c, prego.ReplaceableOrg, []any{id}, func() error { return show(c, a.d.Store.GetOrg, id, orgView) })
+	return a.showTagged(c, prego.ReplaceableOrg, []any{id}, func() error { return show(c, a.d.Store.GetOrg, id, viewOf[Org]) })
 }
 
 // ListOrgs shows a page of orgs, by id.
 func (a *API) ListOrgs(c echo.Context, _ ListOrgsParams) error {
-	return list(c, "orgs", a.d.Store.ListOrgs, orgView)
+	return list(c, "orgs", a.d.Store.ListOrgs, viewOf[Org])
 }

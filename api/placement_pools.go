@@ -12,10 +12,9 @@ import (
 const shownOrgs = 200
 
 func placementPool(p prego.PlacementPool) PlacementPool {
-	return PlacementPool{
-		Name: p.Name, Require: p.Constraint.Require, Disallow: p.Constraint.Disallow, IsDefault: p.Default, OrgCount: p.Orgs,
-		CreatedBy: p.CreatedBy, CreatedAt: p.CreatedAt.UTC(), UpdatedBy: p.UpdatedBy, UpdatedAt: p.UpdatedAt.UTC(),
-	}
+	out := viewOf[PlacementPool](p)
+	out.Require, out.Disallow = p.Constraint.Require, p.Constraint.Disallow
+	return out
 }
 
 // CreatePlacementPool creates a placement pool: a named constraint.
@@ -33,10 +32,7 @@ func (a *API) CreatePlacementPool(c echo.Context, _ CreatePlacementPoolParams) e
 		return err
 	}
 	p, created, err := a.d.Store.CreatePlacementPool(c.Request().Context(), in.Name, constraint, caller(c).Subject)
-	if err != nil {
-		return err
-	}
-	return c.JSON(madeOrMet(created), placementPool(p))
+	return answer(c, madeOrMet(created), p, err, placementPool)
 }
 
 // ListPlacementPools shows a page of pools, by name.
@@ -76,10 +72,7 @@ func (a *API) PutPlacementPool(c echo.Context, pool PlacementPoolInPath, _ PutPl
 		return err
 	}
 	p, err := a.d.Store.PutPlacementPool(c.Request().Context(), pool, in, caller(c).Subject, ifMatch(c)...)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, placementPool(p))
+	return answer(c, http.StatusOK, p, err, placementPool)
 }
 
 // DeletePlacementPool deletes an unused pool.
@@ -99,10 +92,7 @@ func (a *API) UnsetDefaultPlacementPool(c echo.Context, pool PlacementPoolInPath
 
 func (a *API) defaultPool(c echo.Context, pool string, on bool) error {
 	p, err := a.d.Store.SetDefaultPool(c.Request().Context(), pool, on, caller(c).Subject)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, placementPool(p))
+	return answer(c, http.StatusOK, p, err, placementPool)
 }
 
 // ListOrgPlacementPools shows the pools that apply to an org's tenants.
@@ -121,7 +111,7 @@ func (a *API) orgPools(c echo.Context, org prego.OrgID) error {
 		out.PlacementPools = append(out.PlacementPools, placementPool(p))
 		union = union.Union(p.Constraint)
 	}
-	out.Constraint = constraintView(union)
+	out.Constraint = viewOf[Constraint](union)
 	return c.JSON(http.StatusOK, out)
 }
 

@@ -96,9 +96,6 @@ func (a *API) OverridePlacement(c echo.Context, _ OverridePlacementParams) error
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if err := in.Validate(); err != nil {
-		return err
-	}
 	d, err := a.d.Placer.Override(c.Request().Context(), in, caller(c).Subject)
 	if err != nil {
 		return namingTheForced(err)

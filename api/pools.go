@@ -16,7 +16,7 @@ import (
 func (a *API) ListSitePools(c echo.Context, p ListSitePoolsParams) error {
 	return every(c, "site_pools", func(ctx context.Context) ([]tenant.SitePool, error) {
 		return a.d.Store.ListSitePools(ctx, deref(p.Region))
-	}, sitePoolView)
+	}, viewOf[SitePool])
 }
 
 // RefillSitePool refills an app server's site pool now. No row records the request: if
@@ -43,11 +43,7 @@ func (a *API) RefillSitePool(c echo.Context, id ServerID, _ RefillSitePoolParams
 
 // ListSitePoolPolicies shows how many sites are kept.
 func (a *API) ListSitePoolPolicies(c echo.Context) error {
-	return every(c, "site_pool_policies", a.d.Store.SitePoolPolicies, sitePoolPolicy)
-}
-
-func sitePoolPolicy(p tenant.SitePoolPolicy) SitePoolPolicy {
-	return SitePoolPolicy{Plan: p.Plan, LowWatermark: p.LowWatermark, Target: p.Target, SloSeconds: p.SLOSeconds}
+	return every(c, "site_pool_policies", a.d.Store.SitePoolPolicies, viewOf[SitePoolPolicy])
 }
 
 // GetSitePoolPolicy shows how many sites are kept for a plan.
@@ -55,7 +51,7 @@ func (a *API) GetSitePoolPolicy(c echo.Context, plan PlanInPath, _ GetSitePoolPo
 	return a.showTagged(c, prego.ReplaceableSitePoolPolicy, []any{plan}, func() error {
 		all, err := a.d.Store.SitePoolPolicies(c.Request().Context())
 		p, err := among(all, err, func(p tenant.SitePoolPolicy) bool { return p.Plan == plan })
-		return answer(c, http.StatusOK, p, err, sitePoolPolicy)
+		return answer(c, http.StatusOK, p, err, viewOf[SitePoolPolicy])
 	})
 }
 
@@ -72,12 +68,12 @@ func (a *API) PutSitePoolPolicy(c echo.Context, plan PlanInPath, _ PutSitePoolPo
 	if err := a.d.Store.PutSitePoolPolicy(c.Request().Context(), p, ifMatch(c)...); err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, sitePoolPolicy(p))
+	return c.JSON(http.StatusOK, viewOf[SitePoolPolicy](p))
 }
 
 // ListWarmPools shows the warm server pools.
 func (a *API) ListWarmPools(c echo.Context) error {
-	return every(c, "warm_pools", a.d.Store.ListWarmPools, warmPoolView)
+	return every(c, "warm_pools", a.d.Store.ListWarmPools, viewOf[WarmPool])
 }
 
 // GetWarmPool shows one warm pool.
@@ -87,7 +83,7 @@ func (a *API) GetWarmPool(c echo.Context, region RegionInPath, plan PlanInPath) 
 	}
 	all, err := a.d.Store.ListWarmPools(c.Request().Context())
 	p, err := among(all, err, func(p tenant.WarmPool) bool { return p.Region == region && p.Plan == plan })
-	return answer(c, http.StatusOK, p, err, warmPoolView)
+	return answer(c, http.StatusOK, p, err, viewOf[WarmPool])
 }
 
 // PutWarmPool sets the number of warm servers. If the run that fills the pool can't be
@@ -117,24 +113,8 @@ func (a *API) ListScalingEvents(c echo.Context, _ ListScalingEventsParams) error
 	return list(c, "scaling_events", a.d.Store.ListScalingEvents, a.scalingEventView)
 }
 
-func sitePoolView(v tenant.SitePool) SitePool {
-	return SitePool{
-		ServerId: string(v.ServerID), Region: v.Region, Role: v.Role, Status: v.Status, TenantCount: v.TenantCount,
-		Available: v.Available, Reserved: v.Reserved, Assigned: v.Assigned, Failed: v.Failed, Draining: v.Draining, OldestBuildAt: utc(v.OldestBuild),
-	}
-}
-
-func warmPoolView(p tenant.WarmPool) WarmPool {
-	return WarmPool{
-		Region: p.Region, Plan: p.Plan, Target: p.Target, Claimable: p.Claimable, Building: p.Building,
-		UpdatedBy: p.UpdatedBy, UpdatedAt: p.UpdatedAt.UTC(),
-	}
-}
-
 func (a *API) scalingEventView(e tenant.ScalingEvent) ScalingEvent {
-	return ScalingEvent{
-		Id: e.EventID, Region: e.Region, Role: e.Role, Trigger: ScalingEventTrigger(e.Trigger), Waiting: e.Waiting,
-		Requested: e.Requested, Made: e.Made, ServerIds: prego.Strings(e.ServerIDs), WorkflowId: e.WorkflowID, RunUrl: optional(a.d.Runs.RunURL(e.WorkflowID)),
-		Message: optional(e.Message), CreatedAt: e.CreatedAt.UTC(), FinishedAt: utc(e.FinishedAt),
-	}
+	out := viewOf[ScalingEvent](e)
+	out.RunUrl = optional(a.d.Runs.RunURL(e.WorkflowID))
+	return out
 }

@@ -37,26 +37,9 @@ func (a *API) ListQueue(c echo.Context, p ListQueueParams) error {
 	if len(page) > limit {
 		page, out.NextCursor = page[:limit], new(strconv.Itoa(from+limit))
 	}
-	out.Entries = views(page, queueView)
+	out.Entries = views(page, viewOf[QueueEntry])
 	return c.JSON(http.StatusOK, out)
 }
 
 // wanted reports whether a filter, nil for none, lets a value through.
 func wanted[T comparable](filter *[]T, v T) bool { return filter == nil || slices.Contains(*filter, v) }
-
-func queueView(e placement.Expectation) QueueEntry {
-	v := QueueEntry{
-		Position: e.Position, Kind: e.Kind, Id: e.ID, Name: e.Name, OrgId: string(e.OrgID), Region: e.Region, WaitingSince: e.WaitingSince.UTC(),
-		Code: string(e.Code), Reason: e.Reason, ExpectedAt: utc(e.ExpectedAt), ExpectedBecause: e.Because,
-		Coming: views(e.Coming, func(x placement.ComingAt) QueueComing {
-			return QueueComing{Kind: QueueComingKind(x.Kind), Id: x.ID, Status: x.Status, ExpectedAt: utc(x.ExpectedAt)}
-		}),
-	}
-	if e.Plan != "" {
-		v.Plan = &e.Plan
-	}
-	if len(e.MissingRoles) > 0 {
-		v.MissingRoles = &e.MissingRoles
-	}
-	return v
-}

@@ -30,10 +30,10 @@ func (a *API) ListOrgQuotas(c echo.Context, id OrgID) error {
 }
 
 func quotaView(q org.Quota) OrgQuota {
-	out := OrgQuota{Dimension: q.Dimension, Limit: q.Limit, Source: "tier", Usage: q.Usage, Reserved: q.Reserved, Headroom: q.Headroom()}
+	out := viewOf[OrgQuota](q)
+	out.Source, out.Headroom = "tier", q.Headroom()
 	if q.Override {
-		at := q.UpdatedAt.UTC()
-		out.Source, out.Reason, out.UpdatedBy, out.UpdatedAt = "override", optional(q.Reason), optional(q.UpdatedBy), &at
+		out.Source = "override"
 	}
 	return out
 }
@@ -59,10 +59,7 @@ func (a *API) SetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath, _
 		return err
 	}
 	q, err := a.d.Store.SetQuota(c.Request().Context(), id, d, in.Limit+0, caller(c).Subject, strings.TrimSpace(in.Reason), ifMatch(c)...) // -0 is 0
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, quotaView(q))
+	return answer(c, http.StatusOK, q, err, quotaView)
 }
 
 // UnsetOrgQuota returns an org to its tier's limit.
@@ -73,19 +70,10 @@ func (a *API) UnsetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath)
 		return err
 	}
 	q, err := a.d.Store.UnsetQuota(c.Request().Context(), id, d, caller(c).Subject, strings.TrimSpace(deref(in.Reason)))
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, quotaView(q))
+	return answer(c, http.StatusOK, q, err, quotaView)
 }
 
 // ListOrgEvents shows a page of an org's events, newest first.
 func (a *API) ListOrgEvents(c echo.Context, id OrgID, _ ListOrgEventsParams) error {
-	return within(c, a.d.Store.GetOrg, "events", a.d.Store.ListOrgEvents, eventView, "org_id", id)
-}
-
-func eventView(e org.Event) OrgEvent {
-	return OrgEvent{
-		EventId: e.EventID, At: e.At.UTC(), Type: e.Type, Subject: e.Subject, Actor: e.Actor, Reason: optional(e.Reason), Payload: e.Payload,
-	}
+	return within(c, a.d.Store.GetOrg, "events", a.d.Store.ListOrgEvents, viewOf[OrgEvent], "org_id", id)
 }

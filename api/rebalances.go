@@ -21,9 +21,6 @@ func (a *API) PlanPacking(c echo.Context, _ PlanPackingParams) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if err := in.Validate(); err != nil {
-		return err
-	}
 	f, catalogs, err := a.packedFleet(c.Request().Context(), in.Region)
 	if err != nil {
 		return err
@@ -56,9 +53,6 @@ func (a *API) packedFleet(ctx context.Context, region prego.Region) (f server.Pa
 func (a *API) CreateRebalance(c echo.Context, _ CreateRebalanceParams) error {
 	var in server.RebalanceRequest
 	if err := decode(c, &in); err != nil {
-		return err
-	}
-	if err := in.Validate(); err != nil {
 		return err
 	}
 	r, err := a.d.Store.StartRebalance(c.Request().Context(), prego.RebalanceID(newID("reb-")), in, caller(c).Subject)
@@ -97,21 +91,12 @@ func (a *API) showRebalance(c echo.Context, status int, r server.Rebalance) erro
 		return err
 	}
 	out := rebalanceView(r)
-	out.Moves = views(moves, func(m server.RebalanceMove) RebalanceMove {
-		return RebalanceMove{
-			Seq: m.Seq, TenantId: string(m.TenantID), From: string(m.From), To: string(m.To), Bytes: m.Bytes, State: m.State,
-			Reason: optional(string(m.Reason)), Message: optional(m.Message), MoveState: m.MoveState,
-		}
-	})
+	out.Moves = views(moves, viewOf[RebalanceMove])
 	return c.JSON(status, out)
 }
 
 func rebalanceView(r server.Rebalance) Rebalance {
-	return Rebalance{
-		RebalanceId: string(r.RebalanceID), State: string(r.State), Reason: optional(string(r.Reason)), Message: optional(r.Message), Why: optional(r.Why), RequestedBy: r.RequestedBy,
-		AtOnce: r.AtOnce, MaxFailures: r.MaxFailures, RemoveServers: r.RemoveServers, Monthly: r.Monthly, Currency: optional(r.Currency),
-		Total: r.Total, Waiting: r.Waiting, Moving: r.Moving, Moved: r.Moved, Failed: r.Failed, Skipped: r.Skipped,
-		Frees: prego.Strings(r.Frees), Freed: prego.Strings(r.Freed), Moves: []RebalanceMove{},
-		CancelRequestedAt: utc(r.CancelRequestedAt), CreatedAt: r.CreatedAt.UTC(), FinishedAt: utc(r.FinishedAt),
-	}
+	out := viewOf[Rebalance](r)
+	out.Moves = []RebalanceMove{}
+	return out
 }

@@ -10,28 +10,18 @@ import (
 	"github.com/prego/prego/server"
 )
 
-func registryView(r server.Registry) Registry {
-	return Registry{
-		Host: r.Host, Username: r.Username, KeyId: r.KeyID, CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(), UpdatedBy: r.UpdatedBy, UpdatedAt: r.UpdatedAt.UTC(),
-	}
-}
-
 // ListRegistries shows all registries.
 func (a *API) ListRegistries(c echo.Context) error {
 	return a.registries(c)
 }
 
 func (a *API) registries(c echo.Context) error {
-	return every(c, "registries", a.d.Registries.ListRegistries, registryView)
-}
-
-func digestView(v server.ImageDigest) ImageDigest {
-	return ImageDigest{Image: v.Image, Digest: v.Digest, ResolvedAt: v.ResolvedAt.UTC()}
+	return every(c, "registries", a.d.Registries.ListRegistries, viewOf[Registry])
 }
 
 // GetRegistry shows a registry.
 func (a *API) GetRegistry(c echo.Context, host RegistryInPath, _ GetRegistryParams) error {
-	return a.showTagged(c, prego.ReplaceableRegistry, []any{host}, func() error { return show(c, a.d.Registries.GetRegistry, host, registryView) })
+	return a.showTagged(c, prego.ReplaceableRegistry, []any{host}, func() error { return show(c, a.d.Registries.GetRegistry, host, viewOf[Registry]) })
 }
 
 // PutRegistry stores the credentials of a registry.
@@ -47,10 +37,7 @@ func (a *API) PutRegistry(c echo.Context, host RegistryInPath, _ PutRegistryPara
 		return err
 	}
 	r, err := a.d.Registries.PutRegistry(c.Request().Context(), host, in.Username, in.Password, caller(c).Subject, ifMatch(c)...)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, registryView(r))
+	return answer(c, http.StatusOK, r, err, viewOf[Registry])
 }
 
 // DeleteRegistry deletes the credentials of a registry.
@@ -68,7 +55,7 @@ func (a *API) RotateRegistries(c echo.Context, _ RotateRegistriesParams) error {
 
 // ListImageDigests shows the digests of resolved images.
 func (a *API) ListImageDigests(c echo.Context) error {
-	return every(c, "images", a.d.Registries.ListImageDigests, digestView)
+	return every(c, "images", a.d.Registries.ListImageDigests, viewOf[ImageDigest])
 }
 
 // DeleteImageDigest makes an image be resolved again.

@@ -15,9 +15,6 @@ func (a *API) CreateRelease(c echo.Context, _ CreateReleaseParams) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if err := in.Validate(); err != nil {
-		return err
-	}
 	r, err := a.d.Store.CreateStackRelease(c.Request().Context(), in, caller(c).Subject)
 	return answer(c, http.StatusCreated, r, err, a.releaseView)
 }
@@ -76,10 +73,9 @@ func (a *API) showRelease(c echo.Context, r server.StackRelease, status int) err
 		return err
 	}
 	for _, v := range servers {
-		out.Servers = append(out.Servers, ReleaseServer{
-			ServerId: string(v.ServerID), Ring: r.Rings[v.Ring].Name, Status: string(v.Status), Phase: optional(v.Phase), Reason: optional(string(v.Reason)), Message: optional(v.Message),
-			FromImage: optional(v.FromImage), Sites: v.SiteCount, OfflineSeconds: v.Offline, StartedAt: utc(v.StartedAt), FinishedAt: utc(v.FinishedAt),
-		})
+		s := viewOf[ReleaseServer](v)
+		s.Ring, s.Sites, s.OfflineSeconds = r.Rings[v.Ring].Name, v.SiteCount, v.Offline
+		out.Servers = append(out.Servers, s)
 	}
 	if r.Status != server.ReleaseCreated {
 		out.Operation = a.operation(c, out.WorkflowId)
@@ -88,29 +84,7 @@ func (a *API) showRelease(c echo.Context, r server.StackRelease, status int) err
 }
 
 func (a *API) releaseView(r server.StackRelease) StackRelease {
-	run := server.StackReleaseWorkflowID(r.Name)
-	out := StackRelease{
-		Name: r.Name, Image: r.Image, Apps: r.Apps, Status: string(r.Status), Reason: optional(string(r.Reason)), Message: optional(r.Message), Current: r.Current,
-		Servers: []ReleaseServer{}, WorkflowId: run, RunUrl: optional(a.d.Runs.RunURL(run)), CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(),
-		StartedAt: utc(r.StartedAt), FinishedAt: utc(r.FinishedAt),
-	}
-	out.Rings = ringViews(r.Rings)
-	return out
-}
-
-func ringViews(rings []server.ReleaseRing) (out []ReleaseRing) {
-	for _, ring := range rings {
-		v := ReleaseRing{Name: ring.Name}
-		if len(ring.Tenants) > 0 {
-			v.Tenants = &ring.Tenants
-		}
-		if ring.Percent > 0 {
-			v.Percent = &ring.Percent
-		}
-		if ring.SoakSeconds > 0 {
-			v.SoakSeconds = &ring.SoakSeconds
-		}
-		out = append(out, v)
-	}
+	out := viewOf[StackRelease](r)
+	out.Servers, out.RunUrl = []ReleaseServer{}, optional(a.d.Runs.RunURL(out.WorkflowId))
 	return out
 }

@@ -42,20 +42,6 @@ func (a *API) startRun(c echo.Context, start func(ctx context.Context, org, id s
 	}
 }
 
-func routeView(r workload.Route) Route {
-	return Route{
-		RouteId: string(r.RouteID), OrgId: string(r.OrgID), EnvId: string(r.EnvID), GroupId: string(r.GroupID), Hostname: optional(r.Hostname), Listener: RouteListener(r.Listener),
-		HostnameStatus: hostnameStatus(r), ListenPort: r.ListenPort, Protocol: RouteProtocol(r.Protocol), TargetPort: r.TargetPort, CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(), DeletedAt: utc(r.DeletedAt),
-	}
-}
-
-func hostnameStatus(r workload.Route) *RouteHostnameStatus {
-	if r.HostnameStatus == "" {
-		return nil
-	}
-	return new(RouteHostnameStatus(r.HostnameStatus))
-}
-
 // CreateRoute publishes a port of a process group.
 func (a *API) CreateRoute(c echo.Context, env EnvInPath, _ CreateRouteParams) error {
 	var in struct {
@@ -82,20 +68,17 @@ func (a *API) CreateRoute(c echo.Context, env EnvInPath, _ CreateRouteParams) er
 		}
 	}
 	r, err := a.d.Store.CreateRoute(c.Request().Context(), r, caller(c).Subject)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusCreated, routeView(r))
+	return answer(c, http.StatusCreated, r, err, viewOf[Route])
 }
 
 // ListRoutes shows a page of an env's routes.
 func (a *API) ListRoutes(c echo.Context, env EnvInPath, _ ListRoutesParams) error {
-	return within(c, a.d.Store.GetEnv, "routes", a.d.Store.ListRoutes, routeView, "env_id", string(env))
+	return within(c, a.d.Store.GetEnv, "routes", a.d.Store.ListRoutes, viewOf[Route], "env_id", string(env))
 }
 
 // ListAllRoutes shows a page of the routes of all envs.
 func (a *API) ListAllRoutes(c echo.Context, _ ListAllRoutesParams) error {
-	return list(c, "routes", a.d.Store.ListRoutes, routeView)
+	return list(c, "routes", a.d.Store.ListRoutes, viewOf[Route])
 }
 
 // ListIPv4Addresses shows a page of the IPv4 addresses of all envs.
@@ -105,13 +88,13 @@ func (a *API) ListIPv4Addresses(c echo.Context, _ ListIPv4AddressesParams) error
 
 // ListAttachments shows a page of what volumes are attached to.
 func (a *API) ListAttachments(c echo.Context, _ ListAttachmentsParams) error {
-	return list(c, "attachments", a.d.Store.ListAttachments, attachmentView)
+	return list(c, "attachments", a.d.Store.ListAttachments, viewOf[VolumeAttachment])
 }
 
 // GetRoute shows a route.
 func (a *API) GetRoute(c echo.Context, env EnvInPath, route RouteInPath) error {
 	r, err := a.d.Store.GetRoute(c.Request().Context(), env, route)
-	return answer(c, http.StatusOK, r, err, routeView)
+	return answer(c, http.StatusOK, r, err, viewOf[Route])
 }
 
 // DeleteRoute deletes a route.
@@ -150,10 +133,9 @@ func matchesETag(header, etag string) bool {
 }
 
 func ipv4View(a workload.IPv4Allocation) IPv4 {
-	return IPv4{
-		AllocationId: a.AllocationID, OrgId: string(a.OrgID), EnvId: string(a.EnvID), Status: a.Status, Reason: optional(string(a.Reason)), Message: optional(a.Message),
-		Address: optional(a.Address), ServerId: optional(string(a.ServerID)), Served: new(a.Served), Location: a.Location, WorkflowId: workload.AddressWorkflowID(a.AllocationID), CreatedBy: a.CreatedBy, CreatedAt: a.CreatedAt.UTC(), DeletedAt: utc(a.DeletedAt),
-	}
+	out := viewOf[IPv4](a)
+	out.Served = &a.Served
+	return out
 }
 
 // GetIPv4 shows the IPv4 add-on of an env.
@@ -184,24 +166,6 @@ func (a *API) ipv4Accepted(c echo.Context, v workload.IPv4Allocation, err error)
 	out := ipv4View(v)
 	out.Operation = a.operation(c, out.WorkflowId)
 	return c.JSON(http.StatusAccepted, out)
-}
-
-func attachmentView(t workload.VolumeAttachment) VolumeAttachment {
-	return VolumeAttachment{
-		AttachmentId: t.AttachmentID, OrgId: optional(string(t.OrgID)), VolumeId: string(t.VolumeID), GroupId: string(t.GroupID), MountPath: t.MountPath, ServerId: optional(string(t.ServerID)), CreatedBy: t.CreatedBy, CreatedAt: t.CreatedAt.UTC(), DeletedAt: utc(t.DeletedAt),
-	}
-}
-
-func volumeView(v workload.Volume) Volume {
-	out := Volume{
-		VolumeId: string(v.VolumeID), OrgId: string(v.OrgID), Region: v.Region, Location: v.Location, Name: v.Name, SizeBytes: v.SizeBytes, Status: v.Status,
-		Reason: optional(string(v.Reason)), Message: optional(v.Message), WorkflowId: workload.VolumeWorkflowID(v.VolumeID), CreatedBy: v.CreatedBy, CreatedAt: v.CreatedAt.UTC(),
-	}
-	if v.Attachment != nil {
-		t := attachmentView(*v.Attachment)
-		out.Attachment = &t
-	}
-	return out
 }
 
 // CreateVolume requests a volume.
@@ -238,14 +202,14 @@ func (a *API) volumeAccepted(c echo.Context, v workload.Volume, err error) error
 		return err
 	}
 	a.startRun(c, a.d.Runs.StartVolume, v.OrgID, string(v.VolumeID), workload.VolumeWorkflowID(v.VolumeID))
-	out := volumeView(v)
+	out := viewOf[Volume](v)
 	out.Operation = a.operation(c, out.WorkflowId)
 	return c.JSON(http.StatusAccepted, out)
 }
 
 // ListVolumes shows a page of volumes.
 func (a *API) ListVolumes(c echo.Context, _ ListVolumesParams) error {
-	return list(c, "volumes", a.d.Store.ListVolumes, volumeView)
+	return list(c, "volumes", a.d.Store.ListVolumes, viewOf[Volume])
 }
 
 // GetVolume shows a volume.
@@ -257,7 +221,7 @@ func (a *API) GetVolume(c echo.Context, id VolumeInPath) error {
 	}
 	newest, err := store.VolumeRestorable(ctx, id)
 	return answer(c, http.StatusOK, v, err, func(v workload.Volume) Volume {
-		out := volumeView(v)
+		out := viewOf[Volume](v)
 		out.LastRestorable = restorableView(newest)
 		return out
 	})
@@ -299,7 +263,7 @@ func (a *API) AttachVolume(c echo.Context, id VolumeInPath, _ AttachVolumeParams
 		return err
 	}
 	a.wake(c, t.GroupID, t.OrgID)
-	return c.JSON(http.StatusCreated, attachmentView(t))
+	return c.JSON(http.StatusCreated, viewOf[VolumeAttachment](t))
 }
 
 // DetachVolume detaches a volume from its process group.

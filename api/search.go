@@ -28,9 +28,9 @@ func (a *API) Search(c echo.Context, p SearchParams) error {
 }
 
 func foundView(f ops.Found) SearchResult {
-	return SearchResult{
-		Kind: f.Kind, Id: f.ID, Name: f.Name, Field: f.Field, Value: f.Value, Status: f.Status, Gone: f.Gone, OrgId: optional(string(f.OrgID)), Href: ObjectPath(f.Kind, f.ID, f.Within),
-	}
+	out := viewOf[SearchResult](f)
+	out.Href = ObjectPath(f.Kind, f.ID, f.Within)
+	return out
 }
 
 // paths are the paths of objects by kind; %i is the id, %w its parent's.

@@ -16,9 +16,6 @@ func (a *API) CreateServer(c echo.Context, _ CreateServerParams) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if err := in.Validate(); err != nil {
-		return err
-	}
 	ctx := c.Request().Context()
 	if refused := a.checkSpec(ctx, in.InfraProvider, in.Region, in.Spec); refused != nil {
 		// A request that was accepted once is accepted again, even if something was retired
@@ -56,9 +53,6 @@ func (a *API) accepted(c echo.Context, s server.Server, workflowID string) Accep
 func (a *API) ImportServer(c echo.Context, _ ImportServerParams) error {
 	var in server.ImportRequest
 	if err := decode(c, &in); err != nil {
-		return err
-	}
-	if err := in.Validate(); err != nil {
 		return err
 	}
 	ctx := c.Request().Context()
@@ -121,14 +115,8 @@ func (a *API) CordonServer(c echo.Context, id ServerID, _ CordonServerParams) er
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if err := in.Validate(); err != nil {
-		return err
-	}
 	srv, err := a.d.Store.CordonServer(c.Request().Context(), id, caller(c).Subject, in.Reason)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, summary(srv))
+	return answer(c, http.StatusOK, srv, err, viewOf[ServerSummary])
 }
 
 // LoseServer declares a server lost: its tenants are restored elsewhere, its remains are
@@ -136,9 +124,6 @@ func (a *API) CordonServer(c echo.Context, id ServerID, _ CordonServerParams) er
 func (a *API) LoseServer(c echo.Context, id ServerID, _ LoseServerParams) error {
 	var in server.CordonRequest
 	if err := decode(c, &in); err != nil {
-		return err
-	}
-	if err := in.Validate(); err != nil {
 		return err
 	}
 	srv, err := a.d.Store.LoseServer(c.Request().Context(), id, in.Reason, caller(c).Subject)
@@ -151,10 +136,7 @@ func (a *API) LoseServer(c echo.Context, id ServerID, _ LoseServerParams) error 
 // UncordonServer opens a server to newcomers again.
 func (a *API) UncordonServer(c echo.Context, id ServerID, _ UncordonServerParams) error {
 	srv, err := a.d.Store.UncordonServer(c.Request().Context(), id, caller(c).Subject)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, summary(srv))
+	return answer(c, http.StatusOK, srv, err, viewOf[ServerSummary])
 }
 
 // GetServer shows a server.
@@ -175,7 +157,7 @@ func (a *API) GetServer(c echo.Context, id ServerID) error {
 	out := a.view(server, events)
 	out.Cost = a.costView(ctx, server)
 	if use.Any() {
-		out.Holds = &ServerUse{Tenants: use.Tenants, Instances: use.Instances, Volumes: use.Volumes}
+		out.Holds = new(viewOf[ServerUse](use))
 	}
 	return c.JSON(http.StatusOK, out)
 }
@@ -190,14 +172,7 @@ func (a *API) ListServerSamples(c echo.Context, id ServerID, p ListServerSamples
 	if err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, ServerSampleList{EverySeconds: int(server.SampleEvery.Seconds()), Samples: views(samples, sampleView)})
-}
-
-func sampleView(s server.Sample) ServerSample {
-	return ServerSample{
-		At: s.At.UTC(), Load1: s.Load1, MemoryPct: s.MemoryPct, DiskPct: s.DiskPct,
-		CpuPct: s.CPUPct, WorkerSlotsPct: s.WorkerSlotsPct, DbDiskPct: s.DBDiskPct, RedisMemoryPct: s.RedisMemoryPct,
-	}
+	return c.JSON(http.StatusOK, ServerSampleList{EverySeconds: int(server.SampleEvery.Seconds()), Samples: views(samples, viewOf[ServerSample])})
 }
 
 // ServerStats shows how long servers took to become active.
@@ -234,29 +209,12 @@ func (a *API) ServerPeers(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	out := ServerPeers{Epoch: e.Epoch, Cidrs: e.CIDRs, Leaving: e.Leaving, Servers: []PeersBehind{}}
-	for _, s := range behind {
-		out.Servers = append(out.Servers, PeersBehind{
-			ServerId: string(s.ServerID), Role: s.Role, Status: s.Status, AgentStatus: s.AgentStatus, Version: s.Version, AppliedVersion: s.AppliedVersion,
-			ChangedAt: utc(s.ChangedAt), AppliedAt: utc(s.AppliedAt), Refused: optional(s.Refused),
-		})
-	}
-	return c.JSON(http.StatusOK, out)
+	return c.JSON(http.StatusOK, ServerPeers{Epoch: e.Epoch, Cidrs: e.CIDRs, Leaving: e.Leaving, Servers: views(behind, viewOf[PeersBehind])})
 }
 
 // ListServers shows a page of servers.
 func (a *API) ListServers(c echo.Context, _ ListServersParams) error {
-	return list(c, "servers", a.d.Store.ListServers, summary)
-}
-
-func summary(s server.Server) ServerSummary {
-	return ServerSummary{
-		ServerId: string(s.ServerID), Role: s.Role, Region: s.Region, InfraProvider: string(s.InfraProvider),
-		Status: s.Status, StatusReason: optional(string(s.StatusReason)), StatusMessage: optional(s.StatusMessage),
-		AgentStatus: s.AgentStatus, Host: optional(s.Host), Tags: s.Tags, CreatedAt: s.CreatedAt.UTC(),
-		FleetId: optional(string(s.FleetID)), CordonedAt: utc(s.CordonedAt), CordonedBy: optional(s.CordonedBy), CordonReason: optional(s.CordonReason),
-		PatchState: &s.PatchState,
-	}
+	return list(c, "servers", a.d.Store.ListServers, viewOf[ServerSummary])
 }
 
 func (a *API) view(s server.Server, events []server.Event) Server {
@@ -264,81 +222,24 @@ func (a *API) view(s server.Server, events []server.Event) Server {
 	if s.DecommissionRequestedAt != nil {
 		run = server.DecommissionWorkflowID(s.ServerID)
 	}
-	out := Server{
-		ServerId: string(s.ServerID), Role: s.Role, Region: s.Region, InfraProvider: string(s.InfraProvider),
-		Spec: specView(s.Spec), Tags: s.Tags, Status: s.Status, StatusReason: optional(string(s.StatusReason)),
-		StatusMessage: optional(s.StatusMessage), ManagedBy: ServerManagedBy(s.ManagedBy), WorkflowId: run,
-		RunUrl: optional(a.d.Runs.RunURL(run)), Generation: s.Generation, Attempt: s.Attempt, CreatedBy: optional(s.CreatedBy),
-		CreatedAt: s.CreatedAt.UTC(), ActiveAt: utc(s.ActiveAt), TerminatedAt: utc(s.TerminatedAt), DecommissionRequestedAt: utc(s.DecommissionRequestedAt),
-		ImportedFromPulumiAt: utc(s.ImportedFromPulumiAt), Timeline: []Event{},
-		FleetId: optional(string(s.FleetID)), CordonedAt: utc(s.CordonedAt), CordonedBy: optional(s.CordonedBy), CordonReason: optional(s.CordonReason),
-		Agent: Agent{
-			Status: s.AgentStatus, Version: optional(s.AgentVersion), FirstSeenAt: utc(s.AgentFirstSeenAt), LastHeartbeatAt: utc(s.AgentLastHeartbeatAt),
-			Load1: s.Load1, MemoryPct: s.MemoryPct, DiskPct: s.DiskPct,
-			CpuPct: s.CPUPct, WorkerSlotsPct: s.WorkerSlotsPct, DbDiskPct: s.DBDiskPct, RedisMemoryPct: s.RedisMemoryPct, DockerState: optional(s.DockerState),
-			ClockAheadSeconds: s.ClockAheadSeconds, ClockSkewed: clockSkewed(s),
-			Tags: agentTags(s), TagsDiffer: tagsDiffer(s),
-		},
-		Provider: ProviderServer{
-			ProviderServerId: optional(s.ProviderServerID), ServerType: optional(s.ServerType), Location: optional(s.Location),
-			Image: optional(s.Image), Ipv4: optional(s.Host), Ipv6: optional(s.IPv6),
-			Network: optional(string(s.NetworkID)), PrivateAddress: optional(s.PrivateAddress),
-		},
+	out := viewOf[Server](s)
+	out.WorkflowId, out.RunUrl, out.Timeline = run, optional(a.d.Runs.RunURL(run)), views(events, viewOf[Event])
+	out.Agent, out.Provider = viewOf[Agent](s), viewOf[ProviderServer](s)
+	out.Agent.Status, out.Agent.Version, out.Agent.FirstSeenAt, out.Agent.LastHeartbeatAt = s.AgentStatus, optional(s.AgentVersion), utc(s.AgentFirstSeenAt), utc(s.AgentLastHeartbeatAt)
+	out.Agent.Tags, out.Agent.ClockSkewed = nil, nil
+	if s.AgentTags != nil { // else its host has reported none yet
+		out.Agent.Tags, out.Agent.TagsDiffer = &s.AgentTags, new(!prego.SameTags(s.Tags, s.AgentTags))
 	}
-	if p := s.Patches; p != nil && s.PatchesAt != nil {
-		out.Patches = &Patches{
-			State: s.PatchState, Pending: p.Pending, Packages: packageUpdates(p.Packages), Since: utc(s.PatchesSince), RebootFor: optional(p.RebootFor), Failed: optional(p.Failed), ToldAt: s.PatchesAt.UTC(),
-			RebootSince: atOrNil(p.RebootSince), CheckedAt: atOrNil(p.CheckedAt),
-		}
+	if s.ClockAheadSeconds != nil {
+		out.Agent.ClockSkewed = &s.ClockSkewed
 	}
-	for _, e := range events {
-		ev := Event{Id: e.EventID, At: e.At.UTC(), Step: string(e.Step), Status: e.Status, Reason: optional(string(e.Reason)), Message: optional(e.Message), Actor: EventActor(e.Actor)}
-		if e.Attempt > 0 {
-			ev.Attempt = &e.Attempt
-		}
-		out.Timeline = append(out.Timeline, ev)
+	out.Provider.Ipv4, out.Provider.Network = optional(s.Host), optional(string(s.NetworkID))
+	if s.PatchesAt == nil {
+		out.Patches = nil
+	} else if out.Patches != nil {
+		out.Patches.State, out.Patches.Since, out.Patches.ToldAt = s.PatchState, utc(s.PatchesSince), s.PatchesAt.UTC()
 	}
 	return out
-}
-
-func packageUpdates(list []server.PackageUpdate) []PackageUpdate {
-	out := make([]PackageUpdate, len(list))
-	for i, u := range list {
-		out[i] = PackageUpdate{Name: u.Name, From: optional(u.From), To: u.To}
-	}
-	return out
-}
-
-// atOrNil is nil for a time that is not known.
-func atOrNil(at time.Time) *time.Time {
-	if at.IsZero() {
-		return nil
-	}
-	at = at.UTC()
-	return &at
-}
-
-// agentTags are the tags that the host reports, nil before it has.
-func agentTags(s server.Server) *[]string {
-	if s.AgentTags == nil {
-		return nil
-	}
-	return &s.AgentTags
-}
-
-func tagsDiffer(s server.Server) *bool {
-	if s.AgentTags == nil {
-		return nil
-	}
-	differ := !prego.SameTags(s.Tags, s.AgentTags)
-	return &differ
-}
-
-func clockSkewed(s server.Server) *bool {
-	if s.ClockAheadSeconds == nil {
-		return nil
-	}
-	return &s.ClockSkewed
 }
 
 // PatchServer refuses to change a server: its tags are fixed while it lives
@@ -357,15 +258,4 @@ func utc(t *time.Time) *time.Time {
 	}
 	u := t.UTC()
 	return &u
-}
-
-func specView(s server.Spec) ServerSpec {
-	out := ServerSpec{ServerType: optional(s.ServerType), Location: optional(s.Location), Image: optional(s.Image), Network: optional(string(s.Network))}
-	if s.VolumeGB > 0 {
-		out.VolumeGb = &s.VolumeGB
-	}
-	if len(s.Tags) > 0 {
-		out.Tags = &s.Tags
-	}
-	return out
 }

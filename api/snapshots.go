@@ -9,28 +9,6 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-func snapshotView(s tenant.Snapshot) Snapshot {
-	files := s.Files
-	if files == nil {
-		files = []string{}
-	}
-	return Snapshot{
-		SnapshotId: string(s.SnapshotID), OrgId: string(s.OrgID), TenantId: string(s.TenantID), ServerId: string(s.ServerID), Site: s.Site, Status: s.Status, Files: files, Bytes: s.Bytes, Message: optional(s.Message),
-		WorkflowId: tenant.SnapshotWorkflowID(s.SnapshotID), CreatedBy: s.CreatedBy, CreatedAt: s.CreatedAt.UTC(), FinishedAt: utc(s.FinishedAt),
-	}
-}
-
-func restoreView(j tenant.RestoreJob) RestoreJob {
-	out := RestoreJob{
-		JobId: j.JobID, OrgId: string(j.OrgID), TenantId: string(j.TenantID), SnapshotId: optional(string(j.SnapshotID)), BackupId: optional(string(j.BackupID)), Status: j.Status, Message: optional(j.Message),
-		WorkflowId: j.WorkflowID(), CreatedBy: j.CreatedBy, CreatedAt: j.CreatedAt.UTC(), FinishedAt: utc(j.FinishedAt),
-	}
-	if j.Elsewhere {
-		out.Elsewhere = &j.Elsewhere
-	}
-	return out
-}
-
 // CreateSnapshot requests a snapshot of a tenant's site.
 func (a *API) CreateSnapshot(c echo.Context, tenantID TenantID, _ CreateSnapshotParams) error {
 	s, err := a.d.Store.CreateSnapshot(c.Request().Context(), tenantID, newID("snp-"), caller(c).Subject)
@@ -38,20 +16,20 @@ func (a *API) CreateSnapshot(c echo.Context, tenantID TenantID, _ CreateSnapshot
 		return err
 	}
 	a.startRun(c, a.d.Runs.StartSnapshot, s.OrgID, string(s.SnapshotID), tenant.SnapshotWorkflowID(s.SnapshotID))
-	out := snapshotView(s)
+	out := viewOf[Snapshot](s)
 	out.Operation = a.operation(c, out.WorkflowId)
 	return c.JSON(http.StatusAccepted, out)
 }
 
 // ListSnapshots shows a page of a tenant's snapshots.
 func (a *API) ListSnapshots(c echo.Context, tenant TenantID, _ ListSnapshotsParams) error {
-	return within(c, a.d.Store.GetTenant, "snapshots", a.d.Store.ListSnapshots, snapshotView, "tenant_id", string(tenant))
+	return within(c, a.d.Store.GetTenant, "snapshots", a.d.Store.ListSnapshots, viewOf[Snapshot], "tenant_id", string(tenant))
 }
 
 // GetSnapshot shows a snapshot.
 func (a *API) GetSnapshot(c echo.Context, tenant TenantID, id SnapshotInPath) error {
 	s, err := a.d.Store.GetSnapshot(c.Request().Context(), tenant, id)
-	return answer(c, http.StatusOK, s, err, snapshotView)
+	return answer(c, http.StatusOK, s, err, viewOf[Snapshot])
 }
 
 // DeleteSnapshot deletes a snapshot and its files.
@@ -88,7 +66,7 @@ func (a *API) CreateRestore(c echo.Context, tenantID TenantID, _ CreateRestorePa
 		return err
 	}
 	a.startRun(c, a.d.Runs.StartRestore, j.OrgID, j.JobID, tenant.RestoreWorkflowID(j.JobID))
-	out := restoreView(j)
+	out := viewOf[RestoreJob](j)
 	out.Operation = a.operation(c, out.WorkflowId)
 	return c.JSON(http.StatusAccepted, out)
 }
@@ -104,18 +82,18 @@ func (a *API) restoreElsewhere(c echo.Context, tenantID prego.TenantID, backupID
 	if err := a.d.Runs.StartTenantProvision(ctx, t); err != nil {
 		a.notStarted(c, j.WorkflowID(), err)
 	}
-	out := restoreView(j)
+	out := viewOf[RestoreJob](j)
 	out.Operation = a.operation(c, out.WorkflowId)
 	return c.JSON(http.StatusAccepted, out)
 }
 
 // ListRestores shows a page of a tenant's restores.
 func (a *API) ListRestores(c echo.Context, tenant TenantID, _ ListRestoresParams) error {
-	return within(c, a.d.Store.GetTenant, "restores", a.d.Store.ListRestores, restoreView, "tenant_id", string(tenant))
+	return within(c, a.d.Store.GetTenant, "restores", a.d.Store.ListRestores, viewOf[RestoreJob], "tenant_id", string(tenant))
 }
 
 // GetRestore shows a restore.
 func (a *API) GetRestore(c echo.Context, tenant TenantID, id RestoreInPath) error {
 	j, err := a.d.Store.GetRestore(c.Request().Context(), tenant, id)
-	return answer(c, http.StatusOK, j, err, restoreView)
+	return answer(c, http.StatusOK, j, err, viewOf[RestoreJob])
 }

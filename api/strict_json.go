@@ -19,13 +19,18 @@ import (
 	"github.com/prego/prego"
 )
 
-// decode reads a request's checked body into v; if it is absent, v stays as it is.
+// decode reads a request's checked body into v, and has v validate itself if it can; if the body is absent, v stays as
+// it is.
 func decode(c echo.Context, v any) error {
-	body, _ := c.Get(bodyKey).([]byte)
-	if body == nil {
-		return nil
+	if body, _ := c.Get(bodyKey).([]byte); body != nil {
+		if err := DecodeStrict(body, v); err != nil {
+			return err
+		}
 	}
-	return DecodeStrict(body, v)
+	if in, ok := v.(interface{ Validate() error }); ok {
+		return in.Validate()
+	}
+	return nil
 }
 
 // checkJSON rejects anything but one JSON object.

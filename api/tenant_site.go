@@ -208,10 +208,7 @@ func (a *API) PutStorageQuota(c echo.Context, id TenantID) error {
 		return err
 	}
 	t, err := a.d.Store.SetStorageQuota(c.Request().Context(), id, in.GB, caller(c).Subject)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, tenantSummary(t))
+	return answer(c, http.StatusOK, t, err, tenantSummary)
 }
 
 func storageView(t tenant.Tenant, u tenant.SiteUsage) TenantStorage {

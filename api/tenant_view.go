@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/tenant"
 )
@@ -27,13 +26,7 @@ func siteURL(t tenant.Tenant) *string {
 func (a *API) tenantView(t tenant.Tenant, events []tenant.Event, allocation *tenant.Allocation, decision *tenant.DecisionRecord) (Tenant, error) {
 	run := lastRun(t, events)
 	out := viewOf[Tenant](t)
-	out.SiteUrl, out.WorkflowId, out.RunUrl, out.Timeline = siteURL(t), run, optional(a.d.Runs.RunURL(run)), []TenantEvent{}
-	for _, e := range events {
-		out.Timeline = append(out.Timeline, TenantEvent{
-			Id: e.EventID, At: e.At.UTC(), FromState: string(e.FromState), ToState: string(e.ToState), Step: string(e.Step), Actor: e.Actor,
-			Reason: optional(e.Reason), Message: optional(e.Message),
-		})
-	}
+	out.SiteUrl, out.WorkflowId, out.RunUrl, out.Timeline = siteURL(t), run, optional(a.d.Runs.RunURL(run)), views(events, viewOf[TenantEvent])
 	if decision != nil {
 		d, err := decisionView(*decision)
 		if err != nil {
@@ -42,7 +35,7 @@ func (a *API) tenantView(t tenant.Tenant, events []tenant.Event, allocation *ten
 		out.Decision = &d
 	}
 	if allocation != nil {
-		out.Allocation = allocationView(*allocation)
+		out.Allocation = viewOf[*Allocation](*allocation)
 		if decision != nil && decision.AllocationID != nil && *decision.AllocationID == allocation.AllocationID {
 			out.Allocation.Decision = &out.Decision.DecisionLog
 		}
@@ -66,29 +59,8 @@ func lastRun(t tenant.Tenant, events []tenant.Event) string {
 	return tenant.ProvisionWorkflowID(t.TenantID)
 }
 
-func constraintView(c prego.Constraint) Constraint {
-	var out Constraint
-	if len(c.Require) > 0 {
-		out.Require = &c.Require
-	}
-	if len(c.Disallow) > 0 {
-		out.Disallow = &c.Disallow
-	}
-	return out
-}
-
-func allocationView(l tenant.Allocation) *Allocation {
-	return &Allocation{
-		AppServerId: string(l.AppServerID), DbShardId: string(l.DBShardID), RedisPoolId: string(l.RedisPoolID), PoolSiteId: optional(l.PoolSiteID), SiteName: l.SiteName,
-		DatabaseName: l.DatabaseName, InfraProvider: string(l.InfraProvider), Algorithm: l.Algorithm, Dedicated: l.Dedicated, CreatedAt: l.CreatedAt.UTC(),
-	}
-}
-
 func decisionView(r tenant.DecisionRecord) (Decision, error) {
-	out := Decision{
-		Id: r.SnapshotID, TenantId: optional(string(r.TenantID)), Outcome: r.Outcome, Code: optional(r.Code), Algorithm: r.Algorithm, Actor: r.Actor, At: r.CreatedAt.UTC(),
-		Policy: map[string]any{},
-	}
+	out := viewOf[Decision](r)
 	if err := json.Unmarshal(r.Decision, &out.DecisionLog); err != nil {
 		return out, fmt.Errorf("decision %d: %w", r.SnapshotID, err)
 	}

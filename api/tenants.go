@@ -16,9 +16,6 @@ func (a *API) CreateTenant(c echo.Context, p CreateTenantParams) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if err := in.Validate(); err != nil {
-		return err
-	}
 	t, _, err := a.d.Store.CreateTenant(c.Request().Context(), in, prego.TenantID(a.d.NewTenantID()), a.d.Mode, deref(p.IdempotencyKey), caller(c).Subject)
 	if err != nil {
 		return err

@@ -11,15 +11,10 @@ import (
 )
 
 func volumeBackupView(b tenant.Backup) VolumeBackup {
-	out := VolumeBackup{
-		BackupId: string(b.BackupID), OrgId: string(b.OrgID), VolumeId: string(b.VolumeID), ServerId: string(b.ServerID), Kind: b.Kind, State: b.State,
-		Reason: optional(string(b.Reason)), Message: optional(b.Message), TakenAt: utc(b.TakenAt), FinishedAt: utc(b.FinishedAt), Object: optional(b.Object),
-		Sha256: optional(b.SHA256), PlainSha256: optional(b.PlainSHA256), FrozenMs: b.FrozenMS, Verified: b.Verified(), VerifiedAt: utc(b.VerifiedAt), VerifyMessage: optional(b.VerifyMessage),
-		ExpiresAt: utc(b.ExpiresAt), HeldAt: utc(b.HeldAt), HeldBy: optional(b.HeldBy), HoldReason: optional(b.HoldReason),
-		WorkflowId: tenant.BackupWorkflowID(b.BackupID), CreatedBy: b.CreatedBy, CreatedAt: b.CreatedAt.UTC(),
-	}
+	out := viewOf[VolumeBackup](b)
+	out.Verified = b.Verified()
 	if b.Bytes > 0 {
-		out.Bytes, out.PlainBytes, out.Parts, out.Entries = &b.Bytes, &b.PlainBytes, &b.Parts, &b.Entries
+		out.Entries = &b.Entries
 	}
 	return out
 }
@@ -58,13 +53,6 @@ func (a *API) ReleaseVolumeBackup(c echo.Context, volume VolumeInPath, id Backup
 	return release(c, a.d.Store.ReleaseVolumeBackup, volume, id, volumeBackupView)
 }
 
-func volumeRestoreView(r workload.VolumeRestore) VolumeRestore {
-	return VolumeRestore{
-		RestoreId: r.RestoreID, OrgId: string(r.OrgID), VolumeId: string(r.VolumeID), BackupId: string(r.BackupID), Status: r.Status, Reason: optional(string(r.Reason)), Message: optional(r.Message),
-		WorkflowId: workload.VolumeRestoreWorkflowID(r.RestoreID), CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt.UTC(), FinishedAt: utc(r.FinishedAt),
-	}
-}
-
 // CreateVolumeRestore requests a restore of a volume that replaces its contents.
 func (a *API) CreateVolumeRestore(c echo.Context, id VolumeInPath, _ CreateVolumeRestoreParams) error {
 	var in struct {
@@ -77,7 +65,7 @@ func (a *API) CreateVolumeRestore(c echo.Context, id VolumeInPath, _ CreateVolum
 	if err != nil {
 		return err
 	}
-	out := volumeRestoreView(r)
+	out := viewOf[VolumeRestore](r)
 	a.startRun(c, a.d.Runs.StartVolumeRestore, r.OrgID, r.RestoreID, out.WorkflowId)
 	out.Operation = a.operation(c, out.WorkflowId)
 	return c.JSON(http.StatusAccepted, out)
@@ -85,13 +73,13 @@ func (a *API) CreateVolumeRestore(c echo.Context, id VolumeInPath, _ CreateVolum
 
 // ListVolumeRestores shows a page of a volume's restores.
 func (a *API) ListVolumeRestores(c echo.Context, id VolumeInPath, _ ListVolumeRestoresParams) error {
-	return list(c, "restores", a.d.Store.ListVolumeRestores, volumeRestoreView, "volume_id", string(id))
+	return list(c, "restores", a.d.Store.ListVolumeRestores, viewOf[VolumeRestore], "volume_id", string(id))
 }
 
 // GetVolumeRestore shows a restore.
 func (a *API) GetVolumeRestore(c echo.Context, volume VolumeInPath, id VolumeRestoreInPath) error {
 	r, err := a.d.Store.GetVolumeRestore(c.Request().Context(), volume, id)
-	return answer(c, http.StatusOK, r, err, volumeRestoreView)
+	return answer(c, http.StatusOK, r, err, viewOf[VolumeRestore])
 }
 
 // CloneVolume requests a volume from another volume's backup.

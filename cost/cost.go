@@ -36,7 +36,7 @@ const StateUntracked server.ResourceState = "untracked"
 
 // Resource is a line of the ledger: something that a provider bills or limits.
 type Resource struct {
-	LedgerID   string
+	LedgerID   string `json:"id"`
 	Provider   prego.InfraProviderID
 	Kind       server.ResourceKind
 	ProviderID string // "" until it is known

@@ -55,7 +55,7 @@ type AuditEntry struct {
 	At        time.Time // to the microsecond
 	Actor     string
 	Role      string
-	Address   string
+	Address   string `json:"from"`
 	RequestID string
 	Operation string
 	Kind      string

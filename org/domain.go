@@ -34,11 +34,11 @@ type Domain struct {
 	Message  string
 	Token    string // the text of the TXT record; no secret
 	// Points is whether the name led to this installation when it was last looked up.
-	Points     bool
+	Points     bool `json:"points_here"`
 	ByRoute    bool // made with a route; goes with the last route of the name
 	Failures   int  // looks in a row that did not find the TXT record
 	CheckedAt  *time.Time
-	NextCheck  *time.Time // nil when it is looked for no longer
+	NextCheck  *time.Time `json:"next_check_at"` // nil when it is looked for no longer
 	VerifiedAt *time.Time
 	// MissingSince is since when the TXT record of a verified name is gone.
 	MissingSince *time.Time

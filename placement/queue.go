@@ -91,7 +91,7 @@ type Expectation struct {
 	Waiter
 	Coming     []ComingAt
 	ExpectedAt *time.Time // nil if nothing is on its way for it
-	Because    string     // how that was estimated, or why not
+	Because    string     `json:"expected_because"` // how that was estimated, or why not
 }
 
 // comingShown is how many things on their way are shown with a waiter.

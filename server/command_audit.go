@@ -104,7 +104,7 @@ type AuditedCommand struct {
 	Kind        string
 	Args        string // redacted
 	Actor       prego.Actor
-	By          string
+	By          string `json:"requested_by"`
 	RequestedAt time.Time
 	StartedAt   *time.Time
 	FinishedAt  *time.Time

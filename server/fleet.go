@@ -39,12 +39,12 @@ type Fleet struct {
 	Spec            Spec
 	Constraint      prego.Constraint // satisfied by its servers' tags; fixed
 	// Serves means that servers for waiting tenants are created in this fleet.
-	Serves bool
+	Serves bool `json:"serves_tenants"`
 	// ServesWorkloads means that servers for waiting instances are created in this fleet.
 	ServesWorkloads bool
 	// What each of its servers offers to instances of process groups; 0 is nothing.
-	WorkloadMemory int64
-	WorkloadDisk   int64
+	WorkloadMemory int64 `json:"workload_memory_bytes"`
+	WorkloadDisk   int64 `json:"workload_disk_bytes"`
 	WorkloadCPUs   float64
 	// PatchWindow is when its servers get security updates by themselves.
 	PatchWindow FleetPatchWindow

@@ -47,10 +47,10 @@ type GoldenImage struct {
 	Status          ImageStatus
 	Reason          prego.Reason
 	Message         string
-	Current         bool // new servers are created from it
-	Attempt         int  // builder attempts so far
-	ServerType      string
-	Location        string
+	Current         bool   // new servers are created from it
+	Attempt         int    // builder attempts so far
+	ServerType      string `json:"builder_type"`
+	Location        string `json:"builder_location"`
 	ProviderImageID string
 	SizeGB          float64 // billed size
 	DiskGB          float64 // the smallest disk that it fits on
@@ -61,6 +61,14 @@ type GoldenImage struct {
 	VerifiedAt      *time.Time
 	DeletedAt       *time.Time
 	Idle            time.Duration // since the last change of the row
+}
+
+// WorkflowID is the id of its run: its build, or its deletion.
+func (g GoldenImage) WorkflowID() string {
+	if g.Status == ImageDeleting {
+		return ImageDeleteWorkflowID(g.ImageID)
+	}
+	return ImageBuildWorkflowID(g.ImageID)
 }
 
 // ImageRecipe is what an image is built from, besides the stock image.

@@ -128,6 +128,9 @@ type Maintenance struct {
 	FinishedAt        *time.Time
 }
 
+// WorkflowID is the id of its run.
+func (m Maintenance) WorkflowID() string { return MaintenanceWorkflowID(m.ServerID) }
+
 // RemainingInstance is an instance that is still on a server that is being emptied.
 type RemainingInstance struct {
 	InstanceID prego.InstanceID

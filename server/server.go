@@ -242,7 +242,7 @@ func (u Use) String() string {
 
 // Event is one line of a server's timeline.
 type Event struct {
-	EventID  int64
+	EventID  int64 `json:"id"`
 	ServerID prego.ServerID
 	At       time.Time
 	Step     Step

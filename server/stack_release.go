@@ -89,6 +89,9 @@ type StackRelease struct {
 	FinishedAt *time.Time
 }
 
+// WorkflowID is the id of its run.
+func (r StackRelease) WorkflowID() string { return StackReleaseWorkflowID(r.Name) }
+
 // BenchUpdate is one row of stack_release_servers.
 type BenchUpdate struct {
 	Release   StackReleaseName

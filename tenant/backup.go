@@ -89,6 +89,9 @@ type Backup struct {
 	DeletedAt     *time.Time
 }
 
+// WorkflowID is the id of its run.
+func (b Backup) WorkflowID() string { return BackupWorkflowID(b.BackupID) }
+
 // Verified reports whether it was found good the last time that it was restored.
 func (b Backup) Verified() bool { return b.VerifiedAt != nil && b.VerifyMessage == "" }
 
@@ -285,7 +288,7 @@ func PartCount(total, part int64) int { return int(max(1, (total+part-1)/part)) 
 // Restorable is a tenant's newest backup that can be restored.
 type Restorable struct {
 	BackupID   prego.BackupID
-	TakenAt    time.Time
+	TakenAt    time.Time `json:"at"`
 	VerifiedAt *time.Time
 }
 

@@ -40,22 +40,25 @@ type Certificate struct {
 	Status        CertificateStatus
 	Reason        prego.Reason // of the last attempt, if it failed
 	Message       string
-	Renews        bool // false: its names were lost; it is served until its end
-	Failures      int  // attempts that failed since the last success
-	DueAt         *time.Time
-	Version       int64 // counts the issued certificates
+	Renews        bool       // false: its names were lost; it is served until its end
+	Failures      int        // attempts that failed since the last success
+	DueAt         *time.Time `json:"next_attempt_at"`
+	Version       int64      // counts the issued certificates
 	Directory     string
 	Serial        string // hex
 	Issuer        string
 	NotBefore     *time.Time
 	NotAfter      *time.Time
-	AriURL        string // the authority's explanation of an early renewal
+	AriURL        string `json:"explanation_url"` // the authority's explanation of an early renewal
 	IssuedAt      *time.Time
 	RetiredAt     *time.Time
 	CreatedBy     string
 	CreatedAt     time.Time
 	UpdatedAt     time.Time
 }
+
+// WorkflowID is the id of its run.
+func (c Certificate) WorkflowID() string { return CertificateWorkflowID(c.CertificateID) }
 
 // CertificateWant is a needed certificate.
 type CertificateWant struct {

@@ -39,6 +39,9 @@ type Drill struct {
 	FinishedAt *time.Time
 }
 
+// WorkflowID is the id of its run.
+func (d Drill) WorkflowID() string { return DrillWorkflowID(d.DrillID) }
+
 // DrillRecord is a drill with what its run needs.
 type DrillRecord struct {
 	Drill

@@ -13,7 +13,7 @@ type Loss struct {
 	LostAt     time.Time // when the server was last heard of
 	NotedAt    time.Time
 	BackupID   prego.BackupID // what the site came back from, "" while it is not back
-	TakenAt    *time.Time     // of that backup
+	TakenAt    *time.Time     `json:"backup_taken_at"` // of that backup
 	RestoredAt *time.Time
 }
 

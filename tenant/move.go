@@ -72,6 +72,9 @@ type Move struct {
 	FinishedAt        *time.Time
 }
 
+// WorkflowID is the id of its run.
+func (m Move) WorkflowID() string { return MoveWorkflowID(m.MoveID) }
+
 // From and To name a place by its parts that move.
 func (m Move) From() string { return m.parts(m.FromServerID, m.FromShardID, m.FromPoolID) }
 

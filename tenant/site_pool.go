@@ -17,7 +17,7 @@ type PutOrgRequest struct {
 
 // DecisionRecord is one row of allocation_snapshots (placement-policy §7).
 type DecisionRecord struct {
-	SnapshotID   int64
+	SnapshotID   int64 `json:"id"`
 	TenantID     prego.TenantID
 	AllocationID *int64 // nil if no place was found
 	Outcome      string // placed, on_demand, awaiting_capacity, hold, new_server, rejected
@@ -26,7 +26,7 @@ type DecisionRecord struct {
 	Decision     json.RawMessage // placement.Explanation
 	Policy       json.RawMessage
 	Actor        string
-	CreatedAt    time.Time
+	CreatedAt    time.Time `json:"at"`
 }
 
 // PlacementOverride is the body of POST /internal/placement-overrides
@@ -72,7 +72,7 @@ type SitePool struct {
 	Failed      int
 	Draining    int
 	// OldestBuild is when the oldest unfinished build started.
-	OldestBuild *time.Time
+	OldestBuild *time.Time `json:"oldest_build_at"`
 }
 
 // SitePoolPolicy sets how many sites are kept per app server for a plan tier.
@@ -97,7 +97,7 @@ type WarmPool struct {
 
 // ScalingEvent is one row of scaling_events (placement-policy §3).
 type ScalingEvent struct {
-	EventID    int64
+	EventID    int64 `json:"id"`
 	Region     prego.Region
 	Role       prego.Role
 	Trigger    string // scale_out_required, threshold, warm_pool

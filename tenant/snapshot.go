@@ -35,6 +35,9 @@ type Snapshot struct {
 	ErasedAt   *time.Time // when the files of a deleted snapshot were erased
 }
 
+// WorkflowID is the id of its run.
+func (s Snapshot) WorkflowID() string { return SnapshotWorkflowID(s.SnapshotID) }
+
 // RestoreJob restores a tenant's site from a snapshot or from a backup.
 type RestoreJob struct {
 	JobID      string

@@ -338,7 +338,7 @@ type Allocation struct {
 
 // Event is one line of a tenant's timeline.
 type Event struct {
-	EventID   int64
+	EventID   int64 `json:"id"`
 	TenantID  prego.TenantID
 	At        time.Time
 	FromState State

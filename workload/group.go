@@ -289,8 +289,8 @@ type Group struct {
 	DeployStatus  DeployStatus
 	DeployReason  string // why it failed or was rolled back
 	DeployMessage string
-	Policy        RolloutPolicy
-	PausedAt      *time.Time // rollouts stand still since then
+	Policy        RolloutPolicy `json:"rollout_policy"`
+	PausedAt      *time.Time    // rollouts stand still since then
 	Status        GroupStatus
 	StatusReason  string
 	StatusMessage string
@@ -304,6 +304,9 @@ type Group struct {
 	Converged     bool
 	Instances     map[InstanceState]int // that are not stopped
 }
+
+// WorkflowID is the id of its run.
+func (g Group) WorkflowID() string { return GroupWorkflowID(g.GroupID) }
 
 // Instance is a container of a group on a server.
 type Instance struct {

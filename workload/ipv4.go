@@ -26,6 +26,9 @@ type IPv4Allocation struct {
 	DeletedAt    *time.Time // nil while it is there
 }
 
+// WorkflowID is the id of its run.
+func (a IPv4Allocation) WorkflowID() string { return AddressWorkflowID(a.AllocationID) }
+
 // AddressHome is the current and the wanted place of a floating address.
 type AddressHome struct {
 	ServerID prego.ServerID // the edge that has it, or is about to; "" for none

@@ -168,7 +168,7 @@ const KeptRollouts = 20
 // Rollout is one replacement of a group's instances by a release's.
 type Rollout struct {
 	GroupID   prego.GroupID
-	Number    int // counts the group's rollouts
+	Number    int `json:"rollout"` // counts the group's rollouts
 	Release   int
 	Kind      RolloutKind
 	Spec      Spec

@@ -47,6 +47,9 @@ type Volume struct {
 	Attachment   *VolumeAttachment `db:"-"` // the live one, if any
 }
 
+// WorkflowID is the id of its run.
+func (v Volume) WorkflowID() string { return VolumeWorkflowID(v.VolumeID) }
+
 // GB is the size to order: whole GB, rounded up.
 func (v Volume) GB() int { return int((v.SizeBytes + gigabyte - 1) / gigabyte) }
 

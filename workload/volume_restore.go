@@ -20,6 +20,9 @@ type VolumeRestore struct {
 	FinishedAt *time.Time
 }
 
+// WorkflowID is the id of its run.
+func (r VolumeRestore) WorkflowID() string { return VolumeRestoreWorkflowID(r.RestoreID) }
+
 // RestoreStatus is how far a restore of a volume is.
 type RestoreStatus string
 
