@@ -42,9 +42,7 @@ func (a *API) RenewCertificate(c echo.Context, id CertificateIDInPath, _ RenewCe
 	if _, err := a.d.Runs.EnsureCertificate(ctx, id); err != nil {
 		a.notStarted(c, tenant.CertificateWorkflowID(id), err)
 	}
-	out := viewOf[Certificate](v)
-	out.Operation = a.operation(c, out.WorkflowId)
-	return c.JSON(http.StatusAccepted, out)
+	return accepted(a, c, v, viewOf[Certificate])
 }
 
 // siteCertificate is what edges serve a site with, or are to; nil if there is none.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/hex"
 	"net/http"
 
@@ -19,11 +20,7 @@ func newGroupID() string {
 
 // wake starts or signals a group's run after a change.
 func (a *API) wake(c echo.Context, groupID prego.GroupID, orgID prego.OrgID) {
-	ctx, cancel := startContext(c)
-	defer cancel()
-	if err := a.d.Runs.WakeGroup(ctx, groupID, orgID); err != nil {
-		a.notStarted(c, string(groupID), err)
-	}
+	a.started(c, string(groupID), func(ctx context.Context) error { return a.d.Runs.WakeGroup(ctx, groupID, orgID) })
 }
 
 // CreateGroup creates a process group.
@@ -71,9 +68,7 @@ func (a *API) groupChanged(c echo.Context, g workload.Group, err error) error {
 		return err
 	}
 	a.wake(c, g.GroupID, g.OrgID)
-	out := a.groupView(g)
-	out.Operation = a.operation(c, out.WorkflowId)
-	return c.JSON(http.StatusAccepted, out)
+	return accepted(a, c, g, a.groupView)
 }
 
 // DeployGroup deploys another release of a group.

@@ -1,8 +1,6 @@
 package api
 
 import (
-	"net/http"
-
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
 
@@ -30,9 +28,7 @@ func (a *API) BuildImage(c echo.Context, _ BuildImageParams) error {
 		return err
 	}
 	a.startImage(c, g)
-	out := viewOf[GoldenImage](g)
-	out.Operation = a.operation(c, out.WorkflowId)
-	return c.JSON(http.StatusAccepted, out)
+	return accepted(a, c, g, viewOf[GoldenImage])
 }
 
 // startImage starts the run of an image that is being built or deleted.
@@ -76,7 +72,5 @@ func (a *API) DeleteImage(c echo.Context, id ImageID) error {
 		a.startImage(c, g)
 	case server.ImageReady, server.ImageFailed, server.ImageDeleted:
 	}
-	out := viewOf[GoldenImage](g)
-	out.Operation = a.operation(c, out.WorkflowId)
-	return c.JSON(http.StatusAccepted, out)
+	return accepted(a, c, g, viewOf[GoldenImage])
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -52,11 +53,9 @@ func (a *API) requestMaintenance(c echo.Context, id ServerID, kind server.Mainte
 // starts the run later.
 func (a *API) maintenanceAccepted(c echo.Context, d server.Maintenance) error {
 	if !d.Status.Ended() {
-		ctx, cancel := startContext(c)
-		defer cancel()
-		if err := a.d.Runs.WakeMaintenance(ctx, d.ServerID); err != nil {
-			a.notStarted(c, server.MaintenanceWorkflowID(d.ServerID), err)
-		}
+		a.started(c, server.MaintenanceWorkflowID(d.ServerID), func(ctx context.Context) error {
+			return a.d.Runs.WakeMaintenance(ctx, d.ServerID)
+		})
 	}
 	return a.showMaintenance(c, d, http.StatusAccepted)
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -41,9 +42,7 @@ func (a *API) CreateMove(c echo.Context, tenantID TenantID, _ CreateMoveParams) 
 		return err
 	}
 	a.startRun(c, a.d.Runs.StartMove, m.OrgID, string(m.MoveID), tenant.MoveWorkflowID(m.MoveID))
-	out := moveView(m)
-	out.Operation = a.operation(c, out.WorkflowId)
-	return c.JSON(http.StatusAccepted, out)
+	return accepted(a, c, m, moveView)
 }
 
 // ListMoves shows a page of a tenant's moves.
@@ -63,12 +62,8 @@ func (a *API) CancelMove(c echo.Context, tenantID TenantID, id MoveInPath) error
 	if err != nil {
 		return err
 	}
-	ctx, cancel := startContext(c)
-	defer cancel()
-	if err := a.d.Runs.CancelMove(ctx, id); err != nil {
-		a.notStarted(c, tenant.MoveWorkflowID(id), err) // a look starts a run that reads the row
-	}
-	out := moveView(m)
-	out.Operation = a.operation(c, out.WorkflowId)
-	return c.JSON(http.StatusAccepted, out)
+	a.started(c, tenant.MoveWorkflowID(id), func(ctx context.Context) error {
+		return a.d.Runs.CancelMove(ctx, id) // a look starts a run that reads the row
+	})
+	return accepted(a, c, m, moveView)
 }

@@ -58,11 +58,9 @@ func (a *API) steerRelease(c echo.Context, name server.StackReleaseName, turn fu
 	if err != nil {
 		return err
 	}
-	ctx, cancel := startContext(c)
-	defer cancel()
-	if err := a.d.Runs.WakeStackRelease(ctx, name); err != nil {
-		a.notStarted(c, server.StackReleaseWorkflowID(name), err)
-	}
+	a.started(c, server.StackReleaseWorkflowID(name), func(ctx context.Context) error {
+		return a.d.Runs.WakeStackRelease(ctx, name)
+	})
 	return a.showRelease(c, r, http.StatusAccepted)
 }
 

@@ -163,9 +163,7 @@ func (a *API) ipv4Accepted(c echo.Context, v workload.IPv4Allocation, err error)
 	if v.Status != workload.ResourceReady {
 		a.startRun(c, a.d.Runs.StartAddress, v.OrgID, v.AllocationID, workload.AddressWorkflowID(v.AllocationID))
 	}
-	out := ipv4View(v)
-	out.Operation = a.operation(c, out.WorkflowId)
-	return c.JSON(http.StatusAccepted, out)
+	return accepted(a, c, v, ipv4View)
 }
 
 // CreateVolume requests a volume.
@@ -202,9 +200,7 @@ func (a *API) volumeAccepted(c echo.Context, v workload.Volume, err error) error
 		return err
 	}
 	a.startRun(c, a.d.Runs.StartVolume, v.OrgID, string(v.VolumeID), workload.VolumeWorkflowID(v.VolumeID))
-	out := viewOf[Volume](v)
-	out.Operation = a.operation(c, out.WorkflowId)
-	return c.JSON(http.StatusAccepted, out)
+	return accepted(a, c, v, viewOf[Volume])
 }
 
 // ListVolumes shows a page of volumes.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -38,11 +39,7 @@ func (a *API) startProvision(c echo.Context, s server.Server) {
 	if s.Status != server.Provisioning {
 		return
 	}
-	ctx, cancel := startContext(c)
-	defer cancel()
-	if err := a.d.Runs.StartProvision(ctx, s); err != nil {
-		a.notStarted(c, s.WorkflowID, err)
-	}
+	a.started(c, s.WorkflowID, func(ctx context.Context) error { return a.d.Runs.StartProvision(ctx, s) })
 }
 
 func (a *API) accepted(c echo.Context, s server.Server, workflowID string) Accepted {
@@ -100,11 +97,9 @@ func (a *API) DeleteServer(c echo.Context, id ServerID, p DeleteServerParams) er
 // decommission starts the run that destroys a server.
 func (a *API) decommission(c echo.Context, srv server.Server) error {
 	if srv.Status == server.Decommissioning {
-		ctx, cancel := startContext(c)
-		defer cancel()
-		if err := a.d.Runs.StartDecommission(ctx, srv.ServerID); err != nil {
-			a.notStarted(c, server.DecommissionWorkflowID(srv.ServerID), err)
-		}
+		a.started(c, server.DecommissionWorkflowID(srv.ServerID), func(ctx context.Context) error {
+			return a.d.Runs.StartDecommission(ctx, srv.ServerID)
+		})
 	}
 	return c.JSON(http.StatusAccepted, a.accepted(c, srv, server.DecommissionWorkflowID(srv.ServerID)))
 }

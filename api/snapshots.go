@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -16,9 +17,7 @@ func (a *API) CreateSnapshot(c echo.Context, tenantID TenantID, _ CreateSnapshot
 		return err
 	}
 	a.startRun(c, a.d.Runs.StartSnapshot, s.OrgID, string(s.SnapshotID), tenant.SnapshotWorkflowID(s.SnapshotID))
-	out := viewOf[Snapshot](s)
-	out.Operation = a.operation(c, out.WorkflowId)
-	return c.JSON(http.StatusAccepted, out)
+	return accepted(a, c, s, viewOf[Snapshot])
 }
 
 // ListSnapshots shows a page of a tenant's snapshots.
@@ -66,9 +65,7 @@ func (a *API) CreateRestore(c echo.Context, tenantID TenantID, _ CreateRestorePa
 		return err
 	}
 	a.startRun(c, a.d.Runs.StartRestore, j.OrgID, j.JobID, tenant.RestoreWorkflowID(j.JobID))
-	out := viewOf[RestoreJob](j)
-	out.Operation = a.operation(c, out.WorkflowId)
-	return c.JSON(http.StatusAccepted, out)
+	return accepted(a, c, j, viewOf[RestoreJob])
 }
 
 // restoreElsewhere has a tenant provisioned again from a backup.
@@ -77,14 +74,8 @@ func (a *API) restoreElsewhere(c echo.Context, tenantID prego.TenantID, backupID
 	if err != nil {
 		return err
 	}
-	ctx, cancel := startContext(c)
-	defer cancel()
-	if err := a.d.Runs.StartTenantProvision(ctx, t); err != nil {
-		a.notStarted(c, j.WorkflowID(), err)
-	}
-	out := viewOf[RestoreJob](j)
-	out.Operation = a.operation(c, out.WorkflowId)
-	return c.JSON(http.StatusAccepted, out)
+	a.started(c, j.WorkflowID(), func(ctx context.Context) error { return a.d.Runs.StartTenantProvision(ctx, t) })
+	return accepted(a, c, j, viewOf[RestoreJob])
 }
 
 // ListRestores shows a page of a tenant's restores.

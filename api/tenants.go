@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 	"strings"
 
@@ -29,11 +30,9 @@ func (a *API) CreateTenant(c echo.Context, p CreateTenantParams) error {
 // startProvisioning starts the run of an accepted tenant. If that fails, the request
 // stays accepted: the sweep starts the run later.
 func (a *API) startProvisioning(c echo.Context, t tenant.Tenant) {
-	ctx, cancel := startContext(c)
-	defer cancel()
-	if err := a.d.Runs.StartTenantProvision(ctx, t); err != nil {
-		a.notStarted(c, tenant.ProvisionWorkflowID(t.TenantID), err)
-	}
+	a.started(c, tenant.ProvisionWorkflowID(t.TenantID), func(ctx context.Context) error {
+		return a.d.Runs.StartTenantProvision(ctx, t)
+	})
 }
 
 func (a *API) tenantAccepted(c echo.Context, t tenant.Tenant, workflowID string) TenantAccepted {
@@ -181,18 +180,10 @@ func (a *API) changeTenant(c echo.Context, id prego.TenantID, action tenant.Acti
 	case action == tenant.ActionRetry:
 		a.startProvisioning(c, t)
 	case t.State == tenant.Provisioning: // cancelled: its run undoes its steps
-		ctx, cancel := startContext(c)
-		defer cancel()
-		if err := a.d.Runs.CancelTenantProvision(ctx, id); err != nil {
-			a.notStarted(c, run, err)
-		}
+		a.started(c, run, func(ctx context.Context) error { return a.d.Runs.CancelTenantProvision(ctx, id) })
 	default:
 		run = tenant.ChangeWorkflowID(id)
-		ctx, cancel := startContext(c)
-		defer cancel()
-		if err := a.d.Runs.StartTenantChange(ctx, id); err != nil {
-			a.notStarted(c, run, err)
-		}
+		a.started(c, run, func(ctx context.Context) error { return a.d.Runs.StartTenantChange(ctx, id) })
 	}
 	return c.JSON(http.StatusAccepted, a.tenantAccepted(c, t, run))
 }

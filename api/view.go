@@ -103,18 +103,11 @@ func (a *API) started(c echo.Context, workflowID string, start func(ctx context.
 	}
 }
 
-// accepted answers with an object whose run has begun, and with the operation: the contract's type has fields for
-// both. start is nil for no run.
-func accepted[T, V any](a *API, c echo.Context, v T, err error, view func(T) V, start func(ctx context.Context) error) error {
-	if err != nil {
-		return err
-	}
+// accepted answers with an object of an accepted request, and with its operation: the contract's type has a field for
+// that, and for the id of the run.
+func accepted[T, V any](a *API, c echo.Context, v T, view func(T) V) error {
 	out := view(v)
 	shown := reflect.ValueOf(&out).Elem()
-	run := shown.FieldByName("WorkflowId").String()
-	if start != nil {
-		a.started(c, run, start)
-	}
-	fill(shown.FieldByName("Operation"), reflect.ValueOf(a.operation(c, run)))
+	fill(shown.FieldByName("Operation"), reflect.ValueOf(a.operation(c, shown.FieldByName("WorkflowId").String())))
 	return c.JSON(http.StatusAccepted, out)
 }
