@@ -153,7 +153,7 @@ func TestATenantWhoseServerIsLostTakesAnotherPlace(t *testing.T) {
 			for _, ran := range s.hosts.ran {
 				require.NotEqual(t, string(lost), ran[0])
 			}
-			require.NoError(t, p.Store.FreePlace(t.Context(), ref.TenantID, "failed_site", "", tenant.SiteDropped, false))
+			require.NoError(t, p.Store.FreePlace(t.Context(), ref.TenantID, "failed_site", "", tenant.SiteDropped, nil))
 			p.Server("another-1", role, "")
 			value, err := s.env.ExecuteActivity(s.PlaceTenant, ref)
 			require.NoError(t, err)

@@ -225,7 +225,7 @@ func TestFailedRestoreErasesNothing(t *testing.T) {
 				require.Equal(t, c.marked, l.Number(`SELECT count(*) FROM backups WHERE verify_message <> ''`))
 				require.NotEqual(t, -1, l.at("erase-site", l.Text(`SELECT site_name FROM tenant_allocations WHERE released_at IS NULL`)), "the created site is dropped")
 				// The place is freed; a repeated step has nothing to drop, and keeps the lost site.
-				require.NoError(t, l.placing.Store.FreePlace(t.Context(), l.ref.TenantID, "failed_restore", "", tenant.SiteDropped, false))
+				require.NoError(t, l.placing.Store.FreePlace(t.Context(), l.ref.TenantID, "failed_restore", "", tenant.SiteDropped, nil))
 				_, err = l.env.ExecuteActivity(l.DropSite, activities.DropInput{TenantID: l.ref.TenantID})
 				require.NoError(t, err)
 				l.nothingErased()

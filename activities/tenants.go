@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -498,17 +499,8 @@ func (a *Tenants) RetireSpareServers(ctx context.Context, tenantID prego.TenantI
 	if err != nil {
 		return err
 	}
-	for _, id := range own {
-		if prego.ServerID(id) == t.Allocation.AppServerID {
-			continue
-		}
-		// A server in use is not spare: a move being undone holds it until the tenant stands at its new place,
-		// and then gives it back. Waiting for that here would be a deadlock.
-		if err := a.retire(ctx, prego.ServerID(id), string("tenant/"+tenantID)); err != nil && prego.CodeOf(err) != prego.CodeServerHasTenants {
-			return err
-		}
-	}
-	return nil
+	lives := string(t.Allocation.AppServerID)
+	return a.retireAll(ctx, tenantID, slices.DeleteFunc(own, func(id string) bool { return id == lives }))
 }
 
 func (a *Tenants) retire(ctx context.Context, serverID prego.ServerID, by string) error {
@@ -526,7 +518,7 @@ func (a *Tenants) FreePlace(ctx context.Context, in FreePlaceInput) error {
 	if err != nil {
 		return err
 	}
-	if err := a.Store.FreePlace(ctx, in.TenantID, in.Reason, in.Message, in.Fate, len(own) > 0); err != nil {
+	if err := a.Store.FreePlace(ctx, in.TenantID, in.Reason, in.Message, in.Fate, own); err != nil {
 		return err
 	}
 	a.hook("release/done")
@@ -539,7 +531,7 @@ func (a *Tenants) freeLeftover(ctx context.Context, id prego.TenantID) (released
 	if err != nil {
 		return false, err
 	}
-	if released, err = a.Store.FreeLeftover(ctx, id, "reservation_expired", tenant.SiteLeft, len(own) > 0); err != nil || !released {
+	if released, err = a.Store.FreeLeftover(ctx, id, "reservation_expired", tenant.SiteLeft, own); err != nil || !released {
 		return false, err
 	}
 	return true, a.retireAll(ctx, id, own)

@@ -87,7 +87,7 @@ func TestAnAdviserProposes(t *testing.T) {
 				asked[tc.counted] = 1
 			}
 			require.Equal(t, asked, counted)
-			require.NoError(t, p.Store.FreePlace(context.Background(), tn.TenantID, "left", "", tenant.SiteUntouched, false))
+			require.NoError(t, p.Store.FreePlace(context.Background(), tn.TenantID, "left", "", tenant.SiteUntouched, nil))
 		})
 	}
 	// An operator's override and a single candidate need no adviser.

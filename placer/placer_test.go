@@ -71,7 +71,7 @@ func TestPlacersRace(t *testing.T) {
 				d, err := pl.Place(ctx, tenant.Record{Tenant: tenants[i]}, nil, "test")
 				outcomes[i], errs[i] = d.Outcome, err
 				if err == nil && d.PlacesTenant() && rand.IntN(6) == 0 { // some leave again
-					errs[i] = p.Store.FreePlace(ctx, tenants[i].TenantID, "left", "", tenant.SiteUntouched, false)
+					errs[i] = p.Store.FreePlace(ctx, tenants[i].TenantID, "left", "", tenant.SiteUntouched, nil)
 				}
 			}
 		}()

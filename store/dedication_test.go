@@ -105,7 +105,7 @@ func TestDedicatedTenantAndInstancesRace(t *testing.T) {
 			tenants++
 			require.Equal(t, 1, count(t, s, `db_shards WHERE dedicated_for_tenant_id = '`+tenantID+`'`))
 			require.Equal(t, 1, count(t, s, `redis_pools WHERE dedicated_for_tenant_id = '`+tenantID+`'`))
-			require.NoError(t, s.FreePlace(ctx, prego.TenantID(tenantID), "left", "", tenant.SiteUntouched, false))
+			require.NoError(t, s.FreePlace(ctx, prego.TenantID(tenantID), "left", "", tenant.SiteUntouched, nil))
 			require.Zero(t, count(t, s, `db_shards WHERE dedicated_for_tenant_id IS NOT NULL`))
 		}
 		if allocated.Outcome == workload.Allocated {
@@ -419,7 +419,7 @@ func TestReserveChecksMeasuresAgain(t *testing.T) {
 	out, err := s.Reserve(ctx, alone)
 	require.NoError(t, err)
 	require.Equal(t, tenant.ReservePlaced, out.Outcome)
-	require.NoError(t, s.FreePlace(ctx, "t-2", "left", "", tenant.SiteUntouched, false))
+	require.NoError(t, s.FreePlace(ctx, "t-2", "left", "", tenant.SiteUntouched, nil))
 	exec(t, s, `UPDATE servers SET db_disk_pct = 100, redis_memory_pct = 100`)
 	r.MeasuredLimits = tenant.MeasuredLimits{}
 	out, err = s.Reserve(ctx, r)

@@ -322,7 +322,7 @@ func TestPlacesAreLinearizable(t *testing.T) {
 				})
 				return answered{said: string(got.Outcome)}, err
 			case "release":
-				return answered{}, s.FreePlace(ctx, prego.TenantID(id(a.n)), "test", "", tenant.SiteUntouched, false)
+				return answered{}, s.FreePlace(ctx, prego.TenantID(id(a.n)), "test", "", tenant.SiteUntouched, nil)
 			case "cordon":
 				_, err := s.CordonServer(ctx, prego.ServerID(host("app")), "test", "a test")
 				return answered{}, err

@@ -267,6 +267,46 @@ func TestAMoveOfALostServer(t *testing.T) {
 	}
 }
 
+// TestAnOpenMoveKeepsTheOwnServers: neither the server that a lost tenant was moving to nor the one that it left ends
+// with its place, for both may hold its newest data. The move's end gives them back.
+func TestAnOpenMoveKeepsTheOwnServers(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for name, switched := range map[string]bool{"before the switch": false, "after it": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := dataMoveSetup(t)
+			b.server("app-3", prego.RoleApp, "10.64.0.8")
+			b.exec(`UPDATE servers SET dedicated_for_tenant_id = 't-1' WHERE server_id IN ('app-1', 'app-3')`)
+			own := somewhere
+			own.Dedicates = true
+			b.freezes("mov-1", tenant.MoveAsked{To: "app-2"}, own)
+			state := tenant.MoveFailed
+			if switched {
+				require.NoError(t, b.s.SwitchMove(ctx, "mov-1", 0))
+				state = tenant.MoveDone
+			}
+			ends, err := b.s.OwnServers(ctx, "t-1")
+			require.NoError(t, err)
+			require.Equal(t, []string{"app-3"}, ends)
+			_, err = b.s.LoseServer(ctx, "db", "its disk died", "ann")
+			require.NoError(t, err)
+			require.Empty(t, b.place1())
+			ends, err = b.s.OwnServers(ctx, "t-1")
+			require.NoError(t, err)
+			require.Equal(t, []string{"app-3"}, ends)
+			for _, id := range ends {
+				_, err = b.s.RequestDecommission(ctx, prego.ServerID(id), "ann", false)
+				require.NoError(t, err, "what ends with the place is in no use")
+			}
+			_, err = b.s.FinishMove(ctx, "mov-1", state, "", "")
+			require.NoError(t, err)
+			require.Equal(t, []int{0, 0}, b.counts())
+			require.Zero(t, count(t, b.s, "servers WHERE dedicated_for_tenant_id = 't-1' AND status = 'active'"))
+		})
+	}
+}
+
 // dataMoveSetup has another shard and another pool beside.
 func dataMoveSetup(t testing.TB) *peersBundle {
 	t.Helper()

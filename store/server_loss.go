@@ -80,7 +80,7 @@ func (s *Store) loseTenant(ctx context.Context, tx *txn, t lostTenant, serverID 
 		message = fmt.Sprintf("server %s is gone. The newest backup is of %s: %d min are lost", serverID, t.TakenAt.UTC().Format(time.RFC3339), tenant.LostMinutes(*t.TakenAt, t.LostAt))
 		details["backup_taken_at"], details["lost_minutes"] = t.TakenAt.UTC(), tenant.LostMinutes(*t.TakenAt, t.LostAt)
 	}
-	tx.check(freePlace(ctx, tx, t.TenantID, string(prego.ReasonServerLost), "", tenant.SiteDropped, false))
+	tx.check(freePlace(ctx, tx, t.TenantID, string(prego.ReasonServerLost), "", tenant.SiteDropped, nil))
 	tx.check(endJobsOn(ctx, tx, t.TenantID, serverID))
 	if !t.State.HasSite() {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -256,12 +257,11 @@ WHERE pool_site_id = $1`
 
 const sqlClearSite = `UPDATE tenants SET site = '' WHERE tenant_id = $1 AND NOT has_site(state)`
 
-// FreePlace frees a tenant's place: counts, dedications and its site. The
-// server stays dedicated when it must be destroyed, so that no tenant lands on it
-// meanwhile. Without a live allocation it changes nothing.
-func (s *Store) FreePlace(ctx context.Context, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error {
+// FreePlace frees a tenant's place: counts, dedications and its site. A server among those to destroy stays
+// dedicated, so that no tenant lands on it meanwhile. Without a live allocation it changes nothing.
+func (s *Store) FreePlace(ctx context.Context, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroy []string) error {
 	return s.inTx(ctx, fmt.Sprintf("release tenant %s", tenantID), func(tx *txn) error {
-		return freePlace(ctx, tx, tenantID, reason, message, fate, destroyServer)
+		return freePlace(ctx, tx, tenantID, reason, message, fate, destroy)
 	})
 }
 
@@ -269,17 +269,17 @@ const sqlHoldEnded = `SELECT state IN ('failed', 'data_purged') FROM tenants WHE
 
 // FreeLeftover is FreePlace for a place without a run. released is false for a tenant that provisions again:
 // it was retried since it was found, and its run continues with the place that it has.
-func (s *Store) FreeLeftover(ctx context.Context, tenantID prego.TenantID, reason string, fate tenant.SiteFate, destroyServer bool) (released bool, err error) {
+func (s *Store) FreeLeftover(ctx context.Context, tenantID prego.TenantID, reason string, fate tenant.SiteFate, destroy []string) (released bool, err error) {
 	err = s.inTx(ctx, fmt.Sprintf("release the leftover of tenant %s", tenantID), func(tx *txn) error {
 		if released, err = value[bool](ctx, tx, sqlHoldEnded, tenantID); err != nil || !released {
 			return err
 		}
-		return freePlace(ctx, tx, tenantID, reason, "", fate, destroyServer)
+		return freePlace(ctx, tx, tenantID, reason, "", fate, destroy)
 	})
 	return released && err == nil, err
 }
 
-func freePlace(ctx context.Context, tx *txn, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroyServer bool) error {
+func freePlace(ctx context.Context, tx *txn, tenantID prego.TenantID, reason, message string, fate tenant.SiteFate, destroy []string) error {
 	var app, shard, pool, site string
 	if err := tx.QueryRow(ctx, sqlReleaseAllocation, tenantID, reason).Scan(&app, &shard, &pool, &site); err != nil {
 		return ifNoRows(err, nil)
@@ -294,7 +294,7 @@ func freePlace(ctx context.Context, tx *txn, tenantID prego.TenantID, reason, me
 		sql := map[tenant.SiteFate]string{tenant.SiteUntouched: sqlReturnSite, tenant.SiteDropped: sqlDeleteSite, tenant.SiteLeft: sqlKeepFailedSite}[fate]
 		steps = append(steps, step{sql, []any{site}})
 	}
-	steps = append(steps, step{sqlReleaseServer, []any{app, tenantID, destroyServer}}, step{sqlReleaseShard, []any{shard, tenantID}},
+	steps = append(steps, step{sqlReleaseServer, []any{app, tenantID, slices.Contains(destroy, app)}}, step{sqlReleaseShard, []any{shard, tenantID}},
 		step{sqlReleasePool, []any{pool, tenantID}}, step{sqlClearSite, []any{tenantID}})
 	for _, st := range steps {
 		tx.run(ctx, st.sql, st.args...)
@@ -317,10 +317,10 @@ func (s *Store) TenantConverged(ctx context.Context, tenantID prego.TenantID, st
 const sqlOwnServers = `
 SELECT server_id FROM servers WHERE dedicated_for_tenant_id = $1 AND status NOT IN ('draining', 'terminated')
   AND NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.app_server_id = server_id AND a.released_at IS NULL AND a.tenant_id <> $1)
-  AND NOT EXISTS (SELECT FROM tenant_moves m WHERE m.to_server_id = server_id AND m.finished_at IS NULL)`
+  AND NOT EXISTS (SELECT FROM tenant_moves m WHERE m.finished_at IS NULL AND server_id IN (m.from_server_id, m.to_server_id))`
 
-// OwnServers are the servers that are dedicated for a tenant, still stand, and end with its place. The target of an open
-// move is none: it holds what the move copied, and the move's end gives it back.
+// OwnServers are the servers that are dedicated for a tenant, still stand, and end with its place. The ends of an open
+// move are none: either may hold the newest data of a lost tenant, and they are given back.
 func (s *Store) OwnServers(ctx context.Context, tenantID prego.TenantID) ([]string, error) {
 	return collectValues[string](ctx, s, fmt.Sprintf("servers of tenant %s", tenantID), sqlOwnServers, tenantID)
 }

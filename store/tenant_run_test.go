@@ -17,7 +17,7 @@ func TestAPlaceIsGivenBackWhole(t *testing.T) {
 	counted(t, s)
 	require.Equal(t, 1, count(t, s, `org_events WHERE type = 'tenant.create' AND subject = 't-0'`), "the org was notified")
 	for range 2 {
-		require.NoError(t, s.FreePlace(t.Context(), "t-0", "failed_site", "", tenant.SiteDropped, false))
+		require.NoError(t, s.FreePlace(t.Context(), "t-0", "failed_site", "", tenant.SiteDropped, nil))
 		require.Equal(t, 0, count(t, s, `tenant_allocations WHERE tenant_id = 't-0' AND released_at IS NULL`))
 		require.Equal(t, 2, count(t, s, `generate_series(1, (SELECT tenant_count FROM servers WHERE server_id = 'n-0'))`))
 		require.Equal(t, 2, count(t, s, `generate_series(1, (SELECT current_tenant_count FROM db_shards WHERE shard_id = 'n-0'))`))
@@ -63,7 +63,7 @@ func TestARetriedTenantKeepsItsPlace(t *testing.T) {
 	for id, retried := range map[prego.TenantID]string{"t-0": `UPDATE tenants SET state = 'provisioning', generation = generation + 1 WHERE tenant_id = 't-0'`, "t-1": `SELECT`} {
 		released := false
 		require.NoError(t, s.holding(t, `SELECT FROM tenants WHERE tenant_id = '`+string(id)+`' FOR NO KEY UPDATE`, func() (err error) {
-			released, err = s.FreeLeftover(ctx, id, "reservation_expired", tenant.SiteLeft, false)
+			released, err = s.FreeLeftover(ctx, id, "reservation_expired", tenant.SiteLeft, nil)
 			return err
 		}, does(t, retried)))
 		require.Equal(t, id == "t-1", released)

@@ -281,7 +281,8 @@ var atLast = []invariant{
 		"I5 no server is kept for an ended tenant",
 		`SELECT s.server_id FROM servers s JOIN tenants t ON t.tenant_id = s.dedicated_for_tenant_id
 			WHERE s.status = 'active' AND t.state IN ('failed', 'data_purged')
-			AND NOT EXISTS (SELECT FROM tenant_moves m WHERE m.to_server_id = s.server_id AND m.finished_at IS NULL)`,
+			AND NOT EXISTS (SELECT FROM tenant_moves m
+				WHERE s.server_id IN (m.from_server_id, m.to_server_id) AND m.finished_at IS NULL)`,
 	},
 	// The periods match newPlayed (app/world_test.go). They are counted from the beginning of the transaction, and
 	// events have the time of their statement, which may have waited in between.
