@@ -178,7 +178,9 @@ func changed(ctx context.Context, q querier, sql string, args ...any) (bool, err
 // it returns none.
 func (s *Store) changeThen(ctx context.Context, what string, none error, then func(*txn) error, sql string, args ...any) error {
 	return s.inTx(ctx, what, func(tx *txn) error {
-		tx.must(ctx, none, sql, args...)
+		if !tx.run(ctx, sql, args...) {
+			return none // nil where it is no failure
+		}
 		return then(tx)
 	})
 }

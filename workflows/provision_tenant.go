@@ -276,7 +276,7 @@ func (p *provisionTenant) buildServer(ctx workflow.Context) error {
 		return err
 	}
 	err = child.Get(ctx, nil)
-	if alreadyStarted(err) {
+	if othersServer(err) {
 		return p.awaitServer(ctx, srv)
 	}
 	if err != nil && !temporal.IsCanceledError(err) {

@@ -103,7 +103,7 @@ func (s *scaleFleet) create(ctx workflow.Context, servers []activities.ServerRef
 	return forEachServer(ctx, len(servers), func(ctx workflow.Context, i int) (server.FleetStepResult, error) {
 		r := server.FleetStepResult{ServerID: servers[i].ServerID, Op: server.StepOpCreate, State: server.FleetStepDone}
 		err := provisionChild(ctx, servers[i]).Get(ctx, nil)
-		if alreadyStarted(err) {
+		if othersServer(err) {
 			return s.awaitServer(ctx, servers[i].ServerID)
 		}
 		if err != nil {

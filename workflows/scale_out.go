@@ -38,6 +38,9 @@ func decommissionChild(ctx workflow.Context, serverID prego.ServerID) workflow.C
 
 func alreadyStarted(err error) bool { return temporal.IsWorkflowExecutionAlreadyStartedError(err) }
 
+// othersServer reports whether another run provisions a child's server, or has done so: the row is what counts.
+func othersServer(err error) bool { return alreadyStarted(err) || isSuperseded(err) }
+
 // ScaleOutInput names a role in a region.
 type ScaleOutInput struct {
 	Region prego.Region `json:"region"`
@@ -132,7 +135,7 @@ func provisionAll(ctx workflow.Context, servers []activities.ServerRef, summary 
 		futures[i] = provisionChild(ctx, srv)
 	}
 	for i, f := range futures {
-		if err := f.Get(ctx, nil); err != nil && !alreadyStarted(err) {
+		if err := f.Get(ctx, nil); err != nil && !othersServer(err) {
 			failed = append(failed, string(servers[i].ServerID))
 			text = fmt.Sprintf("%s: %s", servers[i].ServerID, errorMessage(err))
 		}
