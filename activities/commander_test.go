@@ -13,6 +13,7 @@ import (
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
 
 // agentsFunc stands for the agents on hosts.
@@ -27,7 +28,7 @@ func TestEachCommandHasItsRowBeforeAndAfter(t *testing.T) {
 	p := newPlacing(t, 4)
 	p.Server("app-0", prego.RoleApp, "")
 	rows := func() []server.AuditedCommand {
-		list, _, err := p.Store.ListCommands(t.Context(), prego.ListQuery{Limit: 50}.Of("server_id", "app-0"))
+		list, _, err := store.Commands.In(p.Store)(t.Context(), prego.ListQuery{Limit: 50}.Of("server_id", "app-0"))
 		require.NoError(t, err)
 		return list
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
 
 // CreateAgentRelease keeps a signed release of the agent.
@@ -24,7 +25,7 @@ func (a *API) CreateAgentRelease(c echo.Context, _ CreateAgentReleaseParams) err
 
 // ListAgentReleases shows a page of releases of the agent, newest first.
 func (a *API) ListAgentReleases(c echo.Context, _ ListAgentReleasesParams) error {
-	return list(c, "agent_releases", a.d.Store.ListAgentReleases, agentReleaseView)
+	return list(c, "agent_releases", store.AgentReleases.In(a.d.Store), agentReleaseView)
 }
 
 // GetAgentRelease shows a release of the agent with its servers.

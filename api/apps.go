@@ -8,6 +8,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/workload"
 )
 
@@ -40,7 +41,7 @@ func (a *API) CreateApp(c echo.Context, p CreateAppParams) error {
 
 // ListApps shows a page of apps, newest first.
 func (a *API) ListApps(c echo.Context, _ ListAppsParams) error {
-	return list(c, "apps", a.d.Store.ListApps, viewOf[App])
+	return list(c, "apps", store.Apps.In(a.d.Store), viewOf[App])
 }
 
 // GetApp shows an app.
@@ -66,12 +67,12 @@ func (a *API) CreateEnv(c echo.Context, id AppID, p CreateEnvParams) error {
 
 // ListEnvs shows a page of an app's envs, newest first.
 func (a *API) ListEnvs(c echo.Context, id AppID, _ ListEnvsParams) error {
-	return within(c, a.d.Store.GetApp, "envs", a.d.Store.ListEnvs, viewOf[Env], "app_id", string(id))
+	return within(c, a.d.Store.GetApp, "envs", store.Envs.In(a.d.Store), viewOf[Env], "app_id", string(id))
 }
 
 // ListAllEnvs shows a page of the envs of all apps.
 func (a *API) ListAllEnvs(c echo.Context, _ ListAllEnvsParams) error {
-	return list(c, "envs", a.d.Store.ListEnvs, viewOf[Env])
+	return list(c, "envs", store.Envs.In(a.d.Store), viewOf[Env])
 }
 
 // GetEnv shows an env.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/ops"
+	"github.com/prego/prego/store"
 )
 
 // audited passes the caller of a change to the store, and ensures that each accepted request has an audit
@@ -67,7 +68,7 @@ func (p Principal) role() string {
 
 // ListAudit shows a page of the audit.
 func (a *API) ListAudit(c echo.Context, _ ListAuditParams) error {
-	return list(c, "entries", a.d.Store.ListAudit, auditView)
+	return list(c, "entries", store.AuditEntries.In(a.d.Store), auditView)
 }
 
 // GetAuditEntry shows an entry, with what its hash was computed from.

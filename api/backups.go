@@ -7,6 +7,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
 
@@ -27,7 +28,7 @@ func (a *API) CreateBackup(c echo.Context, tenantID TenantID, _ CreateBackupPara
 
 // ListBackups shows a page of a tenant's backups.
 func (a *API) ListBackups(c echo.Context, tenant TenantID, _ ListBackupsParams) error {
-	return within(c, a.d.Store.GetTenant, "backups", a.d.Store.ListBackups, backupView, "tenant_id", string(tenant))
+	return within(c, a.d.Store.GetTenant, "backups", store.Backups.In(a.d.Store), backupView, "tenant_id", string(tenant))
 }
 
 // GetBackup shows a backup.

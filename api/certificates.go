@@ -6,12 +6,13 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
 
 // ListCertificates shows a page of certificates.
 func (a *API) ListCertificates(c echo.Context, _ ListCertificatesParams) error {
-	return list(c, "certificates", a.d.Store.ListCertificates, viewOf[Certificate])
+	return list(c, "certificates", store.Certificates.In(a.d.Store), viewOf[Certificate])
 }
 
 // GetCertificate shows a certificate with its last orders.

@@ -18,6 +18,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/workload"
 )
 
@@ -56,7 +57,7 @@ const (
 
 // ListCommands lists the commands run on a server's host.
 func (a *API) ListCommands(c echo.Context, id ServerID, _ ListCommandsParams) error {
-	return within(c, a.d.Store.ProvisionState, "commands", a.d.Store.ListCommands, viewOf[Command], "server_id", id)
+	return within(c, a.d.Store.ProvisionState, "commands", store.Commands.In(a.d.Store), viewOf[Command], "server_id", id)
 }
 
 // host reads a server whose host can be inspected. That includes a server that failed and was

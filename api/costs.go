@@ -11,6 +11,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/cost"
+	"github.com/prego/prego/store"
 )
 
 // costSlack is how late counting may be before a month is called incomplete.
@@ -19,9 +20,9 @@ const costSlack = 3 * time.Hour
 // ListLedger shows a page of the billed items.
 func (a *API) ListLedger(c echo.Context, _ ListLedgerParams) error {
 	if !wantsCSV(c) {
-		return list(c, "resources", a.d.Store.ListLedger, ledgerView)
+		return list(c, "resources", store.Ledger.In(a.d.Store), ledgerView)
 	}
-	page, next, err := a.d.Store.ListLedger(c.Request().Context(), listQuery(c))
+	page, next, err := store.Ledger.In(a.d.Store)(c.Request().Context(), listQuery(c))
 	if err != nil {
 		return err
 	}

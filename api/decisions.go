@@ -13,12 +13,13 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
 
 // ListAllDecisions shows a page of the decisions on all tenants.
 func (a *API) ListAllDecisions(c echo.Context, _ ListAllDecisionsParams) error {
-	page, next, err := a.d.Store.ListAllDecisions(c.Request().Context(), listQuery(c))
+	page, next, err := store.Decisions.In(a.d.Store)(c.Request().Context(), listQuery(c))
 	if err != nil {
 		return err
 	}

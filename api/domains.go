@@ -8,6 +8,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
+	"github.com/prego/prego/store"
 )
 
 func (a *API) domainView(d org.Domain) Domain {
@@ -52,12 +53,12 @@ func (a *API) CreateTenantDomain(c echo.Context, tenant TenantID, _ CreateTenant
 
 // ListDomains shows a page of domains.
 func (a *API) ListDomains(c echo.Context, _ ListDomainsParams) error {
-	return list(c, "domains", a.d.Store.ListDomains, a.domainView)
+	return list(c, "domains", store.Domains.In(a.d.Store), a.domainView)
 }
 
 // ListTenantDomains shows a page of a tenant's domains.
 func (a *API) ListTenantDomains(c echo.Context, tenant TenantID, _ ListTenantDomainsParams) error {
-	return within(c, a.d.Store.GetTenant, "domains", a.d.Store.ListDomains, a.domainView, "tenant_id", string(tenant))
+	return within(c, a.d.Store.GetTenant, "domains", store.Domains.In(a.d.Store), a.domainView, "tenant_id", string(tenant))
 }
 
 // GetDomain shows a domain.

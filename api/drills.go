@@ -7,6 +7,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
 
@@ -20,7 +21,7 @@ func drillView(d tenant.Drill) Drill {
 
 // ListDrills shows a page of the drills of a tenant's backups.
 func (a *API) ListDrills(c echo.Context, tenant TenantID, _ ListDrillsParams) error {
-	return within(c, a.d.Store.GetTenant, "drills", a.d.Store.ListDrills, drillView, "tenant_id", string(tenant))
+	return within(c, a.d.Store.GetTenant, "drills", store.Drills.In(a.d.Store), drillView, "tenant_id", string(tenant))
 }
 
 // CreateDrill requests a drill of a tenant's backup. A worker begins it.
@@ -53,7 +54,7 @@ func volumeDrillView(d tenant.Drill) VolumeDrill {
 
 // ListVolumeDrills shows a page of the drills of a volume's backups.
 func (a *API) ListVolumeDrills(c echo.Context, id VolumeInPath, _ ListVolumeDrillsParams) error {
-	return list(c, "drills", a.d.Store.ListDrills, volumeDrillView, "volume_id", string(id))
+	return list(c, "drills", store.Drills.In(a.d.Store), volumeDrillView, "volume_id", string(id))
 }
 
 // CreateVolumeDrill requests a drill of a volume's backup. A worker begins it.

@@ -12,6 +12,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement/scale"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
 
 // CreateFleet creates an empty fleet.
@@ -45,7 +46,7 @@ func madeOrMet(created bool) int {
 
 // ListFleets shows a page of fleets.
 func (a *API) ListFleets(c echo.Context, _ ListFleetsParams) error {
-	return list(c, "fleets", a.d.Store.ListFleets, func(f server.Fleet) Fleet {
+	return list(c, "fleets", store.Fleets.In(a.d.Store), func(f server.Fleet) Fleet {
 		v := a.fleetView(f)
 		v.Policies = nil
 		return v
@@ -133,7 +134,7 @@ func (a *API) CreatePolicy(c echo.Context, _ CreatePolicyParams) error {
 
 // ListPolicies shows a page of policies.
 func (a *API) ListPolicies(c echo.Context, _ ListPoliciesParams) error {
-	return list(c, "policies", a.d.Store.ListPolicies, viewOf[Policy])
+	return list(c, "policies", store.Policies.In(a.d.Store), viewOf[Policy])
 }
 
 // GetPolicy shows a policy.
@@ -230,7 +231,7 @@ func (a *API) planFleetAction(c echo.Context, id prego.FleetID, act server.Fleet
 
 // ListFleetActions shows a page of a fleet's actions.
 func (a *API) ListFleetActions(c echo.Context, id FleetID, _ ListFleetActionsParams) error {
-	return within(c, a.d.Store.GetFleet, "actions", a.d.Store.ListFleetActions, a.actionView, "fleet_id", id)
+	return within(c, a.d.Store.GetFleet, "actions", store.FleetActions.In(a.d.Store), a.actionView, "fleet_id", id)
 }
 
 // GetFleetAction shows an action with each of its steps.

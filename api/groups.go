@@ -10,6 +10,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/workload"
 )
 
@@ -39,12 +40,12 @@ func (a *API) CreateGroup(c echo.Context, envID prego.EnvID, _ CreateGroupParams
 
 // ListGroups shows a page of an environment's groups.
 func (a *API) ListGroups(c echo.Context, env EnvInPath, _ ListGroupsParams) error {
-	return within(c, a.d.Store.GetEnv, "groups", a.d.Store.ListGroups, a.groupView, "env_id", string(env))
+	return within(c, a.d.Store.GetEnv, "groups", store.Groups.In(a.d.Store), a.groupView, "env_id", string(env))
 }
 
 // ListAllGroups shows a page of the process groups of all envs.
 func (a *API) ListAllGroups(c echo.Context, _ ListAllGroupsParams) error {
-	return list(c, "groups", a.d.Store.ListGroups, a.groupView)
+	return list(c, "groups", store.Groups.In(a.d.Store), a.groupView)
 }
 
 // GetGroup shows a process group.
@@ -114,7 +115,7 @@ func (a *API) ResumeGroup(c echo.Context, id GroupID, _ ResumeGroupParams) error
 
 // ListRollouts shows a page of a group's rollouts.
 func (a *API) ListRollouts(c echo.Context, id GroupID, _ ListRolloutsParams) error {
-	return within(c, a.d.Store.GetGroup, "rollouts", a.d.Store.ListRollouts, rolloutView, "group_id", string(id))
+	return within(c, a.d.Store.GetGroup, "rollouts", store.Rollouts.In(a.d.Store), rolloutView, "group_id", string(id))
 }
 
 // DeleteGroup deletes a group.
@@ -129,12 +130,12 @@ func (a *API) DeleteGroup(c echo.Context, id GroupID) error {
 
 // ListInstances shows a page of a group's instances.
 func (a *API) ListInstances(c echo.Context, id GroupID, _ ListInstancesParams) error {
-	return within(c, a.d.Store.GetGroup, "instances", a.d.Store.ListInstances, instanceView, "group_id", string(id))
+	return within(c, a.d.Store.GetGroup, "instances", store.Instances.In(a.d.Store), instanceView, "group_id", string(id))
 }
 
 // ListAllInstances shows a page of the instances of all groups.
 func (a *API) ListAllInstances(c echo.Context, _ ListAllInstancesParams) error {
-	return list(c, "instances", a.d.Store.ListAllInstances, instanceView)
+	return list(c, "instances", store.AllInstances.In(a.d.Store), instanceView)
 }
 
 // GetInstance shows an instance.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
 
 // BuildImage accepts a build of a golden image.
@@ -51,7 +52,7 @@ func (a *API) GetImage(c echo.Context, id ImageID) error {
 
 // ListImages shows a page of golden images, newest first.
 func (a *API) ListImages(c echo.Context, _ ListImagesParams) error {
-	return list(c, "images", a.d.Store.ListGoldenImages, viewOf[GoldenImage])
+	return list(c, "images", store.Images.In(a.d.Store), viewOf[GoldenImage])
 }
 
 // DeleteImage deletes a golden image, or cancels its build.

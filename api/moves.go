@@ -7,6 +7,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
 
@@ -47,7 +48,7 @@ func (a *API) CreateMove(c echo.Context, tenantID TenantID, _ CreateMoveParams) 
 
 // ListMoves shows a page of a tenant's moves.
 func (a *API) ListMoves(c echo.Context, tenant TenantID, _ ListMovesParams) error {
-	return within(c, a.d.Store.GetTenant, "moves", a.d.Store.ListMoves, moveView, "tenant_id", string(tenant))
+	return within(c, a.d.Store.GetTenant, "moves", store.Moves.In(a.d.Store), moveView, "tenant_id", string(tenant))
 }
 
 // GetMove shows a move.

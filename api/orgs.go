@@ -6,6 +6,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
 
@@ -26,5 +27,5 @@ func (a *API) GetOrg(c echo.Context, id OrgID, _ GetOrgParams) error {
 
 // ListOrgs shows a page of orgs, by id.
 func (a *API) ListOrgs(c echo.Context, _ ListOrgsParams) error {
-	return list(c, "orgs", a.d.Store.ListOrgs, viewOf[Org])
+	return list(c, "orgs", store.Orgs.In(a.d.Store), viewOf[Org])
 }

@@ -6,11 +6,12 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/store"
 )
 
 // ListPatchWaves shows a page of waves.
 func (a *API) ListPatchWaves(c echo.Context, _ ListPatchWavesParams) error {
-	return list(c, "patch_waves", a.d.Store.ListPatchWaves, viewOf[PatchWave])
+	return list(c, "patch_waves", store.PatchWaves.In(a.d.Store), viewOf[PatchWave])
 }
 
 // GetPatchWave shows a wave with its servers and its timeline.

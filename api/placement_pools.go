@@ -6,6 +6,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/store"
 )
 
 // shownOrgs is how many of a pool's orgs are listed with it.
@@ -37,7 +38,7 @@ func (a *API) CreatePlacementPool(c echo.Context, _ CreatePlacementPoolParams) e
 
 // ListPlacementPools shows a page of pools, by name.
 func (a *API) ListPlacementPools(c echo.Context, _ ListPlacementPoolsParams) error {
-	return list(c, "placement_pools", a.d.Store.ListPlacementPools, placementPool)
+	return list(c, "placement_pools", store.PlacementPools.In(a.d.Store), placementPool)
 }
 
 // GetPlacementPool shows a pool and its associated orgs.

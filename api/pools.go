@@ -9,6 +9,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
 
@@ -110,7 +111,7 @@ func (a *API) PutWarmPool(c echo.Context, region RegionInPath, plan PlanInPath, 
 
 // ListScalingEvents shows what made the fleet grow.
 func (a *API) ListScalingEvents(c echo.Context, _ ListScalingEventsParams) error {
-	return list(c, "scaling_events", a.d.Store.ListScalingEvents, a.scalingEventView)
+	return list(c, "scaling_events", store.ScalingEvents.In(a.d.Store), a.scalingEventView)
 }
 
 func (a *API) scalingEventView(e tenant.ScalingEvent) ScalingEvent {

@@ -10,6 +10,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement/pack"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
 
 // shownMoves bounds the moves that are shown with a rebalance.
@@ -64,7 +65,7 @@ func (a *API) CreateRebalance(c echo.Context, _ CreateRebalanceParams) error {
 
 // ListRebalances shows a page of rebalances.
 func (a *API) ListRebalances(c echo.Context, _ ListRebalancesParams) error {
-	return list(c, "rebalances", a.d.Store.ListRebalances, rebalanceView)
+	return list(c, "rebalances", store.Rebalances.In(a.d.Store), rebalanceView)
 }
 
 // GetRebalance shows a rebalance.

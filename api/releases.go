@@ -7,6 +7,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 )
 
 // CreateRelease stores a release to roll out.
@@ -21,7 +22,7 @@ func (a *API) CreateRelease(c echo.Context, _ CreateReleaseParams) error {
 
 // ListReleases shows a page of releases, newest first.
 func (a *API) ListReleases(c echo.Context, _ ListReleasesParams) error {
-	return list(c, "releases", a.d.Store.ListStackReleases, a.releaseView)
+	return list(c, "releases", store.StackReleases.In(a.d.Store), a.releaseView)
 }
 
 // GetRelease shows a release with its servers.

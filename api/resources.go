@@ -14,6 +14,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/workload"
 )
 
@@ -73,22 +74,22 @@ func (a *API) CreateRoute(c echo.Context, env EnvInPath, _ CreateRouteParams) er
 
 // ListRoutes shows a page of an env's routes.
 func (a *API) ListRoutes(c echo.Context, env EnvInPath, _ ListRoutesParams) error {
-	return within(c, a.d.Store.GetEnv, "routes", a.d.Store.ListRoutes, viewOf[Route], "env_id", string(env))
+	return within(c, a.d.Store.GetEnv, "routes", store.Routes.In(a.d.Store), viewOf[Route], "env_id", string(env))
 }
 
 // ListAllRoutes shows a page of the routes of all envs.
 func (a *API) ListAllRoutes(c echo.Context, _ ListAllRoutesParams) error {
-	return list(c, "routes", a.d.Store.ListRoutes, viewOf[Route])
+	return list(c, "routes", store.Routes.In(a.d.Store), viewOf[Route])
 }
 
 // ListIPv4Addresses shows a page of the IPv4 addresses of all envs.
 func (a *API) ListIPv4Addresses(c echo.Context, _ ListIPv4AddressesParams) error {
-	return list(c, "ipv4_addresses", a.d.Store.ListIPv4s, ipv4View)
+	return list(c, "ipv4_addresses", store.IPv4s.In(a.d.Store), ipv4View)
 }
 
 // ListAttachments shows a page of what volumes are attached to.
 func (a *API) ListAttachments(c echo.Context, _ ListAttachmentsParams) error {
-	return list(c, "attachments", a.d.Store.ListAttachments, viewOf[VolumeAttachment])
+	return list(c, "attachments", store.Attachments.In(a.d.Store), viewOf[VolumeAttachment])
 }
 
 // GetRoute shows a route.

@@ -7,6 +7,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
 
@@ -22,7 +23,7 @@ func (a *API) CreateSnapshot(c echo.Context, tenantID TenantID, _ CreateSnapshot
 
 // ListSnapshots shows a page of a tenant's snapshots.
 func (a *API) ListSnapshots(c echo.Context, tenant TenantID, _ ListSnapshotsParams) error {
-	return within(c, a.d.Store.GetTenant, "snapshots", a.d.Store.ListSnapshots, viewOf[Snapshot], "tenant_id", string(tenant))
+	return within(c, a.d.Store.GetTenant, "snapshots", store.Snapshots.In(a.d.Store), viewOf[Snapshot], "tenant_id", string(tenant))
 }
 
 // GetSnapshot shows a snapshot.
@@ -80,7 +81,7 @@ func (a *API) restoreElsewhere(c echo.Context, tenantID prego.TenantID, backupID
 
 // ListRestores shows a page of a tenant's restores.
 func (a *API) ListRestores(c echo.Context, tenant TenantID, _ ListRestoresParams) error {
-	return within(c, a.d.Store.GetTenant, "restores", a.d.Store.ListRestores, viewOf[RestoreJob], "tenant_id", string(tenant))
+	return within(c, a.d.Store.GetTenant, "restores", store.Restores.In(a.d.Store), viewOf[RestoreJob], "tenant_id", string(tenant))
 }
 
 // GetRestore shows a restore.

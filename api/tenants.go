@@ -8,6 +8,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
 
@@ -41,7 +42,7 @@ func (a *API) tenantAccepted(c echo.Context, t tenant.Tenant, workflowID string)
 
 // ListTenants shows a page of tenants.
 func (a *API) ListTenants(c echo.Context, _ ListTenantsParams) error {
-	return list(c, "tenants", a.d.Store.ListTenants, tenantSummary)
+	return list(c, "tenants", store.Tenants.In(a.d.Store), tenantSummary)
 }
 
 // GetTenant shows a tenant.

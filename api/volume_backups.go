@@ -6,6 +6,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
 )
@@ -30,7 +31,7 @@ func (a *API) CreateVolumeBackup(c echo.Context, id VolumeInPath, _ CreateVolume
 
 // ListVolumeBackups shows a page of a volume's backups.
 func (a *API) ListVolumeBackups(c echo.Context, id VolumeInPath, _ ListVolumeBackupsParams) error {
-	return list(c, "backups", a.d.Store.ListBackups, volumeBackupView, "volume_id", string(id))
+	return list(c, "backups", store.Backups.In(a.d.Store), volumeBackupView, "volume_id", string(id))
 }
 
 // GetVolumeBackup shows a backup.
@@ -73,7 +74,7 @@ func (a *API) CreateVolumeRestore(c echo.Context, id VolumeInPath, _ CreateVolum
 
 // ListVolumeRestores shows a page of a volume's restores.
 func (a *API) ListVolumeRestores(c echo.Context, id VolumeInPath, _ ListVolumeRestoresParams) error {
-	return list(c, "restores", a.d.Store.ListVolumeRestores, viewOf[VolumeRestore], "volume_id", string(id))
+	return list(c, "restores", store.VolumeRestores.In(a.d.Store), viewOf[VolumeRestore], "volume_id", string(id))
 }
 
 // GetVolumeRestore shows a restore.

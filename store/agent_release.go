@@ -46,16 +46,12 @@ func (s *Store) GetAgentRelease(ctx context.Context, version string) (server.Age
 	return get[server.AgentRelease](ctx, s.pool, noSuchAgentRelease(version), sqlGetAgentRelease, version)
 }
 
-var agentReleases = listing[server.AgentRelease]{
+// AgentReleases is the list of releases of the agent.
+var AgentReleases = Listing[server.AgentRelease]{
 	what: "releases of the agent", from: `SELECT ` + agentReleaseColumns + ` FROM agent_releases`,
 	filters: map[string]string{"version": "version", "status": "status"},
 	sorts:   map[string]string{"created_at": "created_at"},
 	id:      "version",
-}
-
-// ListAgentReleases returns a page of releases of the agent.
-func (s *Store) ListAgentReleases(ctx context.Context, q prego.ListQuery) (page []server.AgentRelease, next string, err error) {
-	return agentReleases.page(ctx, s, q)
 }
 
 const sqlAgentReleaseServers = `

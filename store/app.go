@@ -52,17 +52,13 @@ func (s *Store) GetApp(ctx context.Context, id string) (workload.App, error) {
 	return get[workload.App](ctx, s.pool, noSuchApp(id), sqlGetApp, id)
 }
 
-var apps = listing[workload.App]{
+// Apps is the list of apps.
+var Apps = Listing[workload.App]{
 	what: "apps", from: `SELECT ` + appColumns + ` FROM apps`,
 	live:    `deleted_at IS NULL`,
 	filters: map[string]string{"app_id": "app_id", "org_id": "org_id", "name": "name"},
 	sorts:   map[string]string{"created_at": "created_at", "name": "name"},
 	id:      "app_id",
-}
-
-// ListApps returns a page of apps.
-func (s *Store) ListApps(ctx context.Context, q prego.ListQuery) (page []workload.App, next string, err error) {
-	return apps.page(ctx, s, q)
 }
 
 const sqlAppOwner = `SELECT org_id FROM apps WHERE app_id = $1`

@@ -22,7 +22,8 @@ func (s *Store) GetAuditEntry(ctx context.Context, id int64) (ops.AuditEntry, er
 	return get[ops.AuditEntry](ctx, s.pool, prego.Errorf(prego.CodeAuditEntryNotFound, "there is no audit entry %d", id), sqlGetAudit, id)
 }
 
-var auditEntries = listing[ops.AuditEntry]{
+// AuditEntries is the list of the audit.
+var AuditEntries = Listing[ops.AuditEntry]{
 	what: "audit", from: selectAudit,
 	filters: map[string]string{
 		"actor": "e.actor", "kind": "e.kind", "id": "e.id", "org_id": "e.org_id", "operation": "e.operation", "verb": "e.verb", "request_id": "e.request_id",
@@ -31,11 +32,6 @@ var auditEntries = listing[ops.AuditEntry]{
 	sorts: map[string]string{"at": "e.at"}, order: "-at", id: "e.entry_id", table: "audit_entries e",
 	dimensions: []dimension{{filter: "kind"}, {filter: "actor"}, {filter: "operation"}, {filter: "org_id"}},
 	narrow:     []string{"id", "request_id"},
-}
-
-// ListAudit returns a page of the audit.
-func (s *Store) ListAudit(ctx context.Context, q prego.ListQuery) (page []ops.AuditEntry, next string, err error) {
-	return auditEntries.page(ctx, s, q)
 }
 
 const sqlWriteRequestAudit = `SELECT write_request_audit($1, $2, $3, $4)`

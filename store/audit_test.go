@@ -208,7 +208,7 @@ func TestAuditIsAppendOnly(t *testing.T) {
 	}
 	_, err = app.PutOrg(ada(ctx, "r-1"), "new", tenant.PutOrgRequest{Tier: prego.TierFree}, "ada")
 	require.NoError(t, err)
-	page, _, err := app.ListAudit(ctx, prego.ListQuery{Limit: 10, Filters: map[string][]string{"id": {"new"}}})
+	page, _, err := AuditEntries.In(app)(ctx, prego.ListQuery{Limit: 10, Filters: map[string][]string{"id": {"new"}}})
 	require.NoError(t, err)
 	require.Len(t, page, 1)
 	require.Equal(t, []string{"ada", "operator", "10.0.0.7", "r-1", "putOrg"}, []string{page[0].Actor, page[0].Role, page[0].Address, page[0].RequestID, page[0].Operation})
@@ -342,7 +342,7 @@ func TestEntriesAreSealedOnceInOrder(t *testing.T) {
 	v := verify(t, s, ops.AuditCheck{})
 	require.Empty(t, v.Problems)
 	require.Zero(t, v.Unsealed)
-	last, _, err := s.ListAudit(ctx, prego.ListQuery{Limit: 1, Filters: map[string][]string{"id": {"late"}}})
+	last, _, err := AuditEntries.In(s)(ctx, prego.ListQuery{Limit: 1, Filters: map[string][]string{"id": {"late"}}})
 	require.NoError(t, err)
 	require.Equal(t, "ada", last[0].Actor)
 	require.EqualValues(t, 81, *last[0].Seq)

@@ -68,17 +68,13 @@ func (s *Store) GetBackup(ctx context.Context, tenantID prego.TenantID, id prego
 	return v, err
 }
 
-var backups = listing[tenant.Backup]{
+// Backups is the list of backups, without deleted ones.
+var Backups = Listing[tenant.Backup]{
 	what: "backups", from: `SELECT ` + backupColumns + ` FROM backups b`,
 	live: `b.state <> 'deleted'`, state: "state",
 	filters: map[string]string{"tenant_id": "b.tenant_id", "volume_id": "b.volume_id", "org_id": "b.org_id", "state": "b.state", "kind": "b.kind"},
 	sorts:   map[string]string{"created_at": "b.created_at"},
 	id:      "b.backup_id",
-}
-
-// ListBackups returns a page of backups, without deleted ones.
-func (s *Store) ListBackups(ctx context.Context, q prego.ListQuery) (page []tenant.Backup, next string, err error) {
-	return backups.page(ctx, s, q)
 }
 
 // usableBackup selects the backups b that a restore may choose.

@@ -20,7 +20,7 @@ func (s *Store) PlanBackupPolicy(ctx context.Context, plan prego.Plan) (tenant.B
 	return r.policy(), err
 }
 
-var backupPolicies = listing[backupPolicyRow]{
+var backupPolicies = Listing[backupPolicyRow]{
 	what: "backup policies", from: `SELECT ` + backupPolicyColumns + ` FROM backup_policies p`,
 	order:   "-updated_at",
 	filters: map[string]string{"plan": "p.plan", "tenant_id": "p.tenant_id", "volume_id": "p.volume_id"},

@@ -99,15 +99,11 @@ func (s *Store) RenewCertificate(ctx context.Context, id prego.CertificateID) (t
 	return get[tenant.Certificate](ctx, s.pool, noCertificate(id), sqlRenewCertificate, id)
 }
 
-var certificates = listing[tenant.Certificate]{
+// Certificates is the list of certificates, without retired ones.
+var Certificates = Listing[tenant.Certificate]{
 	what: "certificates", from: `SELECT ` + certificateColumns + ` FROM certificates c`,
 	live: `c.status <> 'retired'`, state: "status",
 	filters: map[string]string{"status": "c.status", "reason": "c.reason", "org_id": "c.org_id", "tenant_id": "c.tenant_id"},
 	sorts:   map[string]string{"created_at": "c.created_at"},
 	id:      "certificate_id",
-}
-
-// ListCertificates returns a page of certificates, without retired ones.
-func (s *Store) ListCertificates(ctx context.Context, q prego.ListQuery) (page []tenant.Certificate, next string, err error) {
-	return certificates.page(ctx, s, q)
 }

@@ -89,7 +89,8 @@ func auditedOutput(s string) string {
 	return string(out)
 }
 
-var commands = listing[server.AuditedCommand]{
+// Commands is the list of the commands that ran on servers' hosts.
+var Commands = Listing[server.AuditedCommand]{
 	what: "commands", from: sqlCommands,
 	order:   "-requested_at",
 	filters: map[string]string{"server_id": "server_id", "kind": "command_kind", "actor": "actor"},
@@ -101,11 +102,6 @@ const sqlCommands = `
 SELECT audit_id, server_id, COALESCE(workflow_id, '') AS workflow_id, command_kind AS kind, args_redacted AS args, actor, requested_by AS by, requested_at, started_at, finished_at,
        exit_code, duration_ms, COALESCE(stdout_truncated, '') AS stdout, COALESCE(stderr_truncated, '') AS stderr
 FROM agent_command_audit`
-
-// ListCommands returns a page of the commands that ran on servers' hosts.
-func (s *Store) ListCommands(ctx context.Context, q prego.ListQuery) (page []server.AuditedCommand, next string, err error) {
-	return commands.page(ctx, s, q)
-}
 
 // A bootstrap command is complete when it is written, so it starts and finishes at the same time; exit code 0 is
 // success.

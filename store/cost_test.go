@@ -179,7 +179,7 @@ func TestLedgerNamesOwners(t *testing.T) {
 		t.Helper()
 		q.Limit = 2
 		for {
-			page, next, err := s.ListLedger(ctx, q)
+			page, next, err := Ledger.In(s)(ctx, q)
 			require.NoError(t, err)
 			for _, r := range page {
 				price := "?"

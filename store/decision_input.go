@@ -111,15 +111,11 @@ func (s *Store) GetDecision(ctx context.Context, id int64) (tenant.Decision, err
 	return get[tenant.Decision](ctx, s.pool, prego.Errorf(prego.CodeDecisionNotFound, "there is no decision %d", id), sqlGetDecision, id)
 }
 
-var decisions = listing[tenant.Decision]{
+// Decisions is the list of the decisions on all tenants.
+var Decisions = Listing[tenant.Decision]{
 	what: "decisions", from: selectDecisions, order: "-id",
 	filters: map[string]string{"tenant_id": "d.tenant_id", "org_id": "t.org_id", "region": "t.region", "outcome": "d.outcome", "code": "d.code"},
 	sorts:   map[string]string{"id": "d.snapshot_id"},
 	id:      "d.snapshot_id",
 	table:   fromDecisions, dimensions: []dimension{{filter: "outcome"}, {filter: "code"}}, narrow: []string{"tenant_id", "org_id"},
-}
-
-// ListAllDecisions returns a page of the decisions on all tenants.
-func (s *Store) ListAllDecisions(ctx context.Context, q prego.ListQuery) (page []tenant.Decision, next string, err error) {
-	return decisions.page(ctx, s, q)
 }

@@ -108,17 +108,13 @@ func (s *Store) GetDomain(ctx context.Context, id string) (org.Domain, error) {
 	return get[org.Domain](ctx, s.pool, noSuchDomain(prego.DomainID(id)), sqlGetDomain, id)
 }
 
-var domains = listing[org.Domain]{
+// Domains is the list of domains.
+var Domains = Listing[org.Domain]{
 	what: "domains", from: `SELECT ` + domainColumns + ` FROM domains d`,
 	live:    `d.deleted_at IS NULL`,
 	filters: map[string]string{"domain_id": "d.domain_id", "org_id": "d.org_id", "tenant_id": "d.tenant_id", "name": "d.name", "status": "d.status"},
 	sorts:   map[string]string{"created_at": "d.created_at", "name": "d.name"},
 	id:      "d.domain_id",
-}
-
-// ListDomains returns a page of domains.
-func (s *Store) ListDomains(ctx context.Context, q prego.ListQuery) (page []org.Domain, next string, err error) {
-	return domains.page(ctx, s, q)
 }
 
 const (

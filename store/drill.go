@@ -188,16 +188,12 @@ func (s *Store) CountDrills(ctx context.Context, overdue time.Duration) (failedD
 	return failedDrills, late, failed("count drills", err)
 }
 
-var drills = listing[tenant.Drill]{
+// Drills is the list of drills.
+var Drills = Listing[tenant.Drill]{
 	what: "drills", from: `SELECT ` + drillColumns + ` FROM drills d`,
 	filters: map[string]string{"tenant_id": "d.tenant_id", "volume_id": "d.volume_id", "state": "d.state"},
 	sorts:   map[string]string{"created_at": "d.created_at"},
 	id:      "d.drill_id",
-}
-
-// ListDrills returns a page of drills.
-func (s *Store) ListDrills(ctx context.Context, q prego.ListQuery) (page []tenant.Drill, next string, err error) {
-	return drills.page(ctx, s, q)
 }
 
 const sqlDrillVolumeBackup = `

@@ -169,7 +169,7 @@ func TestDrillsOfVolumesHavePlaces(t *testing.T) {
 	failedNow, late, err := s.CountDrills(ctx, 90*time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 0}, []int{failedNow, late})
-	page, _, err := s.ListDrills(ctx, prego.ListQuery{Filters: map[string][]string{"volume_id": {"vol-0"}}, Limit: 10})
+	page, _, err := Drills.In(s)(ctx, prego.ListQuery{Filters: map[string][]string{"volume_id": {"vol-0"}}, Limit: 10})
 	require.NoError(t, err)
 	require.Len(t, page, 1)
 	require.Equal(t, []any{tenant.DrillFailed, int64(3), int64(5)}, []any{page[0].State, page[0].Files, page[0].Bytes})

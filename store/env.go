@@ -49,17 +49,13 @@ func (s *Store) GetEnv(ctx context.Context, id string) (workload.Env, error) {
 	return get[workload.Env](ctx, s.pool, noSuchEnv(id), sqlGetEnv, id)
 }
 
-var envs = listing[workload.Env]{
+// Envs is the list of envs.
+var Envs = Listing[workload.Env]{
 	what: "envs", from: `SELECT ` + envColumns + ` FROM envs`,
 	live:    `deleted_at IS NULL`,
 	filters: map[string]string{"env_id": "env_id", "app_id": "app_id", "org_id": "org_id", "name": "name", "region": "region"},
 	sorts:   map[string]string{"created_at": "created_at", "name": "name"},
 	id:      "env_id",
-}
-
-// ListEnvs returns a page of envs.
-func (s *Store) ListEnvs(ctx context.Context, q prego.ListQuery) (page []workload.Env, next string, err error) {
-	return envs.page(ctx, s, q)
 }
 
 const sqlEnvOwner = `SELECT org_id FROM envs WHERE env_id = $1`

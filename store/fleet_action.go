@@ -180,16 +180,12 @@ func (s *Store) GetFleetAction(ctx context.Context, fleetID prego.FleetID, seq i
 	return getAction(ctx, s.pool, fleetID, seq)
 }
 
-var fleetActions = listing[server.FleetAction]{
+// FleetActions is the list of one fleet's actions, without their steps.
+var FleetActions = Listing[server.FleetAction]{
 	what: "actions", from: `SELECT ` + actionColumns + ` FROM fleet_actions a`,
 	filters: map[string]string{"fleet_id": "a.fleet_id", "status": "a.status", "action": "a.action"},
 	sorts:   map[string]string{"created_at": "a.seq"},
 	id:      "a.seq",
-}
-
-// ListFleetActions returns a page of one fleet's actions, without their steps.
-func (s *Store) ListFleetActions(ctx context.Context, q prego.ListQuery) (page []server.FleetAction, next string, err error) {
-	return fleetActions.page(ctx, s, q)
 }
 
 const sqlCancelAction = `

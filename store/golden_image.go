@@ -49,17 +49,13 @@ func imageIn(ctx context.Context, q querier, id prego.ImageID) (server.GoldenIma
 	return get[server.GoldenImage](ctx, q, prego.Errorf(prego.CodeGoldenImageNotFound, "no image %s", id), sqlGetImage, id)
 }
 
-var images = listing[server.GoldenImage]{
+// Images is the list of golden images, without deleted ones.
+var Images = Listing[server.GoldenImage]{
 	what: "images", from: `SELECT ` + sqlImageColumns + ` FROM golden_images`,
 	live: `status <> 'deleted'`, state: "status",
 	filters: map[string]string{"image_id": "image_id", "region": "region", "base_image": "base_image", "status": "status"},
 	sorts:   map[string]string{"created_at": "created_at"},
 	id:      "image_id",
-}
-
-// ListGoldenImages returns a page of golden images, without deleted ones.
-func (s *Store) ListGoldenImages(ctx context.Context, q prego.ListQuery) (page []server.GoldenImage, next string, err error) {
-	return images.page(ctx, s, q)
 }
 
 const sqlLiveImages = `SELECT ` + sqlImageColumns + ` FROM golden_images WHERE provider = $1 AND status <> 'deleted' ORDER BY image_id`

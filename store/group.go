@@ -29,17 +29,13 @@ func (s *Store) GetGroup(ctx context.Context, id string) (workload.Group, error)
 	return oneGroup(ctx, s.pool, sqlGetGroup, id)
 }
 
-var groups = listing[workload.Group]{
+// Groups is the list of process groups.
+var Groups = Listing[workload.Group]{
 	what: "process groups", from: `SELECT ` + groupColumns + ` FROM process_groups g`,
 	live:    `g.deleted_at IS NULL`,
 	filters: map[string]string{"group_id": "g.group_id", "env_id": "g.env_id", "org_id": "g.org_id", "name": "g.name", "region": "g.region", "status": "g.status", "app_id": "g.env_id IN (SELECT e.env_id FROM envs e WHERE e.app_id = ANY ($?))"},
 	sorts:   map[string]string{"created_at": "g.created_at", "name": "g.name"},
 	id:      "g.group_id",
-}
-
-// ListGroups returns a page of process groups.
-func (s *Store) ListGroups(ctx context.Context, q prego.ListQuery) (page []workload.Group, next string, err error) {
-	return groups.page(ctx, s, q)
 }
 
 const sqlGroupOfName = `SELECT ` + groupColumns + ` FROM process_groups g WHERE g.env_id = $1 AND g.name = $2 AND g.deleted_at IS NULL`
@@ -205,7 +201,8 @@ func (s *Store) DeleteGroup(ctx context.Context, id prego.GroupID, by string) (g
 
 const instanceColumns = `i.instance_id, i.group_id, i.org_id, i.server_id, i.number, i.release, i.spec, i.ports, i.state, i.healthy, i.message, i.restarts, i.created_at, i.started_at, i.running_at, i.stopped_at`
 
-var instances = listing[workload.Instance]{
+// Instances is the list of one group's instances, without stopped ones. Their numbers grow with time.
+var Instances = Listing[workload.Instance]{
 	what: "instances", from: `SELECT ` + instanceColumns + ` FROM instances i`,
 	live: `i.state <> 'stopped'`, state: "state",
 	filters: map[string]string{"group_id": "i.group_id", "state": "i.state", "server_id": "i.server_id"},
@@ -213,12 +210,8 @@ var instances = listing[workload.Instance]{
 	id:      "i.number",
 }
 
-// ListInstances returns a page of one group's instances, without stopped ones. Their numbers grow with time.
-func (s *Store) ListInstances(ctx context.Context, q prego.ListQuery) (page []workload.Instance, next string, err error) {
-	return instances.page(ctx, s, q)
-}
-
-var allInstances = listing[workload.Instance]{
+// AllInstances is the list of the instances of all groups, without stopped ones.
+var AllInstances = Listing[workload.Instance]{
 	what: "instances of all groups", from: `SELECT ` + instanceColumns + ` FROM instances i`,
 	live: `i.state <> 'stopped'`, state: "state",
 	filters: map[string]string{
@@ -227,11 +220,6 @@ var allInstances = listing[workload.Instance]{
 	},
 	sorts: map[string]string{"created_at": "i.created_at"},
 	id:    "i.instance_id",
-}
-
-// ListAllInstances returns a page of the instances of all groups, without stopped ones.
-func (s *Store) ListAllInstances(ctx context.Context, q prego.ListQuery) (page []workload.Instance, next string, err error) {
-	return allInstances.page(ctx, s, q)
 }
 
 const sqlGetInstance = `SELECT ` + instanceColumns + ` FROM instances i WHERE i.instance_id = $1`

@@ -23,17 +23,13 @@ func (s *Store) GetIPv4(ctx context.Context, envID prego.EnvID) (workload.IPv4Al
 	return get[workload.IPv4Allocation](ctx, s.pool, noIPv4(envID), sqlEnvIPv4, envID)
 }
 
-var ipv4s = listing[workload.IPv4Allocation]{
+// IPv4s is the list of the IPv4 addresses of envs, without released ones.
+var IPv4s = Listing[workload.IPv4Allocation]{
 	what: "IPv4 addresses", from: `SELECT ` + ipv4Columns + ` FROM ipv4_allocations a`,
 	live:    `a.deleted_at IS NULL`,
 	filters: map[string]string{"org_id": "a.org_id", "env_id": "a.env_id", "address": "a.address", "server_id": "a.server_id", "status": "a.status"},
 	sorts:   map[string]string{"created_at": "a.created_at"},
 	id:      "a.allocation_id",
-}
-
-// ListIPv4s returns a page of the IPv4 addresses of envs, without released ones.
-func (s *Store) ListIPv4s(ctx context.Context, q prego.ListQuery) (page []workload.IPv4Allocation, next string, err error) {
-	return ipv4s.page(ctx, s, q)
 }
 
 func noIPv4(envID prego.EnvID) error {

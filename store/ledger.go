@@ -1,9 +1,6 @@
 package store
 
 import (
-	"context"
-
-	"github.com/prego/prego"
 	"github.com/prego/prego/cost"
 )
 
@@ -59,7 +56,8 @@ FROM (SELECT x.*, CASE WHEN x.kind IN ` + freeKinds + ` THEN 0 WHEN p.per_gb THE
     FROM (` + ledgerRows + ` UNION ALL ` + untrackedRows + `) x
     LEFT JOIN provider_prices p ON p.provider = x.provider AND p.kind = x.kind AND p.type = x.type AND p.location IN ('', x.location) AND p.valid_to IS NULL) l`
 
-var ledger = listing[cost.Resource]{
+// Ledger is the list of billed or limited resources, without released ones.
+var Ledger = Listing[cost.Resource]{
 	what: "the ledger", from: selectLedger,
 	live: `l.state <> 'released'`, state: "state",
 	filters: map[string]string{
@@ -69,9 +67,4 @@ var ledger = listing[cost.Resource]{
 	sorts: map[string]string{"since": "l.since", "name": "l.name", "price_month": "l.price_month"},
 	order: "-since",
 	id:    "l.ledger_id",
-}
-
-// ListLedger is a page of billed or limited resources, without released ones.
-func (s *Store) ListLedger(ctx context.Context, q prego.ListQuery) (page []cost.Resource, next string, err error) {
-	return ledger.page(ctx, s, q)
 }

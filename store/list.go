@@ -17,10 +17,10 @@ import (
 	"github.com/prego/prego"
 )
 
-// listing describes how things of one kind are listed in pages. Paging by a column that
+// Listing describes how things of one kind are listed in pages. Paging by a column that
 // never changes returns everything that existed at the start exactly once, regardless of objects
 // created in the meantime.
-type listing[T any] struct {
+type Listing[T any] struct {
 	what   string   // for errors
 	from   string   // SELECT … FROM …
 	always string   // a condition, "" for none
@@ -59,7 +59,7 @@ type position struct {
 var errCursor = prego.Invalid("cursor", "must be the next_cursor of an earlier answer, with the same sort")
 
 // statement is the SQL of a page, and its arguments without the filters' values.
-func (l listing[T]) statement(q prego.ListQuery) (sql string, args []any, by string, err error) {
+func (l Listing[T]) statement(q prego.ListQuery) (sql string, args []any, by string, err error) {
 	field, descending := strings.CutPrefix(l.sort(q), "-")
 	by, ok := l.sorts[field]
 	if !ok {
@@ -133,7 +133,7 @@ const maxRanges = 4000
 // ranges are the dimensions of a query with the requested values, nil if the
 // query is not to be spread: an index has just what a query for all that is live lists, in
 // its order.
-func (l listing[T]) ranges(q prego.ListQuery) (out []dimension) {
+func (l Listing[T]) ranges(q prego.ListQuery) (out []dimension) {
 	n, named := 1, q.All
 	for _, name := range l.narrow {
 		if _, ok := q.Filters[name]; ok {
@@ -168,7 +168,7 @@ func (l listing[T]) ranges(q prego.ListQuery) (out []dimension) {
 // such column each combination of values is a range in the list's order. The page is read
 // from the beginning of each, and merged. So its cost depends on the number of
 // combinations, and not on the number of rows or where they are.
-func (l listing[T]) spread(ranges []dimension, by, direction string, where []string, order, limit string, args []any) (string, []any) {
+func (l Listing[T]) spread(ranges []dimension, by, direction string, where []string, order, limit string, args []any) (string, []any) {
 	from := []string{"(SELECT) one"}
 	where = slices.Clone(where)
 	for i, r := range ranges {
@@ -186,7 +186,7 @@ func (l listing[T]) spread(ranges []dimension, by, direction string, where []str
 		strings.Join(from, " CROSS JOIN "), by, l.id, l.table, strings.Join(where, " AND "), order, limit, direction, direction, limit), args
 }
 
-func (l listing[T]) sort(q prego.ListQuery) string {
+func (l Listing[T]) sort(q prego.ListQuery) string {
 	switch {
 	case q.Sort != "":
 		return q.Sort
@@ -197,7 +197,7 @@ func (l listing[T]) sort(q prego.ListQuery) string {
 }
 
 // read reads a cursor of the same order.
-func (l listing[T]) read(q prego.ListQuery, by string) (value, id any, err error) {
+func (l Listing[T]) read(q prego.ListQuery, by string) (value, id any, err error) {
 	var p position
 	b, err := base64.RawURLEncoding.DecodeString(q.Cursor)
 	if err != nil || json.Unmarshal(b, &p) != nil || p.Sort != l.sort(q) {
@@ -247,8 +247,13 @@ func readAs(column any, raw json.RawMessage) (any, error) {
 	return nil, errCursor
 }
 
+// In reads pages of the list from a store.
+func (l Listing[T]) In(s *Store) func(context.Context, prego.ListQuery) (page []T, next string, err error) {
+	return func(ctx context.Context, q prego.ListQuery) ([]T, string, error) { return l.page(ctx, s, q) }
+}
+
 // page reads a page, and the cursor of the next one, "" when there is none.
-func (l listing[T]) page(ctx context.Context, s *Store, q prego.ListQuery) (page []T, next string, err error) {
+func (l Listing[T]) page(ctx context.Context, s *Store, q prego.ListQuery) (page []T, next string, err error) {
 	sql, args, by, err := l.statement(q)
 	if err != nil {
 		return nil, "", err

@@ -14,9 +14,9 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// variants are all statements of a listing: with all filters together and with none, in
+// variants are all statements of a list: with all filters together and with none, in
 // each order, from the start and from a cursor.
-func variants[T any](t *testing.T, l listing[T]) (out []string) {
+func variants[T any](t *testing.T, l Listing[T]) (out []string) {
 	t.Helper()
 	every := map[string][]string{}
 	for name := range l.filters {
@@ -52,9 +52,9 @@ func TestEveryListFitsTheSchema(t *testing.T) {
 	defer conn.Release()
 	var all []string
 	for _, statements := range [][]string{
-		variants(t, servers), variants(t, tenants), variants(t, apps), variants(t, envs), variants(t, groups), variants(t, instances), variants(t, allInstances), variants(t, ipv4s), variants(t, attachments),
-		variants(t, volumes), variants(t, routes), variants(t, snapshots), variants(t, restores), variants(t, images), variants(t, placementPools),
-		variants(t, fleets), variants(t, policies), variants(t, fleetActions), variants(t, orgs), variants(t, orgEvents), variants(t, commands), variants(t, scalingEvents), variants(t, ledger),
+		variants(t, servers), variants(t, Tenants), variants(t, Apps), variants(t, Envs), variants(t, Groups), variants(t, Instances), variants(t, AllInstances), variants(t, IPv4s), variants(t, Attachments),
+		variants(t, volumes), variants(t, Routes), variants(t, Snapshots), variants(t, Restores), variants(t, Images), variants(t, PlacementPools),
+		variants(t, Fleets), variants(t, Policies), variants(t, FleetActions), variants(t, Orgs), variants(t, orgEvents), variants(t, Commands), variants(t, ScalingEvents), variants(t, Ledger),
 	} {
 		all = append(all, statements...)
 	}

@@ -155,16 +155,12 @@ func (s *Store) GetMove(ctx context.Context, tenantID prego.TenantID, id prego.M
 	return tenant.Move{}, noSuchMove(id)
 }
 
-var moves = listing[tenant.Move]{
+// Moves is the list of moves.
+var Moves = Listing[tenant.Move]{
 	what: "moves", from: `SELECT ` + moveColumns + ` FROM tenant_moves m`,
 	filters: map[string]string{"tenant_id": "m.tenant_id", "org_id": "m.org_id", "state": "m.state"},
 	sorts:   map[string]string{"created_at": "m.created_at"},
 	id:      "m.move_id",
-}
-
-// ListMoves is a page of moves.
-func (s *Store) ListMoves(ctx context.Context, q prego.ListQuery) (page []tenant.Move, next string, err error) {
-	return moves.page(ctx, s, q)
 }
 
 const sqlCancelMove = `

@@ -98,14 +98,10 @@ func (s *Store) GetOrg(ctx context.Context, id prego.OrgID) (org.Org, error) {
 	return get[org.Org](ctx, s.pool, noSuchOrg(id), sqlGetOrg, id)
 }
 
-var orgs = listing[org.Org]{
+// Orgs is the list of orgs.
+var Orgs = Listing[org.Org]{
 	what: "orgs", from: `SELECT ` + orgColumns + ` FROM orgs`,
 	filters: map[string]string{"org_id": "org_id", "parent_org_id": "parent_org_id", "tier": "tier"},
 	sorts:   map[string]string{"created_at": "created_at", "org_id": "org_id"},
 	id:      "org_id",
-}
-
-// ListOrgs is a page of orgs.
-func (s *Store) ListOrgs(ctx context.Context, q prego.ListQuery) (page []org.Org, next string, err error) {
-	return orgs.page(ctx, s, q)
 }

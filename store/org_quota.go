@@ -94,7 +94,7 @@ func source(q org.Quota) string {
 	return "tier"
 }
 
-var orgEvents = listing[org.Event]{
+var orgEvents = Listing[org.Event]{
 	what: "org events", from: `SELECT event_id, org_id, at, type, subject, actor, reason, payload FROM org_events`,
 	order:   "-at",
 	filters: map[string]string{"org_id": "org_id", "subject": "subject", "actor": "actor", "type": "type ^@ $each"},

@@ -147,7 +147,7 @@ func TestOneNameIsServedOnce(t *testing.T) {
 	served, err = s.PublishedRoutes(ctx)
 	require.NoError(t, err)
 	require.Empty(t, served)
-	verified, _, err := s.ListDomains(ctx, verifiedOnly)
+	verified, _, err := Domains.In(s)(ctx, verifiedOnly)
 	require.NoError(t, err)
 	require.Empty(t, verified, "a name that was claimed with a route goes with it")
 }

@@ -211,16 +211,12 @@ func (s *Store) GetPatchWave(ctx context.Context, id prego.PatchWaveID) (server.
 	return get[server.PatchWave](ctx, s.pool, prego.Errorf(prego.CodePatchWaveNotFound, "there is no patch wave %q", id), sqlGetWave, id)
 }
 
-var patchWaves = listing[server.PatchWave]{
+// PatchWaves is the list of waves.
+var PatchWaves = Listing[server.PatchWave]{
 	what: "patch waves", from: selectWaves,
 	filters: map[string]string{"requested_by": "w.requested_by"},
 	sorts:   map[string]string{"created_at": "w.created_at"},
 	id:      "w.wave_id",
-}
-
-// ListPatchWaves is a page of waves.
-func (s *Store) ListPatchWaves(ctx context.Context, q prego.ListQuery) (page []server.PatchWave, next string, err error) {
-	return patchWaves.page(ctx, s, q)
 }
 
 const sqlWaveServers = `

@@ -251,7 +251,7 @@ func TestAWaveIsKept(t *testing.T) {
 		t.Helper()
 		w, err := b.GetPatchWave(ctx, "openssl")
 		require.NoError(t, err)
-		page, _, err := b.ListPatchWaves(ctx, prego.ListQuery{Limit: 10})
+		page, _, err := PatchWaves.In(b.Store)(ctx, prego.ListQuery{Limit: 10})
 		require.NoError(t, err)
 		require.Equal(t, []server.PatchWave{w}, page)
 		return w

@@ -52,16 +52,12 @@ func (s *Store) GetPlacementPool(ctx context.Context, name string) (prego.Placem
 	return onePool(ctx, s.pool, name, sqlGetPool)
 }
 
-var placementPools = listing[prego.PlacementPool]{
+// PlacementPools is the list of placement pools.
+var PlacementPools = Listing[prego.PlacementPool]{
 	what: "placement pools", from: `SELECT ` + poolColumns + ` FROM placement_pools p`,
 	filters: map[string]string{"name": "p.pool_id = ANY (SELECT lower(n) FROM unnest($?::text[]) n)"},
 	sorts:   map[string]string{"created_at": "p.created_at", "name": "p.pool_id"},
 	id:      "p.pool_id",
-}
-
-// ListPlacementPools is a page of placement pools.
-func (s *Store) ListPlacementPools(ctx context.Context, q prego.ListQuery) (page []prego.PlacementPool, next string, err error) {
-	return placementPools.page(ctx, s, q)
 }
 
 const sqlPutPool = `

@@ -110,7 +110,7 @@ func TestPagesOfPlacementPools(t *testing.T) {
 	}
 	var all []string
 	for q, more := (prego.ListQuery{Sort: "name", Limit: 2}), true; more; more = q.Cursor != "" {
-		page, next, err := s.ListPlacementPools(ctx, q)
+		page, next, err := PlacementPools.In(s)(ctx, q)
 		require.NoError(t, err)
 		for _, p := range page {
 			all = append(all, p.Name)

@@ -80,7 +80,8 @@ func (s *Store) PutWarmPool(ctx context.Context, region prego.Region, plan prego
 	})
 }
 
-var scalingEvents = listing[tenant.ScalingEvent]{
+// ScalingEvents is the list of the events that made the fleet grow.
+var ScalingEvents = Listing[tenant.ScalingEvent]{
 	what: "scaling events", from: sqlScalingEvents,
 	filters: map[string]string{"region": "region", "role": "role", "trigger": "trigger"},
 	sorts:   map[string]string{"created_at": "event_id"},
@@ -94,11 +95,6 @@ var scalingEvents = listing[tenant.ScalingEvent]{
 const sqlScalingEvents = `
 SELECT event_id, region, role, trigger, waiting, requested, made, server_ids, workflow_id, message, created_at, finished_at
 FROM scaling_events`
-
-// ListScalingEvents is a page of the events that made the fleet grow.
-func (s *Store) ListScalingEvents(ctx context.Context, q prego.ListQuery) (page []tenant.ScalingEvent, next string, err error) {
-	return scalingEvents.page(ctx, s, q)
-}
 
 const sqlRecordOverride = `
 INSERT INTO placement_overrides (tenant_id, force_app_server_id, force_db_shard_id, reason, actor, accepted, refusal_code, refusal, ignore_constraint)

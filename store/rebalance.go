@@ -132,17 +132,13 @@ func (s *Store) RebalanceMoves(ctx context.Context, id prego.RebalanceID, all bo
 	return collect[server.RebalanceMove](ctx, s, "moves of "+string(id), sqlRebalanceMoves, id, all, limit)
 }
 
-var rebalances = listing[server.Rebalance]{
+// Rebalances is the list of rebalances.
+var Rebalances = Listing[server.Rebalance]{
 	what: "rebalances", from: `SELECT ` + rebalanceColumns + fromRebalances,
 	state:   "state",
 	filters: map[string]string{"state": "r.state"},
 	sorts:   map[string]string{"created_at": "r.created_at"},
 	id:      "r.rebalance_id",
-}
-
-// ListRebalances is a page of rebalances.
-func (s *Store) ListRebalances(ctx context.Context, q prego.ListQuery) ([]server.Rebalance, string, error) {
-	return rebalances.page(ctx, s, q)
 }
 
 const sqlCancelRebalance = `UPDATE rebalances SET cancel_requested_at = COALESCE(cancel_requested_at, now()), updated_at = now() WHERE rebalance_id = $1 AND state = 'running'`

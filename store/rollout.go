@@ -200,16 +200,12 @@ func (s *Store) PauseGroup(ctx context.Context, id prego.GroupID, pause bool, by
 
 const rolloutColumns = `r.group_id, r.number, r.release, r.kind, r.spec, r.outcome, r.reason, r.message, r.created_by, r.created_at, r.ended_at`
 
-var rollouts = listing[workload.Rollout]{
+// Rollouts is the list of a group's rollouts. Their numbers grow with time.
+var Rollouts = Listing[workload.Rollout]{
 	what: "rollouts", from: `SELECT ` + rolloutColumns + ` FROM rollouts r`,
 	filters: map[string]string{"group_id": "r.group_id", "outcome": "r.outcome"},
 	sorts:   map[string]string{"created_at": "r.number"},
 	id:      "r.number",
-}
-
-// ListRollouts is a page of a group's rollouts. Their numbers grow with time.
-func (s *Store) ListRollouts(ctx context.Context, q prego.ListQuery) (page []workload.Rollout, next string, err error) {
-	return rollouts.page(ctx, s, q)
 }
 
 // strategy decides how a deploy replaces running instances.

@@ -116,7 +116,7 @@ func (r *rolling) operation(status ops.OperationStatus, reason string) {
 // history is the group's rollouts, the newest first, as "release kind outcome by".
 func (r *rolling) history() (out []string) {
 	r.Helper()
-	page, _, err := r.s.ListRollouts(r.Context(), prego.ListQuery{Limit: 200, Filters: map[string][]string{"group_id": {string(r.id)}}})
+	page, _, err := Rollouts.In(r.s)(r.Context(), prego.ListQuery{Limit: 200, Filters: map[string][]string{"group_id": {string(r.id)}}})
 	require.NoError(r, err)
 	for _, x := range page {
 		require.Equal(r, x.Outcome == workload.RolloutUnderWay, x.EndedAt == nil)

@@ -125,17 +125,13 @@ func (s *Store) GetRoute(ctx context.Context, envID prego.EnvID, id prego.RouteI
 	return get[workload.Route](ctx, s.pool, noSuchRoute(id), sqlGetRoute, envID, id)
 }
 
-var routes = listing[workload.Route]{
+// Routes is the list of routes.
+var Routes = Listing[workload.Route]{
 	what: "routes", from: `SELECT ` + routeColumns + ` FROM routes r`,
 	live:    `r.deleted_at IS NULL`,
 	filters: map[string]string{"route_id": "r.route_id", "env_id": "r.env_id", "org_id": "r.org_id", "group_id": "r.group_id", "hostname": "r.hostname", "protocol": "r.protocol"},
 	sorts:   map[string]string{"created_at": "r.created_at", "hostname": "r.hostname"},
 	id:      "r.route_id",
-}
-
-// ListRoutes is a page of routes.
-func (s *Store) ListRoutes(ctx context.Context, q prego.ListQuery) (page []workload.Route, next string, err error) {
-	return routes.page(ctx, s, q)
 }
 
 const sqlDeleteRoute = `

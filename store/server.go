@@ -180,7 +180,7 @@ func (s *Store) ServerEvents(ctx context.Context, id prego.ServerID) ([]server.E
 	return collect[server.Event](ctx, s, "server events", sqlServerEvents, id, maxTimeline)
 }
 
-var servers = listing[server.Server]{
+var servers = Listing[server.Server]{
 	what: "servers", from: `SELECT ` + serverColumns + ` FROM servers`,
 	live: `status <> 'terminated'`, state: "status", states: without(prego.Strings(server.Statuses()), "terminated"),
 	filters: map[string]string{"server_id": "server_id", "role": "role", "region": "region", "infra_provider": "infra_provider", "status": "status", "agent_status": "agent_status", "fleet_id": "fleet_id", "patch_state": "patch_state", "tag": "tags @> $?"},

@@ -116,16 +116,12 @@ func (s *Store) GetFleet(ctx context.Context, id prego.FleetID) (server.Fleet, e
 	return getFleet(ctx, s.pool, string(id))
 }
 
-var fleets = listing[server.Fleet]{
+// Fleets is the list of fleets, without their policies.
+var Fleets = Listing[server.Fleet]{
 	what: "fleets", from: selectFleets,
 	filters: map[string]string{"fleet_id": "f.fleet_id", "role": "f.role", "region": "f.region"},
 	sorts:   map[string]string{"created_at": "f.created_at", "fleet_id": "f.fleet_id"},
 	id:      "f.fleet_id",
-}
-
-// ListFleets is a page of fleets, without their policies.
-func (s *Store) ListFleets(ctx context.Context, q prego.ListQuery) (page []server.Fleet, next string, err error) {
-	return fleets.page(ctx, s, q)
 }
 
 const sqlUpdateFleet = `
@@ -209,16 +205,12 @@ func (s *Store) GetPolicy(ctx context.Context, id prego.PolicyID) (server.FleetP
 	return get[server.FleetPolicy](ctx, s.pool, prego.Errorf(prego.CodePolicyNotFound, "there is no policy %q", id), sqlGetPolicy, id)
 }
 
-var policies = listing[server.FleetPolicy]{
+// Policies is the list of policies.
+var Policies = Listing[server.FleetPolicy]{
 	what: "policies", from: `SELECT ` + policyColumns + ` FROM policies`,
 	filters: map[string]string{"policy_id": "policy_id", "type": "type"},
 	sorts:   map[string]string{"created_at": "created_at", "policy_id": "policy_id"},
 	id:      "policy_id",
-}
-
-// ListPolicies is a page of policies.
-func (s *Store) ListPolicies(ctx context.Context, q prego.ListQuery) (page []server.FleetPolicy, next string, err error) {
-	return policies.page(ctx, s, q)
 }
 
 const sqlUpdatePolicy = `UPDATE policies SET spec = $3, updated_at = now() WHERE policy_id = $1 AND type = $2 RETURNING ` + policyColumns

@@ -156,12 +156,12 @@ func TestFleetsAreMadeChangedAndForgotten(t *testing.T) {
 	code(t, err, prego.CodeFleetNotFound)
 
 	q := prego.ListQuery{Sort: "fleet_id", Limit: 1}.Of("role", "redis-pool")
-	page, next, err := s.ListFleets(ctx, q)
+	page, next, err := Fleets.In(s)(ctx, q)
 	require.NoError(t, err)
 	require.NotEmpty(t, next)
 	require.Equal(t, "pool", string(page[0].FleetID))
 	q.Cursor, q.Limit = next, 10
-	page, next, err = s.ListFleets(ctx, q)
+	page, next, err = Fleets.In(s)(ctx, q)
 	require.NoError(t, err)
 	require.Empty(t, next)
 	require.Len(t, page, 1, "the default one: %v", page)
@@ -257,7 +257,7 @@ func TestPoliciesAreMadeAttachedAndDetached(t *testing.T) {
 	_, err = s.AttachPolicy(ctx, "nope", "oldest", nil, true)
 	code(t, err, prego.CodeFleetNotFound)
 
-	page, next, err := s.ListPolicies(ctx, prego.ListQuery{Sort: "policy_id", Limit: 1}.Of("type", "scaling"))
+	page, next, err := Policies.In(s)(ctx, prego.ListQuery{Sort: "policy_id", Limit: 1}.Of("type", "scaling"))
 	require.NoError(t, err)
 	require.NotEmpty(t, next)
 	require.Equal(t, "in", string(page[0].PolicyID))
@@ -309,12 +309,12 @@ func TestOneKeyIsOneAction(t *testing.T) {
 	wg.Wait()
 	require.Equal(t, 33, count(t, s, `fleet_actions`))
 	q := prego.ListQuery{Limit: 30}.Of("fleet_id", "pool")
-	page, next, err := s.ListFleetActions(ctx, q)
+	page, next, err := FleetActions.In(s)(ctx, q)
 	require.NoError(t, err)
 	require.NotEmpty(t, next)
 	require.Equal(t, []int{33, 4}, []int{page[0].Seq, page[29].Seq})
 	q.Cursor = next
-	page, next, err = s.ListFleetActions(ctx, q)
+	page, next, err = FleetActions.In(s)(ctx, q)
 	require.NoError(t, err)
 	require.Empty(t, next)
 	require.Len(t, page, 3)

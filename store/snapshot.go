@@ -103,17 +103,13 @@ func (s *Store) GetSnapshot(ctx context.Context, tenantID prego.TenantID, id pre
 	return v, err
 }
 
-var snapshots = listing[tenant.Snapshot]{
+// Snapshots is the list of snapshots, without deleted ones.
+var Snapshots = Listing[tenant.Snapshot]{
 	what: "snapshots", from: `SELECT ` + snapshotColumns + ` FROM snapshots s`,
 	live: `s.status <> 'deleted'`, state: "status",
 	filters: map[string]string{"tenant_id": "s.tenant_id", "org_id": "s.org_id", "status": "s.status"},
 	sorts:   map[string]string{"created_at": "s.created_at"},
 	id:      "s.snapshot_id",
-}
-
-// ListSnapshots is a page of snapshots, without deleted ones.
-func (s *Store) ListSnapshots(ctx context.Context, q prego.ListQuery) (page []tenant.Snapshot, next string, err error) {
-	return snapshots.page(ctx, s, q)
 }
 
 const sqlSnapshotInRestore = `SELECT EXISTS (SELECT FROM restore_jobs WHERE snapshot_id = $1 AND status IN ('queued', 'running'))`
@@ -271,16 +267,12 @@ func (s *Store) GetRestore(ctx context.Context, tenantID prego.TenantID, id stri
 	return v, err
 }
 
-var restores = listing[tenant.RestoreJob]{
+// Restores is the list of restores.
+var Restores = Listing[tenant.RestoreJob]{
 	what: "restores", from: `SELECT ` + restoreColumns + ` FROM restore_jobs j`,
 	filters: map[string]string{"tenant_id": "j.tenant_id", "org_id": "j.org_id", "status": "j.status"},
 	sorts:   map[string]string{"created_at": "j.created_at"},
 	id:      "j.job_id",
-}
-
-// ListRestores is a page of restores.
-func (s *Store) ListRestores(ctx context.Context, q prego.ListQuery) (page []tenant.RestoreJob, next string, err error) {
-	return restores.page(ctx, s, q)
 }
 
 const (

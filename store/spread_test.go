@@ -15,7 +15,7 @@ import (
 )
 
 // walkList reads a list to its end, two at a time.
-func walkList[T any](t *testing.T, s *Store, l listing[T], q prego.ListQuery) (out []T) {
+func walkList[T any](t *testing.T, s *Store, l Listing[T], q prego.ListQuery) (out []T) {
 	t.Helper()
 	for q.Limit = 2; ; {
 		page, next, err := l.page(context.Background(), s, q)
@@ -28,7 +28,7 @@ func walkList[T any](t *testing.T, s *Store, l listing[T], q prego.ListQuery) (o
 }
 
 // sameSpread compares a list with the same list read without ranges of an index.
-func sameSpread[T any](t *testing.T, s *Store, l listing[T], q prego.ListQuery) int {
+func sameSpread[T any](t *testing.T, s *Store, l Listing[T], q prego.ListQuery) int {
 	t.Helper()
 	plain := l
 	plain.dimensions = nil
@@ -60,8 +60,8 @@ func TestAListIsTheSameFromRangesOfAnIndex(t *testing.T) {
 			if states, ok := q.Filters["state"]; ok {
 				q.Filters["state"] = append(slices.Clone(states), "provisioning", states[0]) // several, one twice
 			}
-			if l.what == tenants.what {
-				met += sameSpread(t, s, tenants, q)
+			if l.what == Tenants.what {
+				met += sameSpread(t, s, Tenants, q)
 			} else {
 				met += sameSpread(t, s, servers, q)
 			}
@@ -69,9 +69,9 @@ func TestAListIsTheSameFromRangesOfAnIndex(t *testing.T) {
 	}
 	require.Positive(t, met)
 	for _, q := range []prego.ListQuery{{}, {Filters: map[string][]string{"region": {"eu", "sg"}}}, {Filters: map[string][]string{"trigger": {"warm_pool"}, "role": {"app"}}, Sort: "created_at"}, {All: true}} {
-		sameSpread(t, s, scalingEvents, q)
+		sameSpread(t, s, ScalingEvents, q)
 	}
-	_, _, err := tenants.page(ctx, s, prego.ListQuery{Limit: 1, Filters: map[string][]string{"region": {"none"}}})
+	_, _, err := Tenants.page(ctx, s, prego.ListQuery{Limit: 1, Filters: map[string][]string{"region": {"none"}}})
 	require.NoError(t, err)
 }
 
@@ -99,17 +99,17 @@ func TestDimensionsHaveEveryValueOfTheirColumns(t *testing.T) {
 		}
 		require.ElementsMatch(t, want, have, "%s.%s of the list", table, filter)
 	}
-	for _, d := range tenants.dimensions {
-		check("tenants", d.filter, tenants.filters[d.filter], d.all)
+	for _, d := range Tenants.dimensions {
+		check("tenants", d.filter, Tenants.filters[d.filter], d.all)
 	}
 	for _, d := range servers.dimensions {
 		check("servers", d.filter, servers.filters[d.filter], d.all)
 	}
-	for _, d := range scalingEvents.dimensions {
+	for _, d := range ScalingEvents.dimensions {
 		table := map[string]string{"region": "servers", "role": "servers"}[d.filter] // the events' have no rule
 		if table == "" {
 			table = "scaling_events"
 		}
-		check(table, d.filter, scalingEvents.filters[d.filter], d.all)
+		check(table, d.filter, ScalingEvents.filters[d.filter], d.all)
 	}
 }

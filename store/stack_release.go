@@ -49,16 +49,12 @@ func (s *Store) GetStackRelease(ctx context.Context, name server.StackReleaseNam
 	return get[server.StackRelease](ctx, s.pool, noSuchRelease(name), sqlGetRelease, name)
 }
 
-var stackReleases = listing[server.StackRelease]{
+// StackReleases is the list of releases.
+var StackReleases = Listing[server.StackRelease]{
 	what: "releases", from: `SELECT ` + releaseColumns + ` FROM stack_releases`,
 	filters: map[string]string{"name": "name", "status": "status"},
 	sorts:   map[string]string{"created_at": "created_at"},
 	id:      "name",
-}
-
-// ListStackReleases is a page of releases.
-func (s *Store) ListStackReleases(ctx context.Context, q prego.ListQuery) (page []server.StackRelease, next string, err error) {
-	return stackReleases.page(ctx, s, q)
 }
 
 const benchColumns = `v.release, v.server_id, v.ring, v.status, v.phase, v.reason, v.message, v.from_image, v.started_at, v.finished_at,

@@ -24,7 +24,8 @@ func (s *Store) GetTenant(ctx context.Context, id string) (tenant.Tenant, error)
 	return get[tenant.Tenant](ctx, s.pool, noSuchTenant(id), sqlGetTenant, id)
 }
 
-var tenants = listing[tenant.Tenant]{
+// Tenants is the list of tenants, without terminated ones.
+var Tenants = Listing[tenant.Tenant]{
 	what: "tenants", from: `SELECT ` + tenantColumns + ` FROM tenants`,
 	live: `state NOT IN ('terminated', 'data_purged')`, state: "state", states: without(prego.Strings(tenant.States()), "terminated", "data_purged"),
 	filters: map[string]string{"tenant_id": "tenant_id", "slug": "slug", "org_id": "org_id", "parent_org_id": "parent_org_id", "region": "region", "plan": "plan", "state": "state", "external_ref": "external_ref"},
@@ -39,11 +40,6 @@ var tenants = listing[tenant.Tenant]{
 		{"plan", prego.Strings(prego.Plans())},
 		{"state", prego.Strings(tenant.States())},
 	},
-}
-
-// ListTenants is a page of tenants, without terminated ones.
-func (s *Store) ListTenants(ctx context.Context, q prego.ListQuery) (page []tenant.Tenant, next string, err error) {
-	return tenants.page(ctx, s, q)
 }
 
 var searchedTenants = searched{

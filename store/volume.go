@@ -75,7 +75,7 @@ func (s *Store) GetVolume(ctx context.Context, id string) (workload.Volume, erro
 	return one[0], err
 }
 
-var volumes = listing[workload.Volume]{
+var volumes = Listing[workload.Volume]{
 	what: "volumes", from: `SELECT ` + volumeColumns + ` FROM volumes v`,
 	live:    `v.deleted_at IS NULL`,
 	filters: map[string]string{"volume_id": "v.volume_id", "org_id": "v.org_id", "name": "v.name", "region": "v.region", "location": "v.location", "status": "v.status"},
@@ -91,17 +91,13 @@ func (s *Store) ListVolumes(ctx context.Context, q prego.ListQuery) (page []work
 	return page, next, s.withAttachments(ctx, page)
 }
 
-var attachments = listing[workload.VolumeAttachment]{
+// Attachments is the list of attachments of volumes.
+var Attachments = Listing[workload.VolumeAttachment]{
 	what: "attachments", from: `SELECT ` + attachmentColumns + ` FROM volume_attachments t`,
 	live:    `t.deleted_at IS NULL`,
 	filters: map[string]string{"org_id": "t.org_id", "volume_id": "t.volume_id", "group_id": "t.group_id", "server_id": "t.server_id"},
 	sorts:   map[string]string{"created_at": "t.created_at"},
 	id:      "t.attachment_id",
-}
-
-// ListAttachments is a page of attachments of volumes.
-func (s *Store) ListAttachments(ctx context.Context, q prego.ListQuery) (page []workload.VolumeAttachment, next string, err error) {
-	return attachments.page(ctx, s, q)
 }
 
 // inVolume runs f in a transaction that holds the volume's org and the volume.

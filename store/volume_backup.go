@@ -410,16 +410,12 @@ func (s *Store) GetVolumeRestore(ctx context.Context, volumeID prego.VolumeID, i
 	return r, err
 }
 
-var volumeRestores = listing[workload.VolumeRestore]{
+// VolumeRestores is the list of restores of volumes.
+var VolumeRestores = Listing[workload.VolumeRestore]{
 	what: "restores of volumes", from: `SELECT ` + volumeRestoreColumns + ` FROM volume_restores r`,
 	filters: map[string]string{"volume_id": "r.volume_id"},
 	sorts:   map[string]string{"created_at": "r.created_at"},
 	id:      "r.restore_id",
-}
-
-// ListVolumeRestores is a page of restores of volumes.
-func (s *Store) ListVolumeRestores(ctx context.Context, q prego.ListQuery) (page []workload.VolumeRestore, next string, err error) {
-	return volumeRestores.page(ctx, s, q)
 }
 
 const (
