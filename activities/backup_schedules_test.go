@@ -56,7 +56,7 @@ func TestTheBucketIsCompared(t *testing.T) {
 	require.ElementsMatch(t, prego.IDs[prego.BackupID]([]string{"bak-2", "bak-3"}), c.Missing)
 	require.Zero(t, c.Aborted, "it may still be in progress")
 	for backup, want := range map[prego.BackupID]string{"bak-1": "", "bak-2": "the storage does not have it any more", "bak-3": "the storage does not have it any more"} {
-		b, err := p.Store.GetBackup(ctx, id, backup)
+		b, err := p.Store.GetBackup(ctx, tenant.BackupOwner{TenantID: id}, backup)
 		require.NoError(t, err)
 		require.Equal(t, want, b.VerifyMessage, backup)
 	}

@@ -575,12 +575,8 @@ func (a *Backups) giveUpSurplus(ctx context.Context, of tenant.BackupLeft, surpl
 }
 
 // giveUp starts the deletion of a backup, unless it was put on hold or is being restored meanwhile.
-func (a *Backups) giveUp(ctx context.Context, b tenant.BackupLeft) (err error) {
-	if b.VolumeID != "" {
-		_, err = a.Store.DeleteVolumeBackup(ctx, b.VolumeID, b.BackupID, "retention")
-	} else {
-		_, err = a.Store.DeleteBackup(ctx, b.TenantID, b.BackupID, "retention")
-	}
+func (a *Backups) giveUp(ctx context.Context, b tenant.BackupLeft) error {
+	_, err := a.Store.DeleteBackup(ctx, tenant.BackupOwner{TenantID: b.TenantID, VolumeID: b.VolumeID}, b.BackupID, "retention")
 	if prego.CodeOf(err) == prego.CodeBackupNotReady {
 		return nil
 	}

@@ -32,23 +32,23 @@ func (a *API) ListBackups(c echo.Context, tenant TenantID, _ ListBackupsParams) 
 }
 
 // GetBackup shows a backup.
-func (a *API) GetBackup(c echo.Context, tenant TenantID, id BackupInPath) error {
-	return showBackup(c, a.d.Store.GetBackup, tenant, id, backupView)
+func (a *API) GetBackup(c echo.Context, tenantID TenantID, id BackupInPath) error {
+	return showBackup(c, a.d.Store.GetBackup, tenant.BackupOwner{TenantID: tenantID}, id, backupView)
 }
 
 // DeleteBackup gives a backup up. A worker deletes its objects.
 func (a *API) DeleteBackup(c echo.Context, tenantID TenantID, id BackupInPath) error {
-	return giveUpBackup(c, a.d.Store.DeleteBackup, tenantID, id)
+	return giveUpBackup(c, a.d.Store.DeleteBackup, tenant.BackupOwner{TenantID: tenantID}, id)
 }
 
 // HoldBackup keeps a backup until it is released.
 func (a *API) HoldBackup(c echo.Context, tenantID TenantID, id BackupInPath) error {
-	return hold(c, a.d.Store.HoldBackup, tenantID, id, backupView)
+	return hold(c, a.d.Store.HoldBackup, tenant.BackupOwner{TenantID: tenantID}, id, backupView)
 }
 
 // ReleaseBackup ends a hold.
 func (a *API) ReleaseBackup(c echo.Context, tenantID TenantID, id BackupInPath) error {
-	return release(c, a.d.Store.ReleaseBackup, tenantID, id, backupView)
+	return release(c, a.d.Store.ReleaseBackup, tenant.BackupOwner{TenantID: tenantID}, id, backupView)
 }
 
 // What follows is the same for backups of tenants and of volumes: do is the store's part of it.
@@ -61,7 +61,7 @@ func requestBackup[V any](c echo.Context, do func(ctx context.Context, asked ten
 }
 
 // hold keeps a backup of an owner for the reason in the body.
-func hold[Owner, V any](c echo.Context, do func(ctx context.Context, owner Owner, id prego.BackupID, reason, by string) (tenant.Backup, error), owner Owner, id prego.BackupID, view func(tenant.Backup) V) error {
+func hold[V any](c echo.Context, do func(ctx context.Context, owner tenant.BackupOwner, id prego.BackupID, reason, by string) (tenant.Backup, error), owner tenant.BackupOwner, id prego.BackupID, view func(tenant.Backup) V) error {
 	var in struct {
 		Reason string `json:"reason"`
 	}
@@ -73,19 +73,19 @@ func hold[Owner, V any](c echo.Context, do func(ctx context.Context, owner Owner
 }
 
 // release ends a hold.
-func release[Owner, V any](c echo.Context, do func(ctx context.Context, owner Owner, id prego.BackupID, by string) (tenant.Backup, error), owner Owner, id prego.BackupID, view func(tenant.Backup) V) error {
+func release[V any](c echo.Context, do func(ctx context.Context, owner tenant.BackupOwner, id prego.BackupID, by string) (tenant.Backup, error), owner tenant.BackupOwner, id prego.BackupID, view func(tenant.Backup) V) error {
 	b, err := do(c.Request().Context(), owner, id, caller(c).Subject)
 	return answer(c, http.StatusOK, b, err, view)
 }
 
 // showBackup shows a backup of an owner.
-func showBackup[Owner, V any](c echo.Context, do func(ctx context.Context, owner Owner, id prego.BackupID) (tenant.Backup, error), owner Owner, id prego.BackupID, view func(tenant.Backup) V) error {
+func showBackup[V any](c echo.Context, do func(ctx context.Context, owner tenant.BackupOwner, id prego.BackupID) (tenant.Backup, error), owner tenant.BackupOwner, id prego.BackupID, view func(tenant.Backup) V) error {
 	b, err := do(c.Request().Context(), owner, id)
 	return answer(c, http.StatusOK, b, err, view)
 }
 
 // giveUpBackup gives a backup up. A worker deletes its objects.
-func giveUpBackup[Owner any](c echo.Context, do func(ctx context.Context, owner Owner, id prego.BackupID, by string) (tenant.Backup, error), owner Owner, id prego.BackupID) error {
+func giveUpBackup(c echo.Context, do func(ctx context.Context, owner tenant.BackupOwner, id prego.BackupID, by string) (tenant.Backup, error), owner tenant.BackupOwner, id prego.BackupID) error {
 	_, err := do(c.Request().Context(), owner, id, caller(c).Subject)
 	return noContent(c, err)
 }

@@ -36,22 +36,22 @@ func (a *API) ListVolumeBackups(c echo.Context, id VolumeInPath, _ ListVolumeBac
 
 // GetVolumeBackup shows a backup.
 func (a *API) GetVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath) error {
-	return showBackup(c, a.d.Store.GetVolumeBackup, volume, id, volumeBackupView)
+	return showBackup(c, a.d.Store.GetBackup, tenant.BackupOwner{VolumeID: volume}, id, volumeBackupView)
 }
 
 // DeleteVolumeBackup gives a backup up. A worker deletes its objects.
 func (a *API) DeleteVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath) error {
-	return giveUpBackup(c, a.d.Store.DeleteVolumeBackup, volume, id)
+	return giveUpBackup(c, a.d.Store.DeleteBackup, tenant.BackupOwner{VolumeID: volume}, id)
 }
 
 // HoldVolumeBackup keeps a backup until it is released.
 func (a *API) HoldVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath) error {
-	return hold(c, a.d.Store.HoldVolumeBackup, volume, id, volumeBackupView)
+	return hold(c, a.d.Store.HoldBackup, tenant.BackupOwner{VolumeID: volume}, id, volumeBackupView)
 }
 
 // ReleaseVolumeBackup ends a hold.
 func (a *API) ReleaseVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath) error {
-	return release(c, a.d.Store.ReleaseVolumeBackup, volume, id, volumeBackupView)
+	return release(c, a.d.Store.ReleaseBackup, tenant.BackupOwner{VolumeID: volume}, id, volumeBackupView)
 }
 
 // CreateVolumeRestore requests a restore of a volume that replaces its contents.

@@ -56,13 +56,16 @@ func (s *Store) RequestBackup(ctx context.Context, a tenant.BackupAsked) (out te
 	return out, err
 }
 
-// GetBackup reads one backup of a tenant, or CodeBackupNotFound.
-func (s *Store) GetBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID) (tenant.Backup, error) {
-	if err := s.tenantExists(ctx, tenantID); err != nil {
-		return tenant.Backup{}, err
+// GetBackup reads one backup of a tenant or a volume, or CodeBackupNotFound. The backups of a volume that is deleted
+// are there as long as they are kept.
+func (s *Store) GetBackup(ctx context.Context, of tenant.BackupOwner, id prego.BackupID) (tenant.Backup, error) {
+	if of.VolumeID == "" {
+		if err := s.tenantExists(ctx, of.TenantID); err != nil {
+			return tenant.Backup{}, err
+		}
 	}
 	v, err := get[tenant.Backup](ctx, s.pool, noSuchBackup(id), sqlGetBackup, id)
-	if err == nil && v.TenantID != tenantID {
+	if err == nil && of != (tenant.BackupOwner{TenantID: v.TenantID, VolumeID: v.VolumeID}) {
 		err = noSuchBackup(id)
 	}
 	return v, err
@@ -227,14 +230,14 @@ const (
 )
 
 // HoldBackup keeps a backup from any deletion until it is released.
-func (s *Store) HoldBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, reason, by string) (tenant.Backup, error) {
-	return s.changeBackup(ctx, tenantID, id, "backup.hold", by, map[string]any{"reason": reason},
-		prego.Errorf(prego.CodeBackupNotReady, "backup %s failed or is being deleted", id), sqlHoldBackup, id, tenantID, by, reason)
+func (s *Store) HoldBackup(ctx context.Context, of tenant.BackupOwner, id prego.BackupID, reason, by string) (tenant.Backup, error) {
+	return s.changeBackup(ctx, of, id, "backup.hold", by, map[string]any{"reason": reason},
+		prego.Errorf(prego.CodeBackupNotReady, "backup %s failed or is being deleted", id), sqlHoldBackup, id, of.String(), by, reason)
 }
 
 // ReleaseBackup ends a hold; a backup without one stays as it is.
-func (s *Store) ReleaseBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) (tenant.Backup, error) {
-	return s.changeBackup(ctx, tenantID, id, "backup.release", by, nil, noSuchBackup(id), sqlReleaseBackup, id, tenantID)
+func (s *Store) ReleaseBackup(ctx context.Context, of tenant.BackupOwner, id prego.BackupID, by string) (tenant.Backup, error) {
+	return s.changeBackup(ctx, of, id, "backup.release", by, map[string]any{}, noSuchBackup(id), sqlReleaseBackup, id, of.String())
 }
 
 // allHeld reports whether all backups of the owner of backup b are held.
@@ -249,23 +252,23 @@ UPDATE backups b SET state = 'deleting', message = '' WHERE backup_id = $1 AND C
 
 // DeleteBackup gives up a backup that is neither under way, nor held, nor being restored. Its objects are deleted
 // later.
-func (s *Store) DeleteBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, by string) (tenant.Backup, error) {
-	return s.changeBackup(ctx, tenantID, id, "backup.delete", by, nil,
-		prego.Errorf(prego.CodeBackupNotReady, "backup %s is being made or restored, or it or its tenant is held", id), sqlDeleteBackup, id, tenantID)
-}
-
-func (s *Store) changeBackup(ctx context.Context, tenantID prego.TenantID, id prego.BackupID, event, by string, details map[string]any, none error, sql string, args ...any) (tenant.Backup, error) {
-	if details == nil {
-		details = map[string]any{}
+func (s *Store) DeleteBackup(ctx context.Context, of tenant.BackupOwner, id prego.BackupID, by string) (tenant.Backup, error) {
+	kind := "tenant"
+	if of.VolumeID != "" {
+		kind = "volume"
 	}
-	details["tenant_id"] = tenantID
-	read := func() (tenant.Backup, error) { return s.GetBackup(ctx, tenantID, id) }
-	return s.changeBackupOf(ctx, read, event, by, details, none, sql, args...)
+	return s.changeBackup(ctx, of, id, "backup.delete", by, map[string]any{},
+		prego.Errorf(prego.CodeBackupNotReady, "backup %s is being made or restored, or it or its %s is held", id, kind), sqlDeleteBackup, id, of.String())
 }
 
-// changeBackupOf changes a backup of the given owner.
-func (s *Store) changeBackupOf(ctx context.Context, read func() (tenant.Backup, error), event, by string, details map[string]any, none error, sql string, args ...any) (tenant.Backup, error) {
-	v, err := read()
+// changeBackup changes a backup of the given owner.
+func (s *Store) changeBackup(ctx context.Context, of tenant.BackupOwner, id prego.BackupID, event, by string, details map[string]any, none error, sql string, args ...any) (tenant.Backup, error) {
+	if of.VolumeID != "" {
+		details["volume_id"] = of.VolumeID
+	} else {
+		details["tenant_id"] = of.TenantID
+	}
+	v, err := s.GetBackup(ctx, of, id)
 	if err != nil {
 		return v, err
 	}
@@ -280,7 +283,7 @@ func (s *Store) changeBackupOf(ctx context.Context, read func() (tenant.Backup, 
 	}); err != nil {
 		return v, err
 	}
-	return read()
+	return s.GetBackup(ctx, of, id)
 }
 
 const (

@@ -100,7 +100,7 @@ func TestABackupIsNotDeletedUnderADrill(t *testing.T) {
 		"restore": `INSERT INTO restore_jobs (job_id, org_id, tenant_id, backup_id, status, created_by) SELECT 'rst-1', org_id, tenant_id, 'bak-1', 'queued', 'test' FROM tenants WHERE tenant_id = 't-0'`,
 	} {
 		err := s.holding(t, `WITH o AS (SELECT org_id FROM orgs WHERE org_id = (SELECT org_id FROM tenants WHERE tenant_id = 't-0') FOR NO KEY UPDATE) SELECT FROM backups b JOIN o USING (org_id) WHERE b.backup_id = 'bak-1' FOR SHARE OF b`, func() error {
-			_, err := s.DeleteBackup(ctx, "t-0", "bak-1", "test")
+			_, err := s.DeleteBackup(ctx, tenant.BackupOwner{TenantID: "t-0"}, "bak-1", "test")
 			return err
 		}, does(t, begins))
 		require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err), "%s: %v", what, err)

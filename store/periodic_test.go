@@ -38,7 +38,6 @@ var ofOneThing = map[string]string{
 	"MoveRecord":               "a move by its id",
 	"QuietMoves":               "the moves under way, as many as operators and maintenances ask for",
 	"DeleteBackup":             "a backup by its id",
-	"DeleteVolumeBackup":       "a backup by its id",
 	"LentVolumes":              "the volumes that are lent, as many as backups and restores under way",
 	"PutVolumeBackupSchedules": "some volumes' turns, by their ids",
 	"ReturnVolume":             "a volume by its id",

@@ -108,7 +108,7 @@ func TestRestoreContinuesWithOlderBackup(t *testing.T) {
 	require.Equal(t, 1, count(t, s, "restore_jobs WHERE job_id = 'rst-1' AND backup_id = 'bak-2' AND message LIKE 'backup bak-3 can''t be restored (it is gone)%from backup bak-2 of %'"))
 	require.Equal(t, 1, count(t, s, "tenant_lifecycle_events WHERE step = 'backup_skipped' AND reason = 'backup_missing' AND message LIKE '%bak-3%bak-2%'"))
 	require.Equal(t, 1, count(t, s, "backups WHERE backup_id = 'bak-3' AND missing_at IS NOT NULL AND verify_message <> ''"))
-	_, err = s.DeleteBackup(ctx, "t-0", "bak-2", "ann")
+	_, err = s.DeleteBackup(ctx, tenant.BackupOwner{TenantID: "t-0"}, "bak-2", "ann")
 	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err), "it is being restored")
 
 	require.NoError(t, s.BackupVerified(ctx, "bak-2", "backup_unreadable: no"))

@@ -264,7 +264,7 @@ func TestLostServerReleasesItsTenants(t *testing.T) {
 	maintenance, updating = held()
 	require.False(t, maintenance, "edges serve it")
 	require.False(t, updating, "its site can be changed")
-	failed, err := s.GetBackup(ctx, "t-0", "bak-0")
+	failed, err := s.GetBackup(ctx, tenant.BackupOwner{TenantID: "t-0"}, "bak-0")
 	require.NoError(t, err)
 	require.Equal(t, []string{"failed", "server n-0 is gone"}, []string{string(failed.State), failed.Message})
 	snapshot, err := s.GetSnapshot(ctx, "t-0", "snp-0")

@@ -53,39 +53,6 @@ func (s *Store) RequestVolumeBackup(ctx context.Context, a tenant.BackupAsked) (
 	return out, err
 }
 
-// GetVolumeBackup reads one backup of a volume, or CodeBackupNotFound. The backups of a volume that is
-// deleted are there as long as they are kept.
-func (s *Store) GetVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID) (tenant.Backup, error) {
-	v, err := get[tenant.Backup](ctx, s.pool, noSuchBackup(id), sqlGetBackup, id)
-	if err == nil && v.VolumeID != volumeID {
-		err = noSuchBackup(id)
-	}
-	return v, err
-}
-
-func (s *Store) changeVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, event, by string, details map[string]any, none error, sql string, args ...any) (tenant.Backup, error) {
-	details["volume_id"] = volumeID
-	read := func() (tenant.Backup, error) { return s.GetVolumeBackup(ctx, volumeID, id) }
-	return s.changeBackupOf(ctx, read, event, by, details, none, sql, args...)
-}
-
-// HoldVolumeBackup keeps a backup of a volume from being deleted until it is released.
-func (s *Store) HoldVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, reason, by string) (tenant.Backup, error) {
-	return s.changeVolumeBackup(ctx, volumeID, id, "backup.hold", by, map[string]any{"reason": reason},
-		prego.Errorf(prego.CodeBackupNotReady, "backup %s failed or is being deleted", id), sqlHoldBackup, id, volumeID, by, reason)
-}
-
-// ReleaseVolumeBackup ends a hold; a backup without a hold stays as it is.
-func (s *Store) ReleaseVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, by string) (tenant.Backup, error) {
-	return s.changeVolumeBackup(ctx, volumeID, id, "backup.release", by, map[string]any{}, noSuchBackup(id), sqlReleaseBackup, id, volumeID)
-}
-
-// DeleteVolumeBackup gives a backup up that is neither under way, nor held, nor being restored.
-func (s *Store) DeleteVolumeBackup(ctx context.Context, volumeID prego.VolumeID, id prego.BackupID, by string) (tenant.Backup, error) {
-	return s.changeVolumeBackup(ctx, volumeID, id, "backup.delete", by, map[string]any{},
-		prego.Errorf(prego.CodeBackupNotReady, "backup %s is being made or restored, or it or its volume is held", id), sqlDeleteBackup, id, volumeID)
-}
-
 const sqlVolumeRestorable = `
 SELECT b.backup_id, b.taken_at, b.verified_at FROM backups b WHERE b.volume_id = $1 AND ` + usableBackup + ` ORDER BY b.taken_at DESC LIMIT 1`
 

@@ -67,9 +67,9 @@ func TestAVolumeIsBackedUpWhereItIs(t *testing.T) {
 	require.ElementsMatch(t, prego.IDs[prego.BackupID]([]string{"bak-0", "bak-1"}), began, "the tenant's is after the volume's on n-0")
 
 	exec(t, s, storedVolumes)
-	_, err = s.GetBackup(ctx, "t-0", "bak-0")
+	_, err = s.GetBackup(ctx, tenant.BackupOwner{TenantID: "t-0"}, "bak-0")
 	require.Equal(t, prego.CodeBackupNotFound, prego.CodeOf(err))
-	_, err = s.GetVolumeBackup(ctx, "vol-1", "bak-0")
+	_, err = s.GetBackup(ctx, tenant.BackupOwner{VolumeID: "vol-1"}, "bak-0")
 	require.Equal(t, prego.CodeBackupNotFound, prego.CodeOf(err))
 	space, err := s.BackupSpace(ctx, "acme", 5)
 	require.NoError(t, err)
@@ -82,15 +82,15 @@ func TestAVolumeIsBackedUpWhereItIs(t *testing.T) {
 	require.NoError(t, err, "the last one is made all the same")
 
 	// Held or restored backups are not deleted; a volume that goes leaves its newest.
-	_, err = s.HoldVolumeBackup(ctx, "vol-1", "bak-1", "case", "ann")
+	_, err = s.HoldBackup(ctx, tenant.BackupOwner{VolumeID: "vol-1"}, "bak-1", "case", "ann")
 	require.NoError(t, err)
-	_, err = s.DeleteVolumeBackup(ctx, "vol-1", "bak-1", "ann")
+	_, err = s.DeleteBackup(ctx, tenant.BackupOwner{VolumeID: "vol-1"}, "bak-1", "ann")
 	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err))
-	_, err = s.ReleaseVolumeBackup(ctx, "vol-1", "bak-1", "ann")
+	_, err = s.ReleaseBackup(ctx, tenant.BackupOwner{VolumeID: "vol-1"}, "bak-1", "ann")
 	require.NoError(t, err)
 	_, err = s.CreateVolumeRestore(ctx, workload.VolumeRestore{RestoreID: "vrs-1", VolumeID: "vol-1", BackupID: "bak-1", CreatedBy: "ann"})
 	require.NoError(t, err)
-	_, err = s.DeleteVolumeBackup(ctx, "vol-1", "bak-1", "ann")
+	_, err = s.DeleteBackup(ctx, tenant.BackupOwner{VolumeID: "vol-1"}, "bak-1", "ann")
 	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err))
 	require.NoError(t, s.ExpireVolumeBackups(ctx, "vol-1", time.Hour))
 	left, err := s.BackupsLeft(ctx, time.Hour, 10)
@@ -101,7 +101,7 @@ func TestAVolumeIsBackedUpWhereItIs(t *testing.T) {
 	left, err = s.BackupsLeft(ctx, time.Hour, 10)
 	require.NoError(t, err)
 	require.Equal(t, []tenant.BackupLeft{{BackupID: "bak-1", VolumeID: "vol-1", State: tenant.BackupStored}}, left)
-	_, err = s.DeleteVolumeBackup(ctx, "vol-1", "bak-1", "retention")
+	_, err = s.DeleteBackup(ctx, tenant.BackupOwner{VolumeID: "vol-1"}, "bak-1", "retention")
 	require.NoError(t, err)
 }
 
@@ -300,7 +300,7 @@ func TestAVolumesBackupsAreHeldTogether(t *testing.T) {
 	require.Len(t, kept, 2)
 	for _, b := range kept {
 		require.True(t, b.Held, b.BackupID)
-		_, err = s.DeleteVolumeBackup(ctx, "vol-0", b.BackupID, "ann")
+		_, err = s.DeleteBackup(ctx, tenant.BackupOwner{VolumeID: "vol-0"}, b.BackupID, "ann")
 		require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err))
 	}
 	free, err := s.VolumeRetained(ctx, "vol-1")
