@@ -39,7 +39,7 @@ func (a *Backups) PlanBackups(ctx context.Context) (int, error) {
 	}
 	volumes, err := a.Store.UnscheduledVolumes(ctx, lookMost)
 	if err == nil && len(volumes) > 0 {
-		err = a.Store.PutVolumeBackupSchedules(ctx, volumes)
+		err = a.Store.PutBackupSchedules(ctx, volumes)
 	}
 	return len(unscheduled) + len(volumes), err
 }
@@ -47,16 +47,14 @@ func (a *Backups) PlanBackups(ctx context.Context) (int, error) {
 // takeDue queues the backups of tenants and volumes that are due. A volume that is on no
 // server is passed over.
 func (a *Backups) takeDue(ctx context.Context) (n int, err error) {
-	for _, of := range []struct {
-		due  func(ctx context.Context, most int) ([]tenant.BackupSchedule, error)
-		take func(ctx context.Context, t tenant.BackupSchedule, id prego.BackupID, by string) (bool, error)
-	}{{a.Store.DueBackups, a.Store.TakeDueBackup}, {a.Store.DueVolumeBackups, a.Store.TakeDueVolumeBackup}} {
-		due, err := of.due(ctx, lookMost)
+	lists := []func(context.Context, int) ([]tenant.BackupSchedule, error){a.Store.DueBackups, a.Store.DueVolumeBackups}
+	for _, list := range lists {
+		due, err := list(ctx, lookMost)
 		if err != nil {
 			return n, err
 		}
 		for _, t := range due {
-			queued, err := of.take(ctx, t, a.NewID(), "schedule")
+			queued, err := a.Store.TakeDueBackup(ctx, t, a.NewID(), "schedule")
 			if err != nil {
 				return n, err
 			}

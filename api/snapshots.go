@@ -23,7 +23,8 @@ func (a *API) CreateSnapshot(c echo.Context, tenantID TenantID, _ CreateSnapshot
 
 // ListSnapshots shows a page of a tenant's snapshots.
 func (a *API) ListSnapshots(c echo.Context, tenant TenantID, _ ListSnapshotsParams) error {
-	return within(c, a.d.Store.GetTenant, "snapshots", store.Snapshots.In(a.d.Store), viewOf[Snapshot], "tenant_id", string(tenant))
+	of := store.Snapshots.In(a.d.Store)
+	return within(c, a.d.Store.GetTenant, "snapshots", of, viewOf[Snapshot], "tenant_id", string(tenant))
 }
 
 // GetSnapshot shows a snapshot.
@@ -81,7 +82,8 @@ func (a *API) restoreElsewhere(c echo.Context, tenantID prego.TenantID, backupID
 
 // ListRestores shows a page of a tenant's restores.
 func (a *API) ListRestores(c echo.Context, tenant TenantID, _ ListRestoresParams) error {
-	return within(c, a.d.Store.GetTenant, "restores", store.Restores.In(a.d.Store), viewOf[RestoreJob], "tenant_id", string(tenant))
+	of := store.Restores.In(a.d.Store)
+	return within(c, a.d.Store.GetTenant, "restores", of, viewOf[RestoreJob], "tenant_id", string(tenant))
 }
 
 // GetRestore shows a restore.

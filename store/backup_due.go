@@ -57,14 +57,14 @@ const sqlPutBackupSchedule = `
 INSERT INTO backup_schedules AS b (tenant_id, policy_at, next_at) VALUES ($1, $2, $3)
 ON CONFLICT (tenant_id) DO UPDATE SET policy_at = $2, next_at = $3`
 
-// PutBackupSchedules plans tenants' next backups.
+// PutBackupSchedules plans the next backups of tenants and volumes.
 func (s *Store) PutBackupSchedules(ctx context.Context, schedules []tenant.BackupSchedule) error {
-	return s.putSchedules(ctx, sqlPutBackupSchedule, schedules)
-}
-
-func (s *Store) putSchedules(ctx context.Context, sql string, schedules []tenant.BackupSchedule) error {
 	b := &pgx.Batch{}
 	for _, t := range schedules {
+		sql := sqlPutBackupSchedule
+		if t.VolumeID != "" {
+			sql = sqlPutVolumeBackupSchedule
+		}
 		b.Queue(sql, scheduledOwner(t), t.Policy.UpdatedAt, nextBackup(t))
 	}
 	return failed("plan backups", s.pool.SendBatch(ctx, b).Close())
@@ -136,7 +136,11 @@ ON CONFLICT (tenant_id) WHERE state IN ('queued', 'making', 'uploading') DO NOTH
 
 // TakeDueBackup queues a backup that is due, under an id, and plans the next.
 func (s *Store) TakeDueBackup(ctx context.Context, t tenant.BackupSchedule, id prego.BackupID, by string) (bool, error) {
-	ok, err := changed(ctx, s.pool, sqlTakeDueBackup, t.TenantID, t.DueAt, nextBackup(t), id, by)
+	sql := sqlTakeDueBackup
+	if t.VolumeID != "" {
+		sql = sqlTakeDueVolumeBackup
+	}
+	ok, err := changed(ctx, s.pool, sql, scheduledOwner(t), t.DueAt, nextBackup(t), id, by)
 	return ok, failed("queue a due backup", err)
 }
 

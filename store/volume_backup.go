@@ -124,11 +124,6 @@ const sqlPutVolumeBackupSchedule = `
 INSERT INTO volume_backup_schedules AS b (volume_id, policy_at, next_at) VALUES ($1, $2, $3)
 ON CONFLICT (volume_id) DO UPDATE SET policy_at = $2, next_at = $3`
 
-// PutVolumeBackupSchedules plans volumes' next backups.
-func (s *Store) PutVolumeBackupSchedules(ctx context.Context, schedules []tenant.BackupSchedule) error {
-	return s.putSchedules(ctx, sqlPutVolumeBackupSchedule, schedules)
-}
-
 const sqlDueVolumeBackups = `
 SELECT v.volume_id AS id, now() AS now, b.next_at, ` + backupPolicyColumns + `
 FROM volume_backup_schedules b JOIN volumes v ON v.volume_id = b.volume_id ` + volumePolicyOf + `
@@ -156,12 +151,6 @@ SELECT $4, v.org_id, v.volume_id, a.server_id, '', 'scheduled', $5
 FROM due JOIN volumes v ON v.volume_id = due.volume_id JOIN volume_attachments a ON a.volume_id = v.volume_id AND a.deleted_at IS NULL AND a.server_id IS NOT NULL
 WHERE v.status = 'ready' AND v.deleted_at IS NULL
 ON CONFLICT (volume_id) WHERE volume_id IS NOT NULL AND state IN ('queued', 'making', 'uploading') DO NOTHING`
-
-// TakeDueVolumeBackup queues a backup that is due, under an id, and plans the next.
-func (s *Store) TakeDueVolumeBackup(ctx context.Context, t tenant.BackupSchedule, id prego.BackupID, by string) (bool, error) {
-	ok, err := changed(ctx, s.pool, sqlTakeDueVolumeBackup, t.VolumeID, t.DueAt, nextBackup(t), id, by)
-	return ok, failed("queue a due backup", err)
-}
 
 const lateVolumeBackups = `
 FROM volume_backup_schedules b JOIN volume_attachments a ON a.volume_id = b.volume_id AND a.deleted_at IS NULL AND a.server_id IS NOT NULL

@@ -129,7 +129,7 @@ func TestWhenAVolumeIsBackedUp(t *testing.T) {
 	unscheduled, err := s.UnscheduledVolumes(ctx, 10)
 	require.NoError(t, err)
 	require.Len(t, unscheduled, 3)
-	require.NoError(t, s.PutVolumeBackupSchedules(ctx, unscheduled))
+	require.NoError(t, s.PutBackupSchedules(ctx, unscheduled))
 	unscheduled, err = s.UnscheduledVolumes(ctx, 10)
 	require.NoError(t, err)
 	require.Empty(t, unscheduled)
@@ -143,7 +143,7 @@ func TestWhenAVolumeIsBackedUp(t *testing.T) {
 	for i := range 2 { // by two concurrent workers
 		for _, d := range due {
 			work.Go(func() {
-				ok, err := s.TakeDueVolumeBackup(ctx, d, prego.BackupID(fmt.Sprintf("bak-%d-%s", i, d.VolumeID)), "schedule")
+				ok, err := s.TakeDueBackup(ctx, d, prego.BackupID(fmt.Sprintf("bak-%d-%s", i, d.VolumeID)), "schedule")
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
@@ -165,7 +165,7 @@ func TestWhenAVolumeIsBackedUp(t *testing.T) {
 	due, err = s.DueVolumeBackups(ctx, 10)
 	require.NoError(t, err)
 	require.Len(t, due, 1)
-	_, err = s.TakeDueVolumeBackup(ctx, due[0], "bak-again", "schedule")
+	_, err = s.TakeDueBackup(ctx, due[0], "bak-again", "schedule")
 	require.NoError(t, err)
 	late, err = s.LateVolumeBackups(ctx, 2*time.Hour, 10)
 	require.NoError(t, err)
