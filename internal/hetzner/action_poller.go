@@ -38,10 +38,10 @@ func newActionPoller(p *Provider, lane Lane) *actionPoller {
 	}
 }
 
-// done waits for the action of a call, whose results it takes.
+// done waits for the action of a call, whose results it takes. An action may have ended with the answer.
 func (p *Provider) done(ctx context.Context) func(*hcloud.Action, *hcloud.Response, error) error {
 	return func(action *hcloud.Action, _ *hcloud.Response, err error) error {
-		if err != nil {
+		if err != nil || (action != nil && action.Status == hcloud.ActionStatusSuccess) {
 			return p.classify(err)
 		}
 		return p.actions.wait(ctx, actionIDs(action, nil))

@@ -74,8 +74,7 @@ func (p *Provider) classify(err error) error {
 	if err == nil {
 		return nil
 	}
-	var done *server.InfraError
-	if errors.As(err, &done) || errors.Is(err, context.Canceled) {
+	if infraOf(err).Class != "" || errors.Is(err, context.Canceled) {
 		return err
 	}
 	var api hcloud.Error
@@ -150,7 +149,20 @@ func infraError(class server.InfraClass, code, format string, args ...any) *serv
 	return &server.InfraError{Class: class, Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-func isNotFound(err error) bool {
-	var ie *server.InfraError
-	return errors.As(err, &ie) && ie.Class == server.InfraNotFound
+// infraOf is the provider's part of an error, without a class if it has none.
+func infraOf(err error) server.InfraError {
+	if ie, ok := errors.AsType[*server.InfraError](err); ok {
+		return *ie
+	}
+	return server.InfraError{}
+}
+
+func isNotFound(err error) bool { return infraOf(err).Class == server.InfraNotFound }
+
+// gone classifies the error of a deletion: a missing resource is success.
+func (p *Provider) gone(err error) error {
+	if err = p.classify(err); isNotFound(err) {
+		return nil
+	}
+	return err
 }

@@ -111,10 +111,8 @@ func (p *Provider) DeleteSnapshots(ctx context.Context, imageID prego.ImageID) e
 		return p.classify(err)
 	}
 	for _, i := range images {
-		if _, err := p.write.Image.Delete(ctx, i); err != nil {
-			if err := p.classify(err); !isNotFound(err) {
-				return err
-			}
+		if _, err := p.write.Image.Delete(ctx, i); p.gone(err) != nil {
+			return p.classify(err)
 		}
 	}
 	return nil

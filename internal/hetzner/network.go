@@ -2,10 +2,8 @@ package hetzner
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/netip"
-	"strconv"
 	"strings"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
@@ -26,10 +24,8 @@ func (p *Provider) EnsureNetwork(ctx context.Context, n server.NetworkParams) (i
 		zone := hcloud.NetworkZone(n.Zone)
 		return hcloud.NetworkSubnet{Type: hcloud.NetworkSubnetTypeCloud, IPRange: r, NetworkZone: zone}
 	}
-	found, err := findOrCreate(p, func() (*hcloud.Network, error) {
-		found, _, err := p.read.Network.GetByName(ctx, n.Name)
-		return found, err
-	}, func() (*hcloud.Network, error) {
+	find := p.read.Network.GetByName
+	found, id, err := ensure(ctx, p, "network", n.Name, n.Environment, find, func() (*hcloud.Network, error) {
 		made, _, err := p.write.Network.Create(ctx, hcloud.NetworkCreateOpts{
 			Name: n.Name, IPRange: whole, Subnets: []hcloud.NetworkSubnet{subnet(whole)},
 			Labels: ownerLabels(n.Environment),
@@ -37,9 +33,6 @@ func (p *Provider) EnsureNetwork(ctx context.Context, n server.NetworkParams) (i
 		return made, err
 	})
 	if err != nil {
-		return "", "", err
-	}
-	if err := checkOwner("network", n.Name, found.Labels, n.Environment); err != nil {
 		return "", "", err
 	}
 	for _, s := range found.Subnets {
@@ -54,7 +47,7 @@ func (p *Provider) EnsureNetwork(ctx context.Context, n server.NetworkParams) (i
 			return "", "", err
 		}
 	}
-	return strconv.FormatInt(found.ID, 10), found.IPRange.String(), nil
+	return id, found.IPRange.String(), nil
 }
 
 // AttachServer puts a server into a network, unless it is there, and returns its address.
@@ -100,8 +93,7 @@ func (p *Provider) AttachServer(ctx context.Context, providerServerID, providerN
 }
 
 func isAttached(err error) bool {
-	var ie *server.InfraError
-	return errors.As(err, &ie) && ie.Code == string(hcloud.ErrorCodeServerAlreadyAttached)
+	return infraOf(err).Code == string(hcloud.ErrorCodeServerAlreadyAttached)
 }
 
 // deleteNetwork deletes a network without servers. The provider would detach the servers in it.
@@ -115,21 +107,6 @@ func (p *Provider) deleteNetwork(ctx context.Context, id int64) error {
 	}
 	_, err = p.write.Network.Delete(ctx, n)
 	return err
-}
-
-func (p *Provider) ownedNetworks(ctx context.Context, list hcloud.ListOpts) ([]server.OwnedResource, error) {
-	networks, err := p.read.Network.AllWithOpts(ctx, hcloud.NetworkListOpts{ListOpts: list})
-	if err != nil {
-		return nil, p.classify(err)
-	}
-	out := make([]server.OwnedResource, 0, len(networks))
-	for _, n := range networks {
-		out = append(out, server.OwnedResource{
-			Kind: server.ResourceNetwork, ProviderID: strconv.FormatInt(n.ID, 10), Name: n.Name, Labels: n.Labels,
-			CreatedAt: n.Created, Attached: len(n.Servers) > 0,
-		})
-	}
-	return out, nil
 }
 
 // isNetworkFull reports whether a refusal means that a network takes no more servers. The provider has one code for

@@ -3,7 +3,6 @@ package hetzner
 import (
 	"context"
 	"errors"
-	"strconv"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
 
@@ -16,39 +15,34 @@ func (p *Provider) FindNamed(ctx context.Context, kind server.ResourceKind, name
 	ctx = WithLane(ctx, LaneDelete)
 	switch kind {
 	case server.ResourceVolume:
-		v, _, err := p.read.Volume.GetByName(ctx, name)
-		if err != nil || v == nil {
-			return "", p.classify(err)
-		}
-		return strconv.FormatInt(v.ID, 10), checkOwner("volume", name, v.Labels, p.environment)
+		return findOwn(ctx, p, "volume", name, p.read.Volume.GetByName)
 	case server.ResourceFloatingIP:
-		ip, _, err := p.read.FloatingIP.GetByName(ctx, name)
-		if err != nil || ip == nil {
-			return "", p.classify(err)
-		}
-		return strconv.FormatInt(ip.ID, 10), checkOwner("floating IP", name, ip.Labels, p.environment)
+		return findOwn(ctx, p, "floating IP", name, p.read.FloatingIP.GetByName)
 	case server.ResourceServer, server.ResourcePrimaryIP, server.ResourceFirewall, server.ResourcePlacementGroup:
 	}
 	return "", infraError(server.InfraPermanent, "invalid_input", "no lookup for kind %s", kind)
 }
 
+func findOwn[T any](ctx context.Context, p *Provider, kind, name string, find byName[T]) (string, error) {
+	v, _, err := find(ctx, name)
+	if err != nil || v == nil {
+		return "", p.classify(err)
+	}
+	o := owned(v)
+	return o.ProviderID, checkOwner(kind, name, o.Labels, p.environment)
+}
+
 // AttachVolume attaches a volume to a server and waits for it. A volume already on that server is success; on another
 // server it is an error: the caller has to detach it once nothing writes to it any more.
 func (p *Provider) AttachVolume(ctx context.Context, volumeID prego.VolumeID, serverID prego.ServerID) error {
-	volume, err := parseID(string(volumeID))
-	if err != nil {
-		return err
-	}
 	srv, err := parseID(string(serverID))
 	if err != nil {
 		return err
 	}
-	v, _, err := p.read.Volume.GetByID(ctx, volume)
+	v, err := get(ctx, p, string(volumeID), p.read.Volume.GetByID, "volume %s does not exist")
 	switch {
 	case err != nil:
-		return p.classify(err)
-	case v == nil:
-		return infraError(server.InfraNotFound, "not_found", "volume %s does not exist", volumeID)
+		return err
 	case v.Server != nil && v.Server.ID == srv:
 		return nil
 	case v.Server != nil:
@@ -56,33 +50,24 @@ func (p *Provider) AttachVolume(ctx context.Context, volumeID prego.VolumeID, se
 			"volume %s is on server %d", volumeID, v.Server.ID)
 	}
 	opts := hcloud.VolumeAttachOpts{Server: &hcloud.Server{ID: srv}, Automount: new(false)}
-	action, _, err := p.write.Volume.AttachWithOpts(ctx, v, opts)
-	if err != nil {
-		err = p.classify(err)
-		var ie *server.InfraError
-		if errors.As(err, &ie) && ie.Code == string(hcloud.ErrorCodeVolumeAlreadyAttached) {
-			ie.Class = server.InfraRetry // a concurrent call attached it: the next attempt reads where
-		}
-		return err
+	return raced(p.done(ctx)(p.write.Volume.AttachWithOpts(ctx, v, opts)), hcloud.ErrorCodeVolumeAlreadyAttached)
+}
+
+// raced has a call repeated that a concurrent one was faster than, which the provider refuses with a code: the next
+// attempt reads where the resource is.
+func raced(err error, code hcloud.ErrorCode) error {
+	if ie, ok := errors.AsType[*server.InfraError](err); ok && ie.Code == string(code) {
+		ie.Class = server.InfraRetry
 	}
-	return p.actions.wait(ctx, actionIDs(action, nil))
+	return err
 }
 
 // ResizeVolume grows a volume to at least gb GB, and waits for it. It may be attached and in use; the provider
 // shrinks no volume.
 func (p *Provider) ResizeVolume(ctx context.Context, volumeID prego.VolumeID, gb int) error {
-	id, err := parseID(string(volumeID))
-	if err != nil {
+	v, err := get(ctx, p, string(volumeID), p.read.Volume.GetByID, "volume %s does not exist")
+	if err != nil || v.Size >= gb {
 		return err
-	}
-	v, _, err := p.read.Volume.GetByID(ctx, id)
-	switch {
-	case err != nil:
-		return p.classify(err)
-	case v == nil:
-		return infraError(server.InfraNotFound, "not_found", "volume %s does not exist", volumeID)
-	case v.Size >= gb:
-		return nil
 	}
 	return p.done(ctx)(p.write.Volume.Resize(ctx, v, gb))
 }

@@ -2,14 +2,12 @@ package hetzner
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"reflect"
 	"slices"
-	"sort"
 	"strconv"
+	"time"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
 
@@ -54,25 +52,53 @@ func findOrCreate[T any](p *Provider, find func() (*T, error), create func() (*T
 	return v, nil
 }
 
+// ensure finds ours of a name or creates it, as findOrCreate does, and returns its provider's id too.
+func ensure[T any](
+	ctx context.Context, p *Provider, kind, name, environment string, find byName[T], create func() (*T, error),
+) (v *T, id string, err error) {
+	v, err = findOrCreate(p, func() (*T, error) {
+		v, _, err := find(ctx, name)
+		return v, err
+	}, create)
+	if err != nil {
+		return nil, "", err
+	}
+	o := owned(v)
+	return v, o.ProviderID, checkOwner(kind, name, o.Labels, environment)
+}
+
+type (
+	byName[T any] = func(ctx context.Context, name string) (*T, *hcloud.Response, error)
+	byID[T any]   = func(ctx context.Context, id int64) (*T, *hcloud.Response, error)
+)
+
+// get reads what has an id; missing names it in the error if there is none.
+func get[T any](ctx context.Context, p *Provider, id string, read byID[T], missing string) (*T, error) {
+	n, err := parseID(id)
+	if err != nil {
+		return nil, err
+	}
+	v, _, err := read(ctx, n)
+	if err == nil && v == nil {
+		err = infraError(server.InfraNotFound, "not_found", missing, id)
+	}
+	return v, p.classify(err)
+}
+
 // EnsureFirewall finds or creates the environment's firewall, and corrects its rules if they differ.
 func (p *Provider) EnsureFirewall(ctx context.Context, f server.FirewallParams) (string, error) {
 	rules, err := firewallRules(f)
 	if err != nil {
 		return "", err
 	}
-	fw, err := findOrCreate(p, func() (*hcloud.Firewall, error) {
-		fw, _, err := p.read.Firewall.GetByName(ctx, f.Name)
-		return fw, err
-	}, func() (*hcloud.Firewall, error) {
+	find := p.read.Firewall.GetByName
+	fw, id, err := ensure(ctx, p, "firewall", f.Name, f.Environment, find, func() (*hcloud.Firewall, error) {
 		r, _, err := p.write.Firewall.Create(ctx, hcloud.FirewallCreateOpts{
 			Name: f.Name, Labels: ownerLabels(f.Environment), Rules: rules,
 		})
 		return r.Firewall, err
 	})
 	if err != nil {
-		return "", err
-	}
-	if err := checkOwner("firewall", f.Name, fw.Labels, f.Environment); err != nil {
 		return "", err
 	}
 	if !sameRules(fw.Rules, rules) {
@@ -84,7 +110,7 @@ func (p *Provider) EnsureFirewall(ctx context.Context, f server.FirewallParams) 
 			return "", err
 		}
 	}
-	return strconv.FormatInt(fw.ID, 10), nil
+	return id, nil
 }
 
 func firewallRules(f server.FirewallParams) ([]hcloud.FirewallRule, error) {
@@ -172,32 +198,24 @@ func sameRules(a, b []hcloud.FirewallRule) bool {
 				out = append(out, fmt.Sprint(r.Direction, r.Protocol, port, s.String()))
 			}
 		}
-		sort.Strings(out)
+		slices.Sort(out)
 		return out
 	}
-	return reflect.DeepEqual(flat(a), flat(b))
+	return slices.Equal(flat(a), flat(b))
 }
 
 // EnsurePlacementGroup finds or creates a spread group.
 func (p *Provider) EnsurePlacementGroup(ctx context.Context, environment, name string, role prego.Role) (string, error) {
 	labels := ownerLabels(environment)
 	labels[server.LabelRole] = string(role)
-	g, err := findOrCreate(p, func() (*hcloud.PlacementGroup, error) {
-		g, _, err := p.read.PlacementGroup.GetByName(ctx, name)
-		return g, err
-	}, func() (*hcloud.PlacementGroup, error) {
+	find := p.read.PlacementGroup.GetByName
+	_, id, err := ensure(ctx, p, "placement group", name, environment, find, func() (*hcloud.PlacementGroup, error) {
 		r, _, err := p.write.PlacementGroup.Create(ctx, hcloud.PlacementGroupCreateOpts{
 			Name: name, Labels: labels, Type: hcloud.PlacementGroupTypeSpread,
 		})
 		return r.PlacementGroup, err
 	})
-	if err != nil {
-		return "", err
-	}
-	if err := checkOwner("placement group", name, g.Labels, environment); err != nil {
-		return "", err
-	}
-	return strconv.FormatInt(g.ID, 10), nil
+	return id, err
 }
 
 // EnsureVolume finds or creates a volume.
@@ -209,10 +227,8 @@ func (p *Provider) EnsureVolume(ctx context.Context, v server.VolumeParams) (str
 		labels[server.LabelServerID] = string(v.ServerID)
 	}
 	var made []int64
-	vol, err := findOrCreate(p, func() (*hcloud.Volume, error) {
-		vol, _, err := p.read.Volume.GetByName(ctx, v.Name)
-		return vol, err
-	}, func() (*hcloud.Volume, error) {
+	find := p.read.Volume.GetByName
+	vol, id, err := ensure(ctx, p, "volume", v.Name, v.Environment, find, func() (*hcloud.Volume, error) {
 		r, _, err := p.write.Volume.Create(ctx, hcloud.VolumeCreateOpts{
 			Name: v.Name, Size: v.GB, Location: &hcloud.Location{Name: v.Location}, Labels: labels, Format: new("ext4"),
 		})
@@ -222,13 +238,9 @@ func (p *Provider) EnsureVolume(ctx context.Context, v server.VolumeParams) (str
 	if err != nil {
 		return "", err
 	}
-	if err := checkOwner("volume", v.Name, vol.Labels, v.Environment); err != nil {
-		return "", err
-	}
 	if err := p.actions.wait(ctx, made); err != nil {
 		return "", err
 	}
-	id := strconv.FormatInt(vol.ID, 10)
 	return id, p.awaitVolume(ctx, vol)
 }
 
@@ -256,83 +268,71 @@ func (p *Provider) awaitVolume(ctx context.Context, vol *hcloud.Volume) error {
 // ListOwned lists everything that carries the environment's labels.
 func (p *Provider) ListOwned(ctx context.Context) ([]server.OwnedResource, error) {
 	list := hcloud.ListOpts{LabelSelector: server.OwnerSelector(p.environment), PerPage: 50}
-	var out []server.OwnedResource
-	servers, err := p.read.Server.AllWithOpts(ctx, hcloud.ServerListOpts{ListOpts: list})
-	if err != nil {
-		return nil, p.classify(err)
-	}
-	for _, s := range servers {
-		out = append(out, server.OwnedResource{
-			Kind: server.ResourceServer, ProviderID: strconv.FormatInt(s.ID, 10), Name: s.Name, Labels: s.Labels,
-			CreatedAt: s.Created, Type: typeName(s.ServerType), Location: locationName(s.Location),
-		})
-	}
-	volumes, err := p.read.Volume.AllWithOpts(ctx, hcloud.VolumeListOpts{ListOpts: list})
-	if err != nil {
-		return nil, p.classify(err)
-	}
-	for _, v := range volumes {
-		out = append(out, server.OwnedResource{
-			Kind: server.ResourceVolume, ProviderID: strconv.FormatInt(v.ID, 10), Name: v.Name, Labels: v.Labels,
-			CreatedAt: v.Created, Attached: v.Server != nil,
-			Location: locationName(v.Location), SizeGB: float64(v.Size),
-		})
-	}
-	ips, err := p.read.PrimaryIP.AllWithOpts(ctx, hcloud.PrimaryIPListOpts{ListOpts: list})
-	if err != nil {
-		return nil, p.classify(err)
-	}
-	for _, ip := range ips {
-		out = append(out, server.OwnedResource{
-			Kind: server.ResourcePrimaryIP, ProviderID: strconv.FormatInt(ip.ID, 10), Name: ip.Name, Labels: ip.Labels,
-			CreatedAt: ip.Created, Attached: ip.AssigneeID != 0,
-			Type: string(ip.Type), Location: locationName(ip.Location),
-		})
-	}
-	floating, err := p.read.FloatingIP.AllWithOpts(ctx, hcloud.FloatingIPListOpts{ListOpts: list})
-	if err != nil {
-		return nil, p.classify(err)
-	}
-	for _, ip := range floating {
-		out = append(out, server.OwnedResource{
-			Kind: server.ResourceFloatingIP, ProviderID: strconv.FormatInt(ip.ID, 10), Name: ip.Name, Labels: ip.Labels,
-			CreatedAt: ip.Created, Attached: ip.Server != nil,
-			Type: string(ip.Type), Location: locationName(ip.HomeLocation),
-		})
-	}
-	groups, err := p.read.PlacementGroup.AllWithOpts(ctx, hcloud.PlacementGroupListOpts{ListOpts: list})
-	if err != nil {
-		return nil, p.classify(err)
-	}
-	for _, g := range groups {
-		out = append(out, server.OwnedResource{
-			Kind: server.ResourcePlacementGroup, ProviderID: strconv.FormatInt(g.ID, 10), Name: g.Name,
-			Labels: g.Labels, CreatedAt: g.Created, Attached: len(g.Servers) > 0,
-		})
-	}
-	firewalls, err := p.read.Firewall.AllWithOpts(ctx, hcloud.FirewallListOpts{ListOpts: list})
-	if err != nil {
-		return nil, p.classify(err)
-	}
 	snapshots := hcloud.ImageListOpts{ListOpts: list, Type: []hcloud.ImageType{hcloud.ImageTypeSnapshot}}
-	images, err := p.read.Image.AllWithOpts(ctx, snapshots)
-	if err != nil {
-		return nil, p.classify(err)
+	var out []server.OwnedResource
+	for _, more := range []func(context.Context) ([]server.OwnedResource, error){
+		listed(p.read.Server.AllWithOpts, hcloud.ServerListOpts{ListOpts: list}),
+		listed(p.read.Volume.AllWithOpts, hcloud.VolumeListOpts{ListOpts: list}),
+		listed(p.read.PrimaryIP.AllWithOpts, hcloud.PrimaryIPListOpts{ListOpts: list}),
+		listed(p.read.FloatingIP.AllWithOpts, hcloud.FloatingIPListOpts{ListOpts: list}),
+		listed(p.read.PlacementGroup.AllWithOpts, hcloud.PlacementGroupListOpts{ListOpts: list}),
+		listed(p.read.Image.AllWithOpts, snapshots),
+		listed(p.read.Firewall.AllWithOpts, hcloud.FirewallListOpts{ListOpts: list}),
+		listed(p.read.Network.AllWithOpts, hcloud.NetworkListOpts{ListOpts: list}),
+	} {
+		found, err := more(ctx)
+		if err != nil {
+			return nil, p.classify(err)
+		}
+		out = append(out, found...)
 	}
-	for _, i := range images {
-		out = append(out, server.OwnedResource{
-			Kind: server.ResourceImage, ProviderID: strconv.FormatInt(i.ID, 10), Name: i.Description, Labels: i.Labels,
-			CreatedAt: i.Created, SizeGB: float64(i.ImageSize),
-		})
+	return out, nil
+}
+
+func listed[T, O any](
+	all func(context.Context, O) ([]*T, error), opts O,
+) func(context.Context) ([]server.OwnedResource, error) {
+	return func(ctx context.Context) (out []server.OwnedResource, err error) {
+		found, err := all(ctx, opts)
+		for _, v := range found {
+			out = append(out, owned(v))
+		}
+		return out, err
 	}
-	for _, f := range firewalls {
-		out = append(out, server.OwnedResource{
-			Kind: server.ResourceFirewall, ProviderID: strconv.FormatInt(f.ID, 10), Name: f.Name, Labels: f.Labels,
-			CreatedAt: f.Created, Attached: len(f.AppliedTo) > 0,
-		})
+}
+
+// owned describes a resource of any kind.
+func owned(v any) (o server.OwnedResource) {
+	is := func(kind server.ResourceKind, id int64, name string, labels map[string]string, created time.Time) {
+		o.Kind, o.ProviderID, o.Name, o.Labels, o.CreatedAt = kind, strconv.FormatInt(id, 10), name, labels, created
 	}
-	networks, err := p.ownedNetworks(ctx, list)
-	return append(out, networks...), err
+	switch v := v.(type) {
+	case *hcloud.Server:
+		is(server.ResourceServer, v.ID, v.Name, v.Labels, v.Created)
+		o.Type, o.Location = typeName(v.ServerType), locationName(v.Location)
+	case *hcloud.Volume:
+		is(server.ResourceVolume, v.ID, v.Name, v.Labels, v.Created)
+		o.Attached, o.Location, o.SizeGB = v.Server != nil, locationName(v.Location), float64(v.Size)
+	case *hcloud.PrimaryIP:
+		is(server.ResourcePrimaryIP, v.ID, v.Name, v.Labels, v.Created)
+		o.Attached, o.Type, o.Location = v.AssigneeID != 0, string(v.Type), locationName(v.Location)
+	case *hcloud.FloatingIP:
+		is(server.ResourceFloatingIP, v.ID, v.Name, v.Labels, v.Created)
+		o.Attached, o.Type, o.Location = v.Server != nil, string(v.Type), locationName(v.HomeLocation)
+	case *hcloud.PlacementGroup:
+		is(server.ResourcePlacementGroup, v.ID, v.Name, v.Labels, v.Created)
+		o.Attached = len(v.Servers) > 0
+	case *hcloud.Image:
+		is(server.ResourceImage, v.ID, v.Description, v.Labels, v.Created)
+		o.SizeGB = float64(v.ImageSize)
+	case *hcloud.Firewall:
+		is(server.ResourceFirewall, v.ID, v.Name, v.Labels, v.Created)
+		o.Attached = len(v.AppliedTo) > 0
+	case *hcloud.Network:
+		is(server.ResourceNetwork, v.ID, v.Name, v.Labels, v.Created)
+		o.Attached = len(v.Servers) > 0
+	}
+	return o
 }
 
 // DeleteResource deletes one resource of any kind and waits for it; a missing one is success.
@@ -364,10 +364,7 @@ func (p *Provider) DeleteResource(ctx context.Context, kind server.ResourceKind,
 	default:
 		return infraError(server.InfraPermanent, "invalid_input", "unknown kind %s", kind)
 	}
-	if err = p.classify(err); isNotFound(err) {
-		return nil
-	}
-	return err
+	return p.gone(err)
 }
 
 // deleteVolume detaches first: deleting a server leaves its volumes, and an attached one can't be deleted.
@@ -392,8 +389,7 @@ func (p *Provider) detach(ctx context.Context, v *hcloud.Volume) error {
 	}
 	// Its server may have been deleted meanwhile; the volume was not.
 	err = p.classify(err)
-	var ie *server.InfraError
-	if isNotFound(err) || (errors.As(err, &ie) && ie.Code == "volume_not_attached") {
+	if isNotFound(err) || infraOf(err).Code == "volume_not_attached" {
 		return nil
 	}
 	return err

@@ -1,6 +1,7 @@
 package hetzner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -81,11 +82,9 @@ func adoptable(found *hcloud.Server, params server.CreateParams) (h server.Handl
 
 // mayExist reports whether, after this error, a server of that name may exist.
 func mayExist(err error) bool {
-	var ie *server.InfraError
-	if !errors.As(err, &ie) {
-		return false
-	}
-	return ie.Class == server.InfraAmbiguous || ie.Code == string(hcloud.ErrorCodeUniquenessError) || unknownOutcome[ie.Code]
+	e := infraOf(err)
+	taken := e.Code == string(hcloud.ErrorCodeUniquenessError)
+	return taken || e.Class == server.InfraAmbiguous || unknownOutcome[e.Code]
 }
 
 func ambiguous(cause, find error) error {
@@ -111,37 +110,30 @@ func createOpts(p server.CreateParams) (hcloud.ServerCreateOpts, error) {
 		Labels:           p.Labels(),
 		PublicNet:        &hcloud.ServerCreatePublicNet{EnableIPv4: true, EnableIPv6: true},
 	}
+	var wrong error
+	ref := func(text string) int64 {
+		id, err := parseID(text)
+		wrong = cmp.Or(wrong, err)
+		return id
+	}
 	for _, firewall := range []string{p.FirewallID, p.PublicFirewall} {
-		if firewall == "" {
-			continue
+		if firewall != "" {
+			f := &hcloud.ServerCreateFirewall{Firewall: hcloud.Firewall{ID: ref(firewall)}}
+			opts.Firewalls = append(opts.Firewalls, f)
 		}
-		id, err := parseID(firewall)
-		if err != nil {
-			return opts, err
-		}
-		opts.Firewalls = append(opts.Firewalls, &hcloud.ServerCreateFirewall{Firewall: hcloud.Firewall{ID: id}})
 	}
 	if p.PlacementGroup != "" {
-		id, err := parseID(p.PlacementGroup)
-		if err != nil {
-			return opts, err
-		}
-		opts.PlacementGroup = &hcloud.PlacementGroup{ID: id}
+		opts.PlacementGroup = &hcloud.PlacementGroup{ID: ref(p.PlacementGroup)}
 	}
 	if p.NetworkID != "" {
-		id, err := parseID(p.NetworkID)
-		if err != nil {
-			return opts, err
-		}
-		opts.Networks = []*hcloud.Network{{ID: id}}
+		opts.Networks = []*hcloud.Network{{ID: ref(p.NetworkID)}}
 	}
 	for _, v := range p.VolumeIDs {
-		id, err := parseID(string(v))
-		if err != nil {
-			return opts, err
-		}
-		opts.Volumes = append(opts.Volumes, &hcloud.Volume{ID: id})
+		opts.Volumes = append(opts.Volumes, &hcloud.Volume{ID: ref(string(v))})
 		opts.Automount = new(false)
+	}
+	if wrong != nil {
+		return opts, wrong
 	}
 	if err := opts.Validate(); err != nil {
 		return opts, infraError(server.InfraPermanent, "invalid_input", "%s", err)
@@ -229,18 +221,15 @@ func (p *Provider) AwaitRunning(ctx context.Context, h server.Handle, beat func(
 
 // GetServer reads one server; InfraNotFound if there is none.
 func (p *Provider) GetServer(ctx context.Context, providerServerID prego.ServerID) (server.Handle, error) {
-	id, err := parseID(string(providerServerID))
+	s, err := p.server(ctx, string(providerServerID))
 	if err != nil {
 		return server.Handle{}, err
 	}
-	s, _, err := p.read.Server.GetByID(ctx, id)
-	if err != nil {
-		return server.Handle{}, p.classify(err)
-	}
-	if s == nil {
-		return server.Handle{}, infraError(server.InfraNotFound, "not_found", "there is no server %s", providerServerID)
-	}
 	return handleOf(s, nil), nil
+}
+
+func (p *Provider) server(ctx context.Context, id string) (*hcloud.Server, error) {
+	return get(ctx, p, id, p.read.Server.GetByID, "there is no server %s")
 }
 
 // FindServers finds all our servers with a server id, by label.
@@ -261,22 +250,15 @@ func (p *Provider) FindServers(ctx context.Context, serverID prego.ServerID) ([]
 
 // LabelServer adds labels to a server, keeping existing ones.
 func (p *Provider) LabelServer(ctx context.Context, providerServerID string, labels map[string]string) error {
-	id, err := parseID(providerServerID)
+	s, err := p.server(ctx, providerServerID)
 	if err != nil {
 		return err
 	}
-	s, _, err := p.read.Server.GetByID(ctx, id)
-	if err != nil {
-		return p.classify(err)
-	}
-	if s == nil {
-		return infraError(server.InfraNotFound, "not_found", "there is no server %s", providerServerID)
-	}
 	if owner := s.Labels[server.LabelServerID]; owner != "" && owner != labels[server.LabelServerID] {
-		return infraError(server.InfraForeign, "conflict", "server %d is already managed as %s", id, owner)
+		return infraError(server.InfraForeign, "conflict", "server %d is already managed as %s", s.ID, owner)
 	}
 	if env := s.Labels[server.LabelEnvironment]; env != "" && env != labels[server.LabelEnvironment] {
-		return infraError(server.InfraForeign, "conflict", "server %d belongs to environment %s", id, env)
+		return infraError(server.InfraForeign, "conflict", "server %d belongs to environment %s", s.ID, env)
 	}
 	_, _, err = p.write.Server.Update(ctx, s, hcloud.ServerUpdateOpts{Labels: merge(s.Labels, labels)})
 	return p.classify(err)
@@ -306,22 +288,16 @@ func (p *Provider) DestroyServer(ctx context.Context, providerServerID prego.Ser
 	ctx = WithLane(ctx, LaneDelete)
 	result, _, err := p.write.Server.DeleteWithResult(ctx, &hcloud.Server{ID: id})
 	if err != nil {
-		if err := p.classify(err); !isNotFound(err) {
-			return err
-		}
-		return nil
+		return p.gone(err)
 	}
 	if result != nil && result.Action != nil {
-		if err := p.deletions.wait(ctx, []int64{result.Action.ID}); err != nil && !isNotFound(err) {
+		if err := p.gone(p.deletions.wait(ctx, []int64{result.Action.ID})); err != nil {
 			return err
 		}
 	}
 	for {
 		if _, err := p.GetServer(ctx, providerServerID); err != nil {
-			if isNotFound(err) {
-				return nil
-			}
-			return err
+			return p.gone(err)
 		}
 		if err := sleep(ctx, p.poll); err != nil {
 			return err
@@ -357,17 +333,7 @@ const (
 // and started again, even if the provider refuses the type. A disk that is too large for the type is refused
 // beforehand. Each step reads the current state.
 func (p *Provider) ResizeServer(ctx context.Context, providerServerID prego.ServerID, serverType string) error {
-	id, err := parseID(string(providerServerID))
-	if err != nil {
-		return err
-	}
-	look := func() (*hcloud.Server, error) {
-		s, _, err := p.read.Server.GetByID(ctx, id)
-		if err == nil && s == nil {
-			return nil, infraError(server.InfraNotFound, "", "there is no server %s", providerServerID)
-		}
-		return s, p.classify(err)
-	}
+	look := func() (*hcloud.Server, error) { return p.server(ctx, string(providerServerID)) }
 	do := p.done(ctx)
 	s, err := look()
 	if err != nil {

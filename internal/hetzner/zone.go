@@ -2,7 +2,6 @@ package hetzner
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -37,18 +36,14 @@ func (p *Provider) EnsureRecordSet(ctx context.Context, r server.RecordSet, know
 		Records: encode(r),
 	})
 	if err == nil {
-		return p.published(ctx, created.Action)
+		return p.done(ctx)(created.Action, nil, nil)
 	}
 	if err = p.classify(err); isNotFound(err) {
 		return noZone(r.Zone)
 	}
 	// The specification does not define the answer to a second create: read the set if it may exist.
-	var ie *server.InfraError
-	code := ""
-	if errors.As(err, &ie) {
-		code = ie.Code
-	}
-	if !mayExist(err) && code != string(hcloud.ErrorCodeConflict) && code != string(hcloud.ErrorCodeInvalidInput) {
+	code := hcloud.ErrorCode(infraOf(err).Code)
+	if !mayExist(err) && code != hcloud.ErrorCodeConflict && code != hcloud.ErrorCodeInvalidInput {
 		return err
 	}
 	set, findErr := p.recordSet(ctx, r)
@@ -71,30 +66,15 @@ func (p *Provider) correct(ctx context.Context, set *hcloud.ZoneRRSet, r server.
 	}
 	was := decodeSet(r.Zone, set)
 	if force || !slices.Equal(was.Values, r.Values) {
-		action, _, err := p.write.Zone.SetRRSetRecords(ctx, set, hcloud.ZoneRRSetSetRecordsOpts{Records: encode(r)})
-		if err == nil {
-			err = p.published(ctx, action)
-		}
-		if err != nil {
-			return p.classify(err)
+		to := hcloud.ZoneRRSetSetRecordsOpts{Records: encode(r)}
+		if err := p.done(ctx)(p.write.Zone.SetRRSetRecords(ctx, set, to)); err != nil {
+			return err
 		}
 	}
 	if was.TTL == r.TTL {
 		return nil
 	}
-	action, _, err := p.write.Zone.ChangeRRSetTTL(ctx, set, hcloud.ZoneRRSetChangeTTLOpts{TTL: new(r.TTL)})
-	if err != nil {
-		return p.classify(err)
-	}
-	return p.published(ctx, action)
-}
-
-// published waits until the name servers have a change.
-func (p *Provider) published(ctx context.Context, action *hcloud.Action) error {
-	if action != nil && action.Status == hcloud.ActionStatusSuccess {
-		return nil
-	}
-	return p.actions.wait(ctx, actionIDs(action, nil))
+	return p.done(ctx)(p.write.Zone.ChangeRRSetTTL(ctx, set, hcloud.ZoneRRSetChangeTTLOpts{TTL: new(r.TTL)}))
 }
 
 // DeleteRecordSet deletes a record set of ours, and waits until the name servers no longer have it; a missing one is
@@ -110,11 +90,8 @@ func (p *Provider) DeleteRecordSet(ctx context.Context, zone, name string, typ s
 		return err
 	}
 	deleted, _, err := p.write.Zone.DeleteRRSet(ctx, set)
-	if err = p.classify(err); isNotFound(err) {
-		return nil
-	}
 	if err != nil || (deleted.Action != nil && deleted.Action.Status == hcloud.ActionStatusSuccess) {
-		return err
+		return p.gone(err)
 	}
 	return p.deletions.wait(ctx, actionIDs(deleted.Action, nil))
 }
