@@ -24,10 +24,6 @@ func (f *fakeHost) CheckContainers(context.Context, prego.ServerID, string, preg
 	return f.drift, f.err
 }
 
-func (f *fakeHost) RepairContainers(context.Context, prego.ServerID, string, prego.Role) ([]server.ContainerDrift, error) {
-	return f.drift, f.err
-}
-
 func TestDriftGoesOnTheTimeline(t *testing.T) {
 	t.Parallel()
 	p, f := newPlacing(t, 4), &fakeHost{}
@@ -55,13 +51,10 @@ func TestDriftGoesOnTheTimeline(t *testing.T) {
 	}
 	require.LessOrEqual(t, p.Number(`SELECT count(*) FROM server_events`), 2, "the same drift is reported once an hour")
 	require.Equal(t, "container_drift bench: changed (memory)", p.Text(`SELECT DISTINCT step || ' ' || message FROM server_events`))
-	_, err = run(a.RepairContainers)
-	require.NoError(t, err)
-	require.Equal(t, 1, p.Number(`SELECT count(*) FROM server_events WHERE step = 'containers_repaired'`))
 	told := p.Number(`SELECT count(*) FROM server_events`)
 
 	f.err = &server.ContainerError{Container: "bench", Message: "it dies in a loop"}
-	_, err = run(a.RepairContainers)
+	_, err = run(a.CheckContainers)
 	var app *temporal.ApplicationError
 	require.ErrorAs(t, err, &app)
 	require.Equal(t, activities.ErrTypeContainer, app.Type())
@@ -73,11 +66,9 @@ func TestDriftGoesOnTheTimeline(t *testing.T) {
 		"the server was imported with its own containers": `UPDATE servers SET status = 'active', purpose = 'import_existing_server'`,
 	} {
 		p.Exec(sql)
-		for _, activity := range []any{a.CheckContainers, a.RepairContainers} {
-			r, err = run(activity)
-			require.NoError(t, err)
-			require.Equal(t, activities.ContainerReport{ServerID: "app-1", Skipped: says}, r)
-		}
+		r, err = run(a.CheckContainers)
+		require.NoError(t, err)
+		require.Equal(t, activities.ContainerReport{ServerID: "app-1", Skipped: says}, r)
 	}
 	require.Equal(t, told, p.Number(`SELECT count(*) FROM server_events`), "and nothing was reported about them")
 }

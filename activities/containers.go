@@ -50,21 +50,6 @@ func (r ContainerReport) summary() string {
 	return prego.Redact(strings.Join(out, "; "))
 }
 
-// checked reads a server's row, or returns the reason why its containers are not
-// checked.
-func (a *Servers) checked(ctx context.Context, serverID prego.ServerID) (server.ProvisionState, string, error) {
-	st, err := a.Store.ProvisionState(ctx, serverID)
-	switch {
-	case err != nil:
-		return st, "", fromStore(err)
-	case st.Status != server.Active:
-		return st, "the server is " + string(st.Status), nil
-	case st.Purpose == server.PurposeImportExisting:
-		return st, "the server was imported with its own containers", nil
-	}
-	return st, "", nil
-}
-
 // CheckContainers compares an active server's containers with their declaration. A
 // difference is put on the timeline, at most once an hour while it stays the same.
 func (a *Servers) CheckContainers(ctx context.Context, serverID prego.ServerID) (ContainerReport, error) {
@@ -91,35 +76,19 @@ func CompareContainers(a *Servers) func(context.Context, prego.ServerID) (Contai
 
 func (a *Servers) compareContainers(ctx context.Context, serverID prego.ServerID) (report ContainerReport, st server.ProvisionState, err error) {
 	report.ServerID = serverID
-	st, report.Skipped, err = a.checked(ctx, serverID)
-	if err != nil || report.Skipped != "" {
-		return report, st, err
-	}
-	if report.Drift, err = a.Containers.CheckContainers(ctx, serverID, st.Host, st.Role); err != nil {
+	st, err = a.Store.ProvisionState(ctx, serverID)
+	switch {
+	case err != nil:
+		err = fromStore(err)
+	case st.Status != server.Active:
+		report.Skipped = "the server is " + string(st.Status)
+	case st.Purpose == server.PurposeImportExisting:
+		report.Skipped = "the server was imported with its own containers"
+	default:
+		report.Drift, err = a.Containers.CheckContainers(ctx, serverID, st.Host, st.Role)
 		err = fromContainers(err)
 	}
 	return report, st, err
-}
-
-// RepairContainers restores an active server's containers to their declaration.
-// Containers that differ are recreated.
-func (a *Servers) RepairContainers(ctx context.Context, serverID prego.ServerID) (ContainerReport, error) {
-	report := ContainerReport{ServerID: serverID}
-	st, skipped, err := a.checked(ctx, serverID)
-	if err != nil || skipped != "" {
-		report.Skipped = skipped
-		return report, err
-	}
-	a.hook("containers/repair")
-	if report.Drift, err = a.Containers.RepairContainers(ctx, serverID, st.Host, st.Role); err != nil {
-		return report, fromContainers(err)
-	}
-	if len(report.Drift) == 0 {
-		return report, nil
-	}
-	return report, a.Store.AddEvent(ctx, server.Event{
-		ServerID: serverID, Step: server.StepContainersRepaired, Attempt: st.Attempt, Actor: prego.ActorOperator, Message: report.summary(),
-	}, "")
 }
 
 const (
