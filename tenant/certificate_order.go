@@ -98,8 +98,7 @@ func (e *IssueError) Error() string { return fmt.Sprintf("%s: %s", e.Class, e.Me
 
 // ClassOfIssue is the class of an error, IssueInternal for one without.
 func ClassOfIssue(err error) IssueClass {
-	var e *IssueError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*IssueError](err); ok {
 		return e.Class
 	}
 	return IssueInternal

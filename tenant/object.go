@@ -56,8 +56,7 @@ func (e *StorageError) Unwrap() error { return e.Cause }
 
 // StorageClassOf is an error's class; "" for nil and for errors of others.
 func StorageClassOf(err error) StorageClass {
-	var e *StorageError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*StorageError](err); ok {
 		return e.Class
 	}
 	return ""

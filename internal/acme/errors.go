@@ -70,8 +70,7 @@ func retryAfter(header string, now time.Time) time.Duration {
 }
 
 func problemType(err error) string {
-	var p acme.Problem
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[acme.Problem](err); ok {
 		return p.Type
 	}
 	return ""
@@ -147,8 +146,7 @@ func classed(what string, err error, seen *trail) error {
 	if err == nil {
 		return nil
 	}
-	var problem acme.Problem
-	if errors.As(err, &problem) {
+	if problem, ok := errors.AsType[acme.Problem](err); ok {
 		e := ofProblem(what, problem)
 		e.RetryAfter = seen.retryAfter
 		return e

@@ -277,12 +277,10 @@ func failed(what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	var known *Error
-	if errors.As(err, &known) {
+	if _, ok := errors.AsType[*Error](err); ok {
 		return err
 	}
-	var answer minio.ErrorResponse
-	if errors.As(err, &answer) {
+	if answer, ok := errors.AsType[minio.ErrorResponse](err); ok {
 		return &Error{Class: classOf(answer.StatusCode, answer.Code), Code: answer.Code, What: what, Message: answer.Message}
 	}
 	return &Error{Class: Unreachable, Code: "unreachable", What: what, Message: unsigned(err), Cause: err}
@@ -290,8 +288,7 @@ func failed(what string, err error) error {
 
 // unsigned is an error's text without the prefix of http.Client, whose URL may hold a signature.
 func unsigned(err error) string {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
 	if os.IsTimeout(err) {

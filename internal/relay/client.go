@@ -154,8 +154,7 @@ func (c *Client) Run(
 		}
 		return nil
 	})
-	var cut *cutOff
-	if errors.As(err, &cut) {
+	if cut, ok := errors.AsType[*cutOff](err); ok {
 		message := prego.Redact(cut.Error())
 		err = &server.CommandError{Kind: cmd.Kind, Code: server.CommandUnreachable, Message: message}
 	}
@@ -222,8 +221,7 @@ func ignore(string, string) error { return nil }
 
 // unreachable is the callers' error if there is no worker.
 func unreachable(err error) error {
-	var cut *cutOff
-	if errors.As(err, &cut) {
+	if _, ok := errors.AsType[*cutOff](err); ok {
 		return prego.Errorf(prego.CodeNotReady, "no worker answers, and only workers have the keys for this; try again")
 	}
 	return err

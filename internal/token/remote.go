@@ -64,8 +64,7 @@ func (r *Remote) parse(ctx context.Context, raw string, claims jwt.MapClaims, au
 	_, err := jwt.ParseWithClaims(raw, claims, uncritical(func(t *jwt.Token) (any, error) { return r.key(ctx, t) }),
 		jwt.WithValidMethods(remoteAlgorithms), jwt.WithIssuer(r.issuer), jwt.WithAudience(audience),
 		jwt.WithExpirationRequired(), jwt.WithLeeway(leeway))
-	var unable *prego.Error
-	if errors.As(err, &unable) {
+	if unable, ok := errors.AsType[*prego.Error](err); ok {
 		return unable
 	}
 	return refusal(err, claims)
