@@ -1,6 +1,7 @@
 package prego
 
 import (
+	"context"
 	"fmt"
 	"time"
 )
@@ -23,3 +24,13 @@ func (d *Duration) UnmarshalText(b []byte) error {
 
 // D returns the duration as a time.Duration.
 func (d Duration) D() time.Duration { return time.Duration(d) }
+
+// Sleep waits for a time, or until ctx ends.
+func Sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -204,27 +204,24 @@ func (a *Certificates) intend(ctx context.Context, c tenant.Certificate, account
 // sign makes an order's key, has it sign the request, and seals it. Nothing reads it again
 // here.
 func (a *Certificates) sign(o *tenant.CertificateOrder, c tenant.Certificate) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	key, text, err := newKey()
 	if err != nil {
 		return fmt.Errorf("key of %s: %w", c.CertificateID, err)
 	}
 	if o.CSR, err = x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{DNSNames: c.Names}, key); err != nil {
 		return fmt.Errorf("request of %s: %w", c.CertificateID, err)
 	}
-	text, err := keyPEM(key)
-	if err != nil {
-		return fmt.Errorf("key of %s: %w", c.CertificateID, err)
-	}
 	o.SealedKey, o.KeyID, err = a.Sealing.Seal(tenant.CertificateKeyFor(c.CertificateID), text)
 	return err
 }
 
-func keyPEM(key *ecdsa.PrivateKey) ([]byte, error) {
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, err
+// newKey makes a key, which text is as PEM.
+func newKey() (key *ecdsa.PrivateKey, text []byte, err error) {
+	if key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		return nil, nil, err
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	return key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), err
 }
 
 // account reads the account at the authority, and registers it if that is still to be done.
@@ -235,11 +232,7 @@ func (a *Certificates) account(ctx context.Context) (out tenant.AuthorityAccount
 		return out, row, err
 	}
 	if kept == nil {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			return out, row, fmt.Errorf("key of account %s: %w", id, err)
-		}
-		text, err := keyPEM(key)
+		_, text, err := newKey()
 		if err != nil {
 			return out, row, fmt.Errorf("key of account %s: %w", id, err)
 		}
@@ -285,19 +278,13 @@ func (a *Certificates) accountKey(ctx context.Context, row tenant.IssuerAccount)
 			return nil, err
 		}
 	}
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, fmt.Errorf("the key of account %s is damaged", row.AccountID)
+	if block, _ := pem.Decode(text); block != nil {
+		key, _ := x509.ParsePKCS8PrivateKey(block.Bytes) // nil if it can't be read
+		if signer, ok := key.(crypto.Signer); ok {
+			return signer, nil
+		}
 	}
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("the key of account %s is damaged", row.AccountID)
-	}
-	signer, ok := key.(crypto.Signer)
-	if !ok {
-		return nil, fmt.Errorf("the key of account %s can't sign", row.AccountID)
-	}
-	return signer, nil
+	return nil, fmt.Errorf("the key of account %s is damaged", row.AccountID)
 }
 
 // forget makes the next attempt register again when the authority does not know the account any
@@ -490,27 +477,25 @@ func (a *Certificates) AcceptChallenges(ctx context.Context, in OrderRef) error 
 
 // ReadOrder asks the authority how far an order is.
 func (a *Certificates) ReadOrder(ctx context.Context, in OrderRef) (OrderStep, error) {
-	return a.withOrder(ctx, in, func(c tenant.Certificate, o tenant.CertificateOrder, account tenant.AuthorityAccount) (tenant.AuthorityOrder, error) {
-		return a.Authority.Order(ctx, account, o.Location)
-	})
+	return a.withOrder(ctx, in, nil)
 }
 
 // FinalizeOrder hands in the request of a ready order. Doing it again returns what became of
 // the first time.
 func (a *Certificates) FinalizeOrder(ctx context.Context, in OrderRef) (OrderStep, error) {
-	return a.withOrder(ctx, in, func(_ tenant.Certificate, o tenant.CertificateOrder, account tenant.AuthorityAccount) (tenant.AuthorityOrder, error) {
-		now, err := a.Authority.Order(ctx, account, o.Location)
-		if err != nil || now.State != tenant.OrderReady {
-			return now, err
-		}
+	return a.withOrder(ctx, in, func(account tenant.AuthorityAccount, now tenant.AuthorityOrder, csr []byte) (tenant.AuthorityOrder, error) {
 		a.hook("certificate/finalizing")
-		now, err = a.Authority.Finalize(ctx, account, now, o.CSR)
+		now, err := a.Authority.Finalize(ctx, account, now, csr)
 		a.hook("certificate/finalized")
 		return now, err
 	})
 }
 
-func (a *Certificates) withOrder(ctx context.Context, in OrderRef, ask func(tenant.Certificate, tenant.CertificateOrder, tenant.AuthorityAccount) (tenant.AuthorityOrder, error)) (OrderStep, error) {
+// withOrder reads an order at the authority; ready, unless it is nil, is for one that is ready.
+func (a *Certificates) withOrder(
+	ctx context.Context, in OrderRef,
+	ready func(tenant.AuthorityAccount, tenant.AuthorityOrder, []byte) (tenant.AuthorityOrder, error),
+) (OrderStep, error) {
 	c, o, account, row, err := a.order(ctx, in)
 	if err != nil {
 		return OrderStep{}, issueError(err)
@@ -518,7 +503,10 @@ func (a *Certificates) withOrder(ctx context.Context, in OrderRef, ask func(tena
 	if o.EndedAt != nil {
 		return OrderStep{OrderID: o.OrderID, State: o.State}, nil
 	}
-	now, err := ask(c, o, account)
+	now, err := a.Authority.Order(ctx, account, o.Location)
+	if err == nil && ready != nil && now.State == tenant.OrderReady {
+		now, err = ready(account, now, o.CSR)
+	}
 	if err != nil {
 		return OrderStep{}, a.forget(ctx, row, err)
 	}

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/temporal"
@@ -152,7 +151,7 @@ func (a *Servers) callProvider(ctx context.Context, infra Infra, st server.Provi
 		}, fmt.Sprintf("%s/%d/call%d/%s", server.StepCreateRefused, p.Attempt, call, p.Candidate)); e != nil {
 			return handle, e
 		}
-		if err := sleep(ctx, max(backoff, ie.RetryAfter)); err != nil {
+		if err := prego.Sleep(ctx, max(backoff, ie.RetryAfter)); err != nil {
 			return handle, err
 		}
 		backoff *= 2
@@ -261,15 +260,4 @@ func specHash(st server.ProvisionState, c server.Candidate, image string) string
 	}
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:16])
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -57,7 +57,7 @@ func (e *Edges) AwaitEdges(ctx context.Context, in AwaitEdgesInput) (AwaitEdgesR
 			e.Log.Warn("edges do not serve the change yet; continuing without them", zap.Strings("behind", out.Behind))
 			return out, nil
 		}
-		if err := sleep(ctx, cmp.Or(e.Poll, edgesPoll)); err != nil {
+		if err := prego.Sleep(ctx, cmp.Or(e.Poll, edgesPoll)); err != nil {
 			return out, err
 		}
 	}
@@ -71,6 +71,6 @@ func DrainEdges(e *Edges) func(ctx context.Context, serverID prego.ServerID) err
 		if err != nil || !r.Edges {
 			return err
 		}
-		return sleep(ctx, e.Settle)
+		return prego.Sleep(ctx, e.Settle)
 	}
 }

@@ -26,29 +26,28 @@ type foundation struct {
 
 // prepareFoundation makes sure that the environment's firewall exists and finds a placement group with room.
 func (a *Servers) prepareFoundation(ctx context.Context, infra Infra, st server.ProvisionState, full []string) (f foundation, err error) {
-	f.FirewallID, err = a.shared(ctx, infra, server.ResourceFirewall, FirewallName(a.Settings.Environment), func(name string) (string, error) {
-		return a.ensureFirewall(ctx, infra, name)
-	})
+	env := a.Settings.Environment
+	f.FirewallID, err = a.shared(ctx, infra, server.ResourceFirewall, FirewallName(env), a.ensureFirewall)
 	if err != nil {
 		return f, fromInfra(err)
 	}
 	if st.Role == prego.RoleEdge {
-		f.PublicFirewallID, err = a.shared(ctx, infra, server.ResourceFirewall, PublicFirewallName(a.Settings.Environment), func(name string) (string, error) {
-			return ensurePublicFirewall(ctx, a.Store, infra, a.Settings.Environment, name)
-		})
+		public := ensurePublicFirewall(a.Store, env)
+		f.PublicFirewallID, err = a.shared(ctx, infra, server.ResourceFirewall, PublicFirewallName(env), public)
 		if err != nil {
 			return f, fromInfra(err)
 		}
 	}
 	a.hook("foundation/firewall")
-	prefix := fmt.Sprintf("prego-%s-%s", a.Settings.Environment, st.Role)
+	prefix := fmt.Sprintf("prego-%s-%s", env, st.Role)
 	f.GroupName, err = a.Store.AssignPlacementGroup(ctx, st.ServerID, prefix, placementGroupSize, placementGroups, full)
 	if err != nil || f.GroupName == "" {
 		return f, err
 	}
-	f.PlacementGroupID, err = a.shared(ctx, infra, server.ResourcePlacementGroup, f.GroupName, func(name string) (string, error) {
-		return infra.EnsurePlacementGroup(ctx, a.Settings.Environment, name, st.Role)
-	})
+	group := func(ctx context.Context, infra Infra, name string) (string, error) {
+		return infra.EnsurePlacementGroup(ctx, env, name, st.Role)
+	}
+	f.PlacementGroupID, err = a.shared(ctx, infra, server.ResourcePlacementGroup, f.GroupName, group)
 	a.hook("foundation/group")
 	return f, fromInfra(err)
 }
@@ -61,12 +60,14 @@ func FirewallName(environment string) string { return "prego-" + environment }
 func PublicFirewallName(environment string) string { return FirewallName(environment) + "-edge" }
 
 // ensurePublicFirewall lets everyone in at the ports of edges.
-func ensurePublicFirewall(ctx context.Context, store *store.Store, infra Infra, environment, name string) (string, error) {
-	ports, err := store.PublicPorts(ctx)
-	if err != nil {
-		return "", err
+func ensurePublicFirewall(store *store.Store, environment string) ensure {
+	return func(ctx context.Context, infra Infra, name string) (string, error) {
+		ports, err := store.PublicPorts(ctx)
+		if err != nil {
+			return "", err
+		}
+		return infra.EnsureFirewall(ctx, server.FirewallParams{Environment: environment, Name: name, Everyone: append([]int{80, 443}, ports...)})
 	}
-	return infra.EnsureFirewall(ctx, server.FirewallParams{Environment: environment, Name: name, Everyone: append([]int{80, 443}, ports...)})
 }
 
 // ensureFirewall lets in the addresses that this process calls from, and the addresses that hosts
@@ -79,9 +80,14 @@ func (a *Servers) ensureFirewall(ctx context.Context, infra Infra, name string) 
 	return infra.EnsureFirewall(ctx, server.FirewallParams{Environment: a.Settings.Environment, Name: name, CIDRs: cidrs, Ports: a.Settings.Ports})
 }
 
+// ensure makes or finds something of a name at a provider, and returns its id there.
+type ensure = func(ctx context.Context, infra Infra, name string) (string, error)
+
 // shared returns the provider's id of something that the whole environment shares, and
 // creates it if the ledger does not have it yet.
-func (a *Servers) shared(ctx context.Context, infra Infra, kind server.ResourceKind, name string, ensure func(name string) (string, error)) (string, error) {
+func (a *Servers) shared(
+	ctx context.Context, infra Infra, kind server.ResourceKind, name string, ensure ensure,
+) (string, error) {
 	r, ok, err := a.Store.FindResource(ctx, infra.ID(), kind, name)
 	if err != nil {
 		return "", err
@@ -92,7 +98,7 @@ func (a *Servers) shared(ctx context.Context, infra Infra, kind server.ResourceK
 	if err := a.Store.Intend(ctx, infra.ID(), "", 0, server.ResourceIntent{Kind: kind, Name: name}); err != nil {
 		return "", err
 	}
-	id, err := ensure(name)
+	id, err := ensure(ctx, infra, name)
 	if err != nil {
 		return "", err
 	}

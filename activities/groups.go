@@ -242,7 +242,7 @@ func (a *Groups) place(ctx context.Context, d workload.InstanceDemand, pools []p
 		a.hook("group/allocated")
 		if got.Outcome == workload.AllocationLost && try < lostTries {
 			// A heartbeat may have held the row for a moment.
-			if err := sleep(ctx, 20*time.Millisecond); err != nil {
+			if err := prego.Sleep(ctx, 20*time.Millisecond); err != nil {
 				return "", nil, err
 			}
 			continue

@@ -149,9 +149,7 @@ func (a *Images) MakeBuilder(ctx context.Context, in BuilderInput) (server.Handl
 	} else if recipe.Hash != g.RecipeHash {
 		return server.Handle{}, permanentError(ErrTypePermanent, "the recipe has changed since the build began: ask again", nil)
 	}
-	firewall, err := a.Servers.shared(ctx, infra, server.ResourceFirewall, FirewallName(a.Servers.Settings.Environment), func(name string) (string, error) {
-		return a.Servers.ensureFirewall(ctx, infra, name)
-	})
+	firewall, err := a.Servers.shared(ctx, infra, server.ResourceFirewall, FirewallName(a.Servers.Settings.Environment), a.Servers.ensureFirewall)
 	if err != nil {
 		return server.Handle{}, fromInfra(err)
 	}
@@ -219,7 +217,7 @@ func (a *Images) AwaitBuilt(ctx context.Context, in BuiltInput) (BuilderState, e
 			a.Servers.hook("image/built")
 			return BuilderState{Status: h.Status, Off: true}, a.Store.NoteImage(ctx, in.ImageID, "the builder has finished; its disk is copied")
 		}
-		if err := sleep(ctx, a.Poll); err != nil {
+		if err := prego.Sleep(ctx, a.Poll); err != nil {
 			return BuilderState{}, err
 		}
 	}

@@ -52,27 +52,40 @@ func (a *Moves) CopySite(ctx context.Context, id prego.MoveID) (int64, error) {
 	return bytes, err
 }
 
-// ship brings an archive of the site from one host to the other. Only this call knows the archive's
-// key: a repeated call makes a new archive.
-func (a *Moves) ship(ctx context.Context, m moving, n int, how string) (int64, error) {
-	name := archiveName(m.MoveID, n)
-	key, err := age.GenerateX25519Identity()
+// pack has the host before seal an archive, and reads its report into packed, which holds seal. Only this
+// call knows the archive's key: a repeated call makes a new archive.
+func (a *Moves) pack(
+	ctx context.Context, m moving, verb, name, what string, packed any, seal *wire.SealedBackup, more ...string,
+) (key string, err error) {
+	made, err := age.GenerateX25519Identity()
 	if err != nil {
-		return 0, err
+		return "", err
 	}
-	args := []string{"--site", m.Site, "pack-site", name, key.Recipient().String()}
-	if n > archiveAll {
-		args = append(args, archiveName(m.MoveID, n-1))
-	}
+	args := append([]string{"--site", m.Site, verb, name, made.Recipient().String()}, more...)
 	out, err := a.run(ctx, m, m.from, "pack-"+name, a.Tenants.Settings.SiteTimeout, nil, args...)
 	if err != nil {
-		return 0, err
+		return "", err
+	}
+	err = json.Unmarshal([]byte(out), packed)
+	seal.SHA256, seal.PlainSHA256 = wire.Ungrouped(seal.SHA256), wire.Ungrouped(seal.PlainSHA256)
+	whole := seal.Name == name && seal.Bytes > 0
+	if err != nil || !whole || !sha256Hex.MatchString(seal.SHA256) || !sha256Hex.MatchString(seal.PlainSHA256) {
+		return "", permanentError(ErrTypeCommand, "the host's report of "+what+" can't be read", nil)
+	}
+	return made.String(), nil
+}
+
+// ship brings an archive of the site from one host to the other.
+func (a *Moves) ship(ctx context.Context, m moving, n int, how string) (int64, error) {
+	name := archiveName(m.MoveID, n)
+	var since []string
+	if n > archiveAll {
+		since = append(since, archiveName(m.MoveID, n-1))
 	}
 	var packed wire.PackedSite
-	err = json.Unmarshal([]byte(out), &packed)
-	sum, plainSum := wire.Ungrouped(packed.SHA256), wire.Ungrouped(packed.PlainSHA256)
-	if err != nil || packed.Name != name || packed.Bytes < 1 || !sha256Hex.MatchString(sum) || !sha256Hex.MatchString(plainSum) {
-		return 0, permanentError(ErrTypeCommand, "the host's report of what it packed can't be read", nil)
+	key, err := a.pack(ctx, m, "pack-site", name, "what it packed", &packed, &packed.SealedBackup, since...)
+	if err != nil {
+		return 0, err
 	}
 	if how == "missing" && packed.Changed == 0 {
 		return 0, nil
@@ -82,8 +95,8 @@ func (a *Moves) ship(ctx context.Context, m moving, n int, how string) (int64, e
 		return 0, err
 	}
 	a.Tenants.hook("move/carried")
-	_, err = a.run(ctx, m, m.to, "unpack-"+name, a.Tenants.Settings.SiteTimeout, map[string]string{wire.SecretBackupIdentity: key.String()},
-		"--site", m.Site, "unpack-site", name, sum, plainSum, how)
+	_, err = a.run(ctx, m, m.to, "unpack-"+name, a.Tenants.Settings.SiteTimeout, map[string]string{wire.SecretBackupIdentity: key},
+		"--site", m.Site, "unpack-site", name, packed.SHA256, packed.PlainSHA256, how)
 	return packed.Bytes, err
 }
 
@@ -198,7 +211,7 @@ func (a *Moves) CatchUp(ctx context.Context, id prego.MoveID) (int64, error) {
 		}
 	}
 	if m.MovesData() {
-		last, err := a.shipData(ctx, m, m.DataArchives+1, true)
+		last, err := a.shipData(ctx, m, m.DataArchives+1, m.DataArchives, true)
 		if err != nil {
 			return 0, permanentIf(err, wire.FailedDiffers)
 		}

@@ -2,13 +2,11 @@ package activities
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
 	"time"
 
-	"filippo.io/age"
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/prego/prego"
@@ -57,7 +55,7 @@ func (a *Moves) copyData(ctx context.Context, m moving) (bytes int64, n int, err
 	for before := time.Duration(0); ; {
 		n++
 		began := time.Now()
-		packed, err := a.shipDataSince(ctx, m, n, since, false)
+		packed, err := a.shipData(ctx, m, n, since, false)
 		// What empties a table leaves no trace but fewer rows.
 		if isBecause(err, wire.FailedDiffers) && since > 0 && anew < 2 && n < maxDataArchives {
 			since, before = 0, 0
@@ -81,35 +79,20 @@ func (a *Moves) copyData(ctx context.Context, m moving) (bytes int64, n int, err
 	}
 }
 
-// shipData brings the changes since the previous archive to the next place.
-func (a *Moves) shipData(ctx context.Context, m moving, n int, last bool) (wire.PackedData, error) {
-	return a.shipDataSince(ctx, m, n, n-1, last)
-}
-
-// shipDataSince brings an archive of the database from one host to the other, or, if the site stays
-// on its host, from one of the host's connections to the other. Only this call knows the archive's
-// key.
-func (a *Moves) shipDataSince(ctx context.Context, m moving, n, since int, last bool) (packed wire.PackedData, err error) {
+// shipData brings an archive of the database from one host to the other, or, if the site stays
+// on its host, from one of the host's connections to the other.
+func (a *Moves) shipData(ctx context.Context, m moving, n, since int, last bool) (packed wire.PackedData, err error) {
 	name := dataName(m.MoveID, n)
-	key, err := age.GenerateX25519Identity()
-	if err != nil {
-		return packed, err
-	}
-	args := []string{"--site", m.Site, "pack-data", name, key.Recipient().String()}
+	var args []string
 	if since > 0 {
 		args = append(args, dataName(m.MoveID, since))
 	}
 	if last {
 		args = append(args, "last")
 	}
-	out, err := a.run(ctx, m, m.from, "pack-"+name, a.Tenants.Settings.SiteTimeout, nil, args...)
+	key, err := a.pack(ctx, m, "pack-data", name, "the data that it packed", &packed, &packed.SealedBackup, args...)
 	if err != nil {
 		return packed, err
-	}
-	err = json.Unmarshal([]byte(out), &packed)
-	sum, plainSum := wire.Ungrouped(packed.SHA256), wire.Ungrouped(packed.PlainSHA256)
-	if err != nil || packed.Name != name || packed.Bytes < 1 || !sha256Hex.MatchString(sum) || !sha256Hex.MatchString(plainSum) {
-		return packed, permanentError(ErrTypeCommand, "the host's report of the data that it packed can't be read", nil)
 	}
 	a.Tenants.hook("move/data-packed")
 	if m.MovesServer {
@@ -123,8 +106,8 @@ func (a *Moves) shipDataSince(ctx context.Context, m moving, n, since int, last 
 		address = "here"
 	}
 	secrets := a.Tenants.databaseSecret(m.DatabaseName, m.to.Allocation.PasswordVersion)
-	secrets[wire.SecretBackupIdentity] = key.String()
-	_, err = a.run(ctx, m, m.to, "load-"+name, a.Tenants.Settings.SiteTimeout, secrets, "--site", m.Site, "load-data", name, sum, plainSum, address)
+	secrets[wire.SecretBackupIdentity] = key
+	_, err = a.run(ctx, m, m.to, "load-"+name, a.Tenants.Settings.SiteTimeout, secrets, "--site", m.Site, "load-data", name, packed.SHA256, packed.PlainSHA256, address)
 	return packed, err
 }
 

@@ -105,7 +105,7 @@ func (a *Moves) SweepLate(ctx context.Context, id prego.MoveID) error {
 	if err != nil || !m.MovesServer || m.State != tenant.MoveSwitched || m.FromStatus == string(server.Terminated) || m.ToStatus == string(server.Terminated) || !m.There() {
 		return err
 	}
-	if err := sleep(ctx, a.Settings.Settle); err != nil {
+	if err := prego.Sleep(ctx, a.Settings.Settle); err != nil {
 		return err
 	}
 	return a.shipLate(ctx, m)

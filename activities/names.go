@@ -205,7 +205,7 @@ func (a *Names) applyNow(ctx context.Context, key server.RecordSet) error {
 		if err != nil || r == nil || r.State == server.ResourceCreated || r.State == server.ResourceReleased {
 			return err
 		}
-		if err := sleep(ctx, 200*time.Millisecond); err != nil { // another process has it
+		if err := prego.Sleep(ctx, 200*time.Millisecond); err != nil { // another process has it
 			return err
 		}
 	}
@@ -213,34 +213,25 @@ func (a *Names) applyNow(ctx context.Context, key server.RecordSet) error {
 
 // AddTXT publishes a text at a name in the zone.
 func (a *Names) AddTXT(ctx context.Context, fqdn, value string) error {
-	key, err := a.challenge(fqdn)
-	if err != nil {
-		return err
-	}
-	if err := a.Store.AddChallenge(ctx, key.Zone, key.Name, value); err != nil {
-		return err
-	}
-	return a.applyNow(ctx, key)
+	return a.challenge(ctx, fqdn, value, a.Store.AddChallenge)
 }
 
 // RemoveTXT takes a text back.
 func (a *Names) RemoveTXT(ctx context.Context, fqdn, value string) error {
-	key, err := a.challenge(fqdn)
-	if err != nil {
-		return err
-	}
-	if err := a.Store.RemoveChallenge(ctx, key.Zone, key.Name, value); err != nil {
-		return err
-	}
-	return a.applyNow(ctx, key)
+	return a.challenge(ctx, fqdn, value, a.Store.RemoveChallenge)
 }
 
-func (a *Names) challenge(fqdn string) (server.RecordSet, error) {
+func (a *Names) challenge(
+	ctx context.Context, fqdn, value string, change func(ctx context.Context, zone, name, value string) error,
+) error {
 	name, within := server.RelativeName(a.Zone, fqdn)
 	if a.Zone == "" || !within {
-		return server.RecordSet{}, fmt.Errorf("%s is not in this installation's zone %q (PREGO_DNS_ZONE)", fqdn, a.Zone)
+		return fmt.Errorf("%s is not in this installation's zone %q (PREGO_DNS_ZONE)", fqdn, a.Zone)
 	}
-	return server.RecordSet{Zone: a.Zone, Name: name, Type: server.RecordTXT}, nil
+	if err := change(ctx, a.Zone, name, value); err != nil {
+		return err
+	}
+	return a.applyNow(ctx, server.RecordSet{Zone: a.Zone, Name: name, Type: server.RecordTXT})
 }
 
 // TXTVisible reports whether the name servers have a text at a name.

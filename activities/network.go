@@ -36,7 +36,7 @@ func (a *Servers) network(ctx context.Context, infra Infra, serverID prego.Serve
 		return n, nil
 	}
 	name := server.NetworkName(a.Settings.Environment, n.Zone, n.Ordinal)
-	_, err = a.shared(ctx, infra, server.ResourceNetwork, name, func(name string) (string, error) {
+	_, err = a.shared(ctx, infra, server.ResourceNetwork, name, func(ctx context.Context, infra Infra, name string) (string, error) {
 		var err error
 		n.ProviderNetworkID, n.IPRange, err = infra.EnsureNetwork(ctx, server.NetworkParams{Environment: a.Settings.Environment, Name: name, Zone: n.Zone, IPRange: n.IPRange})
 		return n.ProviderNetworkID, err

@@ -68,7 +68,7 @@ func Firewalls(a *Servers) func(context.Context) error {
 }
 
 // eachFirewall updates the firewalls of a name, at the providers that have one.
-func (a *Servers) eachFirewall(ctx context.Context, name string, update func(context.Context, Infra, string) (string, error)) error {
+func (a *Servers) eachFirewall(ctx context.Context, name string, update ensure) error {
 	for _, infra := range a.Infra {
 		r, ok, err := a.Store.FindResource(ctx, infra.ID(), server.ResourceFirewall, name)
 		if err == nil && ok && r.ProviderID != "" {
@@ -84,9 +84,8 @@ func (a *Servers) eachFirewall(ctx context.Context, name string, update func(con
 // OpenPublicPorts brings the providers' firewalls of edges that there are to the ports that routes listen on. A missing
 // one is made with the first edge.
 func (a *Servers) OpenPublicPorts(ctx context.Context) error {
-	return a.eachFirewall(ctx, PublicFirewallName(a.Settings.Environment), func(ctx context.Context, infra Infra, name string) (string, error) {
-		return ensurePublicFirewall(ctx, a.Store, infra, a.Settings.Environment, name)
-	})
+	env := a.Settings.Environment
+	return a.eachFirewall(ctx, PublicFirewallName(env), ensurePublicFirewall(a.Store, env))
 }
 
 // allEgress returns the addresses that a firewall must let in: this process's settings, and the

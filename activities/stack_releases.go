@@ -350,7 +350,7 @@ func (a *StackReleases) online(ctx context.Context, s benchSite) error {
 		case time.Now().After(end):
 			return because(true, server.ReasonSiteNotAnswering, err.Error())
 		}
-		if err := sleep(ctx, answerPause); err != nil {
+		if err := prego.Sleep(ctx, answerPause); err != nil {
 			return err
 		}
 	}

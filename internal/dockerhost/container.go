@@ -16,6 +16,7 @@ import (
 	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/workload"
@@ -57,7 +58,7 @@ func (h *Host) ensure(ctx context.Context, spec server.ContainerSpec) (id string
 		case err == nil:
 			return made.ID, false, nil
 		case cerrdefs.IsConflict(err): // another caller was faster, or a removal is still running: look again
-			if err := sleep(ctx, time.Duration(round+1)*200*time.Millisecond); err != nil {
+			if err := prego.Sleep(ctx, time.Duration(round+1)*200*time.Millisecond); err != nil {
 				return "", false, err
 			}
 		case cerrdefs.IsNotFound(err) && !pulled: // the image
@@ -271,15 +272,4 @@ func (h *Host) List(ctx context.Context) ([]server.ContainerInfo, error) {
 		out = append(out, h.info(got.Container))
 	}
 	return out, nil
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

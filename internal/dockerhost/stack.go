@@ -204,7 +204,7 @@ func pause(ctx context.Context, w *watch, id string, spec server.ContainerSpec, 
 	switch {
 	case since.IsZero():
 	case spec.Probe != nil: // no event reports that it would pass now, and its own end is an event
-		return sleep(ctx, min(next, look))
+		return prego.Sleep(ctx, min(next, look))
 	case spec.Health == nil && !spec.Once:
 		next = min(next, settle-time.Since(since))
 	}

@@ -77,8 +77,7 @@ func (p *Provider) classify(err error) error {
 	if infraOf(err).Class != "" || errors.Is(err, context.Canceled) {
 		return err
 	}
-	var api hcloud.Error
-	if errors.As(err, &api) {
+	if api, ok := errors.AsType[hcloud.Error](err); ok {
 		class, known := classes[api.Code]
 		if !known {
 			class = classOfStatus(api.Response())
@@ -98,8 +97,7 @@ func (p *Provider) classify(err error) error {
 		}
 		return infraError(class, code, "%s", p.redact(api.Message))
 	}
-	var action hcloud.ActionError
-	if errors.As(err, &action) {
+	if action, ok := errors.AsType[hcloud.ActionError](err); ok {
 		class, known := classes[hcloud.ErrorCode(action.Code)]
 		if !known {
 			class = server.InfraRetry

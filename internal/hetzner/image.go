@@ -60,7 +60,7 @@ func (p *Provider) EnsureSnapshot(ctx context.Context, in server.SnapshotParams)
 			return server.SnapshotHandle{}, infraError(server.InfraRetry, "image_"+string(image.Status),
 				"snapshot %d is %s", image.ID, image.Status)
 		}
-		if err := sleep(ctx, p.poll); err != nil {
+		if err := prego.Sleep(ctx, p.poll); err != nil {
 			return server.SnapshotHandle{}, err
 		}
 		now, _, err := p.read.Image.GetByID(WithLane(ctx, LanePoll), image.ID)

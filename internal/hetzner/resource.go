@@ -258,7 +258,7 @@ func (p *Provider) awaitVolume(ctx context.Context, vol *hcloud.Volume) error {
 		if vol.Status != hcloud.VolumeStatusCreating {
 			return nil
 		}
-		if err := sleep(ctx, p.poll); err != nil {
+		if err := prego.Sleep(ctx, p.poll); err != nil {
 			return err
 		}
 	}

@@ -89,8 +89,7 @@ func mayExist(err error) bool {
 
 func ambiguous(cause, find error) error {
 	message, code := cause.Error(), ""
-	var ie *server.InfraError
-	if errors.As(cause, &ie) {
+	if ie, ok := errors.AsType[*server.InfraError](cause); ok {
 		message, code = ie.Message, ie.Code
 	}
 	if find != nil {
@@ -213,7 +212,7 @@ func (p *Provider) AwaitRunning(ctx context.Context, h server.Handle, beat func(
 		if now.Status == string(hcloud.ServerStatusRunning) {
 			return now, nil
 		}
-		if err := sleep(ctx, p.poll); err != nil {
+		if err := prego.Sleep(ctx, p.poll); err != nil {
 			return h, err
 		}
 	}
@@ -299,7 +298,7 @@ func (p *Provider) DestroyServer(ctx context.Context, providerServerID prego.Ser
 		if _, err := p.GetServer(ctx, providerServerID); err != nil {
 			return p.gone(err)
 		}
-		if err := sleep(ctx, p.poll); err != nil {
+		if err := prego.Sleep(ctx, p.poll); err != nil {
 			return err
 		}
 	}
@@ -310,17 +309,6 @@ func merge(a, b map[string]string) map[string]string {
 	maps.Copy(out, a)
 	maps.Copy(out, b)
 	return out
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 const (
@@ -386,7 +374,7 @@ func (p *Provider) switchOff(
 		if err != nil || now.Status == hcloud.ServerStatusOff {
 			return now, err
 		}
-		if err := sleep(ctx, shutdownAsk); err != nil {
+		if err := prego.Sleep(ctx, shutdownAsk); err != nil {
 			return nil, err
 		}
 	}
