@@ -33,7 +33,7 @@ func (a *Backups) FetchBackup(ctx context.Context, in FetchInput) error {
 	}
 	t, err := a.Tenants.Store.TenantRecord(ctx, in.TenantID)
 	if err != nil {
-		return fromTenantStore(err)
+		return fromStore(err)
 	}
 	if t.Allocation == nil || t.Site == "" {
 		return because(true, tenant.ReasonNothingToBackUp, fmt.Sprintf("tenant %s has no site to restore to", in.TenantID))

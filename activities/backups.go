@@ -143,7 +143,7 @@ func (a *Backups) run(ctx context.Context, id prego.BackupID) (b tenant.BackupRe
 		return b, t, nil
 	}
 	if t, err = a.Tenants.Store.TenantRecord(ctx, b.TenantID); err != nil {
-		return b, t, fromTenantStore(err)
+		return b, t, fromStore(err)
 	}
 	return b, t, nil
 }
@@ -606,7 +606,7 @@ type BackupGranted struct {
 func (a *Backups) WantBackup(ctx context.Context, in BackupWanted) (BackupGranted, error) {
 	t, err := a.Tenants.Store.TenantRecord(ctx, in.TenantID)
 	if err != nil {
-		return BackupGranted{}, fromTenantStore(err)
+		return BackupGranted{}, fromStore(err)
 	}
 	keep := time.Duration(0)
 	if in.Kind == tenant.BackupFinal {

@@ -39,7 +39,7 @@ func (a *Tenants) BuildTenant(ctx context.Context, ref tenant.Ref) error {
 	t, err := a.Store.TenantRecord(ctx, ref.TenantID)
 	switch {
 	case err != nil:
-		return fromTenantStore(err)
+		return fromStore(err)
 	case t.State.HasSite() && t.Generation == ref.Generation:
 		return nil
 	}

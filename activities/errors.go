@@ -55,12 +55,11 @@ func permanentError(errType, message string, cause error) error {
 // fromStore makes the store's refusals non-retryable, and leaves errors that may pass
 // (a database outage) to the retry policy.
 func fromStore(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, server.ErrSuperseded):
+	if errors.Is(err, server.ErrSuperseded) {
 		return permanentError(ErrTypeSuperseded, err.Error(), nil)
-	case prego.CodeOf(err) == prego.CodeServerNotFound:
+	}
+	switch prego.CodeOf(err) {
+	case prego.CodeServerNotFound, prego.CodeTenantNotFound, prego.CodeGoldenImageNotFound:
 		return permanentError(ErrTypePermanent, err.Error(), nil)
 	}
 	return err
@@ -90,13 +89,6 @@ func fromInfra(err error) error {
 		return temporal.NewApplicationErrorWithOptions(ie.Error(), ErrTypeProvider, temporal.ApplicationErrorOptions{NextRetryDelay: ie.RetryAfter})
 	}
 	return err
-}
-
-func fromTenantStore(err error) error {
-	if prego.CodeOf(err) == prego.CodeTenantNotFound {
-		return permanentError(ErrTypePermanent, err.Error(), nil)
-	}
-	return fromStore(err)
 }
 
 // permanentIfCoded makes the store's refusals non-retryable.

@@ -32,7 +32,7 @@ func (a *Tenants) OpenSite(ctx context.Context, ref tenant.Ref) error {
 	a.hook("site/opened")
 	for _, e := range opened(t) {
 		if err := a.Store.AddTenantEvent(ctx, e, fmt.Sprintf("first_user/a%d", t.Allocation.AllocationID)); err != nil {
-			return fromTenantStore(err)
+			return fromStore(err)
 		}
 	}
 	return nil
@@ -42,7 +42,7 @@ func (a *Tenants) OpenSite(ctx context.Context, ref tenant.Ref) error {
 func (a *Tenants) placed(ctx context.Context, ref tenant.Ref) (tenant.Record, error) {
 	t, err := a.Store.TenantRecord(ctx, ref.TenantID)
 	if err != nil {
-		return t, fromTenantStore(err)
+		return t, fromStore(err)
 	}
 	return asPlaced(t, ref)
 }

@@ -90,7 +90,7 @@ func (a *Images) infra(id prego.InfraProviderID) (Infra, ImageInfra, error) {
 func (a *Images) image(ctx context.Context, id prego.ImageID) (server.GoldenImage, Infra, ImageInfra, error) {
 	g, err := a.Store.GetGoldenImage(ctx, id)
 	if err != nil {
-		return g, nil, nil, imageError(err)
+		return g, nil, nil, fromStore(err)
 	}
 	infra, images, err := a.infra(g.Provider)
 	return g, infra, images, err
@@ -100,7 +100,7 @@ func (a *Images) image(ctx context.Context, id prego.ImageID) (server.GoldenImag
 func (a *Images) PlanImage(ctx context.Context, in ImageRef) (ImagePlan, error) {
 	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
 	if err != nil {
-		return ImagePlan{}, imageError(err)
+		return ImagePlan{}, fromStore(err)
 	}
 	p := ImagePlan{
 		Status: g.Status, Region: g.Region, BaseImage: g.BaseImage, BaseAttempt: g.Attempt, Snapshot: g.ProviderImageID != "", Verifier: server.VerifyServerID(g.ImageID),
@@ -115,13 +115,6 @@ func (a *Images) PlanImage(ctx context.Context, in ImageRef) (ImagePlan, error) 
 		p.Candidates, _ = offer.Usable(p.Candidates, g.BaseImage, time.Now())
 	}
 	return p, nil
-}
-
-func imageError(err error) error {
-	if prego.CodeOf(err) == prego.CodeGoldenImageNotFound {
-		return permanentError(ErrTypePermanent, err.Error(), nil)
-	}
-	return fromStore(err)
 }
 
 // BuilderInput names an attempt to create an image's builder.
@@ -282,7 +275,7 @@ func (a *Images) DropBuilder(ctx context.Context, in ImageRef) error {
 func (a *Images) PrepareVerification(ctx context.Context, in ImageRef) error {
 	g, err := a.Store.GetGoldenImage(ctx, in.ImageID)
 	if err != nil {
-		return imageError(err)
+		return fromStore(err)
 	}
 	a.Servers.hook("image/verify")
 	err = a.Store.BeginVerify(ctx, in.ImageID, server.CreateRequest{

@@ -114,7 +114,7 @@ func (a *Moves) read(ctx context.Context, id prego.MoveID) (m moving, err error)
 	}
 	t, err := a.Tenants.Store.TenantRecord(ctx, m.TenantID)
 	if err != nil {
-		return m, fromTenantStore(err)
+		return m, fromStore(err)
 	}
 	m.unreplaced = t.LostAt != nil && t.Site == "" && (t.State == tenant.Failed || t.State == tenant.Provisioning)
 	at := func(id prego.ServerID, host, address, status string) tenant.Record {
@@ -184,7 +184,7 @@ func (a *Moves) PlaceMove(ctx context.Context, id prego.MoveID) error {
 		}
 		ok, err := a.Store.ReserveMove(ctx, id, p)
 		if err != nil {
-			return fromTenantStore(err)
+			return fromStore(err)
 		}
 		if ok {
 			a.Tenants.hook("move/placed")

@@ -100,7 +100,7 @@ func (a *Tenants) restoreInto(ctx context.Context, ref tenant.Ref, t tenant.Reco
 	for {
 		back, err := a.Restorer.RestoreInto(ctx, t)
 		if err == nil {
-			return fromTenantStore(a.Store.SiteRestored(ctx, ref, t.Site, restored(t, back)))
+			return fromStore(a.Store.SiteRestored(ctx, ref, t.Site, restored(t, back)))
 		}
 		reason := unusableFor(err)
 		if reason == "" {
@@ -110,7 +110,7 @@ func (a *Tenants) restoreInto(ctx context.Context, ref tenant.Ref, t tenant.Reco
 		errors.As(err, &why)
 		older, failed := a.Store.RestoreFromOlder(ctx, ref, t.RestoreFrom, reason, why.Message())
 		if failed != nil {
-			return fromTenantStore(failed)
+			return fromStore(failed)
 		}
 		if older == "" {
 			return because(true, reason, fmt.Sprintf("backup %s: %s. No other one is used: it was named, or none that is older can be read", t.RestoreFrom, why.Message()))
@@ -125,7 +125,7 @@ func (a *Tenants) replaceLost(ctx context.Context, ref tenant.Ref, t tenant.Reco
 		// One of its two servers was lost. Now that the site is replaced, the move clears the other one.
 		now, err := a.Store.TenantRecord(ctx, t.TenantID)
 		if err != nil {
-			return fromTenantStore(err)
+			return fromStore(err)
 		}
 		if now.Moving {
 			return temporal.NewApplicationErrorWithOptions(fmt.Sprintf("a move of tenant %s is still to end", t.TenantID), ErrTypeMoving, temporal.ApplicationErrorOptions{NextRetryDelay: movingRetry})

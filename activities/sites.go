@@ -134,7 +134,7 @@ func (a *Tenants) finishSite(ctx context.Context, ref tenant.Ref, t tenant.Recor
 		return err
 	}
 	a.hook("site/configured")
-	return fromTenantStore(a.Store.SiteReady(ctx, ref, site, siteStep(t)))
+	return fromStore(a.Store.SiteReady(ctx, ref, site, siteStep(t)))
 }
 
 // siteStep is how the tenant comes by its site.
@@ -190,7 +190,7 @@ func (a *Tenants) installApps(ctx context.Context, ref tenant.Ref, t tenant.Reco
 		}
 		a.hook("apps/installed")
 	}
-	return fromTenantStore(a.Store.AddTenantEvent(ctx, tenant.Event{TenantID: t.TenantID, Step: tenant.StepAppsInstalled, Message: fmt.Sprint(t.Apps)},
+	return fromStore(a.Store.AddTenantEvent(ctx, tenant.Event{TenantID: t.TenantID, Step: tenant.StepAppsInstalled, Message: fmt.Sprint(t.Apps)},
 		fmt.Sprintf("%s/g%d", tenant.StepAppsInstalled, ref.Generation)))
 }
 
@@ -222,7 +222,7 @@ type DropInput struct {
 func (a *Tenants) DropSite(ctx context.Context, in DropInput) error {
 	t, err := a.Store.TenantRecord(ctx, in.TenantID)
 	if err != nil {
-		return fromTenantStore(err)
+		return fromStore(err)
 	}
 	if t.Allocation == nil {
 		if t.State == tenant.Provisioning {
@@ -311,7 +311,7 @@ type ChangePlan struct {
 func (a *Tenants) PlanChange(ctx context.Context, tenantID prego.TenantID) (ChangePlan, error) {
 	t, err := a.Store.TenantRecord(ctx, tenantID)
 	if err != nil {
-		return ChangePlan{}, fromTenantStore(err)
+		return ChangePlan{}, fromStore(err)
 	}
 	return ChangePlan{
 		State: t.State, Settled: t.ConvergedState == t.State, Region: t.Region, Plan: t.Plan, OrgID: t.OrgID,
@@ -332,7 +332,7 @@ type OfflineInput struct {
 func (a *Tenants) SetOffline(ctx context.Context, in OfflineInput) error {
 	t, err := a.Store.TenantRecord(ctx, in.TenantID)
 	if err != nil {
-		return fromTenantStore(err)
+		return fromStore(err)
 	}
 	if t.State != in.State || t.Allocation == nil || t.Site == "" {
 		return nil
@@ -422,7 +422,7 @@ func (a *Tenants) putOnline(ctx context.Context, t tenant.Record, what string) e
 func (a *Tenants) FinalBackup(ctx context.Context, tenantID prego.TenantID) error {
 	t, err := a.Store.TenantRecord(ctx, tenantID)
 	if err != nil {
-		return fromTenantStore(err)
+		return fromStore(err)
 	}
 	if t.Allocation == nil || t.Site == "" {
 		return nil

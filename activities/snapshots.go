@@ -92,7 +92,7 @@ func (a *Snapshots) PlanSnapshot(ctx context.Context, id prego.SnapshotID) (Snap
 func (a *Snapshots) onHost(ctx context.Context, s tenant.Snapshot) (tenant.Record, error) {
 	t, err := a.Tenants.Store.TenantRecord(ctx, s.TenantID)
 	if err != nil {
-		return t, fromTenantStore(err)
+		return t, fromStore(err)
 	}
 	if t.Allocation == nil || t.Allocation.AppServerID != s.ServerID || t.Site != s.Site {
 		return t, permanentError(ErrTypeSuperseded, fmt.Sprintf("site %s is on server %s no longer", s.Site, s.ServerID), nil)
@@ -134,7 +134,7 @@ func (a *Snapshots) EraseSnapshot(ctx context.Context, id prego.SnapshotID) erro
 	}
 	t, err := a.Tenants.Store.TenantRecord(ctx, s.TenantID)
 	if err != nil {
-		return fromTenantStore(err)
+		return fromStore(err)
 	}
 	if there := t.Allocation != nil && t.Allocation.AppServerID == s.ServerID && t.AppServerStatus != server.Terminated && t.Site == s.Site; there {
 		if err := a.forget(ctx, t, string(id+"-erase"), string(id)); err != nil {
@@ -176,7 +176,7 @@ func (a *Snapshots) restored(ctx context.Context, id string) (tenant.Record, err
 		if err == nil && (t.Allocation == nil || t.Site == "") {
 			return t, permanentError(ErrTypeSuperseded, fmt.Sprintf("tenant %s has no site any more", j.TenantID), nil)
 		}
-		return t, fromTenantStore(err)
+		return t, fromStore(err)
 	}
 	s, err := a.Store.SnapshotRecord(ctx, j.SnapshotID)
 	if err != nil {

@@ -201,7 +201,7 @@ func (a *StackReleases) site(ctx context.Context, ref SiteRef) (s benchSite, err
 		return s, nil
 	}
 	if s.t, err = a.Tenants.Store.TenantRecord(ctx, s.site.TenantID); err != nil {
-		return s, fromTenantStore(err)
+		return s, fromStore(err)
 	}
 	if s.t.Allocation == nil || s.t.Allocation.AppServerID != ref.ServerID || s.t.Site != ref.Site {
 		return s, errSiteGone

@@ -165,7 +165,7 @@ type TenantPlan struct {
 func (a *Tenants) current(ctx context.Context, ref tenant.Ref) (tenant.Record, error) {
 	t, err := a.Store.TenantRecord(ctx, ref.TenantID)
 	if err != nil {
-		return t, fromTenantStore(err)
+		return t, fromStore(err)
 	}
 	return t, inProvisioning(t, ref)
 }
@@ -247,7 +247,7 @@ func (a *Tenants) place(ctx context.Context, ref tenant.Ref, t tenant.Record) (P
 	}
 	d, behind, err := a.decide(ctx, t)
 	if err != nil {
-		return PlaceResult{}, fromTenantStore(err)
+		return PlaceResult{}, fromStore(err)
 	}
 	a.hook("place/decided")
 	out := PlaceResult{
@@ -281,7 +281,7 @@ func (a *Tenants) place(ctx context.Context, ref tenant.Ref, t tenant.Record) (P
 		a.logNotSignalled(a.Runs.EnsureRefill(ctx, d.AppServerID))
 	}
 	a.hook("place/recorded")
-	return out, fromTenantStore(err)
+	return out, fromStore(err)
 }
 
 // decide places a tenant, unless others of its kind already wait: then it joins the
@@ -450,7 +450,7 @@ func (a *Tenants) activate(ctx context.Context, ref tenant.Ref, plan prego.Plan,
 	a.hook("tenant_activate/start")
 	seconds, err := a.Store.ActivateTenant(ctx, ref, a.Settings.Periods.For(tenant.Active, plan), done...)
 	if err != nil {
-		return fromTenantStore(err)
+		return fromStore(err)
 	}
 	a.hook("tenant_activate/done")
 	if seconds > 0 {
@@ -493,7 +493,7 @@ type FreePlaceInput struct {
 func (a *Tenants) RetireSpareServers(ctx context.Context, tenantID prego.TenantID) error {
 	t, err := a.Store.TenantRecord(ctx, tenantID)
 	if err != nil || t.Allocation == nil {
-		return fromTenantStore(err)
+		return fromStore(err)
 	}
 	own, err := a.Store.OwnServers(ctx, tenantID)
 	if err != nil {
