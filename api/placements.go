@@ -13,28 +13,10 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// simulation is the body of POST /v1/placements/simulate. Its fleet is a
-// placement.Document without requests.
+// simulation is the body of POST /v1/placements/simulate.
 type simulation struct {
 	Requests []placement.DocRequest `json:"requests"`
-	Fleet    *simulatedFleet        `json:"fleet"`
-}
-
-type simulatedFleet struct {
-	Policy         placement.DocPolicy      `json:"policy"`
-	Servers        []placement.DocServer    `json:"servers"`
-	DBShards       []placement.DocShard     `json:"db_shards"`
-	RedisPools     []placement.DocRedisPool `json:"redis_pools"`
-	InfraProviders []placement.DocProvider  `json:"infra_providers"`
-	Residency      map[string][]string      `json:"residency"`
-	SitePool       []placement.DocPoolSite  `json:"site_pool"`
-}
-
-func (f *simulatedFleet) document() placement.Document {
-	return placement.Document{
-		Policy: f.Policy, Servers: f.Servers, DBShards: f.DBShards, RedisPools: f.RedisPools, InfraProviders: f.InfraProviders,
-		Residency: f.Residency, SitePool: f.SitePool,
-	}
+	Fleet    *placement.DocFleet    `json:"fleet"`
 }
 
 // SimulatePlacements decides without writing anything.
@@ -50,7 +32,7 @@ func (a *API) SimulatePlacements(c echo.Context, _ SimulatePlacementsParams) err
 	var decisions []placement.Decision
 	ctx := c.Request().Context()
 	if in.Fleet != nil {
-		decisions, err = simulateOn(ctx, in.Fleet, requests)
+		decisions, err = simulateOn(ctx, *in.Fleet, requests)
 	} else {
 		decisions, err = a.d.Placer.Simulate(ctx, requests)
 	}
@@ -68,8 +50,8 @@ func (a *API) SimulatePlacements(c echo.Context, _ SimulatePlacementsParams) err
 }
 
 // simulateOn decides over a fleet from the request.
-func simulateOn(ctx context.Context, f *simulatedFleet, requests []placement.Request) ([]placement.Decision, error) {
-	policy, data, _, err := f.document().Build()
+func simulateOn(ctx context.Context, f placement.DocFleet, requests []placement.Request) ([]placement.Decision, error) {
+	policy, data, _, err := placement.Document{DocFleet: f}.Build()
 	if err != nil {
 		var invalid *prego.Error
 		if errors.As(err, &invalid) {

@@ -121,7 +121,7 @@ func fieldPath(tokens iter.Seq[string]) (path string) {
 
 // suggestion names the field that only differs in case.
 func suggestion(of reflect.Type, name string) string {
-	for f := range of.Fields() {
+	for _, f := range reflect.VisibleFields(of) {
 		if known, _, _ := strings.Cut(f.Tag.Get("json"), ","); strings.EqualFold(known, name) {
 			return "; did you mean " + known + "?"
 		}

@@ -10,7 +10,7 @@ import (
 // ConstraintDocument is the JSON input of `prego plan constraint`: servers and a constraint.
 type ConstraintDocument struct {
 	Servers    []DocTaggedServer `json:"servers"`
-	Constraint *DocConstraint    `json:"constraint"` // null means any server
+	Constraint *prego.Constraint `json:"constraint"` // null means any server
 }
 
 // DocTaggedServer is a server with tags.
@@ -30,7 +30,7 @@ type ConstraintAnswer struct {
 func (d ConstraintDocument) Build() ([]TaggedServer, prego.Constraint, error) {
 	var constraint prego.Constraint
 	if d.Constraint != nil {
-		constraint = prego.Constraint{Require: d.Constraint.Require, Disallow: d.Constraint.Disallow}
+		constraint = *d.Constraint
 	}
 	if err := constraint.Normalize("constraint"); err != nil {
 		return nil, constraint, err

@@ -59,7 +59,7 @@ func TestEligible(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := cells(func(id string) bool { return !strings.Contains(c.full, id) })
-			d.Constraint = &placement.DocConstraint{Require: c.require, Disallow: c.disallow}
+			d.Constraint = &prego.Constraint{Require: c.require, Disallow: c.disallow}
 			servers, constraint, err := d.Build()
 			require.NoError(t, err)
 			ids, code := placement.Eligible(servers, constraint)

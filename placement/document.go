@@ -1,18 +1,28 @@
 package placement
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
 
-// Document is the JSON input of `prego plan place` and POST /v1/placements/simulate: a snapshot and requests.
+// Document is the JSON input of `prego plan place`: a fleet and requests.
 type Document struct {
+	DocFleet
+	Requests []DocRequest `json:"requests"`
+}
+
+// DocFleet is a snapshot, as POST /v1/placements/simulate takes it.
+type DocFleet struct {
 	Policy         DocPolicy           `json:"policy"`
 	Servers        []DocServer         `json:"servers"`
 	DBShards       []DocShard          `json:"db_shards"`
@@ -20,39 +30,35 @@ type Document struct {
 	InfraProviders []DocProvider       `json:"infra_providers"`
 	Residency      map[string][]string `json:"residency"`
 	SitePool       []DocPoolSite       `json:"site_pool"`
-	Requests       []DocRequest        `json:"requests"`
 }
 
-// DocPolicy is a policy; absent fields have the defaults, except the mode, which is shared: a document has servers to
-// place on.
-type DocPolicy struct {
-	Mode              string      `json:"mode"`
-	Algorithm         string      `json:"algorithm"`
-	MemoryPctMax      *float64    `json:"memory_pct_max"`
-	MaxTenantsPerNode *int        `json:"max_tenants_per_node"`
-	CPUPctMax         *float64    `json:"cpu_pct_max"`
-	WorkerSlotsPctMax *float64    `json:"worker_slots_pct_max"`
-	DBDiskPctMax      *float64    `json:"db_disk_pct_max"`
-	RedisMemoryPctMax *float64    `json:"redis_memory_pct_max"`
-	Weights           *DocWeights `json:"weights"`
-	EmptyPool         string      `json:"empty_pool"`
-	SameShard         bool        `json:"same_shard_affinity"`
-	MaxRejected       *int        `json:"max_rejected"`
+// DocPolicy is a policy; absent fields, nulls and empty words have the defaults, except the mode, which is shared: a
+// document has servers to place on.
+type DocPolicy Policy
+
+func docPolicy() DocPolicy {
+	p := DocPolicy(DefaultPolicy())
+	p.Mode = tenant.ModeShared
+	return p
 }
 
-// DocWeights are weights; absent ones have the defaults.
-type DocWeights struct {
-	AppLoad   *float64 `json:"app_load"`
-	AppCount  *float64 `json:"app_count"`
-	DBLoad    *float64 `json:"db_load"`
-	RedisLoad *float64 `json:"redis_load"`
-	Affinity  *float64 `json:"affinity"`
-
-	AppCPU         *float64 `json:"app_cpu"`
-	AppWorkerSlots *float64 `json:"app_worker_slots"`
-	DBDisk         *float64 `json:"db_disk"`
-	RedisMemory    *float64 `json:"redis_memory"`
+// UnmarshalJSONFrom reads a policy over the defaults.
+func (p *DocPolicy) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
+	builtIn := docPolicy()
+	*p = builtIn
+	err := jsonv2.UnmarshalDecode(dec, (*Policy)(p), jsonv2.WithUnmarshalers(keepDefaults))
+	p.Mode, p.Algorithm = cmp.Or(p.Mode, builtIn.Mode), cmp.Or(p.Algorithm, builtIn.Algorithm)
+	p.EmptyPool = cmp.Or(p.EmptyPool, builtIn.EmptyPool)
+	return err
 }
+
+// keepDefaults leaves a policy's field as it is for a null.
+var keepDefaults = jsonv2.UnmarshalFromFunc(func(dec *jsontext.Decoder, v any) error {
+	if dec.PeekKind() != 'n' {
+		return jsonv2.SkipFunc
+	}
+	return dec.SkipValue()
+})
 
 // DocServer is a server.
 type DocServer struct {
@@ -128,22 +134,16 @@ type DocPoolSite struct {
 
 // DocRequest is a tenant that asks for a place.
 type DocRequest struct {
-	TenantID       prego.TenantID `json:"tenant_id"`
-	OrgID          prego.OrgID    `json:"org_id"`
-	ParentOrgID    *prego.OrgID   `json:"parent_org_id"`
-	Region         string         `json:"region"`
-	Plan           string         `json:"plan"`
-	DataResidency  *string        `json:"data_residency"`
-	Constraint     *DocConstraint `json:"constraint"`
-	Stack          string         `json:"stack"`
-	DedicatedRedis bool           `json:"dedicated_redis"`
-	Override       *DocOverride   `json:"override"`
-}
-
-// DocConstraint is a constraint.
-type DocConstraint struct {
-	Require  []string `json:"require"`
-	Disallow []string `json:"disallow"`
+	TenantID       prego.TenantID    `json:"tenant_id"`
+	OrgID          prego.OrgID       `json:"org_id"`
+	ParentOrgID    *prego.OrgID      `json:"parent_org_id"`
+	Region         string            `json:"region"`
+	Plan           string            `json:"plan"`
+	DataResidency  *string           `json:"data_residency"`
+	Constraint     *prego.Constraint `json:"constraint"`
+	Stack          string            `json:"stack"`
+	DedicatedRedis bool              `json:"dedicated_redis"`
+	Override       *DocOverride      `json:"override"`
 }
 
 // DocOverride forces a placement.
@@ -230,7 +230,7 @@ func (c *checker) count(field string, v int) {
 // path.
 func (d Document) Build() (Policy, Data, []Request, error) {
 	c := &checker{}
-	p := d.Policy.build()
+	p := Policy(cmp.Or(d.Policy, docPolicy()))
 	if err := p.Validate(); err != nil {
 		return p, Data{}, nil, err
 	}
@@ -308,49 +308,6 @@ func ownRows(d *Data) {
 	}
 }
 
-func (p DocPolicy) build() Policy {
-	out := DefaultPolicy()
-	out.Mode = tenant.ModeShared
-	if p.Mode != "" {
-		out.Mode = tenant.PlacementMode(p.Mode)
-	}
-	if p.Algorithm != "" {
-		out.Algorithm = Algorithm(p.Algorithm)
-	}
-	if p.EmptyPool != "" {
-		out.EmptyPool = EmptyPool(p.EmptyPool)
-	}
-	if p.MaxTenantsPerNode != nil {
-		out.MaxTenantsPerNode = *p.MaxTenantsPerNode
-	}
-	if p.MaxRejected != nil {
-		out.MaxRejected = *p.MaxRejected
-	}
-	out.SameShard = p.SameShard
-	set := func(into *float64, v *float64) {
-		if v != nil {
-			*into = *v
-		}
-	}
-	set(&out.MemoryPctMax, p.MemoryPctMax)
-	set(&out.CPUPctMax, p.CPUPctMax)
-	set(&out.WorkerSlotsPctMax, p.WorkerSlotsPctMax)
-	set(&out.DBDiskPctMax, p.DBDiskPctMax)
-	set(&out.RedisMemoryPctMax, p.RedisMemoryPctMax)
-	if w := p.Weights; w != nil {
-		set(&out.Weights.AppLoad, w.AppLoad)
-		set(&out.Weights.AppCount, w.AppCount)
-		set(&out.Weights.DBLoad, w.DBLoad)
-		set(&out.Weights.RedisLoad, w.RedisLoad)
-		set(&out.Weights.Affinity, w.Affinity)
-		set(&out.Weights.AppCPU, w.AppCPU)
-		set(&out.Weights.AppWorkerSlots, w.AppWorkerSlots)
-		set(&out.Weights.DBDisk, w.DBDisk)
-		set(&out.Weights.RedisMemory, w.RedisMemory)
-	}
-	return out
-}
-
 func (c *checker) shard(at string, ids map[string]bool, v DocShard) Shard {
 	c.id(ids, at+".shard_id", string(v.ShardID))
 	c.count(at+".tenant_capacity", v.TenantCapacity)
@@ -404,7 +361,7 @@ func (c *checker) request(at string, ids map[string]bool, v DocRequest) Request 
 		DataResidency: stringOr(v.DataResidency), DedicatedRedis: v.DedicatedRedis,
 	}
 	if v.Constraint != nil {
-		r.Constraint = prego.Constraint{Require: v.Constraint.Require, Disallow: v.Constraint.Disallow}
+		r.Constraint = *v.Constraint
 		if err := r.Constraint.Normalize(at + ".constraint"); err != nil && c.err == nil {
 			c.err = err
 		}

@@ -67,18 +67,18 @@ const epsilon = 1e-9
 
 // Policy is what an operator configures.
 type Policy struct {
-	Mode         tenant.PlacementMode
-	Algorithm    Algorithm
-	MemoryPctMax float64 // 0–100; servers at or above it get no new tenants
+	Mode         tenant.PlacementMode `json:"mode"`
+	Algorithm    Algorithm            `json:"algorithm"`
+	MemoryPctMax float64              `json:"memory_pct_max"` // 0–100; servers at or above it get no new tenants
 	tenant.MeasuredLimits
-	MaxTenantsPerNode int
-	Weights           Weights
-	EmptyPool         EmptyPool
+	MaxTenantsPerNode int       `json:"max_tenants_per_node"`
+	Weights           Weights   `json:"weights"`
+	EmptyPool         EmptyPool `json:"empty_pool"`
 	// SameShard prefers the DB shard of the parent org, within AffinityDelta. Off by
 	// default: it concentrates the blast radius (placement-policy §5).
-	SameShard bool
+	SameShard bool `json:"same_shard_affinity"`
 	// MaxRejected is how many rejected candidates a decision lists, by id; the counts per reason are always exact.
-	MaxRejected int
+	MaxRejected int `json:"max_rejected"`
 }
 
 // DefaultPolicy is the built-in policy (placement-policy §2.4).

@@ -39,10 +39,10 @@ type Reservation struct {
 // excludes a server. CPU and worker slots are ignored for dedicated servers: on an
 // empty server they only measure its own startup.
 type MeasuredLimits struct {
-	CPUPctMax         float64 // of app servers
-	WorkerSlotsPctMax float64 // of app servers
-	DBDiskPctMax      float64 // of the disk that holds a shard's data
-	RedisMemoryPctMax float64 // of the memory that a pool's Redis may use
+	CPUPctMax         float64 `json:"cpu_pct_max"`          // of app servers
+	WorkerSlotsPctMax float64 `json:"worker_slots_pct_max"` // of app servers
+	DBDiskPctMax      float64 `json:"db_disk_pct_max"`      // of the disk that holds a shard's data
+	RedisMemoryPctMax float64 `json:"redis_memory_pct_max"` // of the memory that a pool's Redis may use
 }
 
 // ReserveOutcome is the outcome of a reservation.
