@@ -18,11 +18,7 @@ func newImportBackupsCommand() *cobra.Command {
 		Long: "After the database was lost, or restored to an earlier time: list the bucket of backups, check each manifest, and write the rows that the database lacks, " +
 			"of backups, and of tenants without any other record. Run it with a worker's settings and keys. Without --apply nothing is written.",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			o, err := app.FromEnvironment(version)
-			if err != nil {
-				return err
-			}
+		RunE: withOptions(func(cmd *cobra.Command, o app.Options) error {
 			found, err := app.ImportBackups(cmd.Context(), o, apply)
 			if err != nil {
 				return err
@@ -46,7 +42,7 @@ func newImportBackupsCommand() *cobra.Command {
 				return fmt.Errorf("%d backups can't be imported", n[tenant.ImportRefused])
 			}
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&apply, "apply", false, "write the rows")
 	return cmd

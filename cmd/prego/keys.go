@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,47 +13,44 @@ import (
 	"github.com/prego/prego/internal/token"
 )
 
+// withConfig runs f with the environment's configuration.
+func withConfig(f func(cmd *cobra.Command, cfg config.Config, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		cfg, err := config.FromEnvironment()
+		if err != nil {
+			return err
+		}
+		return f(cmd, cfg, args)
+	}
+}
+
 func newKeysCommand() *cobra.Command {
 	keys := &cobra.Command{Use: "keys", Short: "Create and rotate the keys and certificate authorities in PREGO_KEYS_DIR"}
 	keys.AddCommand(&cobra.Command{
 		Use: "init", Short: "Create missing keys and certificate authorities", Args: cobra.NoArgs,
-		RunE: func(_ *cobra.Command, _ []string) error {
-			cfg, err := config.FromEnvironment()
-			if err != nil {
-				return err
-			}
+		RunE: withConfig(func(_ *cobra.Command, cfg config.Config, _ []string) error {
 			if err := pki.Init(cfg.KeysDir, cfg.Environment); err != nil {
 				return err
 			}
 			return token.InitKeys(cfg.KeysDir)
-		},
+		}),
 	})
 	keys.AddCommand(newSignAgentCommand())
 	keys.AddCommand(&cobra.Command{
 		Use: "seal", Short: "Make another key that seals keys of certificates from now on", Args: cobra.NoArgs,
-		RunE: func(_ *cobra.Command, _ []string) error {
-			cfg, err := config.FromEnvironment()
-			if err != nil {
-				return err
-			}
+		RunE: withConfig(func(_ *cobra.Command, cfg config.Config, _ []string) error {
 			return token.AddSealing(cfg.KeysDir, token.SealCertificates)
-		},
+		}),
 	})
 	rotate := func(use, short string, f func(cfg config.Config, p pki.Purpose) error) *cobra.Command {
 		return &cobra.Command{
 			Use: use + " PURPOSE", Short: short, Args: cobra.ExactArgs(1),
-			RunE: func(_ *cobra.Command, args []string) error {
-				cfg, err := config.FromEnvironment()
-				if err != nil {
-					return err
-				}
-				for _, p := range pki.Purposes() {
-					if string(p) == args[0] {
-						return f(cfg, p)
-					}
+			RunE: withConfig(func(_ *cobra.Command, cfg config.Config, args []string) error {
+				if p := pki.Purpose(args[0]); slices.Contains(pki.Purposes(), p) {
+					return f(cfg, p)
 				}
 				return fmt.Errorf("unknown purpose %q; there are %v", args[0], pki.Purposes())
-			},
+			}),
 		}
 	}
 	keys.AddCommand(
@@ -70,13 +68,9 @@ func newKeysShareCommand() *cobra.Command {
 		Use: "share PROCESS DIR", Short: "Write the keys that a process needs to DIR, and remove all others",
 		Long: "Make DIR hold the keys that a process needs, out of those in PREGO_KEYS_DIR, and no others.\n\nThe processes are " + strings.Join(keyset.Processes(), ", ") + ".",
 		Args: cobra.ExactArgs(2),
-		RunE: func(_ *cobra.Command, args []string) error {
-			cfg, err := config.FromEnvironment()
-			if err != nil {
-				return err
-			}
+		RunE: withConfig(func(_ *cobra.Command, cfg config.Config, args []string) error {
 			return keyset.Share(cfg.KeysDir, args[0], args[1], group)
-		},
+		}),
 	}
 	cmd.Flags().IntVar(&group, "group", -1, "number of the group that the files are for")
 	return cmd

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/cli"
 	"github.com/prego/prego/placement"
 )
 
@@ -21,10 +21,22 @@ func newPlanCommand() *cobra.Command {
 	return cmd
 }
 
-func newPlanPlaceCommand() *cobra.Command {
+// planVerb is a command that reads one strict JSON document and prints what answer makes of it, as JSON lines. An
+// error of answer is the document's.
+func planVerb[D any](use, short, long string, answer func(doc D, emit func(any) error) error) *cobra.Command {
 	return &cobra.Command{
-		Use: "place < FLEET.json", Short: "Place requests on a fleet, in order, one JSON line each", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return planPlace(cmd.InOrStdin(), cmd.OutOrStdout()) },
+		Use: use, Short: short, Long: long, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var doc D
+			if err := readDocument(cmd.InOrStdin(), &doc); err != nil {
+				return err
+			}
+			w := bufio.NewWriter(cmd.OutOrStdout())
+			enc := json.NewEncoder(w)
+			enc.SetEscapeHTML(false)
+			refused := answer(doc, enc.Encode)
+			return cmp.Or(w.Flush(), badUsage(refused))
+		},
 	}
 }
 
@@ -37,31 +49,24 @@ func readDocument(in io.Reader, into any) error {
 	if err != nil {
 		return fmt.Errorf("standard input: %w", err)
 	}
-	if err := api.DecodeStrict(b, into); err != nil {
-		return &cli.Exit{Code: cli.ExitRefused, Err: err}
-	}
-	return nil
+	return badUsage(api.DecodeStrict(b, into))
 }
 
-func planPlace(in io.Reader, out io.Writer) error {
-	var doc placement.Document
-	if err := readDocument(in, &doc); err != nil {
-		return err
-	}
-	policy, data, requests, err := doc.Build()
-	if err != nil {
-		return &cli.Exit{Code: cli.ExitRefused, Err: err}
-	}
-	fleet := placement.NewSnapshot(policy, data)
-	w := bufio.NewWriter(out)
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	for _, r := range requests {
-		d := fleet.Decide(r)
-		fleet.Apply(r, d)
-		if err := enc.Encode(placement.LineOf(r, d)); err != nil {
+func newPlanPlaceCommand() *cobra.Command {
+	short := "Place requests on a fleet, in order, one JSON line each"
+	return planVerb("place < FLEET.json", short, "", func(doc placement.Document, emit func(any) error) error {
+		policy, data, requests, err := doc.Build()
+		if err != nil {
 			return err
 		}
-	}
-	return w.Flush()
+		fleet := placement.NewSnapshot(policy, data)
+		for _, r := range requests {
+			d := fleet.Decide(r)
+			fleet.Apply(r, d)
+			if err := emit(placement.LineOf(r, d)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/cli"
 	"github.com/prego/prego/placement/pack"
 )
 
@@ -49,18 +48,18 @@ least; lower_bound is what no packing can be below. What is wrong with the
 document is named and ends with status 2.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if budget < 0 {
-				return &cli.Exit{Code: cli.ExitRefused, Err: errors.New("--budget must not be negative")}
+				return badUsage(errors.New("--budget must not be negative"))
 			}
 			body, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), packMaxInput+1))
 			if err != nil {
 				return fmt.Errorf("stdin: %w", err)
 			}
 			if len(body) > packMaxInput {
-				return &cli.Exit{Code: cli.ExitRefused, Err: prego.Errorf(prego.CodeBodyTooLarge, "the document may hold at most %d bytes", packMaxInput)}
+				return badUsage(prego.Errorf(prego.CodeBodyTooLarge, "the document may hold at most %d bytes", packMaxInput))
 			}
 			problem, err := parsePackProblem(body)
 			if err != nil {
-				return &cli.Exit{Code: cli.ExitRefused, Err: err}
+				return badUsage(err)
 			}
 			var more func() bool
 			if budget > 0 {
@@ -70,7 +69,7 @@ document is named and ends with status 2.`,
 			}
 			r, err := pack.Solve(problem, more)
 			if err != nil {
-				return &cli.Exit{Code: cli.ExitRefused, Err: err}
+				return badUsage(err)
 			}
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(newPackAnswer(r))
 		},

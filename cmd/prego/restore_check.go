@@ -16,11 +16,7 @@ func newRestoreCheckCommand() *cobra.Command {
 		Long: "After the database was restored to an earlier moment, and before any worker runs: list in what the database differs from the provider's list, from Temporal's open runs and " +
 			"from what hosts run, and what the reconciliation will do about each. Run it with a worker's settings and keys. Nothing is changed. It ends with status 1 if something that exists would be destroyed.",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			o, err := app.FromEnvironment(version)
-			if err != nil {
-				return err
-			}
+		RunE: withOptions(func(cmd *cobra.Command, o app.Options) error {
 			found, err := app.CheckRestore(cmd.Context(), o, hosts)
 			if err != nil {
 				return err
@@ -46,7 +42,7 @@ func newRestoreCheckCommand() *cobra.Command {
 				return fmt.Errorf("%d things that exist would be destroyed: set PREGO_ORPHAN_MAX_PER_RUN=0, and see docs/production.md", destroys)
 			}
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&hosts, "hosts", true, "also ask the hosts of active servers")
 	return cmd

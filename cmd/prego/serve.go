@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"os"
 	"runtime/debug"
 
@@ -11,20 +10,20 @@ import (
 )
 
 // withOptions runs f with what the environment makes of this program.
-func withOptions(f func(context.Context, app.Options) error) func(*cobra.Command, []string) error {
+func withOptions(f func(cmd *cobra.Command, o app.Options) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
 		o, err := app.FromEnvironment(version)
 		if err != nil {
 			return err
 		}
-		return f(cmd.Context(), o)
+		return f(cmd, o)
 	}
 }
 
 func newAPICommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "api", Short: "Serve callers and operators", Args: cobra.NoArgs,
-		RunE: withOptions(app.RunAPI),
+		RunE: withOptions(func(cmd *cobra.Command, o app.Options) error { return app.RunAPI(cmd.Context(), o) }),
 	}
 }
 
@@ -35,12 +34,12 @@ const gatewayGC = 50
 func newGatewayCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "agentgw", Short: "Serve agents", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: withOptions(func(cmd *cobra.Command, o app.Options) error {
 			if _, set := os.LookupEnv("GOGC"); !set {
 				debug.SetGCPercent(gatewayGC)
 			}
-			return withOptions(app.RunGateway)(cmd, nil)
-		},
+			return app.RunGateway(cmd.Context(), o)
+		}),
 	}
 }
 
@@ -48,7 +47,7 @@ func newWorkerCommand() *cobra.Command {
 	var queues []string
 	cmd := &cobra.Command{
 		Use: "worker", Short: "Run workflows and their steps", Args: cobra.NoArgs,
-		RunE: withOptions(func(ctx context.Context, o app.Options) error { return app.RunWorker(ctx, o, queues) }),
+		RunE: withOptions(func(cmd *cobra.Command, o app.Options) error { return app.RunWorker(cmd.Context(), o, queues) }),
 	}
 	cmd.Flags().StringSliceVar(&queues, "queues", nil, "task queues to serve: main, long, periodic (default all)")
 	return cmd

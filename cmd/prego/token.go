@@ -18,11 +18,7 @@ func newTokenCommand() *cobra.Command {
 	var ttl time.Duration
 	create := &cobra.Command{
 		Use: "create", Short: "Print a token signed with the keys in PREGO_KEYS_DIR", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.FromEnvironment()
-			if err != nil {
-				return err
-			}
+		RunE: withConfig(func(cmd *cobra.Command, cfg config.Config, _ []string) error {
 			tokens, err := app.APITokens(cfg)
 			if err != nil {
 				return err
@@ -36,7 +32,7 @@ func newTokenCommand() *cobra.Command {
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), raw)
 			return nil
-		},
+		}),
 	}
 	create.Flags().StringVar(&subject, "subject", "", "subject of the token; shown in the audit")
 	create.Flags().StringVar(&role, "role", "viewer", "operator or viewer")
