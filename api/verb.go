@@ -31,13 +31,27 @@ type Flag struct {
 	Name, Short, Help string
 	In                string // path, query or body
 	Field             string // a parameter, or the path of a property: "spec.tags"
-	Type              string // bool, int, number, list, ints, map, duration, memory, disk, secret, json or ""
+	Type              string // bool, int, number, list, ints, map, duration, memory, disk, secret, share, json or ""
 	Values            []string
 	Many              bool // several values, with commas
 	Default           string
 	Always            bool // the default is also sent
 	Empty             bool // an empty text is also sent
 	Required          bool
+}
+
+// Put sets the property at a path of a body, like a flag's Field.
+func Put(body map[string]any, path string, v any) {
+	parts := strings.Split(path, ".")
+	for _, name := range parts[:len(parts)-1] {
+		next, ok := body[name].(map[string]any)
+		if !ok {
+			next = map[string]any{}
+			body[name] = next
+		}
+		body = next
+	}
+	body[parts[len(parts)-1]] = v
 }
 
 // Table is how things are shown, as their schema describes it (x-columns).

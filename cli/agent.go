@@ -28,13 +28,11 @@ var watchAgentRelease = Watch[api.AgentRelease]{
 		}
 		return out
 	},
-	Doing: func(r api.AgentRelease) string { return fmt.Sprintf("%s is %s", r.Version, r.Status) },
-	Rests: func(r api.AgentRelease) bool { return server.ReleaseStatus(r.Status).Rests() },
-	Outcome: func(_ *call, r api.AgentRelease) error {
-		if r.Status == string(server.ReleaseStopped) {
-			return fmt.Errorf("release %s of the agent is %s%s", r.Version, r.Status, why(r.Reason, r.Message))
-		}
-		return nil
+	Doing:  func(r api.AgentRelease) string { return fmt.Sprintf("%s is %s", r.Version, r.Status) },
+	Rests:  func(r api.AgentRelease) bool { return server.ReleaseStatus(r.Status).Rests() },
+	Wanted: func(_ *call, r api.AgentRelease) bool { return r.Status != string(server.ReleaseStopped) },
+	Is: func(r api.AgentRelease) standing {
+		return standing{fmt.Sprintf("release %s of the agent", r.Version), r.Status, r.Reason, r.Message}
 	},
 }
 

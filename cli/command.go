@@ -68,21 +68,6 @@ func decode(raw json.RawMessage, to any) error {
 // object is a body.
 type object map[string]any
 
-// put sets a property, like "spec.tags".
-func (o object) put(path string, v any) {
-	m := map[string]any(o)
-	parts := strings.Split(path, ".")
-	for _, name := range parts[:len(parts)-1] {
-		next, ok := m[name].(map[string]any)
-		if !ok {
-			next = map[string]any{}
-			m[name] = next
-		}
-		m = next
-	}
-	m[parts[len(parts)-1]] = v
-}
-
 // verbWords are a verb's words without its arguments.
 func verbWords(v *api.Verb) []string {
 	all := strings.Fields(v.Use)
@@ -310,7 +295,7 @@ func (in *call) request(v *api.Verb, h hook) (url.Values, any, error) {
 		case "query":
 			q.Set(fl.Field, fmt.Sprint(value))
 		case "body":
-			body.put(fl.Field, value)
+			api.Put(body, fl.Field, value)
 		}
 	}
 	for _, s := range v.Set {
@@ -354,7 +339,7 @@ func (in *call) request(v *api.Verb, h hook) (url.Values, any, error) {
 		put(a, value)
 	}
 	if v.Rest != "" && len(in.rest) > 0 {
-		body.put(v.Rest, in.rest)
+		api.Put(body, v.Rest, in.rest)
 	}
 	switch {
 	case h.body != nil:

@@ -90,7 +90,7 @@ var whatIf = hook{
 			if in.text("region") == "" || in.text("plan") == "" {
 				return nil, usagef("--tenant, or --region and --plan are required")
 			}
-			body.put("request.tenant_id", placement.AnotherTenant)
+			api.Put(body, "request.tenant_id", placement.AnotherTenant)
 		}
 		if change, _ := body["change"].(map[string]any); change == nil {
 			body["change"] = object{}

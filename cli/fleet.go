@@ -41,13 +41,7 @@ var fleetColumns = computed(map[string]func(api.Fleet) string{
 	},
 })
 
-var fleetPolicies = more(func(in *call, f api.Fleet) error {
-	if len(deref(f.Policies)) == 0 {
-		return nil
-	}
-	fmt.Fprintln(in.w)
-	return parts(in.printer, "AttachedPolicy", *f.Policies)
-})
+var fleetPolicies = below("AttachedPolicy", func(f api.Fleet) []api.AttachedPolicy { return deref(f.Policies) })
 
 // windowed rejects how long a window is open without one.
 func windowed(in *call) error {

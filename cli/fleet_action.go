@@ -59,24 +59,20 @@ var resizeFleet = func() hook {
 	h.body = func(in *call, body object) (any, error) {
 		for flag, kind := range adjustments {
 			if in.given(flag) {
-				body.put("inputs.adjustment_type", kind)
-				body.put("inputs.number", json.Number(in.text(flag)))
+				api.Put(body, "inputs.adjustment_type", kind)
+				api.Put(body, "inputs.number", json.Number(in.text(flag)))
 			}
 		}
 		if in.is("best-effort") {
-			body.put("inputs.strict", false)
+			api.Put(body, "inputs.strict", false)
 		}
 		return fleetAction.body(in, body)
 	}
 	return h
 }()
 
-var showAction = hook{watch: watchAction, after: more(func(in *call, a api.FleetAction) error {
-	if len(deref(a.Steps)) == 0 {
-		return nil
-	}
-	fmt.Fprintln(in.w)
-	return parts(in.printer, "FleetActionStep", *a.Steps)
+var showAction = hook{watch: watchAction, after: below("FleetActionStep", func(a api.FleetAction) []api.FleetActionStep {
+	return deref(a.Steps)
 })}
 
 // grows reports whether a resize by a number can't remove anything.

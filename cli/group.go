@@ -205,6 +205,6 @@ func healthOf(in *call, body object) error {
 	if check["kind"] == nil {
 		return usagef("there is no health check to change; give --health-http, --health-tcp or --health-command")
 	}
-	body.put("spec.health", check)
+	api.Put(body, "spec.health", check)
 	return nil
 }

@@ -33,7 +33,7 @@ var hooks = map[string]hook{
 	"group rollback": {watch: groupWatch}, "group scale": {watch: groupWatch}, "group show": {watch: groupWatch},
 	"image build": {watch: imageWatch(server.ImageReady)}, "image show": {watch: imageWatch()},
 	"image delete": {watch: imageWatch(server.ImageDeleted, server.ImageFailed)}, "instance logs": printed,
-	"ledger list": untracked, "operation show": {watch: watchOperation}, "patch-wave show": {after: more(showWave)},
+	"ledger list": untracked, "operation show": {watch: watchOperation}, "patch-wave show": {after: showWave},
 	"placement override": override, "placement simulate": simulate, "placement what-if": whatIf,
 	"placement-pool associate": poolsOf, "placement-pool default": defaultPool, "placement-pool dissociate": poolsOf,
 	"policy create": createPolicy, "policy update": updatePolicy, "quota set": setQuota,

@@ -27,17 +27,16 @@ func remainingText(i api.RemainingInstance) string {
 
 var watchMaintenance = Watch[api.Maintenance]{
 	Use: "maintenance-watch SERVER", Short: "Follow the emptying of a server", Path: "/v1/servers/{server}/maintenance", Again: "prego server maintenance-watch {server}",
-	Lines: func(d api.Maintenance) []line {
-		text := fmt.Sprintf("%-22s %s  %s", d.ServerId, d.Status, deref(d.Message))
-		return []line{{key: text, at: time.Now(), text: text}}
+	Line: func(d api.Maintenance) string {
+		return fmt.Sprintf("%-22s %s  %s", d.ServerId, d.Status, deref(d.Message))
 	},
 	Doing: func(d api.Maintenance) string { return fmt.Sprintf("%s of %s is %s", d.Kind, d.ServerId, d.Status) },
 	Rests: func(d api.Maintenance) bool { return server.MaintenanceStatus(d.Status).Ended() },
-	Outcome: func(_ *call, d api.Maintenance) error {
-		if server.MaintenanceStatus(d.Status) != server.MaintenanceDone {
-			return fmt.Errorf("%s of server %s is %s%s", d.Kind, d.ServerId, d.Status, why(d.Reason, d.Message))
-		}
-		return nil
+	Wanted: func(_ *call, d api.Maintenance) bool {
+		return server.MaintenanceStatus(d.Status) == server.MaintenanceDone
+	},
+	Is: func(d api.Maintenance) standing {
+		return standing{fmt.Sprintf("%s of server %s", d.Kind, d.ServerId), string(d.Status), d.Reason, d.Message}
 	},
 	Done: func(_ *call, d api.Maintenance) string {
 		return fmt.Sprintf("%s of server %s is %s", d.Kind, d.ServerId, d.Status)

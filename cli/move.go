@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/prego/prego/api"
 )
@@ -22,18 +21,13 @@ func movedBetween(ids ...*string) string {
 
 var watchMove = Watch[api.Move]{
 	Path: "/v1/tenants/{tenant}/moves/{move}", Again: "prego tenant move-show {tenant} {move} --watch",
-	Lines: func(m api.Move) []line {
-		text := fmt.Sprintf("%-22s %s  %s", m.MoveId, m.State, deref(m.Message))
-		return []line{{key: text, at: time.Now(), text: text}}
-	},
+	Line:  func(m api.Move) string { return fmt.Sprintf("%-22s %s  %s", m.MoveId, m.State, deref(m.Message)) },
 	Doing: func(m api.Move) string { return fmt.Sprintf("the move of %s is %s", m.TenantId, m.State) },
 	// It is done for the tenant once it is open; the previous server is cleared later.
-	Rests: func(m api.Move) bool { return m.State.Ended() || m.OpenedAt != nil },
-	Outcome: func(_ *call, m api.Move) error {
-		if m.OpenedAt == nil {
-			return fmt.Errorf("the move of tenant %s is %s%s", m.TenantId, m.State, why(m.Reason, m.Message))
-		}
-		return nil
+	Rests:  func(m api.Move) bool { return m.State.Ended() || m.OpenedAt != nil },
+	Wanted: func(_ *call, m api.Move) bool { return m.OpenedAt != nil },
+	Is: func(m api.Move) standing {
+		return standing{fmt.Sprint("the move of tenant ", m.TenantId), string(m.State), m.Reason, m.Message}
 	},
 	Done: func(_ *call, m api.Move) string {
 		text := fmt.Sprintf("tenant %s moved from %s to %s", m.TenantId, movedBetween(&m.FromServerId, m.FromShardId, m.FromPoolId), movedBetween(m.ToServerId, m.ToShardId, m.ToPoolId))

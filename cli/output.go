@@ -162,6 +162,18 @@ func parts[T any](p *printer, schema string, list []T) error {
 	return partsIn(p, api.TableOf(schema), list)
 }
 
+// below shows a list of an answer as a table under the rest, unless it is empty.
+func below[T, E any](schema string, of func(T) []E) func(*call) error {
+	return more(func(in *call, answer T) error {
+		list := of(answer)
+		if len(list) == 0 {
+			return nil
+		}
+		fmt.Fprintln(in.w)
+		return parts(in.printer, schema, list)
+	})
+}
+
 func partsIn[T any](p *printer, t *api.Table, list []T) error {
 	things := make([]thing, len(list))
 	for i := range list {

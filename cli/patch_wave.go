@@ -1,21 +1,13 @@
 package cli
 
 import (
-	"fmt"
+	"errors"
 
 	"github.com/prego/prego/api"
 )
 
-func showWave(in *call, w api.PatchWave) error {
-	if members := deref(w.Members); len(members) > 0 {
-		fmt.Fprintln(in.w)
-		if err := parts(in.printer, "PatchWaveServer", members); err != nil {
-			return err
-		}
-	}
-	if steps := deref(w.Timeline); len(steps) > 0 {
-		fmt.Fprintln(in.w)
-		return parts(in.printer, "PatchWaveStep", steps)
-	}
-	return nil
+func showWave(in *call) error {
+	members := below("PatchWaveServer", func(w api.PatchWave) []api.PatchWaveServer { return deref(w.Members) })
+	steps := below("PatchWaveStep", func(w api.PatchWave) []api.PatchWaveStep { return deref(w.Timeline) })
+	return errors.Join(members(in), steps(in))
 }

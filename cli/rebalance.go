@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -93,27 +92,20 @@ func planFile(in io.Reader, name string) ([]byte, error) {
 	return body, err
 }
 
-var showMoves = hook{watch: watchRebalance, after: more(func(in *call, r api.Rebalance) error {
-	if len(r.Moves) == 0 {
-		return nil
-	}
-	fmt.Fprintln(in.w)
-	return parts(in.printer, "RebalanceMove", r.Moves)
-})}
+var showMoves = hook{watch: watchRebalance, after: below("RebalanceMove", func(r api.Rebalance) []api.RebalanceMove { return r.Moves })}
 
 var watchRebalance = Watch[api.Rebalance]{
 	Use: "watch REBALANCE", Short: "Follow a rebalance", Path: "/v1/rebalances/{rebalance}", Again: "prego rebalance watch {rebalance}",
-	Lines: func(r api.Rebalance) []line {
-		text := fmt.Sprintf("%d of %d moved, %d moving, %d failed; %d of %d servers free", r.Moved, r.Total, r.Moving, r.Failed, len(r.Freed), len(r.Frees))
-		return []line{{key: text, at: time.Now(), text: text}}
+	Line: func(r api.Rebalance) string {
+		return fmt.Sprintf("%d of %d moved, %d moving, %d failed; %d of %d servers free", r.Moved, r.Total, r.Moving, r.Failed, len(r.Freed), len(r.Frees))
 	},
 	Doing: func(r api.Rebalance) string { return fmt.Sprintf("%s is %s", r.RebalanceId, r.State) },
 	Rests: func(r api.Rebalance) bool { return server.RebalanceState(r.State).Ended() },
-	Outcome: func(_ *call, r api.Rebalance) error {
-		if server.RebalanceState(r.State) != server.RebalanceDone || r.Failed > 0 {
-			return fmt.Errorf("rebalance %s is %s%s", r.RebalanceId, r.State, why(r.Reason, r.Message))
-		}
-		return nil
+	Wanted: func(_ *call, r api.Rebalance) bool {
+		return server.RebalanceState(r.State) == server.RebalanceDone && r.Failed == 0
+	},
+	Is: func(r api.Rebalance) standing {
+		return standing{fmt.Sprint("rebalance ", r.RebalanceId), string(r.State), r.Reason, r.Message}
 	},
 	Done: func(_ *call, r api.Rebalance) string {
 		return fmt.Sprintf("%d tenants moved, %d servers free, %s saved", r.Moved, len(r.Freed), monthly(r.Monthly, deref(r.Currency)))

@@ -45,11 +45,9 @@ var watchRelease = Watch[api.StackRelease]{
 		}
 		return server.ReleaseStatus(r.Status).Rests()
 	},
-	Outcome: func(_ *call, r api.StackRelease) error {
-		if r.Status == string(server.ReleaseStopped) {
-			return fmt.Errorf("release %s is %s%s", r.Name, r.Status, why(r.Reason, r.Message))
-		}
-		return nil
+	Wanted: func(_ *call, r api.StackRelease) bool { return r.Status != string(server.ReleaseStopped) },
+	Is: func(r api.StackRelease) standing {
+		return standing{fmt.Sprint("release ", r.Name), r.Status, r.Reason, r.Message}
 	},
 	Done: func(_ *call, r api.StackRelease) string { return fmt.Sprintf("release %s is %s", r.Name, r.Status) },
 }

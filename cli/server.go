@@ -32,31 +32,14 @@ func watchServer(wanted server.Status) Watch[api.Server] {
 		Use: "watch SERVER", Short: "Follow a server until its operations are done", Path: "/v1/servers/{server}", Again: "prego server watch {server}",
 		Lines: serverLines, Doing: func(s api.Server) string { return s.ServerId + " is " + string(s.Status) },
 		Rests: func(s api.Server) bool {
-			return s.Status == wanted || serverRests(s)
+			return s.Status == wanted || s.Status != server.Provisioning && s.Status != server.Decommissioning
 		},
-		Outcome: func(_ *call, s api.Server) error {
-			if wanted != "" && s.Status != wanted {
-				return serverFailure(s)
-			}
-			return nil
+		Wanted: func(_ *call, s api.Server) bool { return wanted == "" || s.Status == wanted },
+		Is: func(s api.Server) standing {
+			return standing{"server " + s.ServerId, string(s.Status), s.StatusReason, s.StatusMessage}
 		},
 		Done: func(_ *call, s api.Server) string { return fmt.Sprintf("server %s is %s", s.ServerId, s.Status) },
 	}
-}
-
-// serverRests reports whether no operation is running on a server.
-func serverRests(s api.Server) bool {
-	switch s.Status {
-	case server.Active, server.Failed, server.Terminated:
-		return true
-	case server.Provisioning, server.Decommissioning:
-	}
-	return false
-}
-
-// serverFailure reports a server's status instead of the wanted one.
-func serverFailure(s api.Server) error {
-	return fmt.Errorf("server %s is %s%s", s.ServerId, s.Status, why(s.StatusReason, s.StatusMessage))
 }
 
 func serverLines(s api.Server) []line {

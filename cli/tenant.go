@@ -42,11 +42,8 @@ func watchTenant(wanted func(in *call, t api.Tenant) bool) Watch[api.Tenant] {
 	return Watch[api.Tenant]{
 		Use: "watch TENANT", Short: "Follow a tenant until its operations are done", Path: "/v1/tenants/{tenant}", Again: "prego tenant watch {tenant}",
 		Lines: tenantLines, Rests: tenantRests, Doing: func(t api.Tenant) string { return t.Slug + " is " + cmp.Or(deref(t.StatusReason), string(t.State)) },
-		Outcome: func(in *call, t api.Tenant) error {
-			if wanted != nil && !wanted(in, t) {
-				return tenantFailure(t)
-			}
-			return nil
+		Wanted: wanted, Is: func(t api.Tenant) standing {
+			return standing{fmt.Sprint("tenant ", t.TenantId), string(t.State), t.StatusReason, t.StatusMessage}
 		},
 		Done: func(_ *call, t api.Tenant) string {
 			text := fmt.Sprintf("tenant %s is %s", t.TenantId, strings.ReplaceAll(string(t.State), "_", " "))
@@ -66,11 +63,6 @@ func watchTenant(wanted func(in *call, t api.Tenant) bool) Watch[api.Tenant] {
 func tenantRests(t api.Tenant) bool {
 	s := t.State
 	return s != tenant.Trial && s != tenant.Provisioning && t.ConvergedState == string(t.State)
-}
-
-// tenantFailure reports a tenant's state instead of the wanted one.
-func tenantFailure(t api.Tenant) error {
-	return fmt.Errorf("tenant %s is %s%s", t.TenantId, t.State, why(t.StatusReason, t.StatusMessage))
 }
 
 func tenantLines(t api.Tenant) []line {

@@ -34,10 +34,40 @@ type Watch[T any] struct {
 	Path       string                // of the thing
 	Again      string                // the command that resumes watching, with placeholders
 	Lines      func(T) []line        // its events, oldest first
+	Line       func(T) string        // or its state: each change of it is an event
 	Doing      func(T) string        // what it is doing now, in a few words
 	Rests      func(T) bool          // no operation is running on it
-	Outcome    func(*call, T) error  // once it rests: nil if the outcome is the wanted one
+	Wanted     func(*call, T) bool   // once it rests: the outcome is the wanted one; nil for any
+	Is         func(T) standing      // what it is otherwise
+	Outcome    func(*call, T) error  // or both: nil if the outcome is the wanted one
 	Done       func(*call, T) string // the last line, on success
+}
+
+// standing is how a thing stands.
+type standing struct {
+	what, state     string
+	reason, message *string
+}
+
+// outcome is nil if it is the wanted one.
+func (w Watch[T]) outcome(in *call, thing T) error {
+	switch {
+	case w.Outcome != nil:
+		return w.Outcome(in, thing)
+	case w.Wanted == nil || w.Wanted(in, thing):
+		return nil
+	}
+	is := w.Is(thing)
+	return fmt.Errorf("%s is %s%s", is.what, is.state, why(is.reason, is.message))
+}
+
+// lines are a thing's events.
+func (w Watch[T]) lines(thing T) []line {
+	if w.Line != nil {
+		text := w.Line(thing)
+		return []line{{key: text, text: text}}
+	}
+	return w.Lines(thing)
 }
 
 // follower is a Watch of any type.
@@ -56,11 +86,11 @@ func (w Watch[T]) command(c *CLI) *cobra.Command {
 		if err := in.client.Do(in.Context(), http.MethodGet, in.path(w.Path), nil, nil, &thing); err != nil {
 			return nil, err
 		}
-		for _, l := range w.Lines(thing) {
+		for _, l := range w.lines(thing) {
 			in.seen[l.key] = true
 		}
-		if n := len(w.Lines(thing)); n > 0 { // the last line has the current state
-			delete(in.seen, w.Lines(thing)[n-1].key)
+		if n := len(w.lines(thing)); n > 0 { // the last line has the current state
+			delete(in.seen, w.lines(thing)[n-1].key)
 		}
 		return func() error { return w.follow(in) }, nil
 	})
@@ -80,7 +110,7 @@ func (w Watch[T]) mark(in *call) error {
 	if errors.As(err, &refused) {
 		return nil // the request itself will be refused
 	}
-	for _, l := range w.Lines(thing) {
+	for _, l := range w.lines(thing) {
 		in.seen[l.key] = true
 	}
 	return err
@@ -98,7 +128,7 @@ func (w Watch[T]) follow(in *call) error {
 		return err
 	}
 	in.keep(raw)
-	if err := w.Outcome(in, thing); err != nil {
+	if err := w.outcome(in, thing); err != nil {
 		return &Exit{Code: ExitOutcome, Err: err}
 	}
 	if w.Done != nil && in.forPeople() {
@@ -117,7 +147,7 @@ func (w Watch[T]) until(ctx context.Context, c *Client, path string, seen map[st
 		}
 		return thing, json.Unmarshal(raw, &thing)
 	}, func(thing T) bool {
-		for _, l := range w.Lines(thing) {
+		for _, l := range w.lines(thing) {
 			if seen[l.key] {
 				continue
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/api"
 )
 
 // field is an input of a form, made from a property of the contract.
@@ -143,30 +144,15 @@ func (o *operation) content(form url.Values) (object, error) {
 		if err != nil {
 			return nil, err
 		}
-		out.put(f.Name, v)
+		api.Put(out, f.Name, v)
 	}
 	// A required object is sent even if empty, so that the API reports what it lacks.
 	for _, f := range fields {
 		if f.In.Name != "" && !f.In.Optional && out.at(f.In.Name) == nil {
-			out.put(f.In.Name, map[string]any{})
+			api.Put(out, f.In.Name, map[string]any{})
 		}
 	}
 	return out, nil
-}
-
-// put sets the value at a path of names.
-func (o object) put(path string, v any) {
-	m := map[string]any(o)
-	parts := strings.Split(path, ".")
-	for _, name := range parts[:len(parts)-1] {
-		next, ok := m[name].(map[string]any)
-		if !ok {
-			next = map[string]any{}
-			m[name] = next
-		}
-		m = next
-	}
-	m[parts[len(parts)-1]] = v
 }
 
 // parse reads an input as the contract's type.

@@ -45,7 +45,7 @@ func concealed(fields []field, body object) object {
 		case f.Kind == "secret":
 			v = "…"
 		}
-		out.put(f.Name, v)
+		api.Put(out, f.Name, v)
 	}
 	return out
 }
