@@ -42,19 +42,17 @@ func fleetMapView(tiles []server.FleetTile) FleetMap {
 		f.Tenants += t.Tenants
 		f.Instances += t.Instances
 		if t.ServerID != "" {
-			f.Servers = append(f.Servers, FleetMapServer{
-				ServerId: string(t.ServerID), Role: t.Role, Status: t.Status, AgentStatus: string(t.AgentStatus), Cordoned: t.Cordoned, Draining: t.Draining, Warm: t.Warm,
-				ServerType: t.ServerType, Location: t.Location, MemoryMb: int(t.MemoryMB), MemoryPct: tenth(t.MemoryPct), DiskPct: tenth(t.DiskPct), Tenants: t.Tenants, Instances: t.Instances,
-				Alarm: optional(t.Alarm),
-			})
+			v := viewOf[FleetMapServer](t)
+			v.MemoryPct, v.DiskPct = tenth(t.MemoryPct), tenth(t.DiskPct)
+			f.Servers = append(f.Servers, v)
 			continue
 		}
 		if f.Groups == nil {
 			f.Groups = new([]FleetMapGroup{})
 		}
-		*f.Groups = append(*f.Groups, FleetMapGroup{
-			State: t.State, Fill: t.Fill, Servers: t.Servers, MemoryMb: int(t.MemoryMB), MemoryPct: tenth(t.MemoryPct), Tenants: t.Tenants, Instances: t.Instances, Alarm: optional(t.Alarm),
-		})
+		g := viewOf[FleetMapGroup](t)
+		g.MemoryPct = tenth(t.MemoryPct)
+		*f.Groups = append(*f.Groups, g)
 	}
 	return out
 }
@@ -83,10 +81,9 @@ func (a *API) GetPackingMap(c echo.Context, p GetPackingMapParams) error {
 		if len(out.Servers) == maxPackedServers {
 			break
 		}
-		out.Servers = append(out.Servers, PackedServer{
-			ServerId: string(s.ServerID), Region: s.Region, FleetId: string(s.FleetID), MemoryMb: int(s.MemoryMB), MemoryPctNow: tenth(s.MemoryPct), MemoryPctAfter: tenth(s.MemoryPctAfter),
-			TenantsNow: s.Tenants, TenantsAfter: s.TenantsAfter, Freed: s.Freed,
-		})
+		v := viewOf[PackedServer](s)
+		v.MemoryPctNow, v.MemoryPctAfter, v.TenantsNow = tenth(s.MemoryPct), tenth(s.MemoryPctAfter), s.Tenants
+		out.Servers = append(out.Servers, v)
 	}
 	return c.JSON(http.StatusOK, struct {
 		PackingMap

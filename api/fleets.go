@@ -198,11 +198,7 @@ func (a *API) CreateFleetAction(c echo.Context, id FleetID, p CreateFleetActionP
 		return err
 	}
 	if !act.Status.Ended() {
-		start, cancel := startContext(c)
-		defer cancel()
-		if err := a.d.Runs.EnsureScaleFleet(start, id); err != nil {
-			a.notStarted(c, a.d.Runs.FleetRunID(id), err)
-		}
+		a.started(c, a.d.Runs.FleetRunID(id), func(ctx context.Context) error { return a.d.Runs.EnsureScaleFleet(ctx, id) })
 	}
 	return c.JSON(http.StatusAccepted, FleetActionAccepted{
 		FleetId: string(id), Seq: act.Seq, Status: FleetActionAcceptedStatus(act.Status), WorkflowId: a.d.Runs.FleetRunID(id),

@@ -36,11 +36,7 @@ func (d ResourceDeps) location(r prego.Region) string {
 // startRun starts the run of an accepted request. If that fails, the request stays
 // accepted: the reconciler starts the run later.
 func (a *API) startRun(c echo.Context, start func(ctx context.Context, org, id string) error, org prego.OrgID, id string, workflowID string) {
-	ctx, cancel := startContext(c)
-	defer cancel()
-	if err := start(ctx, string(org), id); err != nil {
-		a.notStarted(c, workflowID, err)
-	}
+	a.started(c, workflowID, func(ctx context.Context) error { return start(ctx, string(org), id) })
 }
 
 // CreateRoute publishes a port of a process group.

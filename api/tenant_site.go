@@ -79,6 +79,15 @@ func (a *API) siteCommand(c echo.Context, t tenant.Tenant, st server.ProvisionSt
 	return nil
 }
 
+// onSite runs a command on a tenant's site and waits for it.
+func (a *API) onSite(c echo.Context, id prego.TenantID, secrets map[string]string, args func(site string) []string) (tenant.Tenant, error) {
+	t, st, err := a.liveSite(c.Request().Context(), id)
+	if err != nil {
+		return t, err
+	}
+	return t, a.siteCommand(c, t, st, secrets, args(t.Site)...)
+}
+
 // note puts a change of a site on its tenant's timeline, even if the caller has left.
 func (a *API) note(c echo.Context, id prego.TenantID, step tenant.Step, message string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), recordWithin)
@@ -94,12 +103,11 @@ const administrator = "Administrator"
 
 // SetAdminPassword sets the Administrator's password and shows it once.
 func (a *API) SetAdminPassword(c echo.Context, id TenantID, _ SetAdminPasswordParams) error {
-	t, st, err := a.liveSite(c.Request().Context(), id)
-	if err != nil {
-		return err
-	}
 	password := tenant.NewPassword()
-	if err := a.siteCommand(c, t, st, map[string]string{wire.SecretAdminPassword: password}, "--site", t.Site, "set-admin-password"); err != nil {
+	t, err := a.onSite(c, id, map[string]string{wire.SecretAdminPassword: password}, func(site string) []string {
+		return []string{"--site", site, "set-admin-password"}
+	})
+	if err != nil {
 		return err
 	}
 	if err := a.note(c, id, tenant.StepPasswordSet, ""); err != nil {
@@ -134,11 +142,10 @@ func (a *API) AddTenantUser(c echo.Context, id TenantID, _ AddTenantUserParams) 
 		secrets[wire.SecretUserPassword] = tenant.NewPassword()
 		out.Password = optional(secrets[wire.SecretUserPassword])
 	}
-	t, st, err := a.liveSite(c.Request().Context(), id)
+	t, err := a.onSite(c, id, secrets, func(site string) []string {
+		return []string{"--site", site, "add-user", in.Email, in.Name}
+	})
 	if err != nil {
-		return err
-	}
-	if err := a.siteCommand(c, t, st, secrets, "--site", t.Site, "add-user", in.Email, in.Name); err != nil {
 		return err
 	}
 	if err := a.note(c, id, tenant.StepUserAdded, in.Email); err != nil {
@@ -167,15 +174,11 @@ func (a *API) PutTenantMail(c echo.Context, id TenantID) error {
 	if err := m.Validate(in.Password); err != nil {
 		return err
 	}
-	t, st, err := a.liveSite(c.Request().Context(), id)
-	if err != nil {
-		return err
-	}
 	secrets := map[string]string{}
 	if in.Password != "" {
 		secrets[wire.SecretMailPassword] = in.Password
 	}
-	if err := a.siteCommand(c, t, st, secrets, m.Configure().Args(t.Site)...); err != nil {
+	if _, err := a.onSite(c, id, secrets, m.Configure().Args); err != nil {
 		return err
 	}
 	if err := a.d.Store.SetMail(context.WithoutCancel(c.Request().Context()), id, &m, caller(c).Subject); err != nil {
@@ -186,11 +189,7 @@ func (a *API) PutTenantMail(c echo.Context, id TenantID) error {
 
 // DeleteTenantMail removes a site's mail settings.
 func (a *API) DeleteTenantMail(c echo.Context, id TenantID) error {
-	t, st, err := a.liveSite(c.Request().Context(), id)
-	if err != nil {
-		return err
-	}
-	if err := a.siteCommand(c, t, st, nil, tenant.NoMail().Args(t.Site)...); err != nil {
+	if _, err := a.onSite(c, id, nil, tenant.NoMail().Args); err != nil {
 		return err
 	}
 	if err := a.d.Store.SetMail(context.WithoutCancel(c.Request().Context()), id, nil, caller(c).Subject); err != nil {

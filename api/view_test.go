@@ -41,6 +41,8 @@ var shownTypes = []struct {
 	{LastRestorable{}, tenant.Restorable{}, "verified"},
 	{TenantLoss{}, tenant.Loss{}, "lost_minutes"},
 	{Fleet{}, server.Fleet{}, "run_url"},
+	{FleetMapServer{}, server.FleetTile{}, ""},
+	{FleetMapGroup{}, server.FleetTile{}, ""},
 	{Policy{}, server.FleetPolicy{}, ""},
 	{FleetAction{}, server.FleetAction{}, "operation run_url"},
 	{ServerSample{}, server.Sample{}, ""},
