@@ -205,6 +205,22 @@ func (l listing) rowPage(row object, params map[string]string) string {
 	return "/console/" + page
 }
 
+// tableOf shows rows under columns; page is where a row leads, nil for nowhere.
+func tableOf(name, columns string, rows []object, page func(object) string, now time.Time) *table {
+	t, cols := &table{Name: name}, columnsOf(columns)
+	for _, col := range cols {
+		t.Heads = append(t.Heads, head{Text: col.Header, Sorted: "none"})
+	}
+	for _, row := range rows {
+		href := ""
+		if page != nil {
+			href = page(row)
+		}
+		t.Rows = append(t.Rows, cells(cols, row, href, now))
+	}
+	return t
+}
+
 // cells are a row's values; the first one leads to the row's page.
 func cells(columns []column, row object, page string, now time.Time) []value {
 	out := make([]value, len(columns))

@@ -163,23 +163,12 @@ func (c *Console) packing(ec echo.Context) error {
 		return err
 	}
 	now := c.d.Now()
-	t := &table{Name: "Servers", Empty: "No move would free a server."}
-	columns := columnsOf("server_id, region, fleet_id, memory_pct_now: memory now, memory_pct_after: memory planned, tenants_now: tenants now, tenants_after: tenants planned, freed")
-	for _, col := range columns {
-		t.Heads = append(t.Heads, head{Text: col.Header, Sorted: "none"})
-	}
-	for _, s := range o.objects("servers") {
-		t.Rows = append(t.Rows, cells(columns, s, pageOf("server", s.text("server_id")), now))
-	}
+	t := tableOf("Servers", "server_id, region, fleet_id, memory_pct_now: memory now, memory_pct_after: memory planned, "+
+		"tenants_now: tenants now, tenants_after: tenants planned, freed", o.objects("servers"),
+		func(s object) string { return pageOf("server", s.text("server_id")) }, now)
+	t.Empty = "No move would free a server."
 	sums := facts(o, []string{"servers_now", "servers_after", "plan.needed", "plan.monthly", "plan.currency", "plan.bytes", "plan.made_at"}, map[string]bool{}, now)
-	moves := &table{Name: "Moves"}
-	moveColumns := columnsOf("tenant_id, from, to, bytes: size")
-	for _, col := range moveColumns {
-		moves.Heads = append(moves.Heads, head{Text: col.Header, Sorted: "none"})
-	}
-	for _, m := range o.objects("plan.moves") {
-		moves.Rows = append(moves.Rows, cells(moveColumns, m, "", now))
-	}
+	moves := tableOf("Moves", "tenant_id, from, to, bytes: size", o.objects("plan.moves"), nil, now)
 	plan := ""
 	if v := ec.Get(visitorKey).(*visitor); v.Operator && len(o.objects("plan.moves")) > 0 {
 		b, err := json.Marshal(o["plan"])
@@ -212,14 +201,9 @@ func (c *Console) costs(ec echo.Context) error {
 	}
 	now := c.d.Now()
 	by := o.text("by")
-	columns := columnsOf("id, kind, name, org_id, cost, of_which_idle: of that idle, share, basis")
-	t := &table{Name: "Costs", Empty: "Nothing was billed in this month."}
-	for _, col := range columns {
-		t.Heads = append(t.Heads, head{Text: col.Header, Sorted: "none"})
-	}
-	for _, r := range o.objects("rows") {
-		t.Rows = append(t.Rows, cells(columns, r, pageOf(r.text("kind"), r.text("id")), now))
-	}
+	t := tableOf("Costs", "id, kind, name, org_id, cost, of_which_idle: of that idle, share, basis", o.objects("rows"),
+		func(r object) string { return pageOf(r.text("kind"), r.text("id")) }, now)
+	t.Empty = "Nothing was billed in this month."
 	t.CSV = "/console/costs.csv?" + q.Encode()
 	var sums []fact
 	for _, f := range []string{"month", "currency", "total", "idle", "shared", "untracked", "unpriced", "complete", "as_of"} {

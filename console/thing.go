@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"net/http"
@@ -177,17 +178,8 @@ func (c *Console) section(ec echo.Context, p part, o object, params map[string]s
 		if len(rows) == 0 {
 			return nil, nil
 		}
-		columns := columnsOf(p.Columns)
-		if p.Columns == "" {
-			columns = columnsOf(strings.Join(slices.Sorted(maps.Keys(rows[0])), ","))
-		}
-		s.Table = &table{Name: p.Title}
-		for _, col := range columns {
-			s.Table.Heads = append(s.Table.Heads, head{Text: col.Header, Sorted: "none"})
-		}
-		for _, row := range rows {
-			s.Table.Rows = append(s.Table.Rows, cells(columns, row, "", c.d.Now()))
-		}
+		columns := cmp.Or(p.Columns, strings.Join(slices.Sorted(maps.Keys(rows[0])), ","))
+		s.Table = tableOf(p.Title, columns, rows, nil, c.d.Now())
 	}
 	return s, nil
 }
@@ -276,14 +268,11 @@ func (c *Console) containers(ec echo.Context) error {
 	case err != nil:
 		return err
 	}
-	columns := columnsOf("name, image, state, health, restarts, started_at: started, exit_code: exit")
-	t := &table{Name: "Containers", Empty: "No container runs there."}
-	for _, col := range columns {
-		t.Heads = append(t.Heads, head{Text: col.Header, Sorted: "none"})
-	}
-	for _, row := range o.objects("containers") {
-		t.Rows = append(t.Rows, cells(columns, row, "/console/servers/"+url.PathEscape(params["server_id"])+"/logs/"+url.PathEscape(row.text("name")), c.d.Now()))
-	}
+	t := tableOf("Containers", "name, image, state, health, restarts, started_at: started, exit_code: exit", o.objects("containers"),
+		func(row object) string {
+			return "/console/servers/" + url.PathEscape(params["server_id"]) + "/logs/" + url.PathEscape(row.text("name"))
+		}, c.d.Now())
+	t.Empty = "No container runs there."
 	body["Table"] = t
 	return c.show(ec, http.StatusOK, &page{
 		Title: "Containers of " + params["server_id"], Section: "servers", Crumbs: above("servers/{server_id}/containers", params), Template: "containers", Body: body,
