@@ -7,7 +7,7 @@ var Nouns = map[string]string{
 	"agent":          "Manage the program that runs on hosts",
 	"agent release":  "Deploy releases of the agent, in rings",
 	"app":            "Manage apps of orgs",
-	"audit":          "Show who changed what, and verify that nobody changed the record of it",
+	"audit":          "Show who changed what, and verify that the record of it is unchanged",
 	"backup":         "Manage backups of tenants in object storage",
 	"backup policy":  "Manage when tenants are backed up, and what is kept",
 	"backup space":   "Manage how much the backups of orgs may occupy",
@@ -2180,7 +2180,7 @@ var verbs = []Verb{
 		{Name: "workload-disk", Help: "disk that each server offers to workloads; 0 for none", In: "body", Field: "workload_disk_bytes", Type: "memory"},
 		{Name: "workload-memory", Help: "memory that each server offers to workloads; 0 for none", In: "body", Field: "workload_memory_bytes", Type: "memory"},
 	}, Body: "required", Table: &tables[23]},
-	{Operation: "verifyAudit", Method: "GET", Path: "/v1/audit/verification", Use: "audit verify", Short: "Verify that no entry was changed or removed", Long: "Compute the chain of the audit anew, and compare. What was removed from the end, or written anew\nas a whole, is only found with a head that was kept elsewhere (prego audit head). The exit status\nis 3 if something is wrong.\n", Example: "  prego audit verify --head 4690:9d2f0c4be7a15d0c6a1bd3f06f8d2f4e1c7f5a90b3d8e2417c65a9f0e3b1d274", Flags: []Flag{
+	{Operation: "verifyAudit", Method: "GET", Path: "/v1/audit/verification", Use: "audit verify", Short: "Verify that no entry was changed or removed", Long: "Compute the chain of the audit again, and compare. What was removed from the end, or rewritten\nas a whole, is only found with a head that was kept elsewhere (prego audit head). The exit status\nis 3 if something is wrong.\n", Example: "  prego audit verify --head 4690:9d2f0c4be7a15d0c6a1bd3f06f8d2f4e1c7f5a90b3d8e2417c65a9f0e3b1d274", Flags: []Flag{
 		{Name: "from", Help: "number in the chain to begin with; the first that is kept if absent", In: "query", Field: "from"},
 		{Name: "head", Help: "a head that was kept, as number:hash", In: "query", Field: "head"},
 	}, Own: true},
