@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/mock"
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/temporal"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/placement"
+	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
 
@@ -57,4 +60,32 @@ func TestAStepThatIsRefusedForACancelEndsAsCancelled(t *testing.T) {
 	require.True(t, s.env.IsWorkflowCompleted())
 	require.Equal(t, []string{"placed", "released"}, s.did)
 	require.Equal(t, prego.ReasonCancelled, s.end.Reason)
+}
+
+// TestAnotherRunMadeTheTenantsServer: a lost run's server was provisioned by the run that replaced it. The child that
+// comes late is refused, and the row decides.
+func TestAnotherRunMadeTheTenantsServer(t *testing.T) {
+	t.Parallel()
+	for status, reason := range map[server.Status]prego.Reason{
+		server.Active: prego.ReasonFailedPlacement, // by the next decision, which comes only with a server
+		server.Failed: prego.ReasonFailedServer,
+	} {
+		s := script(func() (activities.PlaceResult, error) {
+			return activities.PlaceResult{Outcome: placement.NeedsServer}, nil
+		})
+		s.look = activities.TenantNow{OwnServer: "n-1", OwnServerStatus: status}
+		step := func(name string, f any) { s.env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
+		step("RequestOwnServer", func(context.Context, activities.OwnServerInput) (activities.ServerRef, error) {
+			return activities.ServerRef{ServerID: "n-1", Generation: 1}, nil
+		})
+		step("PlaceTenant", func(context.Context, tenant.Ref) (activities.PlaceResult, error) {
+			return activities.PlaceResult{}, temporal.NewNonRetryableApplicationError("full", activities.ErrTypePlacement, nil)
+		})
+		s.env.RegisterWorkflow(ProvisionServer)
+		s.env.OnWorkflow(ProvisionServer, mock.Anything, mock.Anything).Return(ProvisionServerResult{},
+			temporal.NewNonRetryableApplicationError("server n-1 is active in generation 1", activities.ErrTypeSuperseded, nil))
+		s.run()
+		require.True(t, s.env.IsWorkflowCompleted())
+		require.Equal(t, reason, s.end.Reason, status)
+	}
 }
