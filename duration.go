@@ -28,7 +28,7 @@ func (d Duration) D() time.Duration { return time.Duration(d) }
 // Sleep waits for a time, or until ctx ends.
 func Sleep(ctx context.Context, d time.Duration) error {
 	select {
-	case <-time.After(d):
+	case <-time.After(d): //nolint:forbidigo // it waits, and decides nothing
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

@@ -557,15 +557,17 @@ func (a *Backups) RetainBackups(ctx context.Context, tenantID prego.TenantID) (d
 		return 0, permanentIfCoded(err)
 	}
 	all, err := a.Store.Retained(ctx, tenantID)
+	return a.giveUpSurplus(ctx, tenant.BackupLeft{TenantID: tenantID}, p, all, err)
+}
+
+// giveUpSurplus starts the deletion of the backups of a tenant or a volume that its policy does not keep.
+func (a *Backups) giveUpSurplus(
+	ctx context.Context, of tenant.BackupLeft, p tenant.BackupPolicy, all []tenant.Retained, err error,
+) (deleted int, _ error) {
 	if err != nil {
 		return 0, err
 	}
-	return a.giveUpSurplus(ctx, tenant.BackupLeft{TenantID: tenantID}, tenant.Surplus(all, p.Retention, time.Now()))
-}
-
-// giveUpSurplus starts the deletion of backups of a tenant or a volume.
-func (a *Backups) giveUpSurplus(ctx context.Context, of tenant.BackupLeft, surplus []prego.BackupID) (deleted int, err error) {
-	for _, of.BackupID = range surplus {
+	for _, of.BackupID = range tenant.Surplus(all, p.Retention, time.Now()) {
 		if err := a.giveUp(ctx, of); err != nil {
 			return deleted, err
 		}

@@ -163,10 +163,7 @@ func (a *Backups) RetainVolumeBackups(ctx context.Context, id prego.VolumeID) (d
 		return 0, permanentIfCoded(err)
 	}
 	all, err := a.Store.VolumeRetained(ctx, id)
-	if err != nil {
-		return 0, err
-	}
-	return a.giveUpSurplus(ctx, tenant.BackupLeft{VolumeID: id}, tenant.Surplus(all, p.Retention, time.Now()))
+	return a.giveUpSurplus(ctx, tenant.BackupLeft{VolumeID: id}, p, all, err)
 }
 
 // givingBack limits how long one sweep takes volumes back; the next one continues.

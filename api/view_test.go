@@ -155,9 +155,9 @@ func setAll(v reflect.Value, depth int) {
 		}
 		v.SetMapIndex(key, value)
 	case reflect.Struct:
-		for i := range v.NumField() {
-			if v.Field(i).CanSet() && depth > 0 {
-				setAll(v.Field(i), depth-1)
+		for _, f := range v.Fields() {
+			if f.CanSet() && depth > 0 {
+				setAll(f, depth-1)
 			}
 		}
 	default:

@@ -105,7 +105,7 @@ var watchRebalance = Watch[api.Rebalance]{
 		return server.RebalanceState(r.State) == server.RebalanceDone && r.Failed == 0
 	},
 	Is: func(r api.Rebalance) standing {
-		return standing{fmt.Sprint("rebalance ", r.RebalanceId), string(r.State), r.Reason, r.Message}
+		return standing{fmt.Sprint("rebalance ", r.RebalanceId), r.State, r.Reason, r.Message}
 	},
 	Done: func(_ *call, r api.Rebalance) string {
 		return fmt.Sprintf("%d tenants moved, %d servers free, %s saved", r.Moved, len(r.Freed), monthly(r.Monthly, deref(r.Currency)))

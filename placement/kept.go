@@ -195,13 +195,13 @@ func (k Kept) Replay(now Policy, version string, recorded Explanation, most int)
 	}
 	out.Now = LineOf(k.Decision.Request, today)
 	changed := PolicyDifferences(k.State.Policy, now)
-	if !today.KeptPlace.same(then.KeptPlace) {
+	if !today.same(then.KeptPlace) {
 		if err := k.blame(then, now, changed); err != nil {
 			return out, err
 		}
 	}
 	out.Differences = append(out.Differences, changed...)
-	out.Same = then.KeptPlace.same(k.Decision.Place) && today.KeptPlace.same(k.Decision.Place)
+	out.Same = then.same(k.Decision.Place) && today.same(k.Decision.Place)
 	return out, nil
 }
 
@@ -231,7 +231,7 @@ func (k Kept) blame(then Decision, now Policy, changed []Difference) error {
 		if err != nil {
 			return err
 		}
-		marked[i] = d.KeptPlace.same(then.KeptPlace) // without it nothing changes
+		marked[i] = d.same(then.KeptPlace) // without it nothing changes
 	}
 	for i := range changed {
 		changed[i].Decisive = marked[i]

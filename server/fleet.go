@@ -327,10 +327,10 @@ func (a FleetAction) Outcome() (status FleetActionStatus, reason, message string
 		if !st.Replan {
 			wanted++
 		}
-		switch {
-		case st.State == FleetStepDone:
+		switch st.State {
+		case FleetStepDone:
 			made++
-		case st.State == FleetStepFailed:
+		case FleetStepFailed:
 			if failed++; st.Round >= round {
 				round, last = st.Round, st.Message
 			}

@@ -18,7 +18,7 @@ const sqlTakeIssue = `UPDATE acme_budgets SET tokens = GREATEST(0, tokens - $2) 
 
 // takeIssue takes what an order costs out of all its buckets, or out of none. Then it returns how long until it can,
 // and the bucket that takes longest. All callers lock buckets in the order of charges.
-func takeIssue(ctx context.Context, tx *txn, charges []tenant.IssueCharge) (wait time.Duration, bucket string, err error) {
+func takeIssue(ctx context.Context, tx *txn, charges []tenant.IssueCharge) (wait time.Duration, bucket string) {
 	for _, c := range charges {
 		var tokens, blocked float64
 		tx.check(tx.QueryRow(ctx, sqlTouchIssueBucket, c.Bucket, float64(c.Limit.Most), c.Limit.PerSecond()).Scan(&tokens, &blocked))
@@ -31,12 +31,12 @@ func takeIssue(ctx context.Context, tx *txn, charges []tenant.IssueCharge) (wait
 		}
 	}
 	if wait > 0 {
-		return wait, bucket, nil
+		return wait, bucket
 	}
 	for _, c := range charges {
 		tx.run(ctx, sqlTakeIssue, c.Bucket, c.Take)
 	}
-	return 0, "", nil
+	return 0, ""
 }
 
 const sqlBlockIssue = `

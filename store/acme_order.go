@@ -92,11 +92,7 @@ func (s *Store) BeginOrder(ctx context.Context, o tenant.CertificateOrder, charg
 		if err == nil || !isNoRows(err) {
 			return err
 		}
-		wait, bucket, err := takeIssue(ctx, tx, charges)
-		if err != nil {
-			return err
-		}
-		if wait > 0 {
+		if wait, bucket := takeIssue(ctx, tx, charges); wait > 0 {
 			return &tenant.IssueError{Class: tenant.IssueBudget, RetryAfter: wait, Message: fmt.Sprintf("the authority allows no more orders now (%s): the next one can be placed in %s", bucket, wait.Round(time.Second))}
 		}
 		out = oneIn[tenant.CertificateOrder](ctx, tx, sqlIntendOrder, o.OrderID, o.CertificateID, o.AccountID, o.Replaces, o.CSR, o.SealedKey, o.KeyID)
@@ -205,9 +201,7 @@ func (s *Store) IssueFailed(ctx context.Context, f tenant.IssueFailure) (recorde
 			tx.run(ctx, sqlEndOrder, f.OrderID, tenant.OrderFailed, f.Reason, message)
 		}
 		if c := f.Counted; c != nil {
-			if _, _, err := takeIssue(ctx, tx, []tenant.IssueCharge{{Bucket: c.Bucket, Limit: c.Limit}}); err != nil {
-				return err
-			}
+			takeIssue(ctx, tx, []tenant.IssueCharge{{Bucket: c.Bucket, Limit: c.Limit}})
 			tx.run(ctx, sqlTakeIssue, c.Bucket, 1)
 		}
 		if c := f.Blocked; c != nil {

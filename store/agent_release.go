@@ -95,7 +95,7 @@ func (s *Store) SteerAgentRelease(ctx context.Context, version string, to server
 			return prego.Errorf(prego.CodeInvalidTransition, "release %s of the agent is %s", version, r.Status)
 		}
 		if r.Status == server.ReleaseCreated && to == server.ReleaseRolling {
-			tx.check(enrolAgents(ctx, tx, r))
+			enrolAgents(ctx, tx, r)
 		}
 		if r.Status == server.ReleaseStopped && to == server.ReleaseRolling {
 			tx.run(ctx, sqlAgentReleaseGoesOn, version)
@@ -112,7 +112,7 @@ func (s *Store) SteerAgentRelease(ctx context.Context, version string, to server
 	return out, err
 }
 
-func enrolAgents(ctx context.Context, tx *txn, r server.AgentRelease) error {
+func enrolAgents(ctx context.Context, tx *txn, r server.AgentRelease) {
 	ids := valuesIn[prego.ServerID](ctx, tx, sqlAgentServers)
 	servers := make([]server.BenchServer, len(ids))
 	for i, id := range ids {
@@ -124,7 +124,6 @@ func enrolAgents(ctx context.Context, tx *txn, r server.AgentRelease) error {
 		names, rings = append(names, string(id)), append(rings, ring)
 	}
 	tx.run(ctx, sqlEnrolAgents, r.Version, names, rings)
-	return nil
 }
 
 const (

@@ -143,14 +143,14 @@ func (s *Store) CountCosts(ctx context.Context, at time.Time, extra []cost.Price
 		}
 		tx.run(ctx, sqlLoseMeters, at)
 		tx.run(ctx, sqlOpenMeters, from)
-		counted = got(countMeters(ctx, tx, from, since, at)).in(tx)
+		counted = countMeters(ctx, tx, from, since, at)
 		tx.run(ctx, sqlCountEnds, at)
 		return nil
 	})
 	return counted, err
 }
 
-func countMeters(ctx context.Context, tx *txn, from, since, at time.Time) (int, error) {
+func countMeters(ctx context.Context, tx *txn, from, since, at time.Time) int {
 	things := manyIn[billed](ctx, tx, sqlBilled, from)
 	uses := manyIn[serverUse](ctx, tx, sqlServerUses)
 	of := map[prego.ServerID][]cost.Use{}
@@ -180,7 +180,7 @@ func countMeters(ctx context.Context, tx *txn, from, since, at time.Time) (int, 
 	}
 	tx.run(ctx, sqlCounted, c.meters, c.hours, c.months, c.billed, c.priced, c.closed)
 	tx.run(ctx, sqlCostEntries, c.days, c.ofMeter, c.parts, c.ownerKinds, c.ownerIDs, c.orgs, c.pools, c.bases, c.amounts, c.currencies)
-	return len(things), nil
+	return len(things)
 }
 
 func (b billed) thing(memory map[[2]string]int64, uses map[prego.ServerID][]cost.Use) cost.Thing {

@@ -55,7 +55,7 @@ type returnable struct {
 
 // returnMoves gives tenants that had moved to a server that is lost back to where they were, if less is
 // lost by that than by a restore.
-func (s *Store) returnMoves(ctx context.Context, tx *txn, serverID prego.ServerID, actor prego.Actor) error {
+func (s *Store) returnMoves(ctx context.Context, tx *txn, serverID prego.ServerID, actor prego.Actor) {
 	moves := manyIn[returnable](ctx, tx, sqlReturnable, serverID)
 	for _, m := range moves {
 		if m.MovesShard && m.TakenAt != nil && m.TakenAt.After(m.FrozenAt) {
@@ -63,7 +63,6 @@ func (s *Store) returnMoves(ctx context.Context, tx *txn, serverID prego.ServerI
 		}
 		tx.check(returnMove(ctx, tx, m, serverID, actor))
 	}
-	return nil
 }
 
 func returnMove(ctx context.Context, tx *txn, m returnable, serverID prego.ServerID, actor prego.Actor) error {

@@ -57,7 +57,7 @@ func (s *Store) MarkMissing(ctx context.Context, serverID prego.ServerID, provid
 	message := fmt.Sprintf("the provider no longer has server %s", providerServerID)
 	err := s.inTx(ctx, fmt.Sprintf("mark %s missing", serverID), func(tx *txn) error {
 		// Before the server's row is held, as a transaction that frees a place does.
-		tx.check(s.loseTenants(ctx, tx, serverID, prego.ActorSystem))
+		s.loseTenants(ctx, tx, serverID, prego.ActorSystem)
 		attempt := valueOr[int](ctx, tx, errNotMissing, sqlMarkMissing, serverID, providerServerID, message)
 		tx.run(ctx, sqlReleaseMissing, serverID, providerServerID)
 		return addEvent(ctx, tx, server.Event{

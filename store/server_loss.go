@@ -63,14 +63,13 @@ type lostTenant struct {
 
 // loseTenants fails the tenants whose site or database was on a server that is gone, frees
 // their places and notifies their orgs. A terminated tenant only loses its place.
-func (s *Store) loseTenants(ctx context.Context, tx *txn, serverID prego.ServerID, actor prego.Actor) error {
+func (s *Store) loseTenants(ctx context.Context, tx *txn, serverID prego.ServerID, actor prego.Actor) {
 	tx.run(ctx, sqlHoldTenantsToLose, serverID)
-	tx.check(s.returnMoves(ctx, tx, serverID, actor))
+	s.returnMoves(ctx, tx, serverID, actor)
 	lost := manyIn[lostTenant](ctx, tx, sqlTenantsToLose, serverID)
 	for _, t := range lost {
 		tx.check(s.loseTenant(ctx, tx, t, serverID, actor))
 	}
-	return nil
 }
 
 func (s *Store) loseTenant(ctx context.Context, tx *txn, t lostTenant, serverID prego.ServerID, actor prego.Actor) error {
@@ -81,7 +80,7 @@ func (s *Store) loseTenant(ctx context.Context, tx *txn, t lostTenant, serverID 
 		details["backup_taken_at"], details["lost_minutes"] = t.TakenAt.UTC(), tenant.LostMinutes(*t.TakenAt, t.LostAt)
 	}
 	tx.check(freePlace(ctx, tx, t.TenantID, string(prego.ReasonServerLost), "", tenant.SiteDropped, nil))
-	tx.check(endJobsOn(ctx, tx, t.TenantID, serverID))
+	endJobsOn(ctx, tx, t.TenantID, serverID)
 	if !t.State.HasSite() {
 		return nil
 	}
@@ -110,14 +109,13 @@ UPDATE snapshots SET status = 'failed', message = $3, finished_at = now() WHERE 
 
 // endJobsOn ends the backups and snapshots of a tenant that are being made on a server that is gone: what they read, and
 // what a backup would still upload, was there. Otherwise the tenant would get no other backup until their runs give up.
-func endJobsOn(ctx context.Context, tx *txn, id prego.TenantID, serverID prego.ServerID) error {
+func endJobsOn(ctx context.Context, tx *txn, id prego.TenantID, serverID prego.ServerID) {
 	why := fmt.Sprintf("server %s is gone", serverID)
 	backups := valuesIn[prego.BackupID](ctx, tx, sqlBackupsOn, id, serverID)
 	for _, b := range backups {
 		tx.check(backupFailed(ctx, tx, b, tenant.ReasonBackupSuperseded, why))
 	}
 	tx.run(ctx, sqlEndSnapshotsOn, id, serverID, why)
-	return nil
 }
 
 const sqlLoseServer = `
@@ -128,7 +126,7 @@ WHERE server_id = $1 AND status NOT IN ('provisioning', 'terminated') RETURNING 
 // still has of it must be destroyed. A terminated server is returned as it is.
 func (s *Store) LoseServer(ctx context.Context, id prego.ServerID, reason, by string) (srv server.Server, err error) {
 	err = s.inTx(ctx, string("lose server "+id), func(tx *txn) error {
-		tx.check(s.loseTenants(ctx, tx, id, prego.ActorOperator))
+		s.loseTenants(ctx, tx, id, prego.ActorOperator)
 		// Held before it is changed: a server that becomes active meanwhile is seen by both statements.
 		tx.run(ctx, sqlHoldServer, id)
 		lost := findIn[server.Server](ctx, tx, sqlLoseServer, id, prego.Redact(reason))
@@ -419,7 +417,7 @@ const sqlIsTerminated = `SELECT EXISTS (SELECT FROM servers WHERE server_id = $1
 func (s *Store) Terminate(ctx context.Context, serverID prego.ServerID) error {
 	return s.inTx(ctx, fmt.Sprintf("terminate %s", serverID), func(tx *txn) error {
 		// Before the server's row is held, as when a place is freed. Only a server whose deletion was forced has any.
-		tx.check(s.loseTenants(ctx, tx, serverID, prego.ActorSystem))
+		s.loseTenants(ctx, tx, serverID, prego.ActorSystem)
 		if !tx.run(ctx, sqlTerminate, serverID) {
 			return doneBefore(ctx, tx, errors.New("it is not draining, or still owns resources"), sqlIsTerminated, serverID)
 		}

@@ -56,7 +56,7 @@ func (t *resident) request() placement.Request {
 }
 
 // memory is what the tenant uses at a moment, in MB.
-func (t *resident) memory(c *Config, now time.Duration) int {
+func (t *resident) memory(now time.Duration) int {
 	months := float64(now-t.placed) / float64(month)
 	grown := min(max(1+t.growth*months, 0.2), maxGrowth)
 	return tenantMB + int(t.users*grown*float64(userMB))

@@ -198,7 +198,7 @@ func (s *Simulation) shrink(r *region) {
 func (s *Simulation) tick() {
 	for _, t := range s.tenants {
 		if t.state == living {
-			mb := t.memory(&s.c, s.now)
+			mb := t.memory(s.now)
 			t.server.mb += mb - t.mb
 			t.mb = mb
 		}

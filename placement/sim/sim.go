@@ -150,7 +150,7 @@ func (s *Simulation) place(t *resident, r placement.Request, d placement.Decisio
 	s.fleet.Apply(r, d)
 	t.state, t.placed = living, s.now
 	t.server, t.shard, t.pool = s.byID[string(d.AppServerID)], s.byID[string(d.DBShardID)], s.byID[string(d.RedisPoolID)]
-	t.mb = t.memory(&s.c, s.now)
+	t.mb = t.memory(s.now)
 	t.server.mb += t.mb
 	s.setMemory(t.server)
 	if t.parent != "" {
