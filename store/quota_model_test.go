@@ -254,7 +254,14 @@ func (d *driven) step() {
 		require.NoError(t, err)
 		return tenant.Ref{TenantID: id, Generation: now.Generation}
 	}
-	switch op := min(rapid.IntRange(0, 31).Draw(t, "op"), 28); op {
+	op := 0 // rapid prefers small numbers: drawn from bits, each operation is as likely
+	for range 5 {
+		op <<= 1
+		if rapid.Bool().Draw(t, "op") {
+			op++
+		}
+	}
+	switch op {
 	case 0, 1:
 		id := d.id("app")
 		_, _, err := d.s.CreateApp(ctx, workload.App{AppID: prego.AppID(id), OrgID: prego.OrgID(d.org), Name: id, CreatedBy: "test"}, "")
@@ -430,7 +437,7 @@ func (d *driven) step() {
 				d.addresses[id] = true
 			}
 		}
-	case 25:
+	case 25, 29, 30, 31:
 		id := d.id("x")
 		switch rapid.IntRange(0, 3).Draw(t, "operational") {
 		case 0:
@@ -467,7 +474,8 @@ func (d *driven) step() {
 				return
 			}
 			if ok && d.take(oneMore(quota.MaxRestoreJobs),
-				`INSERT INTO restore_jobs (job_id, org_id, tenant_id, snapshot_id, status, created_by) SELECT $1, org_id, tenant_id, snapshot_id, 'running', 'test' FROM snapshots WHERE snapshot_id = $2`, id, of) {
+				`INSERT INTO restore_jobs (job_id, org_id, tenant_id, snapshot_id, status, created_by) SELECT $1, org_id, tenant_id, snapshot_id, $3, 'test' FROM snapshots WHERE snapshot_id = $2`,
+				id, of, rapid.SampledFrom([]string{"queued", "running"}).Draw(t, "status")) {
 				d.restores[id] = d.snapshots[of]
 				d.exec(`UPDATE snapshots SET status = 'succeeded' WHERE snapshot_id = $1`, of)
 				delete(d.snapshots, of)

@@ -93,7 +93,7 @@ func (a *Agent) exec(ctx context.Context, w http.ResponseWriter, r *http.Request
 		return refused
 	}
 	if claims.Body != policy.Digest(body) {
-		return otherRequest()
+		return &policy.Problem{Status: http.StatusUnauthorized, Code: "unauthenticated", Detail: "the token is for another request"}
 	}
 	began := time.Now()
 	var of struct{ Kind wire.CommandKind }
@@ -111,7 +111,7 @@ func (a *Agent) exec(ctx context.Context, w http.ResponseWriter, r *http.Request
 	if refused != nil {
 		return refused
 	}
-	if refused := a.spend(claims, body, string(in.Kind), log); refused != nil {
+	if refused := a.spend(claims, string(in.Kind), log); refused != nil {
 		return refused
 	}
 	if _, refused := policy.Check(in); refused != nil {
@@ -121,15 +121,8 @@ func (a *Agent) exec(ctx context.Context, w http.ResponseWriter, r *http.Request
 	return a.forward(ctx, w, r, body, log)
 }
 
-func otherRequest() *policy.Problem {
-	return &policy.Problem{Status: http.StatusUnauthorized, Code: "unauthenticated", Detail: "the token is for another request"}
-}
-
-// spend takes the token of a request of a kind: it is for this body, and for this time only.
-func (a *Agent) spend(claims execClaims, body []byte, kind string, log *slog.Logger) *policy.Problem {
-	if claims.Body != policy.Digest(body) {
-		return otherRequest()
-	}
+// spend takes the token of a request of a kind: it is for this time only.
+func (a *Agent) spend(claims execClaims, kind string, log *slog.Logger) *policy.Problem {
 	if claims.Scope != wire.ScopeExecPrefix+kind {
 		return &policy.Problem{Status: http.StatusForbidden, Code: "scope_missing", Detail: "the token is for another kind of command"}
 	}

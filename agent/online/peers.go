@@ -128,7 +128,7 @@ func (a *Agent) askPeers(ctx context.Context, in wire.PeersRequest) (out wire.Pe
 
 // peersNow answers a command of KindPeers: it fetches the document immediately.
 func (a *Agent) peersNow(ctx context.Context, w http.ResponseWriter, r *http.Request, claims execClaims, body []byte, log *slog.Logger) *policy.Problem {
-	if refused := a.spend(claims, body, string(wire.KindPeers), log); refused != nil {
+	if refused := a.spend(claims, string(wire.KindPeers), log); refused != nil {
 		return refused
 	}
 	var in wire.ExecRequest

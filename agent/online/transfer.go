@@ -43,7 +43,7 @@ func newStorage() *http.Client {
 // transfer uploads or downloads pieces of a sealed backup. When the caller goes, it ends: what
 // the storage or the host has by then is found again.
 func (a *Agent) transfer(ctx context.Context, w http.ResponseWriter, r *http.Request, claims execClaims, body []byte, log *slog.Logger) *policy.Problem {
-	if refused := a.spend(claims, body, string(wire.KindTransfer), log); refused != nil {
+	if refused := a.spend(claims, string(wire.KindTransfer), log); refused != nil {
 		return refused
 	}
 	var in wire.TransferRequest

@@ -36,17 +36,9 @@ BEGIN
         WHEN 'max_volumes' THEN SELECT count(*) INTO usage FROM volumes v WHERE v.org_id = p_org AND v.deleted_at IS NULL;
         WHEN 'max_total_volume_bytes' THEN SELECT storage + COALESCE(sum(size_bytes), 0) INTO usage FROM volumes v WHERE v.org_id = p_org AND v.deleted_at IS NULL;
         WHEN 'max_volume_attachments' THEN SELECT count(*) INTO usage FROM volume_attachments a WHERE a.org_id = p_org AND a.deleted_at IS NULL;
-        WHEN 'max_snapshots_per_volume' THEN
-            SELECT COALESCE(max(n), 0) INTO usage FROM (SELECT count(*) AS n FROM snapshots s
-                WHERE s.org_id = p_org AND s.status IN ('queued', 'running') GROUP BY tenant_id) s;
         WHEN 'max_restore_jobs' THEN SELECT count(*) INTO usage FROM restore_jobs j WHERE j.org_id = p_org AND j.status IN ('queued', 'running');
-        WHEN 'max_log_streams' THEN
-            SELECT count(*) INTO usage FROM org_sessions s WHERE s.org_id = p_org AND s.kind = 'logs' AND s.closed_at IS NULL AND s.lease_until > now();
-        WHEN 'max_exec_sessions' THEN
-            SELECT count(*) INTO usage FROM org_sessions s WHERE s.org_id = p_org AND s.kind = 'exec' AND s.closed_at IS NULL AND s.lease_until > now();
-        WHEN 'max_exec_sessions_per_hour' THEN
-            SELECT count(*) INTO usage FROM org_sessions s WHERE s.org_id = p_org AND s.kind = 'exec' AND s.opened_at > now() - interval '1 hour';
-        END CASE; -- another one is an error: nothing that is not counted may be taken
+        ELSE usage := org_open(p_org, dimension);
+        END CASE;
         RETURN NEXT;
     END LOOP;
 END $$;
