@@ -120,12 +120,12 @@ soak: packages temporal pebble versitygw ## Load a small installation for DURATI
 bench-compare: ## Compare bench.json with the last recorded run
 	go run ./tools/bench-compare
 
-lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) ## Check style, imports, determinism, forbidden patterns, generated code, alerts and docker-compose.yml
+lint: $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) ## Check style, imports, determinism, forbidden patterns, generated code, alerts, docker-compose.yml and the limits of the house
 	$(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) run --allow-parallel-runners ./...
 	$(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) -config tools/workflowcheck.yaml ./workflows/...
 	tools/forbidden.sh
 	tools/generated.sh
-	$(MAKE) alerts compose-config
+	$(MAKE) alerts compose-config house
 
 generate: ## Generate what is generated
 	go generate ./...
@@ -214,7 +214,7 @@ $(GOTESTSUM):
 	tools/install.sh $@ gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
 
 .PHONY: house
-house: ## Count what the project is made of: lines, rooms, settings, terms, habits of English
+house: ## Count what the project is made of (lines, rooms, settings, terms, habits of English) and hold it against its limits
 	go run ./tools/house $(ARGS)
 
 clean: ## Delete what was built and all data of dev and demo
