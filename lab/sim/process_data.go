@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -31,7 +32,7 @@ import (
 type dataServer struct {
 	service
 	host *processHost
-	port int // on loopback, behind the private address
+	port atomic.Int32 // on loopback, behind the private address; of its last start
 	stop context.CancelFunc
 	work sync.WaitGroup
 }
@@ -81,9 +82,6 @@ func (h *processHost) startData(ctx context.Context) error {
 	}
 	d := &dataServer{host: h}
 	var err error
-	if d.port, err = freePort(); err != nil {
-		return fmt.Errorf("data: %w", err)
-	}
 	socket := wire.MariaDBSocket
 	d.name, d.start = "mysqld", d.startMariaDB
 	if h.role() == "redis-pool" {
@@ -150,7 +148,7 @@ func (d *dataServer) passPrivate(ctx context.Context, conn net.Conn) {
 		return
 	}
 	server, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp",
-		net.JoinHostPort("127.0.0.1", strconv.Itoa(d.port)))
+		net.JoinHostPort("127.0.0.1", strconv.Itoa(int(d.port.Load()))))
 	if err != nil {
 		return
 	}
@@ -212,8 +210,12 @@ func (d *dataServer) startMariaDB(ctx context.Context, socket string) (*exec.Cmd
 	if err != nil {
 		return nil, err
 	}
+	port, err := d.newPort()
+	if err != nil {
+		return nil, err
+	}
 	return exec.Command(program, append(smallMariaDB(d.dir, socket, d.dir+"-init.sql"), //nolint:noctx // found above; ended by listen
-		"--bind-address=127.0.0.1", "--port="+strconv.Itoa(d.port), "--skip-name-resolve",
+		"--bind-address=127.0.0.1", "--port="+strconv.Itoa(port), "--skip-name-resolve",
 		"--require-secure-transport=ON", "--ssl-ca="+ca, "--ssl-cert="+cert, "--ssl-key="+key)...), nil
 }
 
@@ -226,19 +228,27 @@ func (d *dataServer) startRedis(ctx context.Context, socket string) (*exec.Cmd, 
 	if err != nil {
 		return nil, err
 	}
+	port, err := d.newPort()
+	if err != nil {
+		return nil, err
+	}
 	return exec.Command(program, "--port", "0", "--unixsocket", socket, "--unixsocketperm", "777", "--save", "", "--dir", d.dir, //nolint:noctx // found above; ended by listen
 		"--aclfile", filepath.Join(d.host.root(), wire.RedisUsersDir, "users.acl"), "--databases", "4096",
 		"--maxmemory-policy", "allkeys-lru",
-		"--bind", "127.0.0.1", "--tls-port", strconv.Itoa(d.port), "--tls-auth-clients", "yes", "--tls-ca-cert-file",
+		"--bind", "127.0.0.1", "--tls-port", strconv.Itoa(port), "--tls-auth-clients", "yes", "--tls-ca-cert-file",
 		ca, "--tls-cert-file", cert, "--tls-key-file", key), nil
 }
 
-func freePort() (int, error) {
+// newPort chooses a port for a start of the server. Another process may take it first: the server then ends, and its
+// next start has another one.
+func (d *dataServer) newPort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed immediately
 	if err != nil {
 		return 0, err
 	}
-	return l.Addr().(*net.TCPAddr).Port, l.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	d.port.Store(int32(port))
+	return port, l.Close()
 }
 
 // installCertificates gives the host's services the certificate that its agent has, whenever

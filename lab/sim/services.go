@@ -155,8 +155,8 @@ func (v *service) ensure(ctx context.Context) error {
 	if err != nil {
 		sayTo(v.dir+".log", err.Error())
 	}
-	if p == nil {
-		v.failed = err // it can't be installed; after a first run it is retried
+	if v.process.Load() == nil {
+		v.failed = err // it can't be installed; what started and ended is retried
 	}
 	return err
 }

@@ -2,12 +2,14 @@ package sim
 
 import (
 	"bufio"
+	"context"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -82,4 +84,34 @@ func TestServicesDieWithTheirProcess(t *testing.T) {
 	require.NoError(t, cmd.Process.Signal(syscall.SIGKILL))
 	_ = cmd.Wait()
 	require.Eventually(t, func() bool { return !running(t, pid) }, 10*time.Second, 10*time.Millisecond)
+}
+
+// TestAServerThatEndedIsStartedAgain starts a server whose port was taken at its first start.
+func TestAServerThatEndedIsStartedAgain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	starts := 0
+	v := &service{name: "redis", dir: filepath.Join(dir, "redis"), socket: filepath.Join(dir, "redis.sock")}
+	v.start = func(ctx context.Context, socket string) (*exec.Cmd, error) {
+		if starts++; starts == 1 {
+			return exec.CommandContext(ctx, "false"), nil
+		}
+		return startRedis(ctx, socket)
+	}
+	var work sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	require.NoError(t, v.listen(ctx, &work))
+	ping := func() string {
+		conn, err := net.Dial("unix", v.socket)
+		require.NoError(t, err)
+		defer func() { _ = conn.Close() }()
+		_, _ = conn.Write([]byte("PING\r\n"))
+		answer := make([]byte, 7)
+		n, _ := conn.Read(answer)
+		return string(answer[:n])
+	}
+	require.Empty(t, ping())
+	require.Equal(t, "+PONG\r\n", ping())
+	stop()
+	work.Wait()
 }
