@@ -64,7 +64,7 @@ test-race-all: packages temporal pebble versitygw $(GOTESTSUM) ## Run every unit
 
 # How many times as much as make test does.
 DEEP ?= 20
-test-deep: packages temporal pebble versitygw axe $(GOTESTSUM) images machines ## Run all of tools/deep.txt, and each property on DEEP=20 times as many cases (hours)
+test-deep: tools packages temporal pebble versitygw axe $(GOTESTSUM) images machines ## Run all of tools/deep.txt, and each property on DEEP=20 times as many cases (hours)
 	PREGO_TEST_DEEP=$(DEEP) tools/deep.sh all
 
 image: build ## Build the image that docker-compose.yml runs, and try it

@@ -294,7 +294,7 @@ func (s *stack) standIn(name string, d service, b *boxed, env map[string]string)
 	switch image {
 	case "postgres":
 		b.Files["/etc/passwd"] = "root:x:0:0::/root:/bin/sh\npostgres:x:999:999::/var/lib/postgresql:/bin/bash\n"
-		b.Args = append([]string{filepath.Join(s.repo, "internal", "production", "testdata", "postgres.sh")}, d.Command...)
+		b.Args = append([]string{filepath.Join(s.repo, "lab", "production", "testdata", "postgres.sh")}, d.Command...)
 	case "temporalio/admin-tools":
 	case "temporalio/server":
 		b.Args = []string{"temporal-server", "start"}
