@@ -8,7 +8,7 @@ part() { tools/part.sh "$@" || status=1; }
 
 part "unit tests with the race detector" env PACKAGES="$RACE" tools/test.sh -race -timeout 15m -p 4 -skip '^TestTheDeclaredStack$|^TestStandIn' # in their turns: tools/deep.txt
 part "unit tests" env CGO_ENABLED=0 PACKAGES="$PLAIN" tools/test.sh -timeout 15m -p 4
-part "end to end" env CGO_ENABLED=0 PACKAGES=./lab/e2e tools/test.sh -timeout 30m -parallel 4 -skip "$(tools/deep.sh skip)"
+part "end to end" env CGO_ENABLED=0 PACKAGES=./lab/e2e tools/test.sh -timeout 30m -parallel 6 -skip "$(tools/deep.sh skip)"
 
 # Machines boot and wait much of their time; the seeded world has its own clock and takes the processors that
 # they leave. Its lines come after theirs.

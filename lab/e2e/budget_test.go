@@ -50,9 +50,10 @@ func countedCell(tb testing.TB) (*cell, *pgtest.Counter) {
 	maps.Copy(vars, map[string]string{"PREGO_PACE": "1", "PREGO_AGENTGW_HEARTBEAT": "60s", "PREGO_LOG_LEVEL": "warn"})
 	never := func(cfg *config.Config) {
 		for _, every := range []*time.Duration{
-			&cfg.Tenants.SweepEvery, &cfg.Workloads.SweepEvery, &cfg.Tenants.StorageSweep, &cfg.Worker.CatalogEvery, &cfg.Worker.SweepEvery, &cfg.Worker.NetworkEvery,
+			&cfg.Tenants.SweepEvery, &cfg.Workloads.SweepEvery, &cfg.Tenants.StorageSweep, &cfg.Worker.CatalogEvery,
+			&cfg.Worker.SweepEvery, &cfg.Worker.NetworkEvery, &cfg.Worker.NetEvery, &cfg.Worker.ReconcileEvery,
 		} {
-			*every = time.Hour
+			*every = 100_000 * time.Hour // schedules are aligned to the clock, so that an hour would end in some runs
 		}
 		cfg.Hetzner.Poll, cfg.Worker.CapacityPoll, cfg.Gateway.Flush = 50*time.Millisecond, 300*time.Millisecond, 50*time.Millisecond
 	}

@@ -166,7 +166,7 @@ func newCell(t testing.TB, o options) *cell {
 		"PREGO_API_LISTEN": c.addr("api"), "PREGO_RELAY_LISTEN": c.addr("relay"), "PREGO_RELAY_URL": "https://" + c.addr("relay"),
 		"PREGO_AGENTGW_LISTEN": c.addr("agentgw"), "PREGO_AGENTGW_URL": "https://" + c.addr("agentgw"), "PREGO_AGENTGW_AGENT_BINARY": filepath.Join(bins, "prego-agent"),
 		// What silence means follows no pace: this machine is slow at times.
-		"PREGO_PACE": "0.05", "PREGO_AGENTGW_HEARTBEAT": "1s", "PREGO_DEGRADED_AFTER": "60s", "PREGO_FAILED_AFTER": "5m", "PREGO_RECONCILE_EVERY": "1h",
+		"PREGO_PACE": "0.1", "PREGO_AGENTGW_HEARTBEAT": "1s", "PREGO_DEGRADED_AFTER": "60s", "PREGO_FAILED_AFTER": "5m", "PREGO_RECONCILE_EVERY": "1h",
 		"HCLOUD_ENDPOINT": c.sim.URL(), "HCLOUD_TOKEN": cfg.Token, "PREGO_SIMULATED": "true",
 		"PREGO_DNS_RESOLVERS": c.sim.DNS(), "PREGO_DNS_AUTHORITATIVE": "false",
 		"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_AGENT_PORT": "8443", "PREGO_DOCKER_PORT": "2376", "PREGO_CONTAINER_TIMEOUT": "45s",
