@@ -279,26 +279,42 @@ func (s *stack) boxed(name string, n int) boxed {
 	return b
 }
 
-// standIn is for an image that can't be had here: the same program, as it is installed on
-// this machine.
+// standInPrograms is where containers find the programs that stand in for an image's.
+const standInPrograms = "/opt/stand-in"
+
+// standIn is for an image that can't be had here: the same program, as it is installed on this machine. What this
+// repository brings or builds is mounted, because its place may be a home that the container's user can't enter:
+// programs are built once for all checkouts, in a cache.
 func (s *stack) standIn(name string, d service, b *boxed, env map[string]string) {
 	t := s.t
 	b.Lower = "/"
-	tools := filepath.Join(s.repo, ".prego", "bin")
-	if real, err := filepath.EvalSymlinks(tools); err == nil {
-		tools = real
+	mount := func(source, target string) {
+		source, err := filepath.EvalSymlinks(source)
+		require.NoError(t, err)
+		b.Binds = append(b.Binds, bind{Source: source, Target: target, ReadOnly: true})
 	}
-	env["PATH"] = s.real + ":" + tools + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	server := filepath.Join(standInPrograms, "server")
+	temporal := func() { // the command line, and the server if it is built
+		mount(filepath.Join(s.repo, ".prego", "bin", "temporal"), filepath.Join(standInPrograms, "temporal"))
+		if s.real != "" {
+			mount(s.real, server)
+		}
+	}
+	env["PATH"] = server + ":" + standInPrograms + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	b.Args = append(slices.Clone(d.Entrypoint), d.Command...)
 	image, _, _ := strings.Cut(d.Image, ":")
 	switch image {
 	case "postgres":
 		b.Files["/etc/passwd"] = "root:x:0:0::/root:/bin/sh\npostgres:x:999:999::/var/lib/postgresql:/bin/bash\n"
-		b.Args = append([]string{filepath.Join(s.repo, "lab", "production", "testdata", "postgres.sh")}, d.Command...)
+		entrypoint := filepath.Join(standInPrograms, "postgres.sh")
+		mount(filepath.Join(s.repo, "lab", "production", "testdata", "postgres.sh"), entrypoint)
+		b.Args = append([]string{entrypoint}, d.Command...)
 	case "temporalio/admin-tools":
+		temporal()
 	case "temporalio/server":
-		b.Args = []string{"temporal-server", "start"}
+		temporal()
 		if s.real != "" {
+			b.Args = []string{"temporal-server", "start"}
 			return
 		}
 		env["HOME"] = "/tmp"
