@@ -241,6 +241,16 @@ func TestCloudInitTakesIt(t *testing.T) {
 	require.Error(t, err, "the check can fail")
 }
 
+// requireEarlyStart holds the rule for units that start before the rest of the system: they start after the boot has
+// emptied /tmp, where systemd before 255 (Debian 12) prepares PrivateDevices=. Lost, that race is a failed start
+// (226/NAMESPACE). PrivateTmp= implies the order.
+func requireEarlyStart(t *testing.T, name, unit string) {
+	t.Helper()
+	if strings.Contains(unit, "\nDefaultDependencies=no\n") && !strings.Contains(unit, "\nPrivateTmp=yes\n") {
+		require.Regexp(t, `(?m)^After=.*\bsystemd-tmpfiles-setup\.service\b`, unit, name)
+	}
+}
+
 func TestUnitsAreValidAndConfined(t *testing.T) {
 	t.Parallel()
 	bin := tool(t, "systemd-analyze")
@@ -257,6 +267,7 @@ func TestUnitsAreValidAndConfined(t *testing.T) {
 		content := strings.NewReplacer("/usr/local/bin/prego-agent", "/bin/true", "/usr/sbin/nft", "/bin/true").Replace(f.Content)
 		name := filepath.Join(dir, filepath.Base(path))
 		require.NoError(t, os.WriteFile(name, []byte(content), 0o600))
+		requireEarlyStart(t, path, f.Content)
 		units = append(units, name)
 	}
 	require.Len(t, units, 12)
@@ -269,6 +280,7 @@ func TestUnitsAreValidAndConfined(t *testing.T) {
 		}
 		b, err := os.ReadFile(filepath.Join(agents, e.Name()))
 		require.NoError(t, err)
+		requireEarlyStart(t, e.Name(), string(b))
 		name := filepath.Join(dir, e.Name())
 		require.NoError(t, os.WriteFile(name, []byte(strings.NewReplacer("/usr/local/bin/prego-agent", "/bin/true", "/var/lib/prego/updater", "/bin/true").Replace(string(b))), 0o600))
 		units = append(units, name)
