@@ -241,13 +241,20 @@ func TestCloudInitTakesIt(t *testing.T) {
 	require.Error(t, err, "the check can fail")
 }
 
-// requireEarlyStart holds the rule for units that start before the rest of the system: they start after the boot has
-// emptied /tmp, where systemd before 255 (Debian 12) prepares PrivateDevices=. Lost, that race is a failed start
-// (226/NAMESPACE). PrivateTmp= implies the order.
+// requireEarlyStart holds two rules for units that start before the rest of the system. They start after the boot has
+// emptied /tmp, where systemd before 255 (Debian 12) prepares PrivateDevices=: an earlier start may fail with
+// 226/NAMESPACE. PrivateTmp= implies the order. And a command that the boot waits for has a deadline, which systemd
+// gives to no oneshot by itself.
 func requireEarlyStart(t *testing.T, name, unit string) {
 	t.Helper()
-	if strings.Contains(unit, "\nDefaultDependencies=no\n") && !strings.Contains(unit, "\nPrivateTmp=yes\n") {
+	if !strings.Contains(unit, "\nDefaultDependencies=no\n") {
+		return
+	}
+	if !strings.Contains(unit, "\nPrivateTmp=yes\n") {
 		require.Regexp(t, `(?m)^After=.*\bsystemd-tmpfiles-setup\.service\b`, unit, name)
+	}
+	if strings.Contains(unit, "\nType=oneshot\n") {
+		require.Contains(t, unit, "\nTimeoutStartSec=", name)
 	}
 }
 
