@@ -51,9 +51,18 @@ func packingPlan(t *testing.T, s *Store, r server.PackingRequest) server.Packing
 	catalog := server.CatalogState{}
 	catalog.Currency = "EUR"
 	catalog.ServerTypes = []server.OfferedType{{Name: "cx32", MemoryGB: 8, DiskGB: 80, At: []server.OfferedAt{{Location: "fsn1", PeriodPrice: server.PeriodPrice{Monthly: server.Price{Net: "6.80"}}}}}}
-	p, err := pack.Plan(f, map[prego.InfraProviderID]server.CatalogState{"hetzner": catalog}, pack.Usable{MemoryPct: 70, DiskPct: 80}, r, time.Now())
+	p, err := pack.Plan(f, map[prego.InfraProviderID]server.CatalogState{"hetzner": catalog}, pack.Usable{MemoryPct: 70, DiskPct: 80, Tenants: pack.TenantsBelow(16, 70)}, r, time.Now())
 	require.NoError(t, err)
 	return p
+}
+
+// asksForNone: the fleet is not full enough to grow ahead of need, where a server takes 16 tenants and the threshold
+// is 70 %.
+func asksForNone(t *testing.T, s *Store) {
+	t.Helper()
+	o, err := s.ShortOf(context.Background(), prego.RegionEU, prego.RoleApp, 16, 70, tenant.MeasuredLimits{})
+	require.NoError(t, err)
+	require.Less(t, o.UsedPct, 70.0, "moves make the control plane request a server")
 }
 
 // carriedOut acts as the runs of moves: they end with end's state, once, and tenants live there.
@@ -102,6 +111,7 @@ func carriedOut(t *testing.T, s *Store, id prego.RebalanceID, end func(m server.
 func TestAPackingPlanOf100ServersIsCarriedOut(t *testing.T) {
 	t.Parallel()
 	s, ctx := packedFleet(t, 100, 6), context.Background()
+	exec(t, s, `UPDATE servers SET cordoned_at = now(), cordoned_by = 'test' WHERE role = 'app' AND tenant_count = 0`)
 	p := packingPlan(t, s, server.PackingRequest{})
 	require.Empty(t, p.Unknown)
 	want := map[string]string{}
@@ -125,7 +135,12 @@ func TestAPackingPlanOf100ServersIsCarriedOut(t *testing.T) {
 	code(t, err, prego.CodeInvalidTransition)
 	require.Equal(t, len(p.Frees), count(t, s, `servers WHERE cordoned_by = 'rebalance reb-1'`), "no tenant comes to a server that must become free")
 
-	st := carriedOut(t, s, "reb-1", func(server.PlannedMoveSeq) string { return "done" })
+	asksForNone(t, s)
+	st := carriedOut(t, s, "reb-1", func(server.PlannedMoveSeq) string {
+		asksForNone(t, s)
+		return "done"
+	})
+	asksForNone(t, s)
 	require.Equal(t, server.RebalanceDone, st.State)
 	r, err = s.GetRebalance(ctx, "reb-1")
 	require.NoError(t, err)
