@@ -36,9 +36,11 @@ func TestServersAreFreed(t *testing.T) {
 	}
 	crash := filepath.Join(t.TempDir(), "crash")
 	s := s3test.Start(t)
-	c := newCell(t, options{sim: func(cfg *sim.Config) { cfg.Limits.Servers = 110 }, vars: backupVars(s, map[string]string{
+	c := newCell(t, options{sim: func(cfg *sim.Config) { cfg.Limits.Servers = 130 }, vars: backupVars(s, map[string]string{
 		"PREGO_MOVE_GRACE": "200ms", "PREGO_TEST_CRASH": crash, "PREGO_LOG_LEVEL": "info",
 		"PLACEMENT_MEMORY_PCT_MAX": "100", "PLACEMENT_MAX_TENANTS_PER_NODE": "1", "PREGO_DEGRADED_AFTER": "30s",
+		// While a server takes one tenant, most are full: the fleet would grow ahead of need.
+		"PREGO_SCALE_OUT_THRESHOLD_PCT": "0",
 	})})
 	c.awaitCatalog(func(cat api.Catalog) bool { return cat.Known })
 	c.policies(0, 0)
@@ -84,6 +86,7 @@ func TestServersAreFreed(t *testing.T) {
 	}
 	atMost := func(n int) {
 		c.vars["PLACEMENT_MAX_TENANTS_PER_NODE"] = strconv.Itoa(n)
+		delete(c.vars, "PREGO_SCALE_OUT_THRESHOLD_PCT") // it grows ahead of need again, as a plan must expect
 		for _, name := range []string{"worker", "api"} {
 			c.kill(name)
 			c.start(name)
@@ -96,6 +99,13 @@ func TestServersAreFreed(t *testing.T) {
 	atMost(most)
 	t.Logf("%d tenants in %s", len(ids), time.Since(began).Round(time.Second))
 
+	// Tenants of a network that has too few servers were given more. What is still on its way would be billed later, and
+	// not for the moves.
+	eventually(t, func() bool {
+		return c.number(`SELECT count(*) FROM servers WHERE status = 'provisioning'`)+
+			c.number(`SELECT count(*) FROM scaling_events WHERE finished_at IS NULL`) == 0
+	}, patience, 50*time.Millisecond, "servers are on their way")
+	ordered := c.number(`SELECT count(*) FROM scaling_events`)
 	plan := c.packingPlan()
 	if all {
 		c.stopsForASilentServer(plan)
@@ -152,7 +162,8 @@ func TestServersAreFreed(t *testing.T) {
 			return c.text(`SELECT status FROM servers WHERE server_id = $1`, f.ServerId) == string(server.Terminated)
 		}, patience, 50*time.Millisecond)
 	}
-	require.Len(t, c.billed("server"), billed-len(plan.Frees), "and none was made in their place")
+	require.Equal(t, ordered, c.number(`SELECT count(*) FROM scaling_events`), "none was ordered in their place")
+	require.Len(t, c.billed("server"), billed-len(plan.Frees), "and none was made")
 	require.Equal(t, fmt.Sprintf("%d of %d tenants were moved", n, n), deref(r.Message), "no server is kept")
 	objects, err := filepath.Glob(s.File(c.env + "/moves/*/*"))
 	require.NoError(t, err)
