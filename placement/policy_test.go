@@ -94,14 +94,14 @@ func TestAServerThatIsATenantsNoMoreHidesNoOther(t *testing.T) {
 	t.Parallel()
 	for name, forget := range map[string]func(*placement.Snapshot, placement.Server){
 		"given back": func(f *placement.Snapshot, s placement.Server) {
-			s.DedicatedFor = ""
+			s.DedicatedFor, s.TenantCount = "", 2
 			f.Update(placement.Change{Providers: fleet().Providers, Servers: []placement.Server{s}})
 		},
 		"gone": func(f *placement.Snapshot, s placement.Server) { f.RemoveServer(s.ServerID) },
 	} {
 		d := fleet()
 		own := d.Servers[0]
-		own.ServerID, own.DedicatedFor, own.MemoryPct = "app-own", "t", 60
+		own.ServerID, own.DedicatedFor, own.MemoryPct, own.TenantCount = "app-own", "t", 60, 0
 		d.Servers = append(d.Servers, own)
 		f := placement.NewSnapshot(shared(), d)
 		require.Equal(t, "app-own", string(f.Decide(request(nil)).AppServerID))

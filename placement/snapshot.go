@@ -254,8 +254,10 @@ func (f *Snapshot) SetServer(s Server) {
 		f.joins(org, s.ServerID)
 	}
 	f.disown(f.servers[i].DedicatedFor, s.ServerID)
-	// One on its way out, or closed, belongs to no tenant: the tenant may have a new one.
-	if s.DedicatedFor != "" && s.Status != server.Decommissioning && s.Status != server.Terminated && !s.Cordoned {
+	// A tenant waits for its own server. It does not wait for one on its way out, or a closed one, or one that holds
+	// its place already: the destination of a move, whose end may wait for the tenant.
+	if s.DedicatedFor != "" && s.TenantCount == 0 && !s.Cordoned &&
+		s.Status != server.Decommissioning && s.Status != server.Terminated {
 		f.own[string(s.DedicatedFor)] = string(s.ServerID)
 	}
 	f.servers[i].Server = s

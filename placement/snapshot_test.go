@@ -41,6 +41,22 @@ func TestAnOldServerOfATenantHidesNotItsNewOne(t *testing.T) {
 	}
 }
 
+// TestATenantDoesNotWaitForTheServerItMovesTo: its other server was lost during the move, whose end waits until the
+// tenant is restored.
+func TestATenantDoesNotWaitForTheServerItMovesTo(t *testing.T) {
+	t.Parallel()
+	d := fleet()
+	to := ownNode("spare", server.Active)
+	to.TenantCount = 1
+	d.Servers = append(d.Servers, to)
+	got := placement.NewSnapshot(shared(), d).Decide(request(nil))
+	require.Equal(t, "app-2", string(got.AppServerID), "%+v", got)
+
+	d.Servers[len(d.Servers)-1].TenantCount = 0
+	got = placement.NewSnapshot(shared(), d).Decide(request(nil))
+	require.Equal(t, "spare", string(got.AppServerID), "%+v", got)
+}
+
 // TestTheFleetFollowsItsProviders: a server's cloud is also checked again when the cloud changes.
 func TestTheFleetFollowsItsProviders(t *testing.T) {
 	t.Parallel()
