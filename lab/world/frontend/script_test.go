@@ -280,6 +280,10 @@ func play(ctx workflow.Context, path string, s step, out *told) {
 		o := workflow.ChildWorkflowOptions{WorkflowID: id, ParentClosePolicy: []enumspb.ParentClosePolicy{
 			enumspb.PARENT_CLOSE_POLICY_TERMINATE, enumspb.PARENT_CLOSE_POLICY_REQUEST_CANCEL, enumspb.PARENT_CLOSE_POLICY_ABANDON,
 		}[s.Times]}
+		if s.Times == 0 {
+			// A cancelled parent asks its children to end, too: which comes first, that or the termination, is a race.
+			ctx, _ = workflow.NewDisconnectedContext(ctx)
+		}
 		out.notef("left %s", why(workflow.ExecuteChildWorkflow(workflow.WithChildOptions(ctx, o), patient).GetChildWorkflowExecution().Get(ctx, nil)))
 	default:
 		panic("no such step: " + s.Do)
