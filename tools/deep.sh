@@ -33,28 +33,24 @@ all)
 	share=all
 	PREGO_PARTS=${PREGO_PARTS:-$(mktemp)}
 	export PREGO_PARTS
-	# What computes takes the processors that the tests of whole systems leave while they wait. Its lines come last.
-	beside=$(mktemp)
-	{
-		# Properties on PREGO_TEST_DEEP times as many cases.
-		tools/part.sh "properties" go test ${TESTFLAGS:-} -count 1 -timeout 120m $(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/pgregory.net\/rapid/ {print $1}') \
-			-rapid.checks=$((100 * ${PREGO_TEST_DEEP:-1})) || true
-		# Pushes play other seeds: twenty of them, 600.
-		tools/part.sh "seeded world and all planted bugs" env SEEDS=200 tools/chaos.sh || true
-	} >"$beside" 2>&1 </dev/null &
-	computing=$!
-	renice -n 19 $computing >/dev/null
+	. tools/behind.sh
+	behind tools/deep.sh computing # its lines come last
 	# Each by itself: its result is there at once, and no test suffers from what Temporal's development server suffered.
 	for name in $(rows e2e mine); do
 		tools/part.sh "end to end: $name" env CGO_ENABLED=0 PACKAGES=./lab/e2e tools/test.sh -count 1 -timeout 60m -parallel 4 -run "^$name\$" </dev/null || true
 	done
 	tools/part.sh "real Debians" tools/test-machines.sh </dev/null || true
 	while read -r command; do tools/part.sh "$command" bash -c "$command" </dev/null || true; done < <(rows run mine)
-	wait $computing
-	cat "$beside"
-	rm -f "$beside"
+	awaited || true
 	echo
 	awk -F '\t' '{ printf "%6d s  %-6s  %s\n", $2, $3, $1; failed += $3 != "passed" } END { exit failed > 0 || NR == 0 }' "$PREGO_PARTS"
+	;;
+computing) # a part of all
+	# Properties on PREGO_TEST_DEEP times as many cases.
+	tools/part.sh "properties" go test ${TESTFLAGS:-} -count 1 -timeout 120m $(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/pgregory.net\/rapid/ {print $1}') \
+		-rapid.checks=$((100 * ${PREGO_TEST_DEEP:-1})) || true
+	# Pushes play other seeds: twenty of them, 600.
+	tools/part.sh "seeded world and all planted bugs" env SEEDS=200 tools/chaos.sh || true
 	;;
 check)
 	for name in $(awk '$1 == "e2e" || $1 == "machines" { print $2 }' tools/deep.txt); do

@@ -1,0 +1,18 @@
+# For tools/push.sh and tools/deep.sh, to be sourced. What only computes takes the processors that tests of whole systems
+# leave while they wait.
+
+# behind starts a command at the lowest priority. It ends with the script.
+behind() {
+	behind_lines=$(mktemp)
+	setsid nice -n 19 "$@" >"$behind_lines" 2>&1 </dev/null &
+	behind_pid=$!
+	trap 'kill -- -"$behind_pid" 2>/dev/null || true; rm -f "$behind_lines"' EXIT
+}
+
+# awaited waits for it, prints its lines, and returns its status.
+awaited() {
+	local status=0
+	wait "$behind_pid" || status=$?
+	cat "$behind_lines"
+	return "$status"
+}
