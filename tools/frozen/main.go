@@ -1,7 +1,7 @@
 // Command frozen plants the mutants of mutants.txt, one at a time, and runs the test that catches each: a refactoring
 // that loses a test, or what it looks at, lets one survive.
 //
-//	go run ./tools/frozen [-jobs 2] [-unseen] [ID or REGEXP...]
+//	go run ./tools/frozen [-jobs 2] [ID or REGEXP...]
 //
 // No file is changed: a mutant is in an overlay of the build. What can't be planted any more, does not compile, or names
 // a test that is not there, or that fails without it, is an error, and never counts as caught.
@@ -36,7 +36,6 @@ type mutant struct {
 	file, old, new string
 	bug            string
 	pkg, test      string // the test as a pattern of -run
-	seen           bool   // the test's failure was observed
 }
 
 // parse reads blocks such as
@@ -44,7 +43,6 @@ type mutant struct {
 //	# id: its fault
 //	file: placement/policy.go
 //	test: ./placement TestTierLocks
-//	seen: yes
 //	- what there is, a part of a line or several; how far they are indented does not matter
 //	+ what there is instead
 //
@@ -64,8 +62,6 @@ func parse(text string) (out []mutant, err error) {
 				m.bug = rest
 			case "test:":
 				m.pkg, m.test, _ = strings.Cut(rest, " ")
-			case "seen:":
-				m.seen = rest == "yes"
 			case "-":
 				before = append(before, rest)
 			case "+":
@@ -225,13 +221,13 @@ func last(said []byte) string {
 	return s[max(0, len(s)-300):]
 }
 
-func chosen(all []mutant, patterns []string, unseen bool) (out []mutant) {
+func chosen(all []mutant, patterns []string) (out []mutant) {
 	for _, m := range all {
 		is := len(patterns) == 0
 		for _, p := range patterns {
 			is = is || regexp.MustCompile("^(?:"+p+")$").MatchString(m.id)
 		}
-		if is && (!unseen || !m.seen) {
+		if is {
 			out = append(out, m)
 		}
 	}
@@ -242,9 +238,8 @@ func main() {
 	log.SetFlags(0)
 	jobs := flag.Int("jobs", 1, "mutants that are tried concurrently")
 	timeout := flag.Duration("timeout", 5*time.Minute, "of one test; a test that does not end counts as failed")
-	unseen := flag.Bool("unseen", false, "leave out mutants whose failure was observed")
 	flag.Parse()
-	caught, survived, wrong, err := run(*jobs, *timeout, *unseen, flag.Args())
+	caught, survived, wrong, err := run(*jobs, *timeout, flag.Args())
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -257,7 +252,7 @@ func main() {
 	}
 }
 
-func run(jobs int, timeout time.Duration, unseen bool, patterns []string) (caught, survived, wrong int, err error) {
+func run(jobs int, timeout time.Duration, patterns []string) (caught, survived, wrong int, err error) {
 	all, err := parse(text)
 	if err != nil {
 		return 0, 0, 0, fmt.Errorf("%s: %w", list, err)
@@ -313,7 +308,7 @@ func run(jobs int, timeout time.Duration, unseen bool, patterns []string) (caugh
 			}
 		}()
 	}
-	for _, m := range chosen(all, patterns, unseen) {
+	for _, m := range chosen(all, patterns) {
 		todo <- m
 	}
 	close(todo)
