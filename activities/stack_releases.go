@@ -86,6 +86,7 @@ func (a *StackReleases) StepStackRelease(ctx context.Context, name server.StackR
 type BenchRef struct {
 	Release  server.StackReleaseName `json:"release"`
 	ServerID prego.ServerID          `json:"server_id"`
+	Try      int                     `json:"try,omitempty"` // since PlanBench
 }
 
 // BenchPlan is what the run that updates a server needs to know.
@@ -93,6 +94,7 @@ type BenchPlan struct {
 	Done    bool   `json:"done,omitempty"` // it has ended, or the server is gone
 	Undoing bool   `json:"undoing,omitempty"`
 	Waits   string `json:"waits,omitempty"` // the work that must end first
+	Try     int    `json:"try,omitempty"`   // counts the server's updates by this release
 
 	Region   prego.Region              `json:"region,omitempty"`
 	Role     prego.Role                `json:"role,omitempty"`
@@ -111,10 +113,11 @@ func (a *StackReleases) PlanBench(ctx context.Context, ref BenchRef) (BenchPlan,
 	}
 	a.hook("bench/planned")
 	if v.Gone && v.Status == server.BenchUpdating {
+		ref.Try = v.Try
 		return BenchPlan{Done: true}, a.end(ctx, ref, server.BenchSkipped, "", "the server is gone")
 	}
 	return BenchPlan{
-		Done: v.Status != server.BenchUpdating, Undoing: v.Undoing, Waits: v.Waits, Region: v.Region, Role: v.Role, Sites: v.Sites,
+		Done: v.Status != server.BenchUpdating, Undoing: v.Undoing, Waits: v.Waits, Try: v.Try, Region: v.Region, Role: v.Role, Sites: v.Sites,
 		Parallel: max(1, a.Parallel), Step: a.Tenants.Settings.StepTimeout, Leaves: a.Tenants.BackupsLeave,
 	}, nil
 }
@@ -430,7 +433,7 @@ type UndoInput struct {
 
 // UndoBench records that a server goes back.
 func (a *StackReleases) UndoBench(ctx context.Context, in UndoInput) error {
-	return a.Store.UndoBench(ctx, in.Release, in.ServerID, in.Reason, in.Message)
+	return a.Store.UndoBench(ctx, in.Release, in.ServerID, in.Try, in.Reason, in.Message)
 }
 
 // BenchEnd is the outcome of a server's update.
@@ -447,7 +450,7 @@ func (a *StackReleases) EndBench(ctx context.Context, in BenchEnd) error {
 }
 
 func (a *StackReleases) end(ctx context.Context, ref BenchRef, status server.BenchStatus, reason prego.Reason, message string) error {
-	if err := a.Store.EndBench(ctx, ref.Release, ref.ServerID, status, reason, message); err != nil {
+	if err := a.Store.EndBench(ctx, ref.Release, ref.ServerID, ref.Try, status, reason, message); err != nil {
 		return err
 	}
 	a.hook("bench/ended")

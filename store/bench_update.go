@@ -162,30 +162,35 @@ func (s *Store) ContainerPlace(ctx context.Context, id prego.ServerID) (private,
 }
 
 const sqlUndoBench = `
-UPDATE stack_release_servers SET undoing = true, phase = 'undoing', reason = $3, message = $4, updated_at = now() WHERE release = $1 AND server_id = $2 AND status = 'updating' AND NOT undoing`
+UPDATE stack_release_servers SET undoing = true, phase = 'undoing', reason = $3, message = $4, updated_at = now() WHERE release = $1 AND server_id = $2 AND status = 'updating' AND try = $5 AND NOT undoing`
 
-// UndoBench records that a server rolls back, and why. The first reason stays.
-func (s *Store) UndoBench(ctx context.Context, name server.StackReleaseName, id prego.ServerID, reason prego.Reason, message string) error {
-	return s.exec(ctx, fmt.Sprintf("release %s on %s", name, id), sqlUndoBench, name, id, reason, prego.Redact(message))
+// UndoBench records that a server rolls back in a try, and why. The first reason stays.
+func (s *Store) UndoBench(
+	ctx context.Context, name server.StackReleaseName, id prego.ServerID, try int, reason prego.Reason, message string,
+) error {
+	return s.exec(ctx, fmt.Sprintf("release %s on %s", name, id), sqlUndoBench, name, id, reason, prego.Redact(message), try)
 }
 
 const (
 	sqlEndBench = `
 UPDATE stack_release_servers SET status = $3, phase = '', reason = CASE WHEN $4 <> '' THEN $4 ELSE reason END, message = CASE WHEN $5 <> '' THEN $5 ELSE message END, finished_at = now(), updated_at = now()
-WHERE release = $1 AND server_id = $2 AND status = 'updating' RETURNING reason, message`
+WHERE release = $1 AND server_id = $2 AND status = 'updating' AND try = $6 RETURNING reason, message`
 	sqlPoolSiteLost = `
 UPDATE site_pool p SET state = 'failed', reason = 'bench_rolled_back', updated_at = now() FROM stack_release_sites t
 WHERE t.release = $1 AND t.server_id = $2 AND t.pool_site_id = p.pool_site_id AND t.status <> 'waiting' AND p.state = 'available'`
 )
 
-// EndBench records how the update of a server ended, and opens the server to new tenants again, unless it is broken.
-// Sites of the pool whose migration had started before a rollback are lost.
-func (s *Store) EndBench(ctx context.Context, name server.StackReleaseName, id prego.ServerID, status server.BenchStatus, reason prego.Reason, message string) error {
+// EndBench records how a try to update a server ended, and opens the server to new tenants again, unless it is broken.
+// Sites of the pool whose migration had started before a rollback are lost. A repetition of an earlier try's end, after
+// the release was resumed, changes nothing.
+func (s *Store) EndBench(ctx context.Context, name server.StackReleaseName, id prego.ServerID, try int,
+	status server.BenchStatus, reason prego.Reason, message string,
+) error {
 	return s.inTx(ctx, fmt.Sprintf("release %s on %s", name, id), func(tx *txn) error {
 		ended, err := find[struct {
 			Reason  prego.Reason
 			Message string
-		}](ctx, tx, sqlEndBench, name, id, status, reason, prego.Redact(message))
+		}](ctx, tx, sqlEndBench, name, id, status, reason, prego.Redact(message), try)
 		if err != nil || ended == nil {
 			return err
 		}

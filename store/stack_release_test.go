@@ -76,10 +76,10 @@ func TestAReleaseGoesByRings(t *testing.T) {
 	require.NoError(t, s.SetBenchImage(ctx, "r1", "app-0", "i:1"))
 
 	// It goes back, the release stops, and is tried again.
-	require.NoError(t, s.UndoBench(ctx, "r1", "app-0", server.ReasonMigrateFailed, "a patch failed"))
-	require.NoError(t, s.UndoBench(ctx, "r1", "app-0", server.ReasonWrongVersion, "later"))
+	require.NoError(t, s.UndoBench(ctx, "r1", "app-0", 1, server.ReasonMigrateFailed, "a patch failed"))
+	require.NoError(t, s.UndoBench(ctx, "r1", "app-0", 1, server.ReasonWrongVersion, "later"))
 	require.NoError(t, s.SetBenchImage(ctx, "r1", "app-0", ""))
-	require.NoError(t, s.EndBench(ctx, "r1", "app-0", server.BenchRolledBack, "", ""))
+	require.NoError(t, s.EndBench(ctx, "r1", "app-0", 1, server.BenchRolledBack, "", ""))
 	require.False(t, closed("app-0"))
 	require.Equal(t, server.ReleaseStopped, step().Status)
 	r, err := s.GetStackRelease(ctx, "r1")
@@ -90,7 +90,13 @@ func TestAReleaseGoesByRings(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []prego.ServerID{"app-0"}, step().Updating)
 	require.NoError(t, s.SetBenchImage(ctx, "r1", "app-0", "i:1"))
-	require.NoError(t, s.EndBench(ctx, "r1", "app-0", server.BenchDone, "", ""))
+	// The end of the first try is repeated: its worker died when the row was written.
+	require.NoError(t, s.UndoBench(ctx, "r1", "app-0", 1, server.ReasonMigrateFailed, "a patch failed"))
+	require.NoError(t, s.EndBench(ctx, "r1", "app-0", 1, server.BenchRolledBack, "", ""))
+	run, err = s.BenchRecord(ctx, "r1", "app-0")
+	require.NoError(t, err)
+	require.Equal(t, []any{server.BenchUpdating, false, 2}, []any{run.Status, run.Undoing, run.Try})
+	require.NoError(t, s.EndBench(ctx, "r1", "app-0", 2, server.BenchDone, "", ""))
 
 	// The next ring waits for a minute; who joined meanwhile is in it.
 	exec(t, s, benchesHere, "app-late", "node", "active")
@@ -103,7 +109,7 @@ func TestAReleaseGoesByRings(t *testing.T) {
 	require.Contains(t, st.Message, "not ready: app-1")
 	exec(t, s, `UPDATE servers SET status = 'draining' WHERE server_id = 'app-1'`)
 	// Its way back fails: it stays closed, and a cancel is refused.
-	require.NoError(t, s.EndBench(ctx, "r1", "app-late", server.BenchBroken, server.ReasonRollbackFailed, "no answer"))
+	require.NoError(t, s.EndBench(ctx, "r1", "app-late", 1, server.BenchBroken, server.ReasonRollbackFailed, "no answer"))
 	require.True(t, closed("app-late"))
 	require.Equal(t, server.ReleaseStopped, step().Status)
 	_, err = s.CancelStackRelease(ctx, "r1", "ann")
@@ -114,7 +120,7 @@ func TestAReleaseGoesByRings(t *testing.T) {
 	run, err = s.BeginBenchUpdate(ctx, "r1", "app-late")
 	require.NoError(t, err)
 	require.True(t, run.Undoing)
-	require.NoError(t, s.EndBench(ctx, "r1", "app-late", server.BenchDone, "", ""))
+	require.NoError(t, s.EndBench(ctx, "r1", "app-late", 1, server.BenchDone, "", ""))
 	require.Equal(t, server.ReleaseDone, step().Status)
 
 	exec(t, s, benchesHere, "app-new", "app", "provisioning")
@@ -291,7 +297,7 @@ func TestLostServerReleasesItsTenants(t *testing.T) {
 	_, err = s.ResumeStackRelease(ctx, "r1", "ann")
 	require.NoError(t, err)
 	require.Equal(t, []prego.ServerID{"n-1"}, step().Updating)
-	require.NoError(t, s.EndBench(ctx, "r1", "n-1", server.BenchDone, "", ""))
+	require.NoError(t, s.EndBench(ctx, "r1", "n-1", 1, server.BenchDone, "", ""))
 	require.Equal(t, []prego.ServerID{"n-2"}, step().Updating)
 	// The last ring loses its only server: resumed, the release ends with what the ring before has shown.
 	_, err = s.LoseServer(ctx, "n-2", "its disk also died", "ann")
@@ -318,7 +324,7 @@ func TestReleaseOfLostServersIsNotDone(t *testing.T) {
 		return st.Status
 	}
 	require.Equal(t, server.ReleaseRolling, step())
-	require.NoError(t, s.EndBench(ctx, "r1", "app-0", server.BenchBroken, server.ReasonRollbackFailed, "no answer"))
+	require.NoError(t, s.EndBench(ctx, "r1", "app-0", 1, server.BenchBroken, server.ReasonRollbackFailed, "no answer"))
 	exec(t, s, `UPDATE servers SET status = 'failed', status_reason = 'heartbeat_lost' WHERE server_id = 'app-0'`)
 	require.Equal(t, server.ReleaseStopped, step())
 	_, err = s.CancelStackRelease(ctx, "r1", "ann")

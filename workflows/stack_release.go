@@ -105,7 +105,7 @@ func (u *benchUpdate) await(ctx workflow.Context) (done bool, err error) {
 		if err := do(write(ctx, "find the server's sites"), &u.plan, u.steps.PlanBench, u.ref); err != nil || u.plan.Done {
 			return u.plan.Done, err
 		}
-		if u.plan.Waits == "" {
+		if u.ref.Try = u.plan.Try; u.plan.Waits == "" {
 			return false, nil
 		}
 		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** on %s waits: %s", u.ref.Release, u.ref.ServerID, u.plan.Waits))
