@@ -75,7 +75,8 @@ func (s *Store) CertificateOrders(ctx context.Context, id prego.CertificateID) (
 	return collect[tenant.CertificateOrder](ctx, s, "orders", sqlListOrders, id)
 }
 
-const sqlHoldCertificate = `SELECT ` + certificateColumns + ` FROM certificates c WHERE c.certificate_id = $1 FOR UPDATE`
+const sqlHoldCertificate = `SELECT ` + certificateColumns + ` FROM certificates c
+WHERE c.certificate_id = $1 AND c.status <> 'retired' AND c.due_at IS NOT NULL FOR UPDATE`
 
 const sqlIntendOrder = `
 INSERT INTO acme_orders (order_id, certificate_id, account_id, replaces, csr, sealed_key, key_id) VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING ` + orderColumns

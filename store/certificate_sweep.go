@@ -65,8 +65,9 @@ func (s *Store) SyncCertificateNames(ctx context.Context, most int) (n int, err 
 			}
 		}
 		b.Queue(sqlLoseCertificates, lost)
-		b.Queue(sqlEndOrdersOf, slices.Concat(lost, retired)) // no run picks up a certificate that is not due
 		b.Queue(sqlRetireCertificates, retired)
+		// No run picks up a certificate that is not due. Last: what holds a certificate may begin an order of it.
+		b.Queue(sqlEndOrdersOf, slices.Concat(lost, retired))
 		return tx.SendBatch(ctx, b).Close()
 	})
 	return n, err

@@ -142,6 +142,45 @@ func TestCertificatesFollowNames(t *testing.T) {
 	require.Equal(t, tenant.CertificatePending, got.Status, "wanted again")
 }
 
+// TestNoOrderOutlivesItsCertificate: none is begun for a retired one, and one that was begun while the sweep waited ends.
+func TestNoOrderOutlivesItsCertificate(t *testing.T) {
+	t.Parallel()
+	b := certificatesIn(t)
+	ctx := t.Context()
+	b.do(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app', 'o1', 'a', 'a')`)
+	b.do(`INSERT INTO tenants (tenant_id, slug, org_id, region, plan, policy, storage_quota_gb, created_by, state, expected_users, request_hash)
+		VALUES ('t1', 't1', 'o1', 'eu', 'starter', 'shared', 10, 'a', 'active', 1, '\x00')`)
+	b.domain("www.example.org", "o1", "verified", true)
+	b.do(`UPDATE domains SET tenant_id = 't1'`)
+	require.Positive(t, b.sync())
+	id := tenant.CertificateID([]string{"www.example.org"})
+	b.do(`UPDATE domains SET deleted_at = now()`)
+
+	tx, err := b.pool.Begin(ctx)
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	_, err = tx.Exec(ctx, `SELECT FROM certificates WHERE certificate_id = $1 FOR UPDATE`, id)
+	require.NoError(t, err)
+	_, err = tx.Exec(ctx, sqlIntendOrder, "ord-1", id, "acc", "", []byte{0}, []byte("sealed"), "k1")
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.SyncCertificateNames(ctx, 100)
+		done <- err
+	}()
+	require.Eventually(t, func() bool {
+		return count(t, b.Store, `pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
+	}, time.Minute, 10*time.Millisecond)
+	require.NoError(t, tx.Commit(ctx))
+	require.NoError(t, <-done)
+	order, err := b.GetCertificateOrder(ctx, "ord-1")
+	require.NoError(t, err)
+	require.Equal(t, prego.Reason("certificate_gone"), order.Reason)
+
+	_, err = b.BeginOrder(ctx, tenant.CertificateOrder{OrderID: "ord-2", CertificateID: id, AccountID: "acc", CSR: []byte{0}}, nil)
+	require.Equal(t, prego.CodeCertificateNotFound, prego.CodeOf(err))
+}
+
 // TestServedCertificates by name and by the wildcard above it; an ended certificate is not served.
 func TestServedCertificates(t *testing.T) {
 	t.Parallel()
