@@ -31,6 +31,11 @@ func (a *API) ListBackups(c echo.Context, tenant TenantID, _ ListBackupsParams) 
 	return within(c, a.d.Store.GetTenant, "backups", store.Backups.In(a.d.Store), backupView, "tenant_id", string(tenant))
 }
 
+// ListAllBackups shows a page of the backups of all tenants.
+func (a *API) ListAllBackups(c echo.Context, _ ListAllBackupsParams) error {
+	return list(c, "backups", store.AllBackups.In(a.d.Store), backupView)
+}
+
 // GetBackup shows a backup.
 func (a *API) GetBackup(c echo.Context, tenantID TenantID, id BackupInPath) error {
 	return showBackup(c, a.d.Store.GetBackup, tenant.BackupOwner{TenantID: tenantID}, id, backupView)

@@ -1363,6 +1363,24 @@ func (e ListBackupPoliciesParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListAllBackupsParamsSort.
+const (
+	ListAllBackupsParamsSortCreatedAt      ListAllBackupsParamsSort = "created_at"
+	ListAllBackupsParamsSortMinusCreatedAt ListAllBackupsParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListAllBackupsParamsSort enum.
+func (e ListAllBackupsParamsSort) Valid() bool {
+	switch e {
+	case ListAllBackupsParamsSortCreatedAt:
+		return true
+	case ListAllBackupsParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for GetCatalogParamsProvider.
 const (
 	Hetzner GetCatalogParamsProvider = "hetzner"
@@ -7286,6 +7304,9 @@ type TenantSummary struct {
 	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
 
+	// ServerIds The servers of its site, database and cache, of both sides of its open move, and the one that is being built for it
+	ServerIds *[]string `json:"server_ids,omitempty"`
+
 	// SiteUrl URL of the site, once it exists
 	//
 	// Example: https://acme-kr.example.com
@@ -8056,6 +8077,39 @@ type PutBackupPolicyParams struct {
 	// DryRun Check it and show the next turns only
 	DryRun *bool `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
+
+// ListAllBackupsParams defines parameters for ListAllBackups.
+type ListAllBackupsParams struct {
+	// TenantId Only of these tenants
+	TenantId *[]TenantID `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
+
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// ServerId Only of tenants that are on these servers now, wherever they were made
+	ServerId *[]ServerID `form:"server_id,omitempty" json:"server_id,omitempty"`
+
+	// Kind Only of these kinds
+	Kind *[]BackupKind `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// State Only items in these states
+	State *[]BackupState `form:"state,omitempty" json:"state,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListAllBackupsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListAllBackupsParamsSort defines parameters for ListAllBackups.
+type ListAllBackupsParamsSort string
 
 // GetCatalogParams defines parameters for GetCatalog.
 type GetCatalogParams struct {
@@ -9249,6 +9303,9 @@ type PutSitePoolPolicyParams struct {
 type ListSitePoolsParams struct {
 	// Region Only this region
 	Region *Region `form:"region,omitempty" json:"region,omitempty"`
+
+	// ServerId Only sites on these servers, or with their database there
+	ServerId *[]ServerID `form:"server_id,omitempty" json:"server_id,omitempty"`
 }
 
 // RefillSitePoolParams defines parameters for RefillSitePool.
@@ -9282,6 +9339,9 @@ type ListTenantsParams struct {
 
 	// ExternalRef Only with these references of callers
 	ExternalRef *[]string `form:"external_ref,omitempty" json:"external_ref,omitempty"`
+
+	// ServerId Only on these servers: their site, database or cache is there, moves there or away, or the server is being built for them
+	ServerId *[]ServerID `form:"server_id,omitempty" json:"server_id,omitempty"`
 
 	// All Include items that have ended. Without it they are listed only if a state filter names their state
 	All *All `form:"all,omitempty" json:"all,omitempty"`
@@ -9961,6 +10021,9 @@ type ServerInterface interface {
 	// HoldBackups Keep all backups of a tenant or of a volume until they are released
 	// (PUT /v1/backup-policies/{owner}/hold)
 	HoldBackups(ctx echo.Context, owner BackupPolicyOwner) error
+	// ListAllBackups List the backups of all tenants
+	// (GET /v1/backups)
+	ListAllBackups(ctx echo.Context, params ListAllBackupsParams) error
 	// GetCatalog Show what the provider sells
 	// (GET /v1/catalog)
 	GetCatalog(ctx echo.Context, params GetCatalogParams) error
@@ -11547,6 +11610,80 @@ func (w *ServerInterfaceWrapper) HoldBackups(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.HoldBackups(ctx, owner)
+	return err
+}
+
+// ListAllBackups converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAllBackups(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAllBackupsParams
+	// ------------- Optional query parameter "tenant_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "tenant_id", ctx.QueryParams(), &params.TenantId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "server_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "server_id", ctx.QueryParams(), &params.ServerId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "kind", ctx.QueryParams(), &params.Kind, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter kind: %s", err))
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "state", ctx.QueryParams(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter state: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAllBackups(ctx, params)
 	return err
 }
 
@@ -16225,6 +16362,13 @@ func (w *ServerInterfaceWrapper) ListSitePools(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter region: %s", err))
 	}
 
+	// ------------- Optional query parameter "server_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "server_id", ctx.QueryParams(), &params.ServerId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.ListSitePools(ctx, params)
 	return err
@@ -16326,6 +16470,13 @@ func (w *ServerInterfaceWrapper) ListTenants(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", false, false, "external_ref", ctx.QueryParams(), &params.ExternalRef, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter external_ref: %s", err))
+	}
+
+	// ------------- Optional query parameter "server_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "server_id", ctx.QueryParams(), &params.ServerId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
 	}
 
 	// ------------- Optional query parameter "all" -------------
@@ -18500,6 +18651,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.PUT(options.BaseURL+"/v1/backup-policies/:owner", wrapper.PutBackupPolicy, options.OperationMiddlewares["putBackupPolicy"]...)
 	router.DELETE(options.BaseURL+"/v1/backup-policies/:owner/hold", wrapper.ReleaseBackups, options.OperationMiddlewares["releaseBackups"]...)
 	router.PUT(options.BaseURL+"/v1/backup-policies/:owner/hold", wrapper.HoldBackups, options.OperationMiddlewares["holdBackups"]...)
+	router.GET(options.BaseURL+"/v1/backups", wrapper.ListAllBackups, options.OperationMiddlewares["listAllBackups"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/backups", wrapper.ListBackups, options.OperationMiddlewares["listBackups"]...)
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/backups", wrapper.CreateBackup, options.OperationMiddlewares["createBackup"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/drills", wrapper.ListDrills, options.OperationMiddlewares["listDrills"]...)

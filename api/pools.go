@@ -13,10 +13,10 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// ListSitePools shows the site pool of each app server.
+// ListSitePools shows the site pool of each app server, or what of them is on some servers.
 func (a *API) ListSitePools(c echo.Context, p ListSitePoolsParams) error {
 	return every(c, "site_pools", func(ctx context.Context) ([]tenant.SitePool, error) {
-		return a.d.Store.ListSitePools(ctx, deref(p.Region))
+		return a.d.Store.ListSitePools(ctx, deref(p.Region), deref(p.ServerId)...)
 	}, viewOf[SitePool])
 }
 

@@ -8,9 +8,11 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-func tenantSummary(t tenant.Tenant) TenantSummary {
+func tenantSummary(t tenant.Tenant) TenantSummary { return listedTenant(tenant.Listed{Tenant: t}) }
+
+func listedTenant(t tenant.Listed) TenantSummary {
 	out := viewOf[TenantSummary](t)
-	out.SiteUrl = siteURL(t)
+	out.SiteUrl = siteURL(t.Tenant)
 	return out
 }
 

@@ -42,7 +42,7 @@ func (a *API) tenantAccepted(c echo.Context, t tenant.Tenant, workflowID string)
 
 // ListTenants shows a page of tenants.
 func (a *API) ListTenants(c echo.Context, _ ListTenantsParams) error {
-	return list(c, "tenants", store.Tenants.In(a.d.Store), tenantSummary)
+	return list(c, "tenants", store.Tenants.In(a.d.Store), listedTenant)
 }
 
 // GetTenant shows a tenant.

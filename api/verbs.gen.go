@@ -144,6 +144,7 @@ var tables = []Table{
 	}},
 	{Type: "Backup", ID: "backup_id", List: []Column{
 		{Path: "backup_id", Title: "backup"},
+		{Path: "site", Title: "site"},
 		{Path: "taken_at", Title: "at", Format: "time"},
 		{Path: "kind", Title: "kind"},
 		{Path: "state", Title: "state"},
@@ -154,7 +155,6 @@ var tables = []Table{
 	}, More: []Column{
 		{Path: "tenant_id", Title: "tenant"},
 		{Path: "server_id", Title: "server"},
-		{Path: "site", Title: "site"},
 		{Path: "created_by", Title: "by"},
 		{Path: "created_at", Title: "created", Format: "time"},
 		{Path: "finished_at", Title: "finished", Format: "time"},
@@ -904,6 +904,7 @@ var tables = []Table{
 		{Path: "status_reason", Title: "reason"},
 	}, More: []Column{
 		{Path: "site_url", Title: "site"},
+		{Path: "server_ids", Title: "servers"},
 		{Path: "status_message", Title: "message"},
 		{Path: "parent_org_id", Title: "parent org"},
 		{Path: "converged_state", Title: "converged state"},
@@ -1619,6 +1620,16 @@ var verbs = []Verb{
 		{Name: "version", Help: "only these versions", In: "query", Field: "version", Many: true},
 		{Name: "status", Help: "only items in these states", In: "query", Field: "status", Values: []string{"created", "rolling", "paused", "stopped", "done", "cancelled"}, Many: true},
 	}, Items: "agent_releases", Paged: true, Sorts: []string{"created_at"}, Table: &tables[3]},
+	{Operation: "listAllBackups", Method: "GET", Path: "/v1/backups", Use: "backup list [TENANT]", Short: "List the backups of all tenants", Long: "List the backups of all tenants.\n\nWith server_id: what would bring back the tenants that are on a server now. Backups are in object storage, so\nthose made on the server by tenants that have left it are not affected by its loss.", Example: "  prego backup list --server app-7 --state stored", Args: []Flag{
+		{Name: "TENANT", In: "query", Field: "tenant_id", Many: true},
+	}, Flags: []Flag{
+		{Name: "tenant", Help: "only of these tenants", In: "query", Field: "tenant_id", Many: true},
+		{Name: "org", Help: "only of these orgs", In: "query", Field: "org_id", Many: true},
+		{Name: "server", Help: "only of tenants that are on these servers now, wherever they were made", In: "query", Field: "server_id", Many: true},
+		{Name: "kind", Help: "only of these kinds", In: "query", Field: "kind", Values: []string{"scheduled", "manual", "final", "pre_move", "pre_update"}, Many: true},
+		{Name: "state", Help: "only items in these states", In: "query", Field: "state", Values: []string{"queued", "making", "uploading", "stored", "failed", "deleting", "deleted"}, Many: true},
+		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
+	}, Items: "backups", Paged: true, Sorts: []string{"created_at"}, Table: &tables[9]},
 	{Operation: "listAllDecisions", Method: "GET", Path: "/v1/decisions", Use: "decision list", Short: "List placement decisions", Long: "List placement decisions.\n\nDecisions of all tenants. To read every page, pass next_cursor until it is absent. A waiting tenant's decision\nthat equals its previous one is not recorded.", Flags: []Flag{
 		{Name: "tenant", Help: "only of these tenants", In: "query", Field: "tenant_id", Many: true},
 		{Name: "org", Help: "only of tenants of these orgs", In: "query", Field: "org_id", Many: true},
@@ -1696,7 +1707,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "state", Help: "only items in these states", In: "query", Field: "state", Values: []string{"queued", "making", "uploading", "stored", "failed", "deleting", "deleted"}, Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "backups", Paged: true, Sorts: []string{"created_at"}, Table: &tables[9]},
+	}, Items: "backups", Paged: true, Sorts: []string{"created_at"}, Table: &tables[9], Own: true},
 	{Operation: "listCertificates", Method: "GET", Path: "/v1/certificates", Use: "certificate list", Short: "List certificates for host names", Flags: []Flag{
 		{Name: "status", Help: "only items in these states", In: "query", Field: "status", Values: []string{"pending", "active", "failed", "retired"}, Many: true},
 		{Name: "reason", Help: "only those whose last attempt failed for these reasons", In: "query", Field: "reason", Many: true},
@@ -1880,6 +1891,7 @@ var verbs = []Verb{
 	{Operation: "listSitePoolPolicies", Method: "GET", Path: "/v1/site-pool-policies", Use: "pool policies", Short: "List the site pool policies of all plans", Items: "site_pool_policies", Table: &tables[61]},
 	{Operation: "listSitePools", Method: "GET", Path: "/v1/site-pools", Use: "pool list", Short: "List the pre-built sites of each app server", Flags: []Flag{
 		{Name: "region", Help: "only this region", In: "query", Field: "region", Values: []string{"sg", "eu", "us"}},
+		{Name: "server", Help: "only sites on these servers, or with their database there", In: "query", Field: "server_id", Many: true},
 	}, Items: "site_pools", Table: &tables[60]},
 	{Operation: "listSnapshots", Method: "GET", Path: "/v1/tenants/{tenant_id}/snapshots", Use: "snapshot list TENANT", Short: "List the snapshots of a tenant", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
@@ -1903,6 +1915,7 @@ var verbs = []Verb{
 		{Name: "org", Help: "only of these orgs", In: "query", Field: "org_id", Many: true},
 		{Name: "parent", Help: "only with these parent orgs", In: "query", Field: "parent_org_id", Many: true},
 		{Name: "external-ref", Help: "only with these references of callers", In: "query", Field: "external_ref", Many: true},
+		{Name: "server", Help: "only on these servers: their site, database or cache is there, moves there or away, or the server is being built for them", In: "query", Field: "server_id", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
 	}, Items: "tenants", Paged: true, Sorts: []string{"created_at", "slug"}, Table: &tables[66]},
 	{Operation: "listVolumeBackups", Method: "GET", Path: "/v1/volumes/{volume_id}/backups", Use: "volume backup list VOLUME", Short: "List the backups of a volume", Long: "List the backups of a volume.\n\nAlso backups of a deleted volume, as long as they are kept.", Args: []Flag{

@@ -26,7 +26,7 @@ var shownTypes = []struct {
 	added    string
 }{
 	{Tenant{}, tenant.Tenant{}, "allocation backup_due_since certificate decision last_restorable loss run_url site_url storage timeline workflow_id"},
-	{TenantSummary{}, tenant.Tenant{}, "site_url"},
+	{TenantSummary{}, tenant.Listed{}, "site_url"},
 	{TenantEvent{}, tenant.Event{}, ""},
 	{Decision{}, tenant.Decision{}, "decision_log policy"},
 	{Allocation{}, tenant.Allocation{}, "decision"},

@@ -184,7 +184,7 @@ var shown = map[string]struct {
 	"container list app-eu-7":                {"/v1/servers/app-eu-7/containers", example[api.ContainerList](200)},
 	"tenant list":                            {"/v1/tenants", example[api.TenantPage](200)},
 	"tenant show t-k3jq5x2m7abc":             {"/v1/tenants/t-k3jq5x2m7abc", example[api.Tenant](200)},
-	"backup list t-k3jq5x2m7abc":             {"/v1/tenants/t-k3jq5x2m7abc/backups", example[api.BackupPage](200)},
+	"backup list t-k3jq5x2m7abc":             {"/v1/backups", example[api.BackupPage](200)},
 	"backup show t-k3jq5x2m7abc b":           {"/v1/tenants/t-k3jq5x2m7abc/backups/b", example[api.Backup](200)},
 	"volume backup list vol-k3jq5x2m7abc":    {"/v1/volumes/vol-k3jq5x2m7abc/backups", example[api.VolumeBackupPage](200)},
 	"volume backup show vol-k3jq5x2m7abc b":  {"/v1/volumes/vol-k3jq5x2m7abc/backups/b", example[api.VolumeBackup](200)},

@@ -174,6 +174,10 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"group list --org acme --sort status", "", "GET /v1/groups?limit=200&org_id=acme", ""},
 		{"instance list GRP --all", "", "GET /v1/instances?all=true&group_id=GRP&limit=200", ""},
 		{"instance list --server app-7 --org acme", "", "GET /v1/instances?limit=200&org_id=acme&server_id=app-7", ""},
+		{"tenant list --server app-7,db-1", "", "GET /v1/tenants?limit=200&server_id=app-7%2Cdb-1", ""},
+		{"backup list --server app-7 --state stored", "", "GET /v1/backups?limit=200&server_id=app-7&state=stored", ""},
+		{"backup list TEN --all", "", "GET /v1/backups?all=true&limit=200&tenant_id=TEN", ""},
+		{"pool list --server app-7", "", "GET /v1/site-pools?server_id=app-7", ""},
 		{"route list --host www.example.com", "", "GET /v1/routes?hostname=www.example.com&limit=200", ""},
 		{"ipv4 list ENV --all", "", "GET /v1/ipv4-addresses?all=true&env_id=ENV&limit=200", ""},
 		{"search 203.0.113.7 --kind server,ipv4", "", "GET /v1/search?kind=server%2Cipv4&q=203.0.113.7", ""},
@@ -216,7 +220,8 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		asks := at.Replace(tc.asks)
 		all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{}`)}
 		if strings.HasPrefix(asks, "GET ") {
-			all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{"servers":[],"scaling_events":[],"events":[],"apps":[],"instances":[],"groups":[],"rollouts":[],"images":[],"activations":[],"backup_policies":[],"decisions":[],"resources":[],"routes":[],"ipv4_addresses":[],"results":[],"entries":[]}`)}
+			all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{"tenants":[],"backups":[],"site_pools":[],
+"servers":[],"scaling_events":[],"events":[],"apps":[],"instances":[],"groups":[],"rollouts":[],"images":[],"activations":[],"backup_policies":[],"decisions":[],"resources":[],"routes":[],"ipv4_addresses":[],"results":[],"entries":[]}`)}
 		}
 		all["GET /v1/audit/verification?from=7&head=1%3A00"] = []func(http.ResponseWriter){say(http.StatusOK, `{"ok":true}`)}
 		all["POST /v1/fleets"] = []func(http.ResponseWriter){say(http.StatusCreated, `{"fleet_id":"pool"}`)}

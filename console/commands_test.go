@@ -492,6 +492,9 @@ func TestListsHaveTheirCommands(t *testing.T) {
 				case "tenants/{tenant_id}/domains":
 					q.Set("tenant_id", params["tenant_id"])
 					path = "/v1/domains"
+				case "tenants/{tenant_id}/backups":
+					q.Set("tenant_id", params["tenant_id"])
+					path = "/v1/backups"
 				case "groups/{group_id}/instances":
 					q.Set("group_id", params["group_id"])
 					path = "/v1/instances"

@@ -1228,6 +1228,29 @@ CREATE INDEX tenant_moves_from_shards ON tenant_moves (from_shard_id) WHERE fini
 CREATE INDEX tenant_moves_pools ON tenant_moves (to_pool_id) WHERE finished_at IS NULL;
 CREATE INDEX tenant_moves_from_pools ON tenant_moves (from_pool_id) WHERE finished_at IS NULL;
 
+-- Which tenants are on which servers: the servers of a tenant's site, of its database and its cache, both sides of its
+-- open move, and the server that is being built for it. A pair may occur several times. Read by server or by tenant,
+-- each part is found by its index.
+CREATE VIEW tenant_places AS
+SELECT a.tenant_id, a.app_server_id AS server_id FROM tenant_allocations a WHERE a.released_at IS NULL
+UNION ALL SELECT a.tenant_id, d.server_id FROM tenant_allocations a JOIN db_shards d ON d.shard_id = a.db_shard_id
+    WHERE a.released_at IS NULL
+UNION ALL SELECT a.tenant_id, r.server_id FROM tenant_allocations a JOIN redis_pools r ON r.pool_id = a.redis_pool_id
+    WHERE a.released_at IS NULL
+UNION ALL SELECT m.tenant_id, m.from_server_id FROM tenant_moves m WHERE m.finished_at IS NULL
+UNION ALL SELECT m.tenant_id, m.to_server_id FROM tenant_moves m
+    WHERE m.finished_at IS NULL AND m.to_server_id IS NOT NULL
+UNION ALL SELECT m.tenant_id, d.server_id FROM tenant_moves m JOIN db_shards d ON d.shard_id = m.from_shard_id
+    WHERE m.finished_at IS NULL
+UNION ALL SELECT m.tenant_id, d.server_id FROM tenant_moves m JOIN db_shards d ON d.shard_id = m.to_shard_id
+    WHERE m.finished_at IS NULL
+UNION ALL SELECT m.tenant_id, r.server_id FROM tenant_moves m JOIN redis_pools r ON r.pool_id = m.from_pool_id
+    WHERE m.finished_at IS NULL
+UNION ALL SELECT m.tenant_id, r.server_id FROM tenant_moves m JOIN redis_pools r ON r.pool_id = m.to_pool_id
+    WHERE m.finished_at IS NULL
+UNION ALL SELECT s.dedicated_for_tenant_id, s.server_id FROM servers s
+    WHERE s.dedicated_for_tenant_id IS NOT NULL AND s.status = 'provisioning';
+
 -- What was lost with a server, and what was restored.
 CREATE TABLE tenant_losses (
     loss_id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -1346,6 +1369,7 @@ CREATE TABLE backups (
 -- A tenant has one backup under way at a time.
 CREATE UNIQUE INDEX backups_under_way ON backups (tenant_id) WHERE state IN ('queued', 'making', 'uploading');
 CREATE INDEX backups_by_tenant ON backups (tenant_id, created_at DESC);
+CREATE INDEX backups_newest ON backups (created_at DESC, backup_id DESC) WHERE tenant_id IS NOT NULL;
 CREATE INDEX backups_by_org ON backups (org_id, created_at DESC);
 CREATE INDEX backups_stored ON backups (tenant_id, taken_at DESC) WHERE state = 'stored';
 CREATE INDEX backups_queued ON backups (created_at) WHERE state = 'queued';

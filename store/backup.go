@@ -80,6 +80,19 @@ var Backups = Listing[tenant.Backup]{
 	id:      "b.backup_id",
 }
 
+// AllBackups is the list of the backups of all tenants, without deleted ones. By server they are the backups of the
+// tenants that are there now: what would bring them back, wherever it was made.
+var AllBackups = Listing[tenant.Backup]{
+	what: "backups of all tenants", from: `SELECT ` + backupColumns + ` FROM backups b`,
+	always: `b.tenant_id IS NOT NULL`, live: `b.state <> 'deleted'`, state: "state",
+	filters: map[string]string{
+		"tenant_id": "b.tenant_id", "org_id": "b.org_id", "state": "b.state", "kind": "b.kind",
+		"server_id": "b.tenant_id = ANY (" + onServers + ")",
+	},
+	sorts: map[string]string{"created_at": "b.created_at"},
+	id:    "b.backup_id",
+}
+
 // usableBackup selects the backups b that a restore may choose.
 const usableBackup = `backup_is_usable(b.state, b.missing_at, b.verify_message)`
 

@@ -55,6 +55,7 @@ func TestEveryListFitsTheSchema(t *testing.T) {
 		variants(t, servers), variants(t, Tenants), variants(t, Apps), variants(t, Envs), variants(t, Groups), variants(t, Instances), variants(t, AllInstances), variants(t, IPv4s), variants(t, Attachments),
 		variants(t, volumes), variants(t, Routes), variants(t, Snapshots), variants(t, Restores), variants(t, Images), variants(t, PlacementPools),
 		variants(t, Fleets), variants(t, Policies), variants(t, FleetActions), variants(t, Orgs), variants(t, orgEvents), variants(t, Commands), variants(t, ScalingEvents), variants(t, Ledger),
+		variants(t, AllBackups),
 	} {
 		all = append(all, statements...)
 	}

@@ -7,20 +7,25 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// A site that is being built is not reserved.
+// A site that is being built is not reserved. On a shard's server are the sites that have their databases there.
 const sqlListSitePools = `
 SELECT s.server_id, s.region, s.role, s.status, s.tenant_count,
     count(*) FILTER (WHERE p.state = 'available') AS available, count(*) FILTER (WHERE p.state = 'reserved') AS reserved,
     count(*) FILTER (WHERE p.state = 'assigned') AS assigned, count(*) FILTER (WHERE p.state = 'failed') AS failed, count(*) FILTER (WHERE p.state = 'draining') AS draining,
     min(p.created_at) FILTER (WHERE p.state = 'reserved' AND p.tenant_id IS NULL) AS oldest_build
-FROM servers s LEFT JOIN site_pool p ON p.app_server_id = s.server_id
+FROM servers s LEFT JOIN site_pool p ON p.app_server_id = s.server_id AND (cardinality($2::text[]) = 0
+    OR s.server_id = ANY ($2)
+    OR p.db_shard_id = ANY (ARRAY(SELECT d.shard_id FROM db_shards d WHERE d.server_id = ANY ($2))))
 WHERE s.role IN ('app', 'node') AND s.status IN ('active', 'draining', 'failed') AND ($1 = '' OR s.region = $1)
+  AND (cardinality($2) = 0 OR s.server_id = ANY ($2) OR p.pool_site_id IS NOT NULL)
 GROUP BY s.server_id ORDER BY s.server_id`
 
-// ListSitePools counts the ready sites on each app server and node, by id; region ""
-// is all of them.
-func (s *Store) ListSitePools(ctx context.Context, region prego.Region) ([]tenant.SitePool, error) {
-	return collect[tenant.SitePool](ctx, s, "list site pools", sqlListSitePools, region)
+// ListSitePools counts the ready sites on each app server and node, by id; region "" is all of them. With servers it
+// counts only the sites that are on one of them, or have their database there.
+func (s *Store) ListSitePools(
+	ctx context.Context, region prego.Region, on ...prego.ServerID,
+) ([]tenant.SitePool, error) {
+	return collect[tenant.SitePool](ctx, s, "list site pools", sqlListSitePools, region, filled(on))
 }
 
 const sqlSitePoolPolicies = `

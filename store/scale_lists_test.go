@@ -40,6 +40,7 @@ func scaleLists() []scaleList {
 		scaled(Policies, ""), scaled(Images, ""), scaled(PlacementPools, ""), scaled(ScalingEvents, ""), scaled(FleetActions, "fleet_id"), scaled(Instances, "group_id"), scaled(Rollouts, "group_id"),
 		scaled(Certificates, ""), scaled(Domains, ""), scaled(StackReleases, ""), scaled(AgentReleases, ""), scaled(Rebalances, ""), scaled(PatchWaves, ""), scaled(backupPolicies, ""), scaled(Drills, "tenant_id"), scaled(AuditEntries, ""),
 		scaled(Commands, "server_id"), scaled(orgEvents, "org_id"), scaled(Snapshots, "tenant_id"), scaled(Backups, "tenant_id"), scaled(VolumeRestores, "volume_id"), scaled(Restores, "tenant_id"), scaled(Moves, "tenant_id"), scaled(Routes, ""), scaled(IPv4s, ""), scaled(Attachments, ""), scaled(AllInstances, ""), scaled(Decisions, ""), scaled(Ledger, ""),
+		scaled(AllBackups, ""),
 	}
 }
 
@@ -61,7 +62,8 @@ var scaleValues = map[string][]string{
 // scaleStates are of lists whose states are called otherwise.
 var scaleStates = map[string][]string{
 	"the ledger": {"created", "untracked", "released"}, "process groups": {"running", "stopped", "pending"}, "volumes": {"ready", "pending", "releasing"}, "snapshots": {"succeeded", "running", "deleted"}, "restores": {"succeeded", "failed", "queued"},
-	"images": {"ready"}, "backups": {"stored", "failed", "deleted"}, "moves": {"done", "failed", "cancelled"}, "rebalances": {"done", "stopped", "running"}, "drills": {"passed", "failed", "running"}, "domains": {"verified", "pending", "lost"}, "certificates": {"active", "failed", "retired"}, "releases": {"done", "stopped", "created"}, "releases of the agent": {"done", "stopped", "created"}, "instances": {"running", "stopped", "booting"}, "instances of all groups": {"running", "stopped", "booting"}, "IPv4 addresses": {"ready", "pending", "failed"}, "actions": {"succeeded", "failed", "running"},
+	"images": {"ready"}, "backups": {"stored", "failed", "deleted"}, "moves": {"done", "failed", "cancelled"}, "rebalances": {"done", "stopped", "running"}, "drills": {"passed", "failed", "running"}, "domains": {"verified", "pending", "lost"}, "certificates": {"active", "failed", "retired"}, "releases": {"done", "stopped", "created"}, "releases of the agent": {"done", "stopped", "created"}, "instances": {"running", "stopped", "booting"}, "instances of all groups": {"running", "stopped", "booting"},
+	"backups of all tenants": {"stored", "failed", "deleted"}, "IPv4 addresses": {"ready", "pending", "failed"}, "actions": {"succeeded", "failed", "running"},
 }
 
 func (l scaleList) values(field string) []string {

@@ -24,15 +24,25 @@ func (s *Store) GetTenant(ctx context.Context, id string) (tenant.Tenant, error)
 	return get[tenant.Tenant](ctx, s.pool, noSuchTenant(id), sqlGetTenant, id)
 }
 
+// onServers are the tenants that are on one of some servers.
+const onServers = `ARRAY(SELECT w.tenant_id FROM tenant_places w WHERE w.server_id = ANY ($?))`
+
 // Tenants is the list of tenants, without terminated ones.
-var Tenants = Listing[tenant.Tenant]{
-	what: "tenants", from: `SELECT ` + tenantColumns + ` FROM tenants`,
+var Tenants = Listing[tenant.Listed]{
+	what: "tenants", from: `SELECT ` + tenantColumns + `,
+    ARRAY(SELECT DISTINCT w.server_id FROM tenant_places w WHERE w.tenant_id = tenants.tenant_id ORDER BY 1)
+        AS server_ids
+FROM tenants`,
 	live: `state NOT IN ('terminated', 'data_purged')`, state: "state", states: without(prego.Strings(tenant.States()), "terminated", "data_purged"),
-	filters: map[string]string{"tenant_id": "tenant_id", "slug": "slug", "org_id": "org_id", "parent_org_id": "parent_org_id", "region": "region", "plan": "plan", "state": "state", "external_ref": "external_ref"},
-	sorts:   map[string]string{"created_at": "created_at", "slug": "slug"},
-	id:      "tenant_id",
-	table:   "tenants",
-	narrow:  []string{"tenant_id", "external_ref"},
+	filters: map[string]string{
+		"tenant_id": "tenant_id", "slug": "slug", "org_id": "org_id", "parent_org_id": "parent_org_id",
+		"region": "region", "plan": "plan", "state": "state", "external_ref": "external_ref",
+		"server_id": "tenant_id = ANY (" + onServers + ")",
+	},
+	sorts:  map[string]string{"created_at": "created_at", "slug": "slug"},
+	id:     "tenant_id",
+	table:  "tenants",
+	narrow: []string{"tenant_id", "external_ref", "server_id"},
 	dimensions: []dimension{
 		{filter: "org_id"},
 		{filter: "parent_org_id"},

@@ -314,6 +314,14 @@ type Tenant struct {
 	ActiveAt          *time.Time `json:"active_at,omitempty"`
 }
 
+// Listed is a tenant as lists show it.
+type Listed struct {
+	Tenant
+	// ServerIDs are the servers of its site, database and cache, of both sides of its open move, and the server that is
+	// being built for it.
+	ServerIDs []prego.ServerID `json:"server_ids"`
+}
+
 // Allocation is where a tenant is placed (placement-policy §1.2).
 type Allocation struct {
 	AllocationID  int64

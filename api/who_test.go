@@ -1,0 +1,60 @@
+package api_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/api"
+)
+
+// TestWhoIsOnAServer: tenants, site pools and backups are found by the servers that they depend on.
+func TestWhoIsOnAServer(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.org("acme", "")
+	b.fleet("app-1", "db-1", "redis-1", "app-2")
+	one, two := b.withSite("acme", "one"), b.withSite("acme", "two")
+	b.sql(`UPDATE tenant_allocations SET app_server_id = 'app-2' WHERE tenant_id = $1`, two)
+	slugs := func(query string) (out []string) {
+		for _, v := range as[api.TenantPage](t, b.ok(200, "GET", "/v1/tenants?sort=slug&"+query, "")).Tenants {
+			out = append(out, v.Slug)
+		}
+		return out
+	}
+	require.Equal(t, []string{"one"}, slugs("server_id=app-1"))
+	require.Equal(t, []string{"two"}, slugs("server_id=app-2"))
+	require.Equal(t, []string{"one", "two"}, slugs("server_id=db-1"))
+	require.Equal(t, []string{"one", "two"}, slugs("server_id=app-1,app-2"))
+	require.Empty(t, slugs("server_id=gone"))
+	require.Equal(t, []string{"two"}, slugs("server_id=redis-1&tenant_id="+two))
+	page := as[api.TenantPage](t, b.ok(200, "GET", "/v1/tenants?tenant_id="+one, ""))
+	require.Equal(t, []string{"app-1", "db-1", "redis-1"}, *page.Tenants[0].ServerIds)
+
+	b.sql(`INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, created_by)
+		SELECT 'bak-' || slug, org_id, tenant_id, 'app-1', slug, 'manual', 'ann' FROM tenants`)
+	backups := as[api.BackupPage](t, b.ok(200, "GET", "/v1/backups?server_id=app-2", "")).Backups
+	require.Len(t, backups, 1)
+	require.Equal(t, "bak-two", backups[0].BackupId)
+	require.Len(t, as[api.BackupPage](t, b.ok(200, "GET", "/v1/backups?org_id=acme", "")).Backups, 2)
+
+	pools := as[api.SitePoolList](t, b.ok(200, "GET", "/v1/site-pools?server_id=app-2", "")).SitePools
+	require.Len(t, pools, 1)
+	require.Equal(t, "app-2", pools[0].ServerId)
+}
+
+// TestConsoleShowsWhoIsOnAServer: the page of a server loads its tenants once the rest is there.
+func TestConsoleShowsWhoIsOnAServer(t *testing.T) {
+	t.Parallel()
+	b := setupConsole(t, nil)
+	b.org("acme", "")
+	b.fleet("app-1", "db-1", "redis-1")
+	one := b.withSite("acme", "one")
+	v := b.login("viewer")
+	require.Contains(t, v.get("/console/servers/db-1").body, `hx-get="/console/tenants?server_id=db-1"`)
+	part := v.get("/console/tenants?server_id=db-1").body
+	require.Contains(t, part, `<div id="part">`)
+	require.Contains(t, part, `<a href="/console/tenants/`+one+`">one</a>`)
+	require.NotContains(t, v.get("/console/tenants?server_id=app-9").body, one)
+	require.Contains(t, v.get("/console/orgs/acme").body, `hx-get="/console/tenants?org_id=acme"`)
+}
