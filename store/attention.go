@@ -20,15 +20,35 @@ const (
 	attEnd  = `)
 SELECT subject, id, name, owner, org_id, reason, message, since, "by", by_id, count`
 	attSummed = ` FROM (
-    SELECT f.*, (count(*) OVER w)::int AS count, row_number() OVER (w ORDER BY since, id) AS nth FROM f WINDOW w AS (PARTITION BY "by", by_id, reason)) x
+    SELECT f.*, (count(*) OVER w)::int AS count, row_number() OVER (w ORDER BY since, id) AS nth
+    FROM f WINDOW w AS (PARTITION BY "by", by_id, reason)) x`
+	attListed = `
 WHERE count <= 5 OR nth = 1 ORDER BY since, id LIMIT 500`
-	attTo = attEnd + attSummed
-	// For servers, also whether they hold no data. A machine that prego did not create may have data without rows,
-	// and so may a server whose agent has fallen silent: leftovers of a failed or unfinished deletion are for the
-	// provider.
+	attTo = attEnd + attSummed + attListed
+	// Who is affected by a server, or by all servers of a sum: the tenants that a list by server has, those with the
+	// largest plans first, and the orgs of the instances. It is read for the listed rows only.
+	attAffected = `
+CROSS JOIN LATERAL (SELECT CASE WHEN x.count <= 5 THEN ARRAY[x.id]
+    ELSE ARRAY(SELECT g.id FROM f g WHERE (g."by", g.by_id, g.reason) = (x."by", x.by_id, x.reason)) END AS ids) these
+CROSS JOIN LATERAL (
+    SELECT count(*)::int AS tenants, COALESCE((array_agg(t.slug
+        ORDER BY array_position('{enterprise,business,starter,trial}', t.plan), t.slug))[:3], '{}') AS slugs
+    FROM tenants t WHERE t.state NOT IN ('terminated', 'data_purged')
+      AND t.tenant_id = ANY (ARRAY(SELECT w.tenant_id FROM tenant_places w WHERE w.server_id = ANY (these.ids)))
+) of_tenants
+CROSS JOIN LATERAL (
+    SELECT COALESCE(sum(n), 0)::int AS instances, count(*)::int AS orgs,
+        COALESCE((array_agg(org_id ORDER BY n DESC, org_id))[:3], '{}') AS org_ids
+    FROM (SELECT i.org_id, count(*) AS n FROM instances i WHERE i.server_id = ANY (these.ids) AND i.state <> 'stopped'
+        GROUP BY 1) o) of_instances`
+	// For servers, also who is affected, and whether they hold no data. A machine that prego did not create may have
+	// data without rows, and so may a server whose agent has fallen silent: leftovers of a failed or unfinished
+	// deletion are for the provider.
 	attToServer = attEnd + `, EXISTS (SELECT FROM servers s, server_use(s.server_id) u WHERE s.server_id = x.id AND u.tenants + u.instances + u.volumes = 0
     AND s.purpose <> 'import_existing_server'
-    AND (s.status = 'draining' OR s.provider_server_id IS NULL OR s.agent_first_heartbeat_at IS NULL OR s.agent_status = 'connected')) AS empty` + attSummed
+    AND (s.status = 'draining' OR s.provider_server_id IS NULL OR s.agent_first_heartbeat_at IS NULL
+        OR s.agent_status = 'connected')) AS empty,
+    tenants, slugs, instances, orgs, org_ids` + attSummed + attAffected + attListed
 	// A single failure that no state records is reported for a week.
 	attRecent = ` > now() - interval '7 days'`
 	// No step of creating or deleting takes this long, and no step that copies data takes as long as the second.
@@ -86,12 +106,12 @@ FROM servers WHERE status = 'draining' AND decommission_requested_at` + attStuck
 
 	sqlAttServerAwaitingStock = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', status_reason, status_message, created_at, 'region', region
-FROM servers WHERE status = 'provisioning' AND status_reason = 'awaiting_capacity'` + attTo
+FROM servers WHERE status = 'provisioning' AND status_reason = 'awaiting_capacity'` + attToServer
 
 	// A server that failed because of it is reported as failed, and a server being deleted needs no agent.
 	sqlAttAgentSilent = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', 'agent_' || agent_status, '', COALESCE(agent_last_heartbeat_at, updated_at), 'region', region
-FROM servers WHERE status = 'active' AND agent_status IN ('degraded', 'disconnected')` + attTo
+FROM servers WHERE status = 'active' AND agent_status IN ('degraded', 'disconnected')` + attToServer
 
 	sqlAttClockSkewed = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', 'clock_skew', 'its clock is ' || round(abs(clock_ahead_seconds)::numeric, 1) || CASE WHEN clock_ahead_seconds < 0 THEN ' s behind' ELSE ' s ahead' END,
@@ -100,7 +120,7 @@ FROM servers WHERE status IN ('active', 'failed', 'draining') AND clock_skewed A
 
 	sqlAttDockerStopped = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', 'docker_stopped', '', COALESCE(agent_last_heartbeat_at, updated_at), 'region', region
-FROM servers WHERE status = 'active' AND docker_state = 'stopped' AND agent_status = 'connected'` + attTo
+FROM servers WHERE status = 'active' AND docker_state = 'stopped' AND agent_status = 'connected'` + attToServer
 
 	sqlAttTenantLost = `WITH ` + attFrom + `
 SELECT 'tenant', t.tenant_id, t.slug, '', t.org_id, COALESCE(NULLIF(t.status_reason, ''), 'server_lost'), t.status_message, t.lost_at, 'region', t.region FROM tenants t WHERE ` + isLost + attTo
@@ -145,11 +165,13 @@ WHERE a.status = 'failed' AND a.finished_at` + attRecent + attTo
 SELECT 'server', s.server_id, s.server_id, '', '', COALESCE(NULLIF(d.reason, ''), 'maintenance_failed'), d.kind || ': ' || d.message, d.finished_at, 'region', s.region
 FROM server_maintenances d JOIN servers s ON s.server_id = d.server_id
 WHERE d.status = 'failed' AND s.status <> 'terminated' AND (s.cordoned_at IS NOT NULL OR d.finished_at > now() - interval '1 day')
-  AND NOT EXISTS (SELECT FROM server_maintenances n WHERE n.server_id = d.server_id AND n.number > d.number)` + attTo
+  AND NOT EXISTS (SELECT FROM server_maintenances n
+    WHERE n.server_id = d.server_id AND n.number > d.number)` + attToServer
 
 	sqlAttMaintenanceStuck = `WITH ` + attFrom + `
 SELECT 'server', s.server_id, s.server_id, '', '', COALESCE(NULLIF(d.reason, ''), 'maintenance_late'), d.kind || ': ' || d.message, d.created_at, 'region', s.region
-FROM server_maintenances d JOIN servers s ON s.server_id = d.server_id WHERE d.finished_at IS NULL AND ` + maintenanceIsStuck + attTo
+FROM server_maintenances d JOIN servers s ON s.server_id = d.server_id
+WHERE d.finished_at IS NULL AND ` + maintenanceIsStuck + attToServer
 
 	sqlAttMoveFailed = `WITH ` + attFrom + `
 SELECT 'tenant', t.tenant_id, t.slug, m.move_id, t.org_id, COALESCE(NULLIF(m.reason, ''), 'move_failed'), m.message, m.finished_at, 'region', t.region

@@ -263,6 +263,65 @@ func TestAttentionFindsEachKind(t *testing.T) {
 	}
 }
 
+// TestAServersFindingNamesWhoIsThere: one server's tenants and the orgs of its instances, and of a sum those of all its
+// servers.
+func TestAServersFindingNamesWhoIsThere(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := tenantStore(t)
+	conn, err := s.pool.Acquire(ctx)
+	require.NoError(t, err)
+	defer conn.Release()
+	runEach(t, conn, `SET session_replication_role = replica;`+wellInstallation+`;
+		INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name,
+			infra_provider, algorithm)
+		SELECT tenant_id, CASE tenant_id WHEN 't-1' THEN 'app-1' ELSE 'app-2' END, 'app-9', 'app-9', 's', 'd',
+			'hetzner', 'a' FROM tenants;
+		INSERT INTO db_shards (shard_id, server_id, region, tenant_capacity) VALUES ('app-9', 'app-9', 'eu', 9);
+		INSERT INTO redis_pools (pool_id, server_id, region, tenant_capacity) VALUES ('app-9', 'app-9', 'eu', 9);
+		UPDATE tenants SET state = 'terminated', converged_state = state WHERE tenant_id = 't-3';
+		UPDATE tenants SET plan = 'enterprise' WHERE tenant_id = 't-7';
+		INSERT INTO instances (instance_id, group_id, org_id, server_id, release, memory_limit_bytes, cpu_request,
+			number, spec, state)
+		SELECT 'i-' || n, 'grp-a', CASE WHEN n = 1 THEN 'zeta' ELSE 'acme' END, 'app-2', 1, 1, 0, n, '{}',
+			CASE n WHEN 4 THEN 'stopped' ELSE 'running' END
+		FROM generate_series(1, 4) n`)
+	message := func(sql string) string {
+		t.Helper()
+		runEach(t, conn, sql)
+		found, _, err := s.Attention(ctx, attentionLimits)
+		require.NoError(t, err)
+		items := attention.List(found)
+		require.Len(t, items, 1, "%+v", items)
+		return items[0].Message
+	}
+	const well = `;UPDATE servers SET agent_status = 'connected', status = 'active', docker_state = 'running';`
+	const there = "; affects 6 tenants: shop-7, shop-2, shop-4 and 3 more, and 3 instances of acme, zeta"
+	const silent, ofApp2 = `UPDATE servers SET agent_status = 'degraded' WHERE server_id `, ` WHERE server_id = 'app-2'`
+	require.Equal(t, "its agent is silent; affects 1 tenant: shop-1", message(silent+`= 'app-1'`))
+	require.Equal(t, "its agent is silent"+there, message(well+silent+`= 'app-2'`))
+	require.Equal(t, "its agent is silent; affects 7 tenants: shop-7, shop-1, shop-2 and 4 more",
+		message(well+silent+`= 'app-9'`), "the server of their shard")
+	require.Equal(t, "its agent is silent", message(well+silent+`= 'app-5'`))
+	require.Equal(t, "6 agents are silent; the oldest is app-1: its agent is silent; "+
+		"affects 7 tenants: shop-7, shop-1, shop-2 and 4 more, and 3 instances of acme, zeta",
+		message(well+silent+`IN ('app-1', 'app-2', 'app-3', 'app-4', 'app-5', 'app-6')`))
+	for _, sql := range []string{
+		`UPDATE servers SET status = 'failed', status_reason = 'heartbeat_lost'`,
+		`UPDATE servers SET docker_state = 'stopped'`,
+		`UPDATE servers SET status = 'draining', decommission_requested_at = now() - interval '61 minutes'`,
+	} {
+		require.True(t, strings.HasSuffix(message(well+sql+ofApp2), there), sql)
+	}
+	for _, kind := range []attention.Kind{attention.MaintenanceStuck, attention.MaintenanceFailed} {
+		found := message(well + `DELETE FROM server_maintenances;` + ailments[kind][0].sql)
+		require.True(t, strings.HasSuffix(found, there), kind)
+	}
+	require.Contains(t, message(well+`DELETE FROM server_maintenances;
+		UPDATE servers SET status = 'provisioning', status_reason = 'awaiting_capacity', dedicated_for_tenant_id = 't-5'
+		WHERE server_id = 'app-6'`), "; affects 1 tenant: shop-5", "which waits for it")
+}
+
 // TestOnlyEmptyServersAreProposedForDeletion: rows show whether a failed or stuck server may hold data.
 func TestOnlyEmptyServersAreProposedForDeletion(t *testing.T) {
 	t.Parallel()

@@ -140,6 +140,24 @@ func TestTenantsOfAServerAreReadByIndex(t *testing.T) {
 	}
 }
 
+// TestAffectedTenantsAreReadByIndex: however many tenants there are, naming a server's reads only its own.
+func TestAffectedTenantsAreReadByIndex(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	pgtest.FillLarge(t, url, 1000, `UPDATE servers SET agent_status = 'connected'`,
+		`UPDATE servers SET agent_status = 'degraded' WHERE server_id IN ('s-0', 's-2')`)
+	pool, err := Open(t.Context(), url, 2, nil)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	plan, err := values[string](t.Context(), pool, `EXPLAIN (ANALYZE, COSTS OFF) `+sqlAttAgentSilent)
+	require.NoError(t, err)
+	text := strings.Join(plan, "\n")
+	t.Log(plan[len(plan)-1])
+	require.NotRegexp(t, `Seq Scan on tenants\b`, text)
+	require.Contains(t, text, "tenants_pkey")
+	require.Contains(t, text, "tenant_allocations_by_server")
+}
+
 // walkAll counts what a list of tenants has, by whole pages.
 func walkAll(t *testing.T, s *Store, q prego.ListQuery) (n int) {
 	t.Helper()

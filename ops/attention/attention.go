@@ -64,6 +64,10 @@ type Finding struct {
 	By, ByID string
 	Count    int
 	Empty    bool // no data is lost with it: only then is an action proposed that destroys it
+	// Who is affected by a server, or by all servers of a sum: how many tenants and instances are there, the first of
+	// the tenants' names, and how many orgs have the instances, with the first of them.
+	Tenants, Instances, Orgs int
+	Slugs, OrgIDs            []string
 }
 
 // Subject is what an item is about.
@@ -157,6 +161,7 @@ func (s spec) item(f Finding) Item {
 			i.OrgID = prego.OrgID(f.ByID)
 		}
 	}
+	i.Message += f.affects()
 	for _, a := range actions {
 		if a.Destroys && !f.Empty {
 			continue
@@ -165,6 +170,37 @@ func (s spec) item(f Finding) Item {
 		i.Actions = append(i.Actions, a)
 	}
 	return i
+}
+
+// affects names the customers of a server, "" if there are none.
+func (f Finding) affects() string {
+	var out []string
+	if f.Tenants > 0 {
+		out = append(out, counted(f.Tenants, "tenant")+": "+first(f.Slugs, f.Tenants))
+	}
+	if f.Instances > 0 {
+		out = append(out, counted(f.Instances, "instance")+" of "+first(f.OrgIDs, f.Orgs))
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return "; affects " + strings.Join(out, ", and ")
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// first lists the first names of n.
+func first(names []string, n int) string {
+	out := strings.Join(names, ", ")
+	if more := n - len(names); more > 0 {
+		out += fmt.Sprintf(" and %d more", more)
+	}
+	return out
 }
 
 // fill replaces {id}, {owner}, {org}, {by} and {reason}.

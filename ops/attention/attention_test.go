@@ -54,7 +54,7 @@ func TestAnItemSaysWhatToDo(t *testing.T) {
 	}})[0]
 	require.Equal(t, attention.Action{
 		Label: "Provision it again", Method: "POST", Path: "/v1/servers/app-1/retry", CLI: "prego server retry app-1", Destroys: true,
-	}, i.Actions[1])
+	}, i.Actions[2])
 
 	i = attention.List([]attention.Finding{{Kind: attention.TenantFailed, Subject: "tenant", ID: "t-1", Name: "shop", OrgID: "acme", Reason: "failed_site", Message: "boom", Since: at, By: "region", ByID: "eu", Count: 7}})[0]
 	require.Equal(t, "tenant_failed/eu/failed_site", i.ID)
@@ -70,6 +70,31 @@ func TestAnItemSaysWhatToDo(t *testing.T) {
 
 	i = attention.List([]attention.Finding{{Kind: attention.OperationStuck, Subject: "fleet", ID: "a/b c", Reason: "running", Since: at}})[0]
 	require.Equal(t, "/v1/fleets/a%2Fb%20c/actions", i.Actions[0].Path)
+}
+
+// TestAServersLineNamesWhoIsAffected: tenants by name, and the orgs of instances, however long the message is.
+func TestAServersLineNamesWhoIsAffected(t *testing.T) {
+	t.Parallel()
+	for want, f := range map[string]attention.Finding{
+		"its agent is silent":                           {},
+		"its agent is silent; affects 1 tenant: shop":   {Tenants: 1, Slugs: []string{"shop"}},
+		"its agent is silent; affects 2 tenants: a, b":  {Tenants: 2, Slugs: []string{"a", "b"}},
+		"its agent is silent; affects 1 instance of me": {Instances: 1, Orgs: 1, OrgIDs: []string{"me"}},
+		"its agent is silent; affects 9 tenants: a, b, c and 6 more, and 40 instances of x, y, z and 1 more": {
+			Tenants: 9, Slugs: []string{"a", "b", "c"}, Instances: 40, Orgs: 4, OrgIDs: []string{"x", "y", "z"},
+		},
+		"7 agents are silent; the oldest is app-1: its agent is silent; affects 9 tenants: a, b and 7 more": {
+			Count: 7, Tenants: 9, Slugs: []string{"a", "b"},
+		},
+	} {
+		f.Kind, f.Subject, f.ID, f.By, f.ByID = attention.AgentSilent, "server", "app-1", "region", "eu"
+		require.Equal(t, want, attention.List([]attention.Finding{f})[0].Message)
+	}
+	long := attention.Finding{
+		Kind: attention.ServerFailed, Message: strings.Repeat("x", 900), Tenants: 1, Slugs: []string{"shop"},
+	}
+	message := attention.List([]attention.Finding{long})[0].Message
+	require.True(t, strings.HasSuffix(message, "x…; affects 1 tenant: shop"), message)
 }
 
 // TestEveryKindIsWhole: each kind states the problem, the remedy, and a link to an existing
@@ -130,8 +155,10 @@ func TestNothingWithDataIsProposedForDestruction(t *testing.T) {
 		"empty values")
 
 	for kind, wants := range map[attention.Kind][]string{
-		attention.AgentSilent:  {"prego server show app-1", "prego server reboot app-1 --keep-tenants"},
-		attention.ServerFailed: {"prego server show app-1"},
+		attention.AgentSilent: {
+			"prego server show app-1", "prego tenant list --server app-1", "prego server reboot app-1 --keep-tenants",
+		},
+		attention.ServerFailed: {"prego server show app-1", "prego tenant list --server app-1"},
 	} {
 		i := attention.List([]attention.Finding{{
 			Kind: kind, Subject: "server", ID: "app-1", Reason: "heartbeat_lost", Since: at, Count: 1,

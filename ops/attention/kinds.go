@@ -119,6 +119,7 @@ var (
 	showServer   = get("Show the server", "/v1/servers/{id}", "prego server show {id}")
 	retryServer  = destroys(post("Provision it again", "/v1/servers/{id}/retry", "prego server retry {id}"))
 	deleteServer = destroys(drop("Delete it", "/v1/servers/{id}", "prego server delete {id}"))
+	listTenants  = get("List its tenants", "/v1/tenants?server_id={id}", "prego tenant list --server {id}")
 	rebootServer = with(post("Reboot its host", "/v1/servers/{id}/reboot", "prego server reboot {id} --keep-tenants"),
 		map[string]any{"keep_tenants": true})
 	showTenant       = get("Show the tenant", "/v1/tenants/{id}", "prego tenant show {id}")
@@ -238,14 +239,14 @@ var ordered = []struct {
 				"If the host cannot be brought back, give it up with `prego server lose {id}`: its tenants are restored elsewhere.",
 		},
 		docs:    "docs/operations.md#the-life-of-a-server",
-		actions: about("server", showServer, retryServer, deleteServer),
+		actions: about("server", showServer, listTenants, retryServer, deleteServer),
 		all:     []Action{get("List the failed servers", "/v1/servers?region={by}&status=failed", "prego server list --region {by} --state failed")},
 	}},
 	{DockerStopped, spec{
 		severity: Critical, says: "dockerd does not run on its host", plural: "servers are without a running dockerd",
 		todo:    "Check the host: running containers keep running, but none can be started, stopped or inspected.",
 		docs:    "docs/containers.md",
-		actions: about("server", showServer, rebootServer),
+		actions: about("server", showServer, listTenants, rebootServer),
 		all:     []Action{get("List the servers", "/v1/servers?region={by}", "prego server list --region {by}")},
 	}},
 	{GroupUnschedulable, spec{
@@ -301,7 +302,7 @@ var ordered = []struct {
 			"A reboot restarts an agent that hangs, and its tenants are down meanwhile. " +
 			"An active server whose agent is silent for long is failed; its data stays.",
 		docs:    "docs/operations.md#a-silent-server",
-		actions: about("server", showServer, rebootServer),
+		actions: about("server", showServer, listTenants, rebootServer),
 		all:     []Action{get("List them", "/v1/servers?region={by}&agent_status=degraded,disconnected", "prego server list --region {by} --agent degraded,disconnected")},
 	}},
 	{ClockSkewed, spec{
