@@ -80,13 +80,21 @@ func (a *API) GetMaintenance(c echo.Context, id ServerID) error {
 
 func (a *API) showMaintenance(c echo.Context, d server.Maintenance, status int) error {
 	out := viewOf[Maintenance](d)
-	out.RunUrl, out.Operation, out.Instances = optional(a.d.Runs.RunURL(out.WorkflowId)), *a.operation(c, out.WorkflowId), []RemainingInstance{}
+	out.RunUrl, out.Operation = optional(a.d.Runs.RunURL(out.WorkflowId)), *a.operation(c, out.WorkflowId)
+	out.Instances, out.Tenants = []RemainingInstance{}, []RemainingTenant{}
 	if !d.Status.Ended() {
 		left, err := a.d.Store.RemainingInstances(c.Request().Context(), d.ServerID)
 		if err != nil {
 			return err
 		}
 		out.Instances = views(left, viewOf[RemainingInstance])
+	}
+	if !d.Status.Ended() && !d.KeepTenants {
+		tenants, err := a.d.Store.RemainingTenants(c.Request().Context(), d.ServerID)
+		if err != nil {
+			return err
+		}
+		out.Tenants = views(tenants, viewOf[RemainingTenant])
 	}
 	return c.JSON(status, out)
 }

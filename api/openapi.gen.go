@@ -5132,7 +5132,8 @@ type Maintenance struct {
 	StartedAt *time.Time `json:"started_at,omitempty"`
 
 	// Status making: its replacement is being made. waiting: for other servers of its fleet. finishing: it is empty, and is rebooted or deleted
-	Status MaintenanceStatus `json:"status"`
+	Status  MaintenanceStatus `json:"status"`
+	Tenants []RemainingTenant `json:"tenants"`
 
 	// TenantsLeft Of them, the remaining ones
 	TenantsLeft int `json:"tenants_left"`
@@ -6230,6 +6231,7 @@ type ReleaseServer struct {
 // RemainingInstance defines model for RemainingInstance.
 type RemainingInstance struct {
 	GroupId    string `json:"group_id"`
+	GroupName  string `json:"group_name"`
 	InstanceId string `json:"instance_id"`
 
 	// Leaving Whether its group already replaces it; else it waits for its org's limit
@@ -6243,6 +6245,24 @@ type RemainingInstance struct {
 
 	// StopsFirst Whether it stops before its replacement starts: it has a volume, or its org has no quota for one more
 	StopsFirst bool `json:"stops_first"`
+}
+
+// RemainingTenant defines model for RemainingTenant.
+type RemainingTenant struct {
+	Message *string `json:"message,omitempty"`
+
+	// MoveId Its open move; absent while it waits for one
+	MoveId *string `json:"move_id,omitempty"`
+
+	// MoveState Example: copying
+	MoveState *string `json:"move_state,omitempty"`
+	OrgId     string  `json:"org_id"`
+
+	// Reason What its move waits for, or why it is not moved; stable
+	Reason   *string `json:"reason,omitempty"`
+	Slug     string  `json:"slug"`
+	State    string  `json:"state"`
+	TenantId string  `json:"tenant_id"`
 }
 
 // ReplayDifference defines model for ReplayDifference.

@@ -1508,7 +1508,7 @@ var verbs = []Verb{
 	{Operation: "getInstance", Method: "GET", Path: "/v1/instances/{instance_id}", Use: "instance show INSTANCE…", Short: "Show an instance", Args: []Flag{
 		{Name: "INSTANCE", In: "path", Field: "instance_id", Required: true},
 	}, Table: &tables[33]},
-	{Operation: "getMaintenance", Method: "GET", Path: "/v1/servers/{server_id}/maintenance", Use: "server maintenance-status SERVER…", Short: "Show a server's maintenance", Long: "Show a server's maintenance.\n\nThe active drain, reboot, resize, patch or replacement, or else the last one. instances are the ones still on\nthe server, at most 200, with the reason if they have no place to go.", Args: []Flag{
+	{Operation: "getMaintenance", Method: "GET", Path: "/v1/servers/{server_id}/maintenance", Use: "server maintenance-status SERVER…", Short: "Show a server's maintenance", Long: "Show a server's maintenance.\n\nThe active drain, reboot, resize, patch or replacement, or else the last one. instances and tenants are the\nremaining ones, at most 200 of each, with what they wait for if it is known.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Table: &tables[35]},
 	{Operation: "getMove", Method: "GET", Path: "/v1/tenants/{tenant_id}/moves/{move_id}", Use: "tenant move-show TENANT MOVE…", Short: "Show a move", Args: []Flag{

@@ -58,3 +58,31 @@ func TestConsoleShowsWhoIsOnAServer(t *testing.T) {
 	require.NotContains(t, v.get("/console/tenants?server_id=app-9").body, one)
 	require.Contains(t, v.get("/console/orgs/acme").body, `hx-get="/console/tenants?org_id=acme"`)
 }
+
+// TestWhoIsLeftOnADrainedServer: its maintenance names the tenants that are left, in the console beside the instances.
+func TestWhoIsLeftOnADrainedServer(t *testing.T) {
+	t.Parallel()
+	b := setupConsole(t, nil)
+	b.workloads()
+	b.sql(`UPDATE orgs SET tier = 'enterprise'`)
+	b.fleet("app-1", "db-1", "redis-1")
+	one := b.withSite("acme", "one")
+	b.sql(`UPDATE tenant_allocations SET on_shard = true`)
+	b.sql(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request,
+			replicas, created_by) SELECT 'grp-a', env_id, org_id, 'eu', 'web', '{}', 1, 0, 1, 'ann' FROM envs LIMIT 1`)
+	b.sql(`INSERT INTO instances (instance_id, group_id, org_id, server_id, release, memory_limit_bytes, cpu_request,
+			number, spec, state)
+		SELECT 'ins-a', group_id, org_id, 'app-1', 1, 1, 0, 1, '{}', 'running' FROM process_groups`)
+	d := as[api.Maintenance](t, b.ok(202, "POST", "/v1/servers/app-1/drain", ""))
+	require.Equal(t, []api.RemainingTenant{{TenantId: one, Slug: "one", OrgId: "acme", State: "active"}}, d.Tenants)
+	require.Equal(t, "web", d.Instances[0].GroupName)
+	page := b.login("viewer").get("/console/servers/app-1").body
+	for _, want := range []string{
+		"<h3>instances</h3>", "<h3>tenants</h3>", ">one<", `href="/console/tenants/` + one + `"`,
+	} {
+		require.Contains(t, page, want)
+	}
+	b.ok(202, "DELETE", "/v1/servers/app-1/maintenance", "")
+	kept := as[api.Maintenance](t, b.ok(200, "GET", "/v1/servers/app-1/maintenance", ""))
+	require.Len(t, kept.Tenants, 1, "until it has ended")
+}

@@ -10,7 +10,7 @@ import (
 
 // remainingText reports what an instance waits for.
 func remainingText(i api.RemainingInstance) string {
-	text := i.InstanceId + " " + i.State
+	text := fmt.Sprintf("instance %s of group %s %s", i.InstanceId, i.GroupName, i.State)
 	switch {
 	case i.Reason != nil && *i.Reason != "":
 		text += ", no place" + why(i.Reason, i.Message)
@@ -23,6 +23,18 @@ func remainingText(i api.RemainingInstance) string {
 		text += ", stops before its replacement starts"
 	}
 	return text
+}
+
+// remainingTenantText reports what a tenant waits for.
+func remainingTenantText(t api.RemainingTenant) string {
+	text := fmt.Sprintf("tenant %s (%s) %s", t.Slug, t.TenantId, t.State)
+	switch {
+	case t.MoveState != nil:
+		return text + ", its move is " + *t.MoveState + why(t.Reason, t.Message)
+	case t.Reason != nil:
+		return text + ", not moved" + why(t.Reason, t.Message)
+	}
+	return text + ", waits for its turn"
 }
 
 var watchMaintenance = Watch[api.Maintenance]{
@@ -54,6 +66,9 @@ var maintenanceColumns = computed(map[string]func(api.Maintenance) string{
 })
 
 var showMaintenance = hook{watch: watchMaintenance, after: more(func(in *call, d api.Maintenance) error {
+	for _, t := range d.Tenants {
+		fmt.Fprintln(in.w, "  "+remainingTenantText(t))
+	}
 	for _, i := range d.Instances {
 		fmt.Fprintln(in.w, "  "+remainingText(i))
 	}

@@ -25,9 +25,10 @@ type section struct {
 	Style string
 	Facts []fact
 	Table *table
-	All   string // the page with the whole list
-	Wrong string // why it can't be shown now
-	Later string // the page that it is loaded from once the rest is there
+	More  []*table // the further lists of an object, by name
+	All   string   // the page with the whole list
+	Wrong string   // why it can't be shown now
+	Later string   // the page that it is loaded from once the rest is there
 	Body  any
 }
 
@@ -178,7 +179,11 @@ func (c *Console) section(ec echo.Context, p part, o object, params map[string]s
 		if len(rows) == 0 {
 			return nil, nil
 		}
-		columns := cmp.Or(p.Columns, strings.Join(slices.Sorted(maps.Keys(rows[0])), ","))
+		fields := map[string]any{}
+		for _, row := range rows {
+			maps.Copy(fields, row)
+		}
+		columns := cmp.Or(p.Columns, strings.Join(slices.Sorted(maps.Keys(fields)), ","))
 		s.Table = tableOf(p.Title, columns, rows, nil, c.d.Now())
 	}
 	return s, nil
@@ -237,7 +242,11 @@ func (c *Console) beside(ec echo.Context, p part, params map[string]string, s *s
 			if err != nil || sub == nil {
 				return nil, err
 			}
-			s.Table = sub.Table
+			if sub.Table.Name = words(k); s.Table == nil {
+				s.Table = sub.Table
+			} else {
+				s.More = append(s.More, sub.Table)
+			}
 			delete(o, k)
 		}
 	}

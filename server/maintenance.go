@@ -135,11 +135,25 @@ func (m Maintenance) WorkflowID() string { return MaintenanceWorkflowID(m.Server
 type RemainingInstance struct {
 	InstanceID prego.InstanceID
 	GroupID    prego.GroupID
+	GroupName  string
 	OrgID      prego.OrgID
 	State      string
 	Leaving    bool // its group is replacing it
 	StopsFirst bool // its replacement starts after it has stopped: it has a volume, or its org no room for one more
 	// Reason and Message explain why its group has no place for the replacement; "" if it has.
+	Reason, Message string
+}
+
+// RemainingTenant is a tenant that is still on a server that is being emptied.
+type RemainingTenant struct {
+	TenantID prego.TenantID
+	Slug     string
+	OrgID    prego.OrgID
+	State    string
+	// MoveID and MoveState are those of its open move, "" while it waits for one.
+	MoveID    prego.MoveID
+	MoveState string
+	// Reason and Message explain what its move waits for, or why it is not moved; "" if it waits for its turn.
 	Reason, Message string
 }
 

@@ -122,12 +122,28 @@ func (s *Store) LastMaintenance(ctx context.Context, id prego.ServerID) (server.
 
 // An instance without a place to go has its group's reason.
 const sqlRemainingInstances = `
-SELECT i.instance_id, i.group_id, i.org_id, i.state, i.leaving,
+SELECT i.instance_id, i.group_id, g.name AS group_name, i.org_id, i.state, i.leaving,
     g.no_surge OR EXISTS (SELECT FROM volume_attachments a WHERE a.group_id = g.group_id AND a.deleted_at IS NULL) AS stops_first,
     CASE WHEN i.leaving AND g.wanted > 0 THEN g.status_reason ELSE '' END AS reason, CASE WHEN i.leaving AND g.wanted > 0 THEN g.status_message ELSE '' END AS message
-FROM instances i JOIN process_groups g ON g.group_id = i.group_id WHERE i.server_id = $1 AND i.state <> 'stopped' ORDER BY i.instance_id LIMIT 200`
+FROM instances i JOIN process_groups g ON g.group_id = i.group_id
+WHERE i.server_id = $1 AND i.state <> 'stopped' ORDER BY g.name, i.group_id, i.number LIMIT 200`
 
-// RemainingInstances are the instances that are still on a server, at most 200.
+// The tenants that the maintenance's next step finds there, with their moves.
+const sqlNamedRemaining = `
+SELECT r.tenant_id, t.slug, r.org_id, t.state, COALESCE(m.move_id, '') AS move_id, COALESCE(m.state, '') AS move_state,
+    CASE WHEN m.move_id IS NOT NULL THEN m.reason WHEN r.fit THEN r.reason ELSE $3 END AS reason,
+    CASE WHEN m.move_id IS NOT NULL THEN m.message WHEN r.fit THEN r.message
+        ELSE 'only a site in use is moved' END AS message
+FROM (` + sqlRemainingTenants + `) r JOIN tenants t ON t.tenant_id = r.tenant_id
+LEFT JOIN tenant_moves m ON m.tenant_id = r.tenant_id AND m.finished_at IS NULL ORDER BY t.slug LIMIT 200`
+
+// RemainingTenants are the tenants that are still on a server, at most 200.
+func (s *Store) RemainingTenants(ctx context.Context, id prego.ServerID) ([]server.RemainingTenant, error) {
+	return collect[server.RemainingTenant](ctx, s, "tenants to be moved from "+string(id),
+		sqlNamedRemaining, id, moveRest, server.MaintenanceTenantUnfit)
+}
+
+// RemainingInstances are the instances that are still on a server, by group, at most 200.
 func (s *Store) RemainingInstances(ctx context.Context, id prego.ServerID) ([]server.RemainingInstance, error) {
 	return collect[server.RemainingInstance](ctx, s, "instances to be moved from "+string(id), sqlRemainingInstances, id)
 }

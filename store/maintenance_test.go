@@ -122,6 +122,7 @@ func TestADrainMovesInstancesOneByOne(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, list, 3)
 	require.True(t, list[0].Leaving && !list[0].StopsFirst)
+	require.NotEmpty(t, list[0].GroupName)
 	for range 20 {
 		b.round("node-2", groups)
 		require.GreaterOrEqual(t, b.healthy(), 3, "a replacement is healthy before the old one stops")

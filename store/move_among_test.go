@@ -47,6 +47,16 @@ func TestAMoveAmongOthers(t *testing.T) {
 	st := step()
 	require.Empty(t, st.Tenants)
 	require.Equal(t, "0 of 1 tenants and 0 of 0 instances moved", st.Message)
+	remaining := func(want ...server.RemainingTenant) {
+		t.Helper()
+		found, err := b.s.RemainingTenants(ctx, "app-1")
+		require.NoError(t, err)
+		require.Equal(t, append([]server.RemainingTenant{}, want...), found)
+	}
+	left := server.RemainingTenant{TenantID: "t-1", Slug: "t-1", OrgID: "o", State: "active"}
+	moving := left
+	moving.MoveID, moving.MoveState = "mov-1", "copying"
+	remaining(moving)
 
 	// A release on both servers waits for the move, which does not wait for it.
 	_, err = b.s.CreateStackRelease(ctx, server.CreateStackReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "all"}}}, "ann")
@@ -70,6 +80,8 @@ func TestAMoveAmongOthers(t *testing.T) {
 	waits("tenant t-1 is being moved")
 	require.NoError(t, b.s.SwitchMove(ctx, "mov-1", 0))
 	waits("tenant t-1 is being moved")
+	moving.MoveState = "switched"
+	remaining(moving)
 	require.NoError(t, b.s.MoveOpened(ctx, "mov-1"))
 	waits("")
 	require.Empty(t, step().Tenants, "it is not cleared away yet")
@@ -78,6 +90,21 @@ func TestAMoveAmongOthers(t *testing.T) {
 	_, err = b.s.FinishMove(ctx, "mov-1", tenant.MoveDone, "", "")
 	require.NoError(t, err)
 	require.Equal(t, "1 of 1 tenants and 0 of 0 instances moved", step().Message)
+	remaining()
+
+	// A tenant whose move failed or that cannot move now is named with the reason.
+	b.exec(`UPDATE tenant_allocations SET app_server_id = 'app-1';
+		UPDATE tenant_moves SET state = 'failed', reason = 'copy_failed', message = 'no room'`)
+	failed := left
+	failed.Reason, failed.Message = "copy_failed", "no room"
+	remaining(failed)
+	b.exec(`UPDATE tenants SET state = 'terminated'`)
+	unfit := left
+	unfit.State, unfit.Reason = "terminated", server.MaintenanceTenantUnfit
+	unfit.Message = "only a site in use is moved"
+	remaining(unfit)
+	b.exec(`UPDATE tenants SET state = 'active';
+		UPDATE tenant_allocations SET app_server_id = 'app-2'; UPDATE tenant_moves SET state = 'done'`)
 
 	// A release that has begun is what the next move waits for.
 	b.exec(`UPDATE stack_release_servers SET status = 'done'`)
