@@ -125,6 +125,9 @@ func Open(dir string, settings Settings) (*Edge, error) {
 // Document is the served document, or the last one, without LeftOut.
 func (e *Edge) Document() wire.EdgeDocument { return e.document }
 
+// Served is the part of Document that the servers run.
+func (e *Edge) Served() wire.EdgeDocument { return e.served }
+
 // Applied reports whether the servers have confirmed the document since the start.
 func (e *Edge) Applied() bool { return e.applied }
 

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"reflect"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prego/prego/agent/edge"
@@ -56,15 +57,16 @@ func (a *Agent) serveEdge(ctx context.Context, log *slog.Logger) error {
 	}
 	counter := edge.NewCounter(a.host.Path(wire.EdgeRunDir))
 	counter.Follow(e.Document())
-	counting := make(chan struct{})
-	go func() {
-		defer close(counting)
-		go counter.Run(ctx)
-		a.reportUsage(ctx, counter, log)
-	}()
-	defer func() { <-counting }()
+	prober := edge.NewProber()
+	prober.Follow(e.Served())
+	var reporting sync.WaitGroup
+	defer reporting.Wait()
+	go counter.Run(ctx)
+	reporting.Go(func() { a.reportUsage(ctx, counter, log) })
+	reporting.Go(func() { prober.Run(ctx) })
+	reporting.Go(func() { a.reportProbes(ctx, prober, log) })
 
-	f := &edgeFollower{agent: a, edge: e, counter: counter, log: log, seen: e.Document().Version}
+	f := &edgeFollower{agent: a, edge: e, counter: counter, prober: prober, log: log, seen: e.Document().Version}
 	wait := gateway.Backoff{Base: 200 * time.Millisecond, Cap: 10 * time.Second}
 	for {
 		err := f.step(ctx)
@@ -91,6 +93,7 @@ type edgeFollower struct {
 	agent   *Agent
 	edge    *edge.Edge
 	counter *edge.Counter
+	prober  *edge.Prober
 	log     *slog.Logger
 	seen    int64 // the version that was fetched last, served or refused
 	ack     wire.EdgeApplied
@@ -151,6 +154,7 @@ func (f *edgeFollower) serve(ctx context.Context, d wire.EdgeDocument, fetched [
 		return err
 	default:
 		f.counter.Follow(d)
+		f.prober.Follow(f.edge.Served())
 		f.ack = wire.EdgeApplied{Version: d.Version, LeftOut: f.edge.LeftOut()}
 	}
 	f.seen = d.Version
@@ -175,6 +179,39 @@ func (a *Agent) reportUsage(ctx context.Context, counter *edge.Counter, log *slo
 				}
 				break
 			}
+		}
+	}
+}
+
+const (
+	// probesEvery is how often an edge reports that it probes its sites. Changes are reported immediately, but those
+	// of a moment together.
+	probesEvery  = 15 * time.Second
+	probesSettle = 200 * time.Millisecond
+)
+
+func (a *Agent) reportProbes(ctx context.Context, p *edge.Prober, log *slog.Logger) {
+	wait := gateway.Backoff{Base: 200 * time.Millisecond, Cap: 10 * time.Second}
+	for ctx.Err() == nil {
+		s, report := a.current.Load(), p.Report()
+		pause, changed := probesEvery, p.Changed()
+		switch err := s.Gateway.PostJSON(ctx, wire.PathEdgeProbes, s.ID.Token, report, nil); {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			pause, changed = wait.Next(100*time.Millisecond), nil
+			log.Warn("probes of sites not reported", "again_in", pause.String(), "error", err.Error())
+		default:
+			wait.Reset()
+			if p.Reported(report) {
+				pause = probesSettle
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+			_ = host.Sleep(ctx, probesSettle)
+		case <-time.After(pause):
 		}
 	}
 }

@@ -229,3 +229,56 @@ type EdgeCounts struct {
 	Seconds   float64                       `json:"seconds"`   // all together
 	Durations [len(EdgeDurations) + 1]int64 `json:"durations"`
 }
+
+// PathEdgeProbes takes an EdgeProbes. It needs ScopeEdge.
+const PathEdgeProbes = "/internal/agent/edge/probes"
+
+// EdgeProbes reports what an edge found when it requested the sites that it serves. Only changes are in it, each of
+// them once and oldest first. A report whose answer was lost is sent again.
+type EdgeProbes struct {
+	// Watch identifies a time of uninterrupted probing. Another one begins when the agent starts, and after its host
+	// was stopped for a while: what happened in between is unknown.
+	Watch string `json:"watch"` // at most MaxEdgePartName bytes
+	// SinceMS is the age of the watch, UntilMS the time since its last moment that this report covers. Ages instead of
+	// times: the clocks of hosts differ.
+	SinceMS int64       `json:"since_ms"`
+	UntilMS int64       `json:"until_ms"`
+	Changes []EdgeProbe `json:"changes,omitempty"` // at most MaxEdgeProbes
+}
+
+// MaxEdgeProbes bounds one report.
+const MaxEdgeProbes = 2000
+
+// EdgeProbe is a change of a site's health.
+type EdgeProbe struct {
+	Tenant string         `json:"tenant"`
+	State  EdgeProbeState `json:"state"`
+	Cause  EdgeProbeCause `json:"cause,omitempty"` // of EdgeProbeDown
+	AgeMS  int64          `json:"age_ms"`          // since it began; for EdgeProbeDown since the first failed probe
+}
+
+// EdgeProbeState is the health of a site.
+type EdgeProbeState string
+
+// The states. The edge no longer probes a site that is EdgeProbeGone: it is under maintenance, or elsewhere.
+const (
+	EdgeProbeUp   EdgeProbeState = "up"
+	EdgeProbeDown EdgeProbeState = "down"
+	EdgeProbeGone EdgeProbeState = "gone"
+)
+
+// EdgeProbeCause is why a site is down.
+type EdgeProbeCause string
+
+// The causes.
+const (
+	EdgeProbeRefused EdgeProbeCause = "refused" // its server takes no connection, or ends it
+	EdgeProbeTimeout EdgeProbeCause = "timeout" // no connection or no answer in time
+	EdgeProbeError   EdgeProbeCause = "error"   // it answers with 5xx
+	EdgeProbeMissing EdgeProbeCause = "missing" // it answers with 404: the server does not have the site
+)
+
+// EdgeProbeCauses lists the causes.
+func EdgeProbeCauses() []EdgeProbeCause {
+	return []EdgeProbeCause{EdgeProbeRefused, EdgeProbeTimeout, EdgeProbeError, EdgeProbeMissing}
+}

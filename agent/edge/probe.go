@@ -1,0 +1,229 @@
+package edge
+
+import (
+	"context"
+	"crypto/rand"
+	"io"
+	"maps"
+	mathrand "math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prego/prego/agent/wire"
+)
+
+const (
+	// Probes begin in small groups: at most 300 a second, however many sites are new or down.
+	probeTick  = 200 * time.Millisecond
+	probeGroup = 60
+	// probesAtOnce bounds the probes of one server, so that a server that does not answer delays no other.
+	probesAtOnce = 8
+	// probePaused is the time without probes after which a watch is over: the host was stopped meanwhile.
+	probePaused = 30 * time.Second
+	// keepChanges bounds what waits to be reported while no gateway can be reached. Beyond it the watch is over.
+	keepChanges = 100_000
+	pingPath    = "/api/method/ping"
+)
+
+// Prober requests the sites that an edge serves from their servers, and keeps the changes of their health until they
+// are reported.
+type Prober struct {
+	client *http.Client
+	speed  time.Duration // how many times more often than by the rules: 1 except in tests
+
+	mu      sync.Mutex
+	sites   map[string]*probed // by tenant
+	busy    map[string]int     // probes under way by address
+	watch   string
+	began   time.Time // of the watch
+	looked  time.Time // when probes were last begun
+	changes []siteChange
+	changed chan struct{}
+}
+
+// probed is a site that is probed.
+type probed struct {
+	site, address string
+	health
+	due  time.Time
+	busy bool
+}
+
+// siteChange is a change that is not reported yet.
+type siteChange struct {
+	tenant string
+	state  wire.EdgeProbeState
+	cause  wire.EdgeProbeCause
+	at     time.Time
+}
+
+// NewProber makes a prober without sites.
+func NewProber() *Prober {
+	p := &Prober{
+		client: &http.Client{
+			Timeout: probeAnswer,
+			Transport: &http.Transport{
+				DialContext:  (&net.Dialer{Timeout: probeConnect}).DialContext,
+				MaxIdleConns: 1000, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute, DisableCompression: true,
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		speed: 1, sites: map[string]*probed{}, busy: map[string]int{}, changed: make(chan struct{}, 1),
+	}
+	p.restart(time.Now())
+	return p
+}
+
+// restart begins a watch: nothing is known of any site.
+func (p *Prober) restart(now time.Time) {
+	p.watch, p.began, p.looked, p.changes = rand.Text(), now, now, nil
+	for tenant, s := range p.sites {
+		p.sites[tenant] = &probed{site: s.site, address: s.address, due: now}
+	}
+}
+
+// Follow sets the sites: those of a served document that are not under maintenance.
+func (p *Prober) Follow(d wire.EdgeDocument) {
+	now, places := time.Now(), placesOf(d)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	serving := map[string]bool{}
+	for _, h := range d.Hosts {
+		if h.Tenant == "" || h.State != wire.EdgeServing || places[h.Site] == "" {
+			continue
+		}
+		serving[h.Tenant] = true
+		if s := p.sites[h.Tenant]; s == nil || s.site != h.Site || s.address != places[h.Site] {
+			p.sites[h.Tenant] = &probed{site: h.Site, address: places[h.Site], due: now}
+		}
+	}
+	for _, tenant := range slices.Sorted(maps.Keys(p.sites)) {
+		if !serving[tenant] {
+			delete(p.sites, tenant)
+			p.note(siteChange{tenant: tenant, state: wire.EdgeProbeGone, at: now})
+		}
+	}
+}
+
+func (p *Prober) note(c siteChange) {
+	p.changes = append(p.changes, c)
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Changed receives when there is something to report.
+func (p *Prober) Changed() <-chan struct{} { return p.changed }
+
+// Report returns the oldest changes, and Reported forgets so many of them.
+func (p *Prober) Report() wire.EdgeProbes {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	age := func(t time.Time) int64 { return max(0, now.Sub(t).Milliseconds()) }
+	out := wire.EdgeProbes{Watch: p.watch, SinceMS: age(p.began)}
+	for _, c := range p.changes[:min(len(p.changes), wire.MaxEdgeProbes)] {
+		change := wire.EdgeProbe{Tenant: c.tenant, State: c.state, Cause: c.cause, AgeMS: age(c.at)}
+		out.Changes = append(out.Changes, change)
+	}
+	if n := len(out.Changes); n < len(p.changes) {
+		out.UntilMS = out.Changes[n-1].AgeMS
+	}
+	return out
+}
+
+// Reported forgets the changes of a report. More reports whether there are others.
+func (p *Prober) Reported(r wire.EdgeProbes) (more bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r.Watch == p.watch {
+		p.changes = p.changes[len(r.Changes):]
+	}
+	return len(p.changes) > 0
+}
+
+// Run probes until ctx ends.
+func (p *Prober) Run(ctx context.Context) {
+	defer p.client.CloseIdleConnections()
+	var probes sync.WaitGroup
+	defer probes.Wait()
+	t := time.NewTicker(probeTick / p.speed)
+	defer t.Stop()
+	for {
+		for tenant, s := range p.take(time.Now()) {
+			probes.Go(func() { p.probe(ctx, tenant, s) })
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// take returns the sites to probe now, the longest due first.
+func (p *Prober) take(now time.Time) map[string]*probed {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// Without the monotonic part, which does not count the time that a host is stopped.
+	if now.Round(0).Sub(p.looked.Round(0)) > probePaused || len(p.changes) > keepChanges {
+		p.restart(now)
+	}
+	p.looked = now
+	var due []string
+	for tenant, s := range p.sites {
+		if !s.busy && !now.Before(s.due) {
+			due = append(due, tenant)
+		}
+	}
+	slices.SortFunc(due, func(a, b string) int { return p.sites[a].due.Compare(p.sites[b].due) })
+	out := map[string]*probed{}
+	for _, tenant := range due {
+		if s := p.sites[tenant]; len(out) < probeGroup && p.busy[s.address] < probesAtOnce {
+			s.busy, out[tenant] = true, s
+			p.busy[s.address]++
+		}
+	}
+	return out
+}
+
+func (p *Prober) probe(ctx context.Context, tenant string, s *probed) {
+	began := time.Now()
+	cause := p.ask(ctx, s.site, s.address)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.busy[s.address]--; p.busy[s.address] == 0 {
+		delete(p.busy, s.address)
+	}
+	if ctx.Err() != nil || p.sites[tenant] != s {
+		return // the site has another place by now, or the watch is over
+	}
+	var changed bool
+	s.health, changed = s.after(cause, began)
+	every := s.pause(len(p.sites)) / p.speed
+	s.busy, s.due = false, time.Now().Add(every+time.Duration((mathrand.Float64()-0.5)*0.2*float64(every)))
+	if changed {
+		p.note(siteChange{tenant: tenant, state: s.state, cause: s.cause, at: s.since})
+	}
+}
+
+// ask requests a site as the edge's server forwards a request.
+func (p *Prober) ask(ctx context.Context, site, address string) wire.EdgeProbeCause {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+pingPath, http.NoBody)
+	if err != nil {
+		return wire.EdgeProbeRefused
+	}
+	r.Host = site
+	r.Header.Set(wire.HeaderSite, site)
+	r.Header.Set("X-Forwarded-Proto", "https")
+	resp, err := p.client.Do(r)
+	if err == nil {
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
+		_ = resp.Body.Close()
+	}
+	return causeOf(resp, err)
+}
