@@ -266,3 +266,41 @@ func (b *bundle) counters(name string) map[string]float64 {
 	}
 	return out
 }
+
+// TestEdgesReportProbes: an edge reports whether the sites of its network answer, and nothing else of a report counts.
+func TestEdgesReportProbes(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.site("one", "10.0.0.1")
+	e := b.edge("edge-1")
+	report := wire.EdgeProbes{Watch: "w", SinceMS: 60_000, Changes: []wire.EdgeProbe{
+		{Tenant: "one", State: wire.EdgeProbeDown, Cause: wire.EdgeProbeMissing, AgeMS: 5000}, {Tenant: "no such", State: wire.EdgeProbeUp},
+	}}
+	require.Equal(t, 503, e.send(wire.PathEdgeProbes, report), "it must request its document first")
+	status, _ := e.poll(0)
+	require.Equal(t, 200, status)
+	require.Equal(t, 204, e.send(wire.PathEdgeProbes, report))
+	h, err := b.store.SiteHealth(t.Context(), "one")
+	require.NoError(t, err)
+	require.Equal(t, "missing", h.Cause)
+	require.False(t, h.Up)
+	for _, bad := range []wire.EdgeProbes{
+		{SinceMS: 1},
+		{Watch: "w", SinceMS: -1},
+		{Watch: "w", UntilMS: -1},
+		{Watch: strings.Repeat("w", 301)},
+		{Watch: "w", Changes: make([]wire.EdgeProbe, wire.MaxEdgeProbes+1)},
+		{Watch: "w", Changes: []wire.EdgeProbe{{Tenant: "one", State: "well"}}},
+		{Watch: "w", Changes: []wire.EdgeProbe{{Tenant: "one", State: wire.EdgeProbeDown}}},
+		{Watch: "w", Changes: []wire.EdgeProbe{{Tenant: "one", State: wire.EdgeProbeUp, Cause: wire.EdgeProbeError}}},
+		{Watch: "w", Changes: []wire.EdgeProbe{{Tenant: "one", State: wire.EdgeProbeUp, AgeMS: -1}}},
+	} {
+		require.Equal(t, 422, e.send(wire.PathEdgeProbes, bad))
+	}
+	early := wire.EdgeProbes{Watch: "w", SinceMS: 1, Changes: []wire.EdgeProbe{{Tenant: "one", State: wire.EdgeProbeUp, AgeMS: 1 << 60}}}
+	require.Equal(t, 204, e.send(wire.PathEdgeProbes, early))
+	h, err = b.store.SiteHealth(t.Context(), "one")
+	require.NoError(t, err)
+	require.True(t, h.Up)
+	require.WithinDuration(t, time.Now(), h.Since, time.Minute)
+}

@@ -176,6 +176,7 @@ func New(d Deps) *Gateway {
 	e.POST(wire.PathEdgeCertificates, report(g.edgeCertificates), limitBody(maxBody), g.authenticated(wire.ScopeEdge))
 	e.POST(wire.PathEdgeApplied, report(g.edgeApplied), limitBody(maxReport), g.authenticated(wire.ScopeEdge))
 	e.POST(wire.PathEdgeUsage, report(g.edgeUsage), limitBody(maxReport), g.authenticated(wire.ScopeEdge))
+	e.POST(wire.PathEdgeProbes, report(g.edgeProbes), limitBody(maxReport), g.authenticated(wire.ScopeEdge))
 	g.echo = e
 	return g
 }

@@ -1839,7 +1839,11 @@ CREATE TABLE edges (
     refused_reason  text NOT NULL DEFAULT '',
     applied_at      timestamptz,
     asked_at        timestamptz NOT NULL DEFAULT now(), -- when it asked for a document last
-    refused_since   timestamptz -- since when it refuses whole documents, however many there have been since
+    refused_since   timestamptz, -- since when it refuses whole documents, however many there have been since
+    -- It has been probing its sites without interruption for as long. Another watch begins when its agent starts.
+    watch           text NOT NULL DEFAULT '',
+    watched_from    timestamptz,
+    watched_until   timestamptz
 );
 CREATE INDEX edges_by_network ON edges (network);
 
@@ -1864,6 +1868,32 @@ CREATE TABLE edge_left_out (
     reason    text NOT NULL,
     since     timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (server_id, kind, name, tenant_id, route_id)
+);
+
+-- What edges found when they requested the sites that they serve: a row for a site and edge, written when that
+-- changes. It holds until the edge's watched_until, and after a restart of the edge from its next verdict on.
+CREATE TABLE site_health (
+    tenant_id text NOT NULL REFERENCES tenants(tenant_id),
+    server_id text NOT NULL REFERENCES edges(server_id) ON DELETE CASCADE,
+    up        boolean NOT NULL,
+    cause     text NOT NULL DEFAULT '' CHECK (cause IN ('', 'refused', 'timeout', 'error', 'missing')),
+    since     timestamptz NOT NULL, -- since when it is up or down, over restarts of the edge
+    seen_from timestamptz NOT NULL, -- of the edge's watch: the first verdict in it
+    PRIMARY KEY (tenant_id, server_id),
+    CHECK (up = (cause = ''))
+);
+CREATE INDEX site_health_by_edge ON site_health (server_id);
+CREATE INDEX site_health_down ON site_health (tenant_id) WHERE NOT up;
+
+-- How long a tenant's site was up and down in a month of UTC, until counted_until. The time since then follows from
+-- site_health (uncounted_uptime).
+CREATE TABLE site_uptime (
+    tenant_id     text NOT NULL REFERENCES tenants(tenant_id),
+    month         date NOT NULL, -- its first day
+    up_seconds    double precision NOT NULL,
+    down_seconds  double precision NOT NULL,
+    counted_until timestamptz NOT NULL,
+    PRIMARY KEY (tenant_id, month)
 );
 
 -- The names that orgs want served. Any number of orgs may have the same one pending; the first to show its TXT

@@ -325,6 +325,57 @@ LEFT JOIN process_groups g ON g.group_id = r.group_id
 LEFT JOIN LATERAL (SELECT c.certificate_id, c.names, c.org_id FROM certificates c
     WHERE c.certificate_id = x.name OR x.kind = 'challenge' AND x.name = ANY (c.names) ORDER BY c.certificate_id LIMIT 1) c ON x.kind IN ('certificate', 'challenge')` + attTo
 
+	// One finding for each site, or one for the region if they are many, or most of its sites. What prego itself stops
+	// for a while is no finding: a move, restore, release, maintenance, or change of state.
+	sqlAttSiteDown = `WITH v AS MATERIALIZED (
+    SELECT h.tenant_id, min(h.since) FILTER (WHERE NOT h.up) AS since,
+        (array_agg(h.cause ORDER BY h.since) FILTER (WHERE NOT h.up))[1] AS cause,
+        count(*) AS edges, count(*) FILTER (WHERE NOT h.up) AS down,
+        string_agg(h.server_id, ', ' ORDER BY h.server_id) FILTER (WHERE NOT h.up) AS down_at
+    FROM ` + probedNow + ` WHERE h.tenant_id IN (SELECT d.tenant_id FROM site_health d WHERE NOT d.up)
+    GROUP BY h.tenant_id HAVING NOT bool_and(h.up)
+), x AS MATERIALIZED (
+    SELECT v.*, t.slug, t.org_id, s.region, s.server_id, count(*) OVER r AS n,
+        row_number() OVER (r ORDER BY v.since, v.tenant_id) AS nth
+    FROM v JOIN tenants t ON t.tenant_id = v.tenant_id AND t.state = 'active' AND t.converged_state = t.state
+    JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
+    JOIN servers s ON s.server_id = a.app_server_id AND s.status <> 'draining'
+    WHERE NOT EXISTS (SELECT FROM tenant_moves m WHERE m.tenant_id = t.tenant_id AND m.state IN ('frozen', 'switched'))
+      AND NOT EXISTS (SELECT FROM restore_jobs j WHERE j.tenant_id = t.tenant_id AND j.status = 'running')
+      AND NOT EXISTS (SELECT FROM server_maintenances m
+        WHERE m.server_id = s.server_id AND m.finished_at IS NULL AND m.status = 'finishing')
+      AND NOT ` + offlineForRelease + `
+    WINDOW r AS (PARTITION BY s.region)
+), causes AS (
+    SELECT region, string_agg(cause || ' ' || n, ', ' ORDER BY n DESC, cause) AS text
+    FROM (SELECT region, cause, count(*) AS n FROM x GROUP BY region, cause) c GROUP BY region
+), places AS (
+    SELECT region, string_agg(server_id || ' ' || n, ', ' ORDER BY n DESC, server_id) AS text
+    FROM (SELECT region, server_id, count(*) AS n, row_number() OVER (PARTITION BY region ORDER BY count(*) DESC) AS nth
+        FROM x GROUP BY region, server_id) c WHERE nth <= 3 GROUP BY region
+), regions AS (
+    SELECT x.region, x.n, min(x.since) AS since, bool_and(x.down = x.edges) AS everywhere,
+        string_agg(x.slug, ', ' ORDER BY x.nth) FILTER (WHERE x.nth <= 5) AS slugs,
+        (SELECT count(DISTINCT h.tenant_id) FROM ` + probedNow + `
+            JOIN servers i ON i.server_id = e.server_id WHERE i.region = x.region) AS probed
+    FROM x WHERE x.n > 1 GROUP BY x.region, x.n
+), many AS (SELECT * FROM regions WHERE n > 5 OR 2 * n > probed), ` + attFrom + `
+SELECT 'region', m.region, m.region, '', '', 'region_down',
+    m.n || ' of ' || GREATEST(m.n, m.probed) || ' sites do not answer'
+        || CASE WHEN m.everywhere THEN '' ELSE ' at some edges' END
+        || ': ' || m.slugs || CASE WHEN m.n > 5 THEN ' and ' || m.n - 5 || ' more' ELSE '' END
+        || ' (' || c.text || '; on ' || p.text || ')',
+    m.since, 'region', m.region
+FROM many m JOIN causes c USING (region) JOIN places p USING (region)
+UNION ALL SELECT 'tenant', tenant_id, slug, '', org_id, cause,
+    'the site of ' || slug || ' on ' || server_id || ' does not answer: '
+        || CASE cause WHEN 'refused' THEN 'connections are refused' WHEN 'timeout' THEN 'no answer in 10 s'
+            WHEN 'error' THEN 'it answers with an error' ELSE 'its server does not have it' END
+        || CASE WHEN down < edges THEN ', at edge ' || down_at || ' and not at ' || edges - down || ' more'
+            WHEN edges > 1 THEN ', at all ' || edges || ' edges' ELSE '' END,
+    since, 'region', region
+FROM x WHERE region NOT IN (SELECT region FROM many)` + attTo
+
 	sqlAttDNSRecordFailing = `WITH ` + attFrom + `
 SELECT 'dns_record', name || '.' || zone || '/' || type, name || '.' || zone, '', '', 'record_failing', error, COALESCE(changed_at, now()), 'installation', 'prego'
 FROM dns_records WHERE state IN ('intended', 'releasing') AND tries >= 3 AND error <> ''` + attTo
@@ -403,6 +454,7 @@ func (s *Store) attentionIn(ctx context.Context, tx *txn, l attention.Limits) (f
 		{attention.OperationStuck, sqlAttOperationStuck},
 		{attention.QuotaDrifted, sqlAttQuotaDrifted},
 		{attention.PeersBehind, sqlAttPeersBehind},
+		{attention.SiteDown, sqlAttSiteDown},
 		{attention.EdgeBehind, sqlAttEdgeBehind},
 		{attention.EdgeRejectedName, sqlAttEdgeRejectedName},
 		{attention.DNSRecordFailing, sqlAttDNSRecordFailing},

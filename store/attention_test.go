@@ -41,7 +41,10 @@ INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, create
 VALUES ('bak-a', 'acme', 't-1', 'app-1', 's', 'scheduled', 'test', 'stored', now(), '', 1, 'x', 'x', 'x', now() - interval '1 day');
 INSERT INTO fleets (fleet_id, request_hash, role, infra_provider, min_size, max_size, spec, created_by) VALUES ('web', '', 'app', 'hetzner', 0, 9, '{}', 'test');
 INSERT INTO server_peers (server_id, version, applied_version) VALUES ('app-1', 1, 1);
-INSERT INTO edges (server_id, network, version) VALUES ('app-1', 'n', 3);
+INSERT INTO edges (server_id, network, version, watch, watched_from, watched_until) VALUES ('app-1', 'n', 3, 'w', now() - interval '1 hour', now());
+INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm)
+SELECT 't-' || i, 'app-1', 'd', 'r', '', '', 'hetzner', 'test' FROM generate_series(2, 4) i;
+INSERT INTO site_health (tenant_id, server_id, up, since, seen_from) SELECT 't-' || i, 'app-1', true, now() - interval '1 hour', now() - interval '1 hour' FROM generate_series(2, 4) i;
 INSERT INTO dns_records (zone, name, type, ttl, content, owner, state) VALUES ('example.com', 'shop', 'A', 60, '{}', 'site', 'created');
 INSERT INTO site_usage (tenant_id, quota_gb, level) VALUES ('t-1', 1, 'ok');
 INSERT INTO looks (look, holder, leased_until, began_at, every_seconds, looked_at) VALUES ('fleet', 'w', now(), now(), 15, now());
@@ -153,7 +156,11 @@ var ailments = map[attention.Kind][]struct{ sql, is string }{
 	},
 	attention.QuotaDrifted: {{`INSERT INTO org_usage_drifts (org_id, drift) VALUES ('acme', '{}')`, "acme usage_drifted"}},
 	attention.PeersBehind:  {{`UPDATE server_peers SET version = 2, changed_at = now() - interval '6 minutes'`, "app-1 not_applied"}, {`UPDATE server_peers SET version = 2, refused = 'bad rule'`, "app-1 refused"}},
-	attention.EdgeBehind:   {{`UPDATE edges SET refused_version = 4, refused_reason = 'no'`, "app-1 document_refused"}},
+	attention.SiteDown: {
+		{`UPDATE site_health SET up = false, cause = 'refused' WHERE tenant_id = 't-2'`, "t-2 refused"},
+		{`UPDATE site_health SET up = false, cause = 'refused'`, "eu region_down"},
+	},
+	attention.EdgeBehind: {{`UPDATE edges SET refused_version = 4, refused_reason = 'no'`, "app-1 document_refused"}},
 	attention.EdgeRejectedName: {
 		{`INSERT INTO edge_left_out (server_id, kind, name, tenant_id, reason) VALUES ('app-1', 'host', 'x.eu.example.com', 't-2', 'no')`, "t-2 host_refused"},
 		{`INSERT INTO edge_left_out (server_id, kind, name, tenant_id, reason) VALUES ('app-1', 'host', 'shop.example.com', 't-1', 'no'), ('app-1', 'challenge', 'shop.example.com', '', 'no')`, "dom-a host_refused"},

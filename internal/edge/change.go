@@ -44,3 +44,9 @@ type Applied struct {
 	RefusedReason  string
 	LeftOut        []wire.EdgeLeftOut // of what it serves; its servers refuse them
 }
+
+// Probed is what an edge found when it requested its sites.
+type Probed struct {
+	ServerID prego.ServerID
+	wire.EdgeProbes
+}

@@ -63,6 +63,7 @@ const (
 	PeersBehind         Kind = "peers_behind"
 	EdgeBehind          Kind = "edge_behind"
 	EdgeRejectedName    Kind = "edge_rejected_name"
+	SiteDown            Kind = "site_down"
 	DNSRecordFailing    Kind = "dns_record_failing"
 	ProviderUntracked   Kind = "provider_untracked"
 )
@@ -531,6 +532,17 @@ var ordered = []struct {
 		todo:    "See what its host refused, or why it does not answer.",
 		docs:    "docs/networks.md",
 		actions: about("server", listPeers, showServer), all: []Action{listPeers},
+	}},
+	{SiteDown, spec{
+		severity: Warning, critical: []string{"region_down"}, says: "it does not answer", plural: "sites do not answer",
+		todo: "Find out what its server lacks: whether its agent is connected, its containers run, and its database " +
+			"answers. It ends by itself with the first request that the site answers.",
+		docs: "docs/edges.md#sites-that-do-not-answer",
+		actions: map[string][]Action{
+			"tenant": {showTenant},
+			"region": {get("List the servers", "/v1/servers?region={id}", "prego server list --region {id}")},
+		},
+		all: []Action{listServers},
 	}},
 	{EdgeBehind, spec{
 		severity: Critical, says: "it refused what it should serve", plural: "edges refused what they should serve",
