@@ -6775,6 +6775,24 @@ type SimulationResult struct {
 	Results []PlacementLine `json:"results"`
 }
 
+// SiteHealth Whether the site answers, by the edges that probe it now; absent without such an edge
+type SiteHealth struct {
+	// Cause Why it is down: refused, timeout, error or missing
+	//
+	// Example: refused
+	Cause *string `json:"cause,omitempty"`
+
+	// DownAt Edges that do not reach it
+	DownAt []string `json:"down_at"`
+
+	// Edges Edges that probe it
+	Edges []string  `json:"edges"`
+	Since time.Time `json:"since"`
+
+	// Up Every edge that probes it reaches it
+	Up bool `json:"up"`
+}
+
 // SitePool defines model for SitePool.
 type SitePool struct {
 	Assigned int `json:"assigned"`
@@ -7137,6 +7155,9 @@ type Tenant struct {
 	// Site Host name of the site
 	Site *string `json:"site,omitempty"`
 
+	// SiteHealth Whether the site answers, by the edges that probe it now; absent without such an edge
+	SiteHealth *SiteHealth `json:"site_health,omitempty"`
+
 	// SiteUrl URL of the site, once it exists
 	SiteUrl *string `json:"site_url,omitempty"`
 	Slug    string  `json:"slug"`
@@ -7158,6 +7179,9 @@ type Tenant struct {
 	// Timeline The latest 1000 steps, oldest first
 	Timeline  []TenantEvent `json:"timeline"`
 	UpdatedAt time.Time     `json:"updated_at"`
+
+	// Uptime By month, the latest first; absent before an edge probed its site
+	Uptime *[]Uptime `json:"uptime,omitempty"`
 
 	// WaitingRoles Server roles that have no capacity for it
 	WaitingRoles []Role `json:"waiting_roles"`
@@ -7381,6 +7405,21 @@ type UpdateFleet struct {
 	WorkloadCpus        *float64    `json:"workload_cpus,omitempty"`
 	WorkloadDiskBytes   *int64      `json:"workload_disk_bytes,omitempty"`
 	WorkloadMemoryBytes *int64      `json:"workload_memory_bytes,omitempty"`
+}
+
+// Uptime How long the site was up and down in a month of UTC: up while an edge reached it, down while no edge did
+type Uptime struct {
+	DownSeconds float64 `json:"down_seconds"`
+
+	// Month Example: 2026-11
+	Month string `json:"month"`
+
+	// UnobservedSeconds Time while it was not probed, such as a suspension or without edges
+	UnobservedSeconds float64 `json:"unobserved_seconds"`
+	UpSeconds         float64 `json:"up_seconds"`
+
+	// UptimePct Of the observed time; absent if there is none
+	UptimePct *float64 `json:"uptime_pct,omitempty"`
 }
 
 // Volume defines model for Volume.

@@ -12,6 +12,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/edge"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -160,6 +161,40 @@ func TestUsersAndMailOfASite(t *testing.T) {
 	require.Contains(t, host.last().Args[3], `"mail_password":null`)
 	_, body = b.do("GET", of, "viewer", "", "")
 	require.Nil(t, as[api.Tenant](t, body).Mail)
+}
+
+// TestTenantShowsWhetherItsSiteAnswers: only while an edge probes it, and its uptime of the month.
+func TestTenantShowsWhetherItsSiteAnswers(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	id, of := b.lives("alpha")
+	shown := func() api.Tenant {
+		_, body := b.do("GET", of, "viewer", "", "")
+		return as[api.Tenant](t, body)
+	}
+	require.Nil(t, shown().SiteHealth)
+	require.Nil(t, shown().Uptime)
+	for _, sql := range []string{
+		`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by)
+			SELECT 'edge-1', '', 'edge', region, 'hetzner', '{}', 'provisioning', 'w', 'test' FROM servers WHERE server_id = 'app-1'`,
+		`UPDATE servers SET status = 'active' WHERE server_id = 'edge-1'`,
+		`INSERT INTO edges (server_id, network) SELECT 'edge-1', COALESCE(network_id, region) FROM servers WHERE server_id = 'app-1'`,
+	} {
+		_, err := b.pool.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	report := edge.Probed{ServerID: "edge-1", EdgeProbes: wire.EdgeProbes{Watch: "w", SinceMS: 100_000, Changes: []wire.EdgeProbe{
+		{Tenant: id, State: wire.EdgeProbeUp, AgeMS: 100_000},
+		{Tenant: id, State: wire.EdgeProbeDown, Cause: wire.EdgeProbeMissing, AgeMS: 50_000},
+	}}}
+	require.NoError(t, b.store.EdgeProbed(t.Context(), report))
+	tn := shown()
+	h := tn.SiteHealth
+	require.Equal(t, []any{false, "missing", []string{"edge-1"}, []string{"edge-1"}}, []any{h.Up, deref(h.Cause), h.Edges, h.DownAt})
+	month := (*tn.Uptime)[0]
+	require.Regexp(t, `^20[0-9]{2}-[01][0-9]$`, month.Month)
+	require.Positive(t, month.DownSeconds)
+	require.NotNil(t, month.UptimePct)
 }
 
 func TestStorageQuota(t *testing.T) {

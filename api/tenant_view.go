@@ -1,9 +1,11 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/tenant"
 )
@@ -43,6 +45,30 @@ func (a *API) tenantView(t tenant.Tenant, events []tenant.Event, allocation *ten
 		}
 	}
 	return out, nil
+}
+
+// addHealth adds whether a tenant's site answers, and its uptime.
+func (a *API) addHealth(ctx context.Context, out *Tenant, id prego.TenantID) error {
+	health, err := a.d.Store.SiteHealth(ctx, id)
+	if err != nil {
+		return err
+	}
+	months, err := a.d.Store.Uptime(ctx, id)
+	if err != nil {
+		return err
+	}
+	out.SiteHealth = viewOf[*SiteHealth](health)
+	if len(months) == 0 {
+		return nil
+	}
+	all := make([]Uptime, 0, len(months))
+	for _, m := range months {
+		v := viewOf[Uptime](m)
+		v.UptimePct = m.Pct()
+		all = append(all, v)
+	}
+	out.Uptime = &all
+	return nil
 }
 
 // lastRun is the current or last run of a tenant: its provisioning, until its

@@ -89,6 +89,9 @@ func (a *API) GetTenant(c echo.Context, id TenantID) error {
 		return err
 	}
 	out.Loss = lossView(loss)
+	if err := a.addHealth(ctx, &out, id); err != nil {
+		return err
+	}
 	certificate, err := a.siteCertificate(ctx, t.Site)
 	if err != nil {
 		return err

@@ -882,6 +882,8 @@ var tables = []Table{
 		{Path: "allocation.database_name", Title: "database"},
 		{Path: "admin_email", Title: "first user"},
 		{Path: "mail", Title: "mail", Text: "[mail? {mail.sender} by {mail.server}:{mail.port}][mail.login?  as {mail.login}][mail.tls? , STARTTLS]"},
+		{Path: "site_health", Title: "answers", Text: "[site_health.up? yes][site_health.cause? no, {site_health.cause}][site_health? since {minute site_health.since}]"},
+		{Path: "uptime", Title: "uptime"},
 		{Path: "storage", Title: "storage", Code: true},
 		{Path: "last_restorable", Title: "last restorable", Text: "{minute last_restorable.at}[last_restorable.verified? , verified][last_restorable !last_restorable.verified? , not verified yet]"},
 		{Path: "backup_due_since", Title: "backup due", Format: "time"},

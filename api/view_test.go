@@ -25,7 +25,7 @@ var shownTypes = []struct {
 	view, of any
 	added    string
 }{
-	{Tenant{}, tenant.Tenant{}, "allocation backup_due_since certificate decision last_restorable loss run_url site_url storage timeline workflow_id"},
+	{Tenant{}, tenant.Tenant{}, "allocation backup_due_since certificate decision last_restorable loss run_url site_health site_url storage timeline uptime workflow_id"},
 	{TenantSummary{}, tenant.Listed{}, "site_url"},
 	{TenantEvent{}, tenant.Event{}, ""},
 	{Decision{}, tenant.Decision{}, "decision_log policy"},
@@ -39,6 +39,8 @@ var shownTypes = []struct {
 	{VolumeBackup{}, tenant.Backup{}, "operation verified"},
 	{VolumeRestore{}, workload.VolumeRestore{}, "operation"},
 	{LastRestorable{}, tenant.Restorable{}, "verified"},
+	{SiteHealth{}, tenant.SiteHealth{}, ""},
+	{Uptime{}, tenant.Uptime{}, "uptime_pct"},
 	{TenantLoss{}, tenant.Loss{}, "lost_minutes"},
 	{Fleet{}, server.Fleet{}, "run_url"},
 	{FleetMapServer{}, server.FleetTile{}, ""},
