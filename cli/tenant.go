@@ -27,6 +27,7 @@ var tenantColumns = computed(map[string]func(api.Tenant) string{
 		return state
 	},
 	"storage": func(t api.Tenant) string { return textOf(t.Storage, storageText) },
+	"uptime":  func(t api.Tenant) string { return textOf(t.Uptime, uptimeText) },
 })
 
 // textOf formats an optional value, "" if it is nil.
@@ -118,6 +119,23 @@ func mailText(m api.TenantMail) string {
 }
 
 // storageText describes a site's usage, quota and level.
+// uptimeText is the uptime by month, the latest first.
+func uptimeText(months []api.Uptime) string {
+	var out []string
+	for _, m := range months {
+		text := m.Month + " "
+		if m.UptimePct != nil {
+			text += fmt.Sprintf("%.3f %%, ", *m.UptimePct)
+		}
+		text += age(time.Duration(m.DownSeconds*float64(time.Second))) + " down"
+		if m.UnobservedSeconds >= 1 {
+			text += ", " + age(time.Duration(m.UnobservedSeconds*float64(time.Second))) + " unobserved"
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, "; ")
+}
+
 func storageText(s api.TenantStorage) string {
 	gb := func(n int64) string { return fmt.Sprintf("%.2f", float64(n)/1e9) }
 	text := fmt.Sprintf("%s of %s GB (%.0f %%): database %s, files %s; backups %s GB extra; %s", gb(s.UsedBytes), gb(s.QuotaBytes), s.UsedPct,
