@@ -361,3 +361,15 @@ func TestAWatchSurvivesAnOutage(t *testing.T) {
 	_, err := Until(t.Context(), func(string) {}, 300*time.Millisecond, func(context.Context) (int, error) { return 0, &Exit{Code: 1, Err: io.ErrUnexpectedEOF} }, func(int) bool { return false })
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF, "patience ends")
 }
+
+// TestUptimeIsNotRoundedUp: only a month without downtime has 100 %.
+func TestUptimeIsNotRoundedUp(t *testing.T) {
+	t.Parallel()
+	nearly, all := 99.9996, 100.0
+	require.Equal(t, "2026-11 99.999 %, 10s down; 2026-10 100.000 %, 0s down; 2026-09 0s down, 60m unobserved",
+		uptimeText([]api.Uptime{
+			{Month: "2026-11", UptimePct: &nearly, DownSeconds: 10, UpSeconds: 2_500_000},
+			{Month: "2026-10", UptimePct: &all, UpSeconds: 2_678_400},
+			{Month: "2026-09", UnobservedSeconds: 3600},
+		}))
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -118,14 +119,13 @@ func mailText(m api.TenantMail) string {
 	return text + map[bool]string{true: ", STARTTLS"}[m.Tls]
 }
 
-// storageText describes a site's usage, quota and level.
 // uptimeText is the uptime by month, the latest first.
 func uptimeText(months []api.Uptime) string {
 	var out []string
 	for _, m := range months {
 		text := m.Month + " "
 		if m.UptimePct != nil {
-			text += fmt.Sprintf("%.3f %%, ", *m.UptimePct)
+			text += fmt.Sprintf("%.3f %%, ", math.Floor(*m.UptimePct*1000)/1000) // 100 % only without any downtime
 		}
 		text += age(time.Duration(m.DownSeconds*float64(time.Second))) + " down"
 		if m.UnobservedSeconds >= 1 {
@@ -136,6 +136,7 @@ func uptimeText(months []api.Uptime) string {
 	return strings.Join(out, "; ")
 }
 
+// storageText describes a site's usage, quota and level.
 func storageText(s api.TenantStorage) string {
 	gb := func(n int64) string { return fmt.Sprintf("%.2f", float64(n)/1e9) }
 	text := fmt.Sprintf("%s of %s GB (%.0f %%): database %s, files %s; backups %s GB extra; %s", gb(s.UsedBytes), gb(s.QuotaBytes), s.UsedPct,
