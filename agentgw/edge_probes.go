@@ -13,7 +13,7 @@ import (
 func (g *Gateway) edgeProbes(ctx context.Context, who caller, in wire.EdgeProbes) (any, error) {
 	const oldest = 10 * 365 * 24 * 3600 * 1000 // ms
 	if in.Watch == "" || len(in.Watch) > wire.MaxEdgePartName ||
-		in.SinceMS < 0 || in.SinceMS > oldest || in.UntilMS < 0 {
+		in.SinceMS < 0 || in.SinceMS > oldest || in.UntilMS < 0 || in.After < 0 {
 		return nil, prego.Invalid("watch", "must be a name of at most 300 bytes, since 10 years at most")
 	}
 	if len(in.Changes) > wire.MaxEdgeProbes {
@@ -30,5 +30,6 @@ func (g *Gateway) edgeProbes(ctx context.Context, who caller, in wire.EdgeProbes
 		// A watch can begin a moment after a change that it reports.
 		c.Tenant, c.AgeMS = printable(c.Tenant), min(c.AgeMS, in.SinceMS)
 	}
-	return nothing{}, g.store.EdgeProbed(ctx, edge.Probed{ServerID: who.serverID, EdgeProbes: in})
+	known, err := g.store.EdgeProbed(ctx, edge.Probed{ServerID: who.serverID, EdgeProbes: in})
+	return wire.EdgeProbesAnswer{Restate: !known}, err
 }

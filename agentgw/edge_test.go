@@ -279,7 +279,7 @@ func TestEdgesReportProbes(t *testing.T) {
 	require.Equal(t, 503, e.send(wire.PathEdgeProbes, report), "it must request its document first")
 	status, _ := e.poll(0)
 	require.Equal(t, 200, status)
-	require.Equal(t, 204, e.send(wire.PathEdgeProbes, report))
+	require.Equal(t, 200, e.send(wire.PathEdgeProbes, report))
 	h, err := b.store.SiteHealth(t.Context(), "one")
 	require.NoError(t, err)
 	require.Equal(t, "missing", h.Cause)
@@ -288,6 +288,7 @@ func TestEdgesReportProbes(t *testing.T) {
 		{SinceMS: 1},
 		{Watch: "w", SinceMS: -1},
 		{Watch: "w", UntilMS: -1},
+		{Watch: "w", After: -1},
 		{Watch: strings.Repeat("w", 301)},
 		{Watch: "w", Changes: make([]wire.EdgeProbe, wire.MaxEdgeProbes+1)},
 		{Watch: "w", Changes: []wire.EdgeProbe{{Tenant: "one", State: "well"}}},
@@ -297,8 +298,14 @@ func TestEdgesReportProbes(t *testing.T) {
 	} {
 		require.Equal(t, 422, e.send(wire.PathEdgeProbes, bad))
 	}
-	early := wire.EdgeProbes{Watch: "w", SinceMS: 1, Changes: []wire.EdgeProbe{{Tenant: "one", State: wire.EdgeProbeUp, AgeMS: 1 << 60}}}
-	require.Equal(t, 204, e.send(wire.PathEdgeProbes, early))
+	up := []wire.EdgeProbe{{Tenant: "one", State: wire.EdgeProbeUp, AgeMS: 1 << 60}}
+	lost := wire.EdgeProbes{Watch: "w", SinceMS: 1, After: 3, Changes: up}
+	raw, err := json.Marshal(lost)
+	require.NoError(t, err)
+	status, _, body := e.post(e.client, wire.PathEdgeProbes, e.token, "application/json", raw)
+	require.Equal(t, 200, status)
+	require.JSONEq(t, `{"restate": true}`, string(body), "the third change is not known")
+	require.Equal(t, 200, e.send(wire.PathEdgeProbes, wire.EdgeProbes{Watch: "w", SinceMS: 1, After: 2, Changes: up}))
 	h, err = b.store.SiteHealth(t.Context(), "one")
 	require.NoError(t, err)
 	require.True(t, h.Up)

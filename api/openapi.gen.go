@@ -6777,7 +6777,7 @@ type SimulationResult struct {
 
 // SiteHealth Whether the site answers, by the edges that probe it now; absent without such an edge
 type SiteHealth struct {
-	// Cause Why it is down: refused, timeout, error or missing
+	// Cause Why it is down: refused, timeout, error, missing or maintenance
 	//
 	// Example: refused
 	Cause *string `json:"cause,omitempty"`

@@ -187,7 +187,8 @@ func TestTenantShowsWhetherItsSiteAnswers(t *testing.T) {
 		{Tenant: id, State: wire.EdgeProbeUp, AgeMS: 100_000},
 		{Tenant: id, State: wire.EdgeProbeDown, Cause: wire.EdgeProbeMissing, AgeMS: 50_000},
 	}}}
-	require.NoError(t, b.store.EdgeProbed(t.Context(), report))
+	_, err := b.store.EdgeProbed(t.Context(), report)
+	require.NoError(t, err)
 	tn := shown()
 	h := tn.SiteHealth
 	require.Equal(t, []any{false, "missing", []string{"edge-1"}, []string{"edge-1"}}, []any{h.Up, deref(h.Cause), h.Edges, h.DownAt})

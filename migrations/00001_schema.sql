@@ -1843,7 +1843,8 @@ CREATE TABLE edges (
     -- It has been probing its sites without interruption for as long. Another watch begins when its agent starts.
     watch           text NOT NULL DEFAULT '',
     watched_from    timestamptz,
-    watched_until   timestamptz
+    watched_until   timestamptz,
+    watch_changes   bigint NOT NULL DEFAULT 0 -- how many changes of the watch are recorded
 );
 CREATE INDEX edges_by_network ON edges (network);
 
@@ -1876,7 +1877,7 @@ CREATE TABLE site_health (
     tenant_id text NOT NULL REFERENCES tenants(tenant_id),
     server_id text NOT NULL REFERENCES edges(server_id) ON DELETE CASCADE,
     up        boolean NOT NULL,
-    cause     text NOT NULL DEFAULT '' CHECK (cause IN ('', 'refused', 'timeout', 'error', 'missing')),
+    cause     text NOT NULL DEFAULT '' CHECK (cause IN ('', 'refused', 'timeout', 'error', 'missing', 'maintenance')),
     since     timestamptz NOT NULL, -- since when it is up or down, over restarts of the edge
     seen_from timestamptz NOT NULL, -- of the edge's watch: the first verdict in it
     PRIMARY KEY (tenant_id, server_id),

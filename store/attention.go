@@ -370,7 +370,8 @@ FROM many m JOIN causes c USING (region) JOIN places p USING (region)
 UNION ALL SELECT 'tenant', tenant_id, slug, '', org_id, cause,
     'the site of ' || slug || ' on ' || server_id || ' does not answer: '
         || CASE cause WHEN 'refused' THEN 'connections are refused' WHEN 'timeout' THEN 'no answer in 10 s'
-            WHEN 'error' THEN 'it answers with an error' ELSE 'its server does not have it' END
+            WHEN 'error' THEN 'it answers with an error' WHEN 'maintenance' THEN 'it is in maintenance mode'
+            ELSE 'its server does not have it' END
         || CASE WHEN down < edges THEN ', at edge ' || down_at || ' and not at ' || edges - down || ' more'
             WHEN edges > 1 THEN ', at all ' || edges || ' edges' ELSE '' END,
     since, 'region', region

@@ -14,18 +14,20 @@ const sqlHoldEdges = `
 SELECT server_id FROM edges WHERE network = (SELECT network FROM edges WHERE server_id = $1)
 ORDER BY server_id FOR NO KEY UPDATE`
 
-const sqlWatchOf = `SELECT watch FROM edges WHERE server_id = $1`
+const sqlWatchOf = `SELECT watch, watch_changes FROM edges WHERE server_id = $1`
 
-// What an earlier watch has shown is counted until its end. So is what edges have shown that are gone.
+// What an earlier watch has shown is counted until its end. So is what edges of the network have shown that are gone.
 const (
 	sqlEndWatch = `
 WITH old AS (SELECT array_agg(h.tenant_id) AS tenants, array_agg(e.watched_until) AS until
     FROM edges e JOIN servers s USING (server_id) JOIN site_health h USING (server_id)
-    WHERE h.seen_from >= e.watched_from AND (e.server_id = $1 OR s.status = 'terminated'))
+    WHERE h.seen_from >= e.watched_from
+      AND (e.server_id = $1 OR s.status = 'terminated' AND e.network = (SELECT network FROM edges WHERE server_id = $1)))
 INSERT INTO site_uptime AS c (tenant_id, month, up_seconds, down_seconds, counted_until)
 SELECT u.* FROM old, uncounted_uptime(old.tenants, old.until) u` + sumUptime
 	sqlForgetEdges = `
-DELETE FROM site_health h USING servers s WHERE s.server_id = h.server_id AND s.status = 'terminated'`
+DELETE FROM site_health h USING servers s, edges e WHERE s.server_id = h.server_id AND s.status = 'terminated'
+  AND e.server_id = h.server_id AND e.network = (SELECT network FROM edges WHERE server_id = $1)`
 )
 
 const sumUptime = `
@@ -35,7 +37,7 @@ ON CONFLICT (tenant_id, month) DO UPDATE SET up_seconds = c.up_seconds + exclude
 
 // A watch never begins before the end of the previous one, nor ends before it began.
 const sqlKeepWatch = `
-UPDATE edges SET watch = $2,
+UPDATE edges SET watch = $2, watch_changes = $5,
     watched_until = GREATEST(watched_until, now() - make_interval(secs => $4::bigint / 1000.0)),
     watched_from = CASE WHEN watch = $2 THEN watched_from
         ELSE GREATEST(watched_until, now() - make_interval(secs => $3::bigint / 1000.0)) END
@@ -67,21 +69,38 @@ ON CONFLICT (tenant_id, server_id) DO UPDATE SET up = excluded.up, cause = exclu
     seen_from = CASE WHEN h.seen_from >= (SELECT watched_from FROM edges WHERE server_id = $1)
         THEN h.seen_from ELSE excluded.seen_from END`
 
-// EdgeProbed records what an edge found when it probed its sites.
-func (s *Store) EdgeProbed(ctx context.Context, p edge.Probed) error {
-	return s.inTx(ctx, "probes of edge", func(tx *txn) error {
+// watch is what is recorded of an edge's current watch.
+type watch struct {
+	Watch        string
+	WatchChanges int
+}
+
+// EdgeProbed records what an edge found when it probed its sites. It is not known, and nothing is recorded, if changes
+// that were reported earlier are missing: the database was restored from a backup.
+func (s *Store) EdgeProbed(ctx context.Context, p edge.Probed) (known bool, err error) {
+	err = s.inTx(ctx, "probes of edge", func(tx *txn) error {
 		tx.run(ctx, sqlHoldEdges, p.ServerID)
 		asks := prego.Errorf(prego.CodeNotReady, "edge %s has not requested its document yet", p.ServerID)
-		if valueOr[string](ctx, tx, asks, sqlWatchOf, p.ServerID) != p.Watch {
-			tx.run(ctx, sqlEndWatch, p.ServerID)
-			tx.run(ctx, sqlForgetEdges)
+		w := getIn[watch](ctx, tx, asks, sqlWatchOf, p.ServerID)
+		if w.Watch != p.Watch {
+			w.WatchChanges = 0
 		}
-		tx.run(ctx, sqlKeepWatch, p.ServerID, p.Watch, p.SinceMS, p.UntilMS)
-		for rest := p.Changes; len(rest) > 0 && tx.err == nil; {
+		if known = p.After <= w.WatchChanges; !known || tx.err != nil {
+			return nil
+		}
+		if w.Watch != p.Watch {
+			tx.run(ctx, sqlEndWatch, p.ServerID)
+			tx.run(ctx, sqlForgetEdges, p.ServerID)
+		}
+		through := max(w.WatchChanges, p.After+len(p.Changes))
+		tx.run(ctx, sqlKeepWatch, p.ServerID, p.Watch, p.SinceMS, p.UntilMS, through)
+		rest := p.Changes[min(w.WatchChanges-p.After, len(p.Changes)):] // the answer to an earlier report was lost
+		for len(rest) > 0 && tx.err == nil {
 			rest = keepHealth(ctx, tx, p.ServerID, rest)
 		}
 		return nil
 	})
+	return known, err
 }
 
 // keepHealth applies changes of different tenants, and returns those from the first on that has one twice.

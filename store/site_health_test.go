@@ -18,13 +18,14 @@ import (
 // probes plays edges that report.
 type probes struct {
 	*testing.T
-	s *Store
+	s    *Store
+	sent map[string]int // changes by edge and watch
 }
 
 // probedStore has two tenants in the network of two edges, and one in another network. All are active for 100 days.
 func probedStore(t *testing.T) probes {
 	t.Helper()
-	p := probes{t, New(pgtest.Pool(t))}
+	p := probes{t, New(pgtest.Pool(t)), map[string]int{}}
 	p.exec(`INSERT INTO orgs (org_id, tier, created_by) VALUES ('acme', 'paid', 'test');
 		INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by)
 		SELECT v.role || '-' || v.n, '', v.role, CASE v.n WHEN 3 THEN 'us' ELSE 'eu' END, 'hetzner', '{}', 'provisioning', v.role || v.n, 'test'
@@ -61,9 +62,17 @@ func saw(tenantID string, state wire.EdgeProbeState, ago int64) wire.EdgeProbe {
 // report is one of a watch that began since seconds ago, and covers all but the last until seconds.
 func (p probes) report(edgeID prego.ServerID, watch string, since, until int64, changes ...wire.EdgeProbe) {
 	p.Helper()
-	require.NoError(p, p.s.EdgeProbed(context.Background(), edge.Probed{
-		ServerID: edgeID, EdgeProbes: wire.EdgeProbes{Watch: watch, SinceMS: since * 1000, UntilMS: until * 1000, Changes: changes},
+	require.True(p, p.known(edgeID, wire.EdgeProbes{
+		Watch: watch, SinceMS: since * 1000, UntilMS: until * 1000, After: p.sent[string(edgeID)+watch], Changes: changes,
 	}))
+	p.sent[string(edgeID)+watch] += len(changes)
+}
+
+func (p probes) known(edgeID prego.ServerID, r wire.EdgeProbes) bool {
+	p.Helper()
+	known, err := p.s.EdgeProbed(context.Background(), edge.Probed{ServerID: edgeID, EdgeProbes: r})
+	require.NoError(p, err)
+	return known
 }
 
 // counted checks the seconds of all months together.
@@ -101,8 +110,13 @@ func TestUptimeIsCountedFromChanges(t *testing.T) {
 	changes := []wire.EdgeProbe{saw("t-1", down, 1800), saw("t-1", up, 1200)}
 	p.report("edge-1", "a", 3600, 0, changes...)
 	p.counted(3000, 600, "it was down for ten minutes")
-	p.report("edge-1", "a", 3600, 0, changes...)
+	again := wire.EdgeProbes{Watch: "a", SinceMS: 3600_000, After: 1, Changes: append(changes, saw("t-2", up, 1000))}
+	require.True(t, p.known("edge-1", again))
 	p.counted(3000, 600, "a report that is sent again counts once")
+	require.True(t, p.health("t-1").Up)
+	require.InDelta(t, 1200, time.Since(p.health("t-1").Since).Seconds(), 60)
+	require.NotNil(t, p.health("t-2"), "what is new in it counts")
+	p.sent["edge-1a"]++
 	p.report("edge-1", "a", 3600, 0, saw("t-1", gone, 300))
 	p.counted(2700, 600, "it is under maintenance")
 	require.Nil(t, p.health("t-1"))
@@ -118,6 +132,22 @@ func TestUptimeNeedsOneEdge(t *testing.T) {
 	p.counted(2600, 1000, "no edge reached it")
 	p.report("edge-2", "b", 3600, 0, saw("t-1", up, 400))
 	p.counted(3000, 600, "edge-2 reached it again")
+}
+
+// TestRestoredDatabaseLearnsFromEdges: the reports since its backup are missing, so edges report the health of all sites
+// again. What they still know of the time since then is counted.
+func TestRestoredDatabaseLearnsFromEdges(t *testing.T) {
+	t.Parallel()
+	p := probedStore(t)
+	p.report("edge-1", "a", 7200, 3600, saw("t-1", up, 7200), saw("t-2", down, 7200)) // then the backup was made
+	later := wire.EdgeProbes{Watch: "a", SinceMS: 7200_000, After: 4, Changes: []wire.EdgeProbe{saw("t-2", up, 10)}}
+	require.False(t, p.known("edge-1", later))
+	require.Nil(t, p.health("t-2"), "nothing of the report is recorded")
+	require.False(t, p.known("edge-2", later), "nor of a watch whose beginning is unknown")
+	p.report("edge-1", "b", 7200, 0, saw("t-1", down, 1800), saw("t-2", up, 10))
+	p.counted(3600, 1800, "it was up until the backup at least, and then down")
+	require.InDelta(t, 1800, time.Since(p.health("t-1").Since).Seconds(), 60)
+	require.True(t, p.health("t-2").Up)
 }
 
 // TestUnwatchedTimeIsNotCounted: neither between two watches of an edge nor after its last report.

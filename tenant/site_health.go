@@ -10,7 +10,7 @@ import (
 type SiteHealth struct {
 	Up     bool             `json:"up"`    // every one of these edges reaches it
 	Since  time.Time        `json:"since"` // of up or down
-	Cause  string           `json:"cause"` // of down: refused, timeout, error or missing
+	Cause  string           `json:"cause"` // of down: refused, timeout, error, missing or maintenance
 	Edges  []prego.ServerID `json:"edges"`
 	DownAt []prego.ServerID `json:"down_at"` // the edges that don't reach it
 }

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"net/http"
@@ -16,8 +17,8 @@ const (
 	probeEvery = 30 * time.Second
 	probeRate  = 200 // per second, of sites that answer
 	downAfter  = 3
-	// Failed probes are repeated sooner, so that a site is down within seconds and a restart of a container is not.
-	probeAgain = 2 * time.Second
+	// Failed probes are repeated sooner: a site is down after ten seconds, and a restart of a container takes less.
+	probeAgain = 5 * time.Second
 	// Sites that are down are requested more often than others: their users wait.
 	probeDown = 10 * time.Second
 	// A process that has just started imports the apps first. Connections over a private network are a matter of
@@ -70,17 +71,33 @@ func (h health) pause(sites int) time.Duration {
 	return max(probeEvery, time.Duration(sites)*time.Second/probeRate)
 }
 
+// suspect: its last probes failed, but too few to be down.
+func (h health) suspect() bool { return h.failed > 0 && h.failed < downAfter }
+
+// verdict is the cause of a site that is down.
+func (h health) verdict() wire.EdgeProbeCause {
+	if h.state != wire.EdgeProbeDown {
+		return ""
+	}
+	return h.cause
+}
+
+// sessionStopped is in Frappe's answer 503 of a site in maintenance mode (frappe/app.py, init_request).
+const sessionStopped = "SessionStopped"
+
 // causeOf judges a probe: "" means that the site answers. An answer that refuses the request is an answer.
-func causeOf(resp *http.Response, err error) wire.EdgeProbeCause {
+func causeOf(status int, body []byte, err error) wire.EdgeProbeCause {
 	var network net.Error
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &network) && network.Timeout():
 		return wire.EdgeProbeTimeout
 	case err != nil:
 		return wire.EdgeProbeRefused
-	case resp.StatusCode == http.StatusNotFound:
+	case status == http.StatusNotFound:
 		return wire.EdgeProbeMissing
-	case resp.StatusCode >= http.StatusInternalServerError:
+	case status == http.StatusServiceUnavailable && bytes.Contains(body, []byte(sessionStopped)):
+		return wire.EdgeProbeMaintenance
+	case status >= http.StatusInternalServerError:
 		return wire.EdgeProbeError
 	}
 	return ""

@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	"net/http"
 	"strings"
 	"syscall"
 	"testing"
@@ -58,8 +57,8 @@ func TestProbesOfManySitesStayCheap(t *testing.T) {
 	require.Equal(t, 30*time.Second, up.pause(1))
 	require.Equal(t, 30*time.Second, up.pause(6000))
 	require.Equal(t, 50*time.Second, up.pause(10_000))
-	require.Equal(t, 2*time.Second, health{state: wire.EdgeProbeUp, failed: 1}.pause(10_000))
-	require.Equal(t, 2*time.Second, health{failed: 2}.pause(10_000))
+	require.Equal(t, 5*time.Second, health{state: wire.EdgeProbeUp, failed: 1}.pause(10_000))
+	require.Equal(t, 5*time.Second, health{failed: 2}.pause(10_000))
 	require.Equal(t, 10*time.Second, health{state: wire.EdgeProbeDown, failed: 3}.pause(10_000))
 }
 
@@ -69,9 +68,12 @@ func TestCausesOfFailedProbes(t *testing.T) {
 		200: "", 302: "", 401: "", 403: "", 417: "", 429: "", 404: wire.EdgeProbeMissing,
 		500: wire.EdgeProbeError, 502: wire.EdgeProbeError, 503: wire.EdgeProbeError,
 	} {
-		require.Equal(t, want, causeOf(&http.Response{StatusCode: status}, nil), status)
+		require.Equal(t, want, causeOf(status, []byte(`{"exception":"other"}`), nil), status)
 	}
-	require.Equal(t, wire.EdgeProbeRefused, causeOf(nil, syscall.ECONNREFUSED))
-	require.Equal(t, wire.EdgeProbeRefused, causeOf(nil, syscall.EHOSTUNREACH))
-	require.Equal(t, wire.EdgeProbeTimeout, causeOf(nil, context.DeadlineExceeded))
+	stopped := []byte(`{"exception":"frappe.exceptions.SessionStopped: Session Stopped","exc_type":"SessionStopped"}`)
+	require.Equal(t, wire.EdgeProbeMaintenance, causeOf(503, stopped, nil))
+	require.Equal(t, wire.EdgeProbeError, causeOf(500, stopped, nil))
+	require.Equal(t, wire.EdgeProbeRefused, causeOf(0, nil, syscall.ECONNREFUSED))
+	require.Equal(t, wire.EdgeProbeRefused, causeOf(0, nil, syscall.EHOSTUNREACH))
+	require.Equal(t, wire.EdgeProbeTimeout, causeOf(0, nil, context.DeadlineExceeded))
 }

@@ -126,11 +126,11 @@ func TestSilentServerHasFewProbes(t *testing.T) {
 		d.Hosts = append(d.Hosts, serving(name, name, strings.TrimPrefix(silent.URL, "http://")))
 	}
 	p.Follow(d)
-	require.Eventually(t, func() bool { return asked.Load() == 8 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return asked.Load() == 32 }, 10*time.Second, time.Millisecond)
 	d.Hosts = append(d.Hosts, serving("well.example.com", "well", strings.TrimPrefix(well.URL, "http://")))
 	p.Follow(d)
 	require.Equal(t, wire.EdgeProbe{Tenant: "well", State: wire.EdgeProbeUp}, next())
-	require.EqualValues(t, 8, most.Load())
+	require.EqualValues(t, 32, most.Load())
 }
 
 // TestWatchEndsWhenItsHostWasStopped: what happened meanwhile is unknown, so each site has another first verdict.
@@ -172,4 +172,74 @@ func TestReportsKeepTheirOrder(t *testing.T) {
 	require.Len(t, last.Changes, 1)
 	require.Zero(t, last.UntilMS)
 	require.False(t, p.Reported(last))
+}
+
+// TestLostReportsAreReplaced: another watch of the same age has the current health of each site, and nothing of a site
+// without a verdict.
+func TestLostReportsAreReplaced(t *testing.T) {
+	t.Parallel()
+	p := NewProber()
+	var d wire.EdgeDocument
+	for _, name := range []string{"a", "b", "c"} {
+		d.Hosts = append(d.Hosts, serving(name+".example.com", name, "127.0.0.1:1"))
+	}
+	p.Follow(d)
+	saw := func(tenant string, cause wire.EdgeProbeCause, at time.Time) {
+		p.sites[tenant].health, _ = p.sites[tenant].after(cause, at)
+		p.note(siteChange{tenant: tenant, state: "up", at: at})
+	}
+	p.began = p.began.Add(-time.Hour)
+	for i := range downAfter {
+		saw("a", wire.EdgeProbeError, p.began.Add(time.Minute+time.Duration(i)*time.Second))
+	}
+	saw("b", "", p.began.Add(time.Second))
+	saw("b", wire.EdgeProbeError, p.began.Add(time.Hour))
+	lost := p.Report()
+	require.Len(t, lost.Changes, 5)
+	p.Reported(lost)
+	require.Equal(t, 5, p.Report().After)
+	p.Restate()
+	r := p.Report()
+	require.NotEqual(t, lost.Watch, r.Watch)
+	require.InDelta(t, 3_600_000, r.SinceMS, 60_000)
+	require.Zero(t, r.After)
+	require.Len(t, r.Changes, 2)
+	for i, want := range []wire.EdgeProbe{
+		{Tenant: "b", State: wire.EdgeProbeUp, AgeMS: 3599_000},
+		{Tenant: "a", State: wire.EdgeProbeDown, Cause: wire.EdgeProbeError, AgeMS: 3540_000},
+	} {
+		require.InDelta(t, want.AgeMS, r.Changes[i].AgeMS, 20_000)
+		r.Changes[i].AgeMS = want.AgeMS
+		require.Equal(t, want, r.Changes[i])
+	}
+	require.True(t, p.Reported(lost))
+	require.Equal(t, r.Watch, p.Report().Watch, "an answer to the earlier watch arrives late")
+	require.Len(t, p.Report().Changes, 2)
+}
+
+// TestFailedProbesAreRepeatedFirst: of a server that does not answer, some sites are found down before each of its
+// sites was requested once.
+func TestFailedProbesAreRepeatedFirst(t *testing.T) {
+	t.Parallel()
+	p := NewProber()
+	var d wire.EdgeDocument
+	for i := range 100 {
+		name := fmt.Sprintf("s%d.example.com", i)
+		d.Hosts = append(d.Hosts, serving(name, name, "127.0.0.1:1"))
+	}
+	p.Follow(d)
+	p.sites["s70.example.com"].health = health{failed: 1}
+	p.sites["s70.example.com"].due = p.looked
+	p.sites["s71.example.com"].health = health{failed: 9, state: wire.EdgeProbeDown}
+	p.sites["s71.example.com"].due = time.Now().Add(time.Hour)
+	due := time.Now().Add(-time.Hour)
+	for _, s := range p.sites {
+		if s.failed == 0 {
+			s.due = due
+		}
+	}
+	taken := p.take(time.Now().Add(20 * time.Second))
+	require.Len(t, taken, 32)
+	require.Contains(t, taken, "s70.example.com")
+	require.NotContains(t, taken, "s71.example.com")
 }

@@ -195,12 +195,16 @@ func (a *Agent) reportProbes(ctx context.Context, p *edge.Prober, log *slog.Logg
 	for ctx.Err() == nil {
 		s, report := a.current.Load(), p.Report()
 		pause, changed := probesEvery, p.Changed()
-		switch err := s.Gateway.PostJSON(ctx, wire.PathEdgeProbes, s.ID.Token, report, nil); {
+		var answer wire.EdgeProbesAnswer
+		switch err := s.Gateway.PostJSON(ctx, wire.PathEdgeProbes, s.ID.Token, report, &answer); {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
 			pause, changed = wait.Next(100*time.Millisecond), nil
 			log.Warn("probes of sites not reported", "again_in", pause.String(), "error", err.Error())
+		case answer.Restate:
+			p.Restate()
+			pause = probesSettle
 		default:
 			wait.Reset()
 			if p.Reported(report) {

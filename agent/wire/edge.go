@@ -234,7 +234,7 @@ type EdgeCounts struct {
 const PathEdgeProbes = "/internal/agent/edge/probes"
 
 // EdgeProbes reports what an edge found when it requested the sites that it serves. Only changes are in it, each of
-// them once and oldest first. A report whose answer was lost is sent again.
+// them once and oldest first. A report whose answer was lost is sent again. The answer is an EdgeProbesAnswer.
 type EdgeProbes struct {
 	// Watch identifies a time of uninterrupted probing. Another one begins when the agent starts, and after its host
 	// was stopped for a while: what happened in between is unknown.
@@ -243,7 +243,15 @@ type EdgeProbes struct {
 	// times: the clocks of hosts differ.
 	SinceMS int64       `json:"since_ms"`
 	UntilMS int64       `json:"until_ms"`
+	After   int         `json:"after,omitempty"`   // how many changes of the watch were reported before these
 	Changes []EdgeProbe `json:"changes,omitempty"` // at most MaxEdgeProbes
+}
+
+// EdgeProbesAnswer answers a report.
+type EdgeProbesAnswer struct {
+	// Restate: earlier changes of the watch are missing, since the database was restored from a backup. Nothing of the
+	// report is recorded. The edge begins another watch of the same age with the health of all its sites.
+	Restate bool `json:"restate"`
 }
 
 // MaxEdgeProbes bounds one report.
@@ -276,9 +284,13 @@ const (
 	EdgeProbeTimeout EdgeProbeCause = "timeout" // no connection or no answer in time
 	EdgeProbeError   EdgeProbeCause = "error"   // it answers with 5xx
 	EdgeProbeMissing EdgeProbeCause = "missing" // it answers with 404: the server does not have the site
+	// It answers that it is in maintenance mode, and the edge does not know why: prego shows a page instead.
+	EdgeProbeMaintenance EdgeProbeCause = "maintenance"
 )
 
 // EdgeProbeCauses lists the causes.
 func EdgeProbeCauses() []EdgeProbeCause {
-	return []EdgeProbeCause{EdgeProbeRefused, EdgeProbeTimeout, EdgeProbeError, EdgeProbeMissing}
+	return []EdgeProbeCause{
+		EdgeProbeRefused, EdgeProbeTimeout, EdgeProbeError, EdgeProbeMissing, EdgeProbeMaintenance,
+	}
 }
