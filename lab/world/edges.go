@@ -4,9 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"reflect"
+	"slices"
 	"strconv"
 	"time"
 
@@ -33,6 +36,9 @@ func (hs *hosts) serveEdge(ctx context.Context, h *host) {
 	e := h.edge
 	e.applied, e.seen, e.ack, e.told = false, e.document.Version, wire.EdgeApplied{}, wire.EdgeApplied{}
 	h.mu.Unlock()
+	probing := make(chan struct{})
+	go func() { defer close(probing); hs.probeSites(ctx, h, e) }()
+	defer func() { <-probing }()
 	for wait := 200 * time.Millisecond; ; {
 		if hs.stepEdge(ctx, h, e) {
 			wait = 200 * time.Millisecond
@@ -116,6 +122,102 @@ func (hs *hosts) applied(h *host, e *edgeServer, d wire.EdgeDocument, fetched []
 	if len(d.Hosts) > 0 {
 		hs.w.Met("an edge served a site")
 	}
+}
+
+// probes is what an edge has found of its sites (agent/edge.Prober).
+type probes struct {
+	watch   string
+	began   time.Time
+	sent    int
+	found   map[string]wire.EdgeProbe // by tenant
+	changes []wire.EdgeProbe
+	since   []time.Time // of changes
+}
+
+func (p *probes) note(c wire.EdgeProbe, at time.Time) {
+	p.changes, p.since = append(p.changes, c), append(p.since, at)
+}
+
+// probeSites probes an edge's sites and reports changes until its power goes off. One look stands for three probes.
+func (hs *hosts) probeSites(ctx context.Context, h *host, e *edgeServer) {
+	p := &probes{watch: fmt.Sprintf("%s-%d", h.guest.Name, h.boots), began: time.Now(), found: map[string]wire.EdgeProbe{}}
+	for restated := 0; pause(ctx, 20*time.Second) == nil; {
+		p.look(hs.answers(h, e), time.Now())
+		r := wire.EdgeProbes{Watch: p.watch, SinceMS: time.Since(p.began).Milliseconds(), After: p.sent}
+		for i, c := range p.changes {
+			c.AgeMS = time.Since(p.since[i]).Milliseconds()
+			r.Changes = append(r.Changes, c)
+		}
+		status, body, err := hs.ask(ctx, h, http.MethodPost, wire.PathEdgeProbes, h.token(), r)
+		var answer wire.EdgeProbesAnswer
+		switch {
+		case err != nil || status != http.StatusOK || json.Unmarshal(body, &answer) != nil:
+		case answer.Restate:
+			hs.w.Met("an edge stated the health of its sites again")
+			restated++
+			p.watch = fmt.Sprintf("%s-%d-%d", h.guest.Name, h.boots, restated)
+			p.sent, p.changes, p.since, p.found = 0, nil, nil, map[string]wire.EdgeProbe{}
+		default:
+			p.sent, p.changes, p.since = p.sent+len(r.Changes), nil, nil
+		}
+		if len(r.Changes) > 0 {
+			hs.w.Met("an edge reported a site's health")
+		}
+	}
+}
+
+// look notes how what the sites answer now differs from the last look.
+func (p *probes) look(now map[string]wire.EdgeProbe, at time.Time) {
+	for _, id := range slices.Sorted(maps.Keys(p.found)) {
+		if _, ok := now[id]; !ok {
+			p.note(wire.EdgeProbe{Tenant: id, State: wire.EdgeProbeGone}, at)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(now)) {
+		if p.found[id] != now[id] {
+			p.note(now[id], at)
+		}
+	}
+	p.found = now
+}
+
+// answers is how the sites that an edge serves answer it. Where a document leads is not looked at here (lacks).
+func (hs *hosts) answers(h *host, e *edgeServer) map[string]wire.EdgeProbe {
+	h.mu.Lock()
+	served := e.document.Hosts
+	h.mu.Unlock()
+	all, out := hs.all(), map[string]wire.EdgeProbe{}
+	for _, name := range served {
+		if name.Tenant == "" || name.State != wire.EdgeServing {
+			continue
+		}
+		probe := wire.EdgeProbe{Tenant: name.Tenant, State: wire.EdgeProbeDown, Cause: wire.EdgeProbeMissing}
+		for _, addr := range slices.Sorted(maps.Keys(all)) {
+			switch s := all[addr].site(name.Site); {
+			case s == nil || s.Arriving && !s.settled:
+			case s.Offline:
+				probe.Cause = wire.EdgeProbeMaintenance
+			default:
+				probe = wire.EdgeProbe{Tenant: name.Tenant, State: wire.EdgeProbeUp}
+			}
+			if probe.State == wire.EdgeProbeUp {
+				break
+			}
+		}
+		out[name.Tenant] = probe
+	}
+	return out
+}
+
+// site is a copy of a site's state on a host that is up, nil without one.
+func (h *host) site(name string) *site {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.sites[name]; s != nil && h.up {
+		seen := site{Arriving: s.Arriving, settled: s.settled, Offline: s.Offline}
+		return &seen
+	}
+	return nil
 }
 
 // token is what a host proves itself with.

@@ -179,8 +179,22 @@ func (w *World) unserved(watch *pgxpool.Pool) []string {
 		}
 		h.mu.Unlock()
 	}
+	unprobed, err := w.rows(watch, notFoundUp)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	out = append(out, unprobed...)
 	return append(out, w.claimsNotMet(watch)...)
 }
+
+// notFoundUp are the sites that an edge should have found up, and has not.
+const notFoundUp = `SELECT format('edge %s has not found %s up: %s', e.server_id, t.slug, COALESCE(h.cause, 'no verdict'))
+	FROM edges e JOIN servers s ON s.server_id = e.server_id AND s.status = 'active'
+	JOIN tenants t ON t.state = 'active' AND t.site <> ''
+	JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
+	JOIN servers p ON p.server_id = a.app_server_id AND COALESCE(p.network_id, p.region) = e.network
+	LEFT JOIN site_health h ON h.tenant_id = t.tenant_id AND h.server_id = e.server_id
+	WHERE (h.up AND h.seen_from >= e.watched_from) IS NOT TRUE ORDER BY 1`
 
 // lasting gives up on deviations without unfinished work that have lasted long after the last fault.
 func (w *World) lasting(lacks string) {

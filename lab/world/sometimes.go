@@ -87,6 +87,7 @@ var sometimesNamed = []often{
 	{"fault resolver_refused", 11},
 	{"fault resolver_stale", 9},
 	{"a certificate was renewed", 12},
+	{"an edge reported a site's health", 35},
 	{"an edge served a site", 42},
 	{"certificate ends active", 45},
 	{"certificate ends retired", 7},
