@@ -326,7 +326,7 @@ LEFT JOIN LATERAL (SELECT c.certificate_id, c.names, c.org_id FROM certificates 
     WHERE c.certificate_id = x.name OR x.kind = 'challenge' AND x.name = ANY (c.names) ORDER BY c.certificate_id LIMIT 1) c ON x.kind IN ('certificate', 'challenge')` + attTo
 
 	// One finding for each site, or one for the region if they are many, or most of its sites. What prego itself stops
-	// for a while is no finding: a move, restore, release, maintenance, or change of state.
+	// for a while is no finding.
 	sqlAttSiteDown = `WITH v AS MATERIALIZED (
     SELECT h.tenant_id, min(h.since) FILTER (WHERE NOT h.up) AS since,
         (array_agg(h.cause ORDER BY h.since) FILTER (WHERE NOT h.up))[1] AS cause,
@@ -337,14 +337,10 @@ LEFT JOIN LATERAL (SELECT c.certificate_id, c.names, c.org_id FROM certificates 
 ), x AS MATERIALIZED (
     SELECT v.*, t.slug, t.org_id, s.region, s.server_id, count(*) OVER r AS n,
         row_number() OVER (r ORDER BY v.since, v.tenant_id) AS nth
-    FROM v JOIN tenants t ON t.tenant_id = v.tenant_id AND t.state = 'active' AND t.converged_state = t.state
+    FROM v JOIN tenants t ON t.tenant_id = v.tenant_id
     JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
-    JOIN servers s ON s.server_id = a.app_server_id AND s.status <> 'draining'
-    WHERE NOT EXISTS (SELECT FROM tenant_moves m WHERE m.tenant_id = t.tenant_id AND m.state IN ('frozen', 'switched'))
-      AND NOT EXISTS (SELECT FROM restore_jobs j WHERE j.tenant_id = t.tenant_id AND j.status = 'running')
-      AND NOT EXISTS (SELECT FROM server_maintenances m
-        WHERE m.server_id = s.server_id AND m.finished_at IS NULL AND m.status = 'finishing')
-      AND NOT ` + offlineForRelease + `
+    JOIN servers s ON s.server_id = a.app_server_id
+    WHERE ` + siteOpen + `
     WINDOW r AS (PARTITION BY s.region)
 ), causes AS (
     SELECT region, string_agg(cause || ' ' || n, ', ' ORDER BY n DESC, cause) AS text

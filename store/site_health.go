@@ -75,6 +75,38 @@ type watch struct {
 	WatchChanges int
 }
 
+// siteOpen is whether the site of tenant t on server s should answer: no move, restore, release, maintenance or change
+// of state stops it for a while.
+const siteOpen = `t.state = 'active' AND t.converged_state = t.state AND s.status <> 'draining'
+      AND NOT EXISTS (SELECT FROM tenant_moves m WHERE m.tenant_id = t.tenant_id AND m.state IN ('frozen', 'switched'))
+      AND NOT EXISTS (SELECT FROM restore_jobs j WHERE j.tenant_id = t.tenant_id AND j.status = 'running')
+      AND NOT EXISTS (SELECT FROM server_maintenances m
+        WHERE m.server_id = s.server_id AND m.finished_at IS NULL AND m.status = 'finishing')
+      AND NOT ` + offlineForRelease
+
+// A tenant's timeline has when the first edge found its site down, and when the last one found it up again, at most
+// once in ten minutes: timelines are kept forever. This runs before sqlKeepHealth, with the rows of the previous
+// verdicts.
+const sqlNoteHealth = `
+WITH c AS MATERIALIZED (
+    SELECT u.tenant_id, u.state, u.cause, now() - make_interval(secs => u.age / 1000.0) AS at
+    FROM unnest($2::text[], $3::text[], $4::text[], $5::bigint[]) u (tenant_id, state, cause, age))
+INSERT INTO events (kind, id, org_id, from_status, status, step, actor, reason, message)
+SELECT 'tenant', t.tenant_id, t.org_id, t.state, t.state, CASE c.state WHEN 'down' THEN $6 ELSE $7 END, 'system', c.cause,
+    CASE WHEN c.state = 'down' THEN 'found by edge ' || $1::text
+        WHEN c.at > h.since THEN 'down for ' || date_trunc('second', c.at - h.since) ELSE '' END
+FROM c JOIN edges e ON e.server_id = $1
+JOIN tenants t ON t.tenant_id = c.tenant_id
+JOIN tenant_allocations a ON a.tenant_id = c.tenant_id AND a.released_at IS NULL
+JOIN servers s ON s.server_id = a.app_server_id AND COALESCE(s.network_id, s.region) = e.network
+LEFT JOIN site_health h ON h.tenant_id = c.tenant_id AND h.server_id = $1
+LEFT JOIN LATERAL (SELECT v.step, v.at FROM events v WHERE v.kind = 'tenant' AND v.id = c.tenant_id
+    AND v.payload IS NULL AND v.step IN ($6, $7) ORDER BY v.seq DESC LIMIT 1) l ON true
+WHERE ` + siteOpen + `
+    AND CASE c.state WHEN 'down' THEN h.up IS DISTINCT FROM false AND (l.at > now() - interval '10 minutes') IS NOT TRUE
+        WHEN 'up' THEN h.up IS DISTINCT FROM true AND l.step = $6 ELSE false END
+    AND c.tenant_id NOT IN (SELECT h.tenant_id FROM ` + probedNow + ` WHERE NOT h.up AND h.server_id <> $1)`
+
 // EdgeProbed records what an edge found when it probed its sites. It is not known, and nothing is recorded, if changes
 // that were reported earlier are missing: the database was restored from a backup.
 func (s *Store) EdgeProbed(ctx context.Context, p edge.Probed) (known bool, err error) {
@@ -86,7 +118,7 @@ func (s *Store) EdgeProbed(ctx context.Context, p edge.Probed) (known bool, err 
 			w.WatchChanges = 0
 		}
 		if known = p.After <= w.WatchChanges; !known || tx.err != nil {
-			return nil
+			return tx.err
 		}
 		if w.Watch != p.Watch {
 			tx.run(ctx, sqlEndWatch, p.ServerID)
@@ -118,6 +150,7 @@ func keepHealth(ctx context.Context, tx *txn, edgeID prego.ServerID, changes []w
 		states, causes = append(states, string(c.State)), append(causes, string(c.Cause))
 	}
 	tx.run(ctx, sqlCountUptime, tenants, ages)
+	tx.run(ctx, sqlNoteHealth, edgeID, tenants, states, causes, ages, tenant.StepSiteDown, tenant.StepSiteUp)
 	tx.run(ctx, sqlKeepHealth, edgeID, tenants, states, causes, ages)
 	return rest
 }

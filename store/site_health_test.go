@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -222,6 +223,50 @@ func TestDownSinceNeverRestarts(t *testing.T) {
 	p.report("edge-1", "d", 900, 0)
 	p.report("edge-2", "e", 900, 0)
 	require.Nil(t, p.health("t-1"))
+}
+
+// TestTimelineHasWhenASiteWasDown: once each time, however many edges find it so, and not what prego stops itself.
+func TestTimelineHasWhenASiteWasDown(t *testing.T) {
+	t.Parallel()
+	p := probedStore(t)
+	steps := func() (out []string) {
+		t.Helper()
+		events, err := p.s.TenantEvents(t.Context(), "t-1")
+		require.NoError(t, err)
+		for _, e := range events {
+			out = append(out, strings.TrimSpace(string(e.Step)+" "+e.Reason)+": "+e.Message)
+		}
+		return out
+	}
+	p.report("edge-1", "a", 3600, 0, saw("t-1", up, 3600))
+	p.report("edge-2", "b", 3600, 0, saw("t-1", up, 3600))
+	require.Empty(t, steps())
+	p.report("edge-1", "a", 3600, 0, saw("t-1", down, 600))
+	p.report("edge-2", "b", 3600, 0, saw("t-1", down, 590))
+	other := saw("t-1", down, 500)
+	other.Cause = wire.EdgeProbeMissing
+	p.report("edge-1", "a", 3600, 0, other)
+	p.report("edge-1", "c", 100, 0, saw("t-1", down, 90))
+	p.report("edge-1", "c", 100, 0, saw("t-1", up, 60))
+	require.Equal(t, []string{"site_down refused: found by edge edge-1"}, steps())
+	p.report("edge-2", "b", 3600, 0, saw("t-1", up, 50))
+	require.Len(t, steps(), 2)
+	require.Regexp(t, "^site_up: down for 00:0[89]:", steps()[1])
+	again := wire.EdgeProbes{Watch: "b", SinceMS: 3600_000, After: 1, Changes: []wire.EdgeProbe{
+		saw("t-1", down, 590), saw("t-1", up, 50),
+	}}
+	require.True(t, p.known("edge-2", again))
+	require.Len(t, steps(), 2, "a report that is sent again")
+	p.report("edge-1", "c", 100, 0, saw("t-1", down, 40), saw("t-1", up, 30), saw("t-1", down, 20), saw("t-1", up, 10))
+	require.Len(t, steps(), 2, "so soon again")
+	p.exec(`UPDATE events SET at = at - interval '10 minutes'`)
+	p.exec(`UPDATE tenants SET state = 'suspended' WHERE tenant_id = 't-1'`)
+	p.report("edge-1", "c", 100, 0, saw("t-1", down, 9))
+	require.Len(t, steps(), 2, "it is suspended")
+	p.report("edge-1", "c", 100, 0, saw("t-1", up, 8))
+	p.exec(`UPDATE tenants SET state = 'active' WHERE tenant_id = 't-1'`)
+	p.report("edge-1", "c", 100, 0, saw("t-1", down, 7), saw("t-1", gone, 6), saw("t-1", up, 5))
+	require.Equal(t, []string{"site_down refused: found by edge edge-1", "site_up: "}, steps()[2:], "after its maintenance")
 }
 
 // TestSiteDownNamesTenants: one site is a warning, most sites of a region are critical, and what prego stops itself

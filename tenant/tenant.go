@@ -377,6 +377,8 @@ const (
 	StepFinalBackup      Step = "final_backup"
 	StepSiteUpdated      Step = "site_updated"
 	StepSiteUpdateUndone Step = "site_update_undone"
+	StepSiteDown         Step = "site_down"
+	StepSiteUp           Step = "site_up"
 	StepBackedUp         Step = "backed_up"
 	StepBackupFailed     Step = "backup_failed"
 	StepOverridden       Step = "placement_override"

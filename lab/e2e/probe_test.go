@@ -77,6 +77,8 @@ func TestASiteThatDoesNotAnswer(t *testing.T) {
 	p.setSiteConfig(app, site, "maintenance_mode", 0)
 	tn := p.awaitTenant(id, "up again", isUp)
 	require.Empty(t, p.sitesDown())
+	steps := slices.DeleteFunc(tenantSteps(tn), func(s string) bool { return s != "site_down" && s != "site_up" })
+	require.Equal(t, []string{"site_down", "site_up"}, steps)
 	month := (*tn.Uptime)[0]
 	require.Positive(t, month.UpSeconds)
 	require.InDelta(t, time.Since(since).Seconds(), month.DownSeconds+month.UnobservedSeconds, 60)
