@@ -280,6 +280,7 @@ func TestAServersFindingNamesWhoIsThere(t *testing.T) {
 	require.NoError(t, err)
 	defer conn.Release()
 	runEach(t, conn, `SET session_replication_role = replica;`+wellInstallation+`;
+		DELETE FROM tenant_allocations;
 		INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name,
 			infra_provider, algorithm)
 		SELECT tenant_id, CASE tenant_id WHEN 't-1' THEN 'app-1' ELSE 'app-2' END, 'app-9', 'app-9', 's', 'd',

@@ -11,7 +11,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/ops/attention"
+	needs "github.com/prego/prego/ops/attention"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -21,7 +21,7 @@ func (c *cell) sitesDown() []api.Attention {
 	c.t.Helper()
 	var all api.AttentionList
 	c.send(http.MethodGet, "/v1/attention", nil, http.StatusOK, &all)
-	return slices.DeleteFunc(all.Items, func(i api.Attention) bool { return i.Kind != attention.SiteDown })
+	return slices.DeleteFunc(all.Items, func(i api.Attention) bool { return i.Kind != needs.SiteDown })
 }
 
 // TestASiteThatDoesNotAnswer: its edge finds it down while its server and the rows of its tenant are well. The line
