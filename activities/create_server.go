@@ -172,6 +172,23 @@ func (a *Servers) createOnce(ctx context.Context, infra Infra, st server.Provisi
 		}
 		p.VolumeIDs = prego.IDs[prego.VolumeID]([]string{id})
 	}
+	handle, err := infra.CreateServer(ctx, p)
+	if !isProtected(err) {
+		return handle, err
+	}
+	// The machine of an earlier attempt has the name, and was in use.
+	if err := a.holdsData(ctx, st, p.Attempt); err != nil {
+		return handle, err
+	}
+	found, err := infra.FindServers(ctx, p.ServerID)
+	if err != nil {
+		return handle, err
+	}
+	for _, id := range serversToDestroy(found, nil, p.Attempt-1) {
+		if err := (protected{a.Store, infra, st.Provider, server.ResourceServer, id}).destroy(ctx); err != nil {
+			return handle, err
+		}
+	}
 	return infra.CreateServer(ctx, p)
 }
 

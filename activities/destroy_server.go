@@ -36,6 +36,9 @@ func (a *Servers) DestroyServer(ctx context.Context, in DestroyInput) (DestroyRe
 	if err != nil {
 		return DestroyResult{}, err
 	}
+	if err := a.holdsData(ctx, st, in.Attempt); err != nil {
+		return DestroyResult{}, err
+	}
 	if err := a.Store.BeginRelease(ctx, in.ServerID, in.Attempt); err != nil {
 		return DestroyResult{}, err
 	}
@@ -55,7 +58,7 @@ func (a *Servers) DestroyServer(ctx context.Context, in DestroyInput) (DestroyRe
 	}
 	gone := make(map[string]bool) // provider ids of servers deleted here
 	for _, id := range serversToDestroy(found, live, in.Attempt) {
-		if err := infra.DestroyServer(ctx, prego.ServerID(id)); err != nil {
+		if err := (protected{a.Store, infra, st.Provider, server.ResourceServer, id}).destroy(ctx); err != nil {
 			return DestroyResult{}, destroyError(err)
 		}
 		gone[id] = true
@@ -75,6 +78,24 @@ func (a *Servers) DestroyServer(ctx context.Context, in DestroyInput) (DestroyRe
 		}
 	}
 	return result, a.Store.FinishRelease(ctx, in.ServerID, in.Attempt, in.Reason, in.Message)
+}
+
+// holdsData refuses to destroy a server that the rows know to be in use, unless its deletion was accepted: the state
+// draining is, and was refused before as long as someone would have lost data unasked. Whatever road led here, this is
+// the last gate before the provider.
+func (a *Servers) holdsData(ctx context.Context, st server.ProvisionState, attempt int) error {
+	if st.Attempt > attempt || st.Status == server.Decommissioning || st.Status == server.Terminated {
+		return nil
+	}
+	use, err := a.Store.ServerUse(ctx, st.ServerID)
+	if err != nil {
+		return err
+	}
+	if use.Tenants+use.Instances+use.Volumes == 0 {
+		return nil
+	}
+	return fmt.Errorf("holds_data: server %s is %s and has %d tenants, %d instances and %d volumes: nothing of it is deleted",
+		st.ServerID, st.Status, use.Tenants, use.Instances, use.Volumes)
 }
 
 // serversToDestroy returns the provider ids that labels or the ledger assign to

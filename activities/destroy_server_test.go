@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
+	"go.uber.org/zap"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
@@ -65,8 +66,24 @@ func (c *cloud) DeleteResource(_ context.Context, kind server.ResourceKind, id p
 	if err := c.fails[key]; err != nil {
 		return err
 	}
+	i := slices.IndexFunc(c.things, func(o server.OwnedResource) bool { return o.Kind == kind && o.ProviderID == string(id) })
+	if i >= 0 && c.things[i].Protected {
+		return &server.InfraError{Class: server.InfraPermanent, Code: server.InfraProtected}
+	}
 	c.gone = append(c.gone, key)
 	c.things = slices.DeleteFunc(c.things, func(o server.OwnedResource) bool { return o.Kind == kind && prego.ServerID(o.ProviderID) == id })
+	return nil
+}
+
+func (c *cloud) Protect(_ context.Context, kind server.ResourceKind, id string, on bool) error {
+	if err := c.fails["Protect"]; err != nil {
+		return err
+	}
+	for i := range c.things {
+		if c.things[i].Kind == kind && c.things[i].ProviderID == id {
+			c.things[i].Protected = on
+		}
+	}
 	return nil
 }
 
@@ -87,7 +104,7 @@ func (c *cloud) deleted() []string {
 func (p *placing) servers(c *cloud, s *store.Store) (*activities.Servers, *testsuite.TestActivityEnvironment) {
 	a := &activities.Servers{
 		Store: s, Infra: map[prego.InfraProviderID]activities.Infra{prego.ProviderHetzner: c},
-		Settings: activities.Settings{AmbiguousGrace: time.Hour}, Metrics: activities.NewMetrics(prometheus.NewRegistry()),
+		Settings: activities.Settings{AmbiguousGrace: time.Hour}, Metrics: activities.NewMetrics(prometheus.NewRegistry()), Log: zap.NewNop(),
 	}
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
@@ -160,6 +177,41 @@ func TestDestroyingTakesDownAttemptsUpToOne(t *testing.T) {
 		require.Equal(t, 1, p.Number(`SELECT count(*) FROM servers WHERE provider_server_id IS NULL AND host = ''`))
 		require.Equal(t, 1, p.Number(`SELECT count(*) FROM server_events WHERE step = 'attempt_destroyed' AND attempt = 2`))
 	}
+}
+
+// TestAServerInUseIsNotDestroyed whatever asks for it: not before its deletion was accepted, which lifts the provider's
+// protection.
+func TestAServerInUseIsNotDestroyed(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	p.machine("srv-1", server.Failed, 1, "10")
+	p.Exec(`UPDATE servers SET tenant_count = 1 WHERE server_id = 'srv-1'`)
+	c := &cloud{}
+	c.has(server.ResourceServer, "10", "srv-1", "srv-1", 1)
+	require.NoError(t, c.Protect(t.Context(), server.ResourceServer, "10", true))
+	p.line(server.ResourceServer, "srv-1", "10", "srv-1", 1)
+	a, env := p.servers(c, p.Store)
+	in := activities.DestroyInput{ServerID: "srv-1", Attempt: 1, Reason: prego.ReasonDecommission}
+	_, err := env.ExecuteActivity(a.DestroyServer, in)
+	require.ErrorContains(t, err, "holds_data: server srv-1 is failed and has 1 tenants")
+	require.Empty(t, c.deleted())
+	require.True(t, c.things[0].Protected)
+
+	p.Exec(`UPDATE servers SET status = 'draining' WHERE server_id = 'srv-1'`)
+	_, err = env.ExecuteActivity(a.DestroyServer, in)
+	require.ErrorContains(t, err, "this database does not know that it was used")
+	require.Empty(t, c.deleted())
+
+	_, err = p.Store.NoteProtection(t.Context(), prego.ProviderHetzner, server.ResourceServer, "10")
+	require.NoError(t, err)
+	c.fails = map[string]error{"Protect": &server.InfraError{Class: server.InfraRetry, Code: "locked"}}
+	_, err = env.ExecuteActivity(a.DestroyServer, in)
+	require.ErrorContains(t, err, "locked")
+	require.Empty(t, c.deleted())
+	c.fails = nil
+	_, err = env.ExecuteActivity(a.DestroyServer, in)
+	require.NoError(t, err)
+	require.Equal(t, []string{"server/10"}, c.deleted())
 }
 
 // TestACreateOfUnknownOutcomeIsWaitedFor for as long as it may still land: then all resources with

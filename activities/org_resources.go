@@ -24,7 +24,7 @@ type OrgInfra interface {
 	DetachVolume(ctx context.Context, volumeID prego.VolumeID) error
 	// ResizeVolume makes a volume at least so large.
 	ResizeVolume(ctx context.Context, volumeID prego.VolumeID, gb int) error
-	DeleteResource(ctx context.Context, kind server.ResourceKind, providerID prego.ServerID) error
+	protection
 }
 
 // OrgResources are the steps in the lives of orgs' addresses and volumes.
@@ -221,7 +221,7 @@ func (a *OrgResources) ReleaseOrgResource(ctx context.Context, ref OrgResourceRe
 		}
 	}
 	if r.providerID != "" {
-		if err := infra.DeleteResource(ctx, r.kind, prego.ServerID(r.providerID)); err != nil {
+		if err := (protected{a.Store, infra, r.provider, r.kind, r.providerID}).destroy(ctx); err != nil {
 			return fromInfra(err)
 		}
 	}

@@ -114,6 +114,7 @@ func (a *Reconciler) reconcile(ctx context.Context, infra Infra, result *Reconci
 	if err := a.failMissing(ctx, infra, found.Missing, result); err != nil {
 		return nil, err
 	}
+	a.protect(ctx, infra, snapshot)
 	if err := a.destroyOrphans(ctx, infra, snapshot, found.Orphans, result); err != nil {
 		return nil, err
 	}
@@ -221,6 +222,34 @@ func (a *Reconciler) failMissing(ctx context.Context, infra Infra, missing []ser
 	return nil
 }
 
+// mostProtected bounds what one run protects: the provider's budget is for others, too.
+const mostProtected = 100
+
+// protect protects servers and volumes in use at the provider, whose protection was missed or lifted by hand.
+func (a *Reconciler) protect(ctx context.Context, infra Infra, s Comparison) {
+	used := make(map[string]bool, len(s.Rows))
+	for _, r := range s.Rows {
+		used[r.ProviderServerID] = r.Status == server.Active
+	}
+	n := 0
+	for _, o := range s.Owned {
+		switch {
+		case o.Protected || n == mostProtected:
+			continue
+		case o.Kind == server.ResourceServer && used[o.ProviderID]:
+		case o.Kind == server.ResourceVolume && s.OrgNames[resourceKey(o.Kind, o.Name)]:
+		default:
+			continue
+		}
+		if err := (protected{a.Store, infra, infra.ID(), o.Kind, o.ProviderID}).protect(ctx); err != nil {
+			a.Log.Warn("not protected from deletion at the provider; the next reconciliation tries again",
+				zap.String("kind", string(o.Kind)), zap.String("provider_id", o.ProviderID), zap.Error(err))
+			return
+		}
+		n++
+	}
+}
+
 func (a *Reconciler) destroyOrphans(ctx context.Context, infra Infra, snapshot Comparison, orphans []server.OwnedResource, result *ReconcileResult) error {
 	result.Orphans += len(orphans)
 	sightings := make(map[string]server.Sighting, len(orphans))
@@ -312,7 +341,7 @@ func (a *Reconciler) settle(ctx context.Context, infra Infra, s Comparison, lost
 		case r.ProviderID == "" && !there:
 		case r.ProviderID != "" && r.State == server.ResourceReleasing:
 			if byID[resourceKey(r.Kind, r.ProviderID)] {
-				if err := infra.DeleteResource(ctx, r.Kind, prego.ServerID(r.ProviderID)); err != nil {
+				if err := (protected{a.Store, infra, infra.ID(), r.Kind, r.ProviderID}).destroy(ctx); err != nil {
 					a.Log.Error("finish a deletion", zap.String("name", r.Name), zap.Error(err))
 					continue
 				}

@@ -174,14 +174,16 @@ func Doomed(s Comparison, orphans []server.OwnedResource, sightings map[string]s
 				unknown++
 			}
 		}
-		doomed = append(doomed, o)
+		if !o.Protected { // it was in use when a row last knew it: an operator decides
+			doomed = append(doomed, o)
+		}
 	}
 	// Rows are never deleted. Several servers that never had a row mean that another
 	// database created them.
 	empty := len(s.Rows) == 0 && len(s.Images) == 0 && owned > 0
 	restored := unknown > rules.BreakerMin
 	share := doomedServers > rules.BreakerMin && float64(doomedServers)*100 > rules.BreakerPct*float64(owned)
-	if len(doomed) > 0 && (empty || restored || share) {
+	if doomedServers+len(doomed) > 0 && (empty || restored || share) {
 		return nil, true
 	}
 	if len(doomed) > rules.MaxPerRun {

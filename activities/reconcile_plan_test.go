@@ -47,6 +47,7 @@ func TestDoomedKeepsToItsGuards(t *testing.T) {
 			id := fmt.Sprint(i)
 			age := time.Duration(rapid.IntRange(0, 120).Draw(t, "minutes")) * time.Minute
 			s.Owned = append(s.Owned, owned(id, prego.ServerID("s"+id), "1", age, now))
+			s.Owned[i].Protected = rapid.IntRange(0, 3).Draw(t, "protected") == 0
 			sightings[resourceKey(server.ResourceServer, id)] = server.Sighting{Sightings: rapid.IntRange(1, 3).Draw(t, "sightings")}
 			switch rapid.IntRange(0, 3).Draw(t, "row") {
 			case 0: // no row
@@ -67,6 +68,7 @@ func TestDoomedKeepsToItsGuards(t *testing.T) {
 			bound[r.ProviderServerID] = true
 		}
 		for _, o := range doomed {
+			require.False(t, o.Protected, "it was in use")
 			require.False(t, bound[o.ProviderID], "it has an owner")
 			require.GreaterOrEqual(t, now.Sub(o.CreatedAt), rules.MinAge)
 			require.GreaterOrEqual(t, sightings[resourceKey(o.Kind, o.ProviderID)].Sightings, 2)

@@ -111,6 +111,41 @@ func TestAnOrphanIsDestroyedWhenItIsSeenAgain(t *testing.T) {
 	require.Equal(t, activities.ReconcileResult{Owned: 1}, r.reconcile())
 }
 
+// TestAProtectedOrphanStays: it was in use when a row last knew it, and the database may be an older one. What is in use
+// is protected, also if its protection was missed or lifted.
+func TestAProtectedOrphanStays(t *testing.T) {
+	t.Parallel()
+	r := newReconciling(t)
+	r.machine("srv-1", server.Active, 1, "1")
+	r.machine("srv-2", server.Provisioning, 1, "2")
+	r.cloud.has(server.ResourceServer, "1", "srv-1", "srv-1", 1)
+	r.line(server.ResourceServer, "srv-1", "1", "srv-1", 1)
+	r.cloud.has(server.ResourceServer, "2", "srv-2", "srv-2", 1)
+	r.cloud.has(server.ResourceServer, "8", "srv-8", "srv-8", 1)
+	r.cloud.has(server.ResourceVolume, "9", "v", "", 0)
+	for _, kind := range []server.ResourceKind{server.ResourceServer, server.ResourceVolume} {
+		for _, id := range []string{"8", "9"} {
+			require.NoError(t, r.cloud.Protect(t.Context(), kind, id, true))
+		}
+	}
+	for range 3 {
+		require.Equal(t, activities.ReconcileResult{Owned: 4, Orphans: 2}, r.reconcile())
+	}
+	require.Empty(t, r.cloud.deleted())
+	require.Equal(t, 2, r.Number(`SELECT count(*) FROM orphan_sightings WHERE protected AND sightings = 3`))
+	var protected []string
+	for _, o := range r.cloud.things {
+		if o.Protected {
+			protected = append(protected, o.ProviderID)
+		}
+	}
+	require.Equal(t, []string{"1", "8", "9"}, protected, "2 is not in use yet")
+
+	require.NoError(t, r.cloud.Protect(t.Context(), server.ResourceVolume, "9", false))
+	require.Equal(t, activities.ReconcileResult{Owned: 4, Orphans: 2, Destroyed: 1}, r.reconcile())
+	require.Equal(t, []string{"volume/9"}, r.cloud.deleted())
+}
+
 // TestADatabaseThatKnowsNoServerDestroysNone: the breaker holds until it does.
 func TestADatabaseThatKnowsNoServerDestroysNone(t *testing.T) {
 	t.Parallel()

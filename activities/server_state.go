@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.temporal.io/sdk/activity"
+	"go.uber.org/zap"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement/region"
@@ -283,7 +284,21 @@ func (a *Servers) FinishServer(ctx context.Context, in FinishInput) error {
 		}
 		done = append(done, server.StepContainersStarted)
 	}
+	a.protect(ctx, st)
 	return a.activate(ctx, in.Server, st.Role, done...)
+}
+
+// protect has the provider refuse to delete a server from now on: it may hold data. A provider that does not answer
+// delays no server; the reconciliation protects it then.
+func (a *Servers) protect(ctx context.Context, st server.ProvisionState) {
+	infra, err := a.infra(st.Provider)
+	if err == nil {
+		err = protected{a.Store, infra, st.Provider, server.ResourceServer, st.ProviderServerID}.protect(ctx)
+	}
+	if err != nil {
+		a.Log.Warn("not protected from deletion at the provider; the next reconciliation does it",
+			zap.String("server_id", string(st.ServerID)), zap.Error(err))
+	}
 }
 
 // leastTry is how long a repeated step may take whose time is over: it may only have to

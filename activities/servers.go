@@ -34,7 +34,7 @@ type Infra interface {
 	AttachServer(ctx context.Context, providerServerID, providerNetworkID string) (address string, err error)
 	EnsureVolume(ctx context.Context, p server.VolumeParams) (string, error)
 	ListOwned(ctx context.Context) ([]server.OwnedResource, error)
-	DeleteResource(ctx context.Context, kind server.ResourceKind, providerID prego.ServerID) error
+	protection
 }
 
 // TokenSource makes reproducible bootstrap tokens: the same id gives the same token.

@@ -618,6 +618,7 @@ CREATE TABLE resources (
     created_at   timestamptz,
     releasing_at timestamptz,
     released_at  timestamptz,
+    protected    boolean NOT NULL DEFAULT false, -- the provider was asked to refuse its deletion
     CONSTRAINT resources_provider_check CHECK (
 CASE kind
     WHEN 'backup' THEN provider = 's3'
@@ -646,6 +647,7 @@ CREATE TABLE orphan_sightings (
     location      text NOT NULL DEFAULT '',
     size_gb       double precision NOT NULL DEFAULT 0,
     made_at       timestamptz,
+    protected     boolean NOT NULL DEFAULT false, -- from deletion at the provider: it was in use
     PRIMARY KEY (provider, kind, provider_id)
 );
 

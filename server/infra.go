@@ -139,11 +139,15 @@ type OwnedResource struct {
 	Labels     map[string]string
 	CreatedAt  time.Time
 	Attached   bool // to a server (volumes, primary IPs), or has servers (groups, firewalls, networks)
+	Protected  bool // servers and volumes: the provider refuses to delete it
 	// By what it is billed, as far as its kind has it.
 	Type     string // machine type of a server, family of an address
 	Location string
 	SizeGB   float64
 }
+
+// InfraProtected is the code of the provider's refusal to delete what is protected.
+const InfraProtected = "protected"
 
 // InfraClass classifies a provider's errors by what to do about them.
 type InfraClass string

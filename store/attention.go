@@ -378,7 +378,8 @@ SELECT 'dns_record', name || '.' || zone || '/' || type, name || '.' || zone, ''
 FROM dns_records WHERE state IN ('intended', 'releasing') AND tries >= 3 AND error <> ''` + attTo
 
 	sqlAttProviderUntracked = `WITH ` + attFrom + `
-SELECT 'provider_resource', provider || '/' || kind || '/' || provider_id, COALESCE(NULLIF(name, ''), provider_id), '', '', 'untracked', kind || ' ' || provider_id || ' was seen ' || sightings || ' times', first_seen_at, 'provider', provider
+SELECT 'provider_resource', provider || '/' || kind || '/' || provider_id, COALESCE(NULLIF(name, ''), provider_id), '', '',
+    CASE WHEN protected THEN 'protected' ELSE 'untracked' END, kind || ' ' || provider_id || ' was seen ' || sightings || ' times', first_seen_at, 'provider', provider
 FROM orphan_sightings WHERE destroyed_at IS NULL AND sightings >= 2` + attTo
 )
 

@@ -72,9 +72,11 @@ func (s *Store) MarkMissing(ctx context.Context, serverID prego.ServerID, provid
 }
 
 const sqlSightOrphan = `
-INSERT INTO orphan_sightings (provider, kind, provider_id, name, type, location, size_gb, made_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO orphan_sightings (provider, kind, provider_id, name, type, location, size_gb, made_at, protected)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 ON CONFLICT (provider, kind, provider_id)
-DO UPDATE SET sightings = orphan_sightings.sightings + 1, last_seen_at = now(), type = EXCLUDED.type, location = EXCLUDED.location, size_gb = EXCLUDED.size_gb, made_at = EXCLUDED.made_at
+DO UPDATE SET sightings = orphan_sightings.sightings + 1, last_seen_at = now(), type = EXCLUDED.type, location = EXCLUDED.location,
+    size_gb = EXCLUDED.size_gb, made_at = EXCLUDED.made_at, protected = EXCLUDED.protected
 RETURNING sightings, now() - first_seen_at AS first_seen`
 
 // SightOrphan counts a sighting.
@@ -83,7 +85,8 @@ func (s *Store) SightOrphan(ctx context.Context, provider prego.InfraProviderID,
 	if !o.CreatedAt.IsZero() {
 		made = &o.CreatedAt
 	}
-	seen, err := one[server.Sighting](ctx, s.pool, sqlSightOrphan, provider, o.Kind, o.ProviderID, o.Name, o.Type, o.Location, o.SizeGB, made)
+	seen, err := one[server.Sighting](ctx, s.pool, sqlSightOrphan,
+		provider, o.Kind, o.ProviderID, o.Name, o.Type, o.Location, o.SizeGB, made, o.Protected)
 	return seen, failed(fmt.Sprintf("sight orphan %s %s", o.Kind, o.ProviderID), err)
 }
 

@@ -137,6 +137,28 @@ func (s *Store) Released(ctx context.Context, resourceID int64) error {
 	return s.exec(ctx, fmt.Sprintf("release resource %d", resourceID), sqlReleased, resourceID)
 }
 
+const (
+	sqlNoteProtection  = `UPDATE resources SET protected = true WHERE provider = $1 AND kind = $2 AND provider_id = $3 AND state <> 'released'`
+	sqlNotedProtection = `SELECT EXISTS (SELECT FROM resources WHERE provider = $1 AND kind = $2 AND provider_id = $3 AND protected)`
+)
+
+// NoteProtection notes in the ledger that a resource is protected from deletion at its provider; false if the ledger
+// has no open line of it.
+func (s *Store) NoteProtection(
+	ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, id string,
+) (bool, error) {
+	noted, err := changed(ctx, s.pool, sqlNoteProtection, provider, kind, id)
+	return noted, failed(fmt.Sprintf("protect %s %s", kind, id), err)
+}
+
+// NotedProtection reports whether the ledger knows that a resource was protected.
+func (s *Store) NotedProtection(
+	ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, id string,
+) (bool, error) {
+	noted, err := value[bool](ctx, s.pool, sqlNotedProtection, provider, kind, id)
+	return noted, failed(fmt.Sprintf("protection of %s %s", kind, id), err)
+}
+
 const sqlForgetMachine = `
 UPDATE servers SET provider_server_id = NULL, host = '', ipv6 = '', private_address = NULL, updated_at = now()
 WHERE server_id = $1 AND attempt <= $2`

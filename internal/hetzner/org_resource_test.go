@@ -75,6 +75,40 @@ func TestAFullAccountIsCapacity(t *testing.T) {
 	require.Equal(t, server.InfraQuota, ie.Class)
 }
 
+// TestWhatIsProtectedIsNotDeleted, nor is a protected volume detached, until its protection is lifted.
+func TestWhatIsProtectedIsNotDeleted(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	srv := c.server(nil)
+	volume, err := c.EnsureVolume(t.Context(), server.VolumeParams{
+		Environment: "test", OrgID: "acme", Name: "prego-test-vol-1", Location: srv.Location, GB: 10,
+	})
+	require.NoError(t, err)
+	require.NoError(t, c.AttachVolume(t.Context(), prego.VolumeID(volume), prego.ServerID(srv.ProviderServerID)))
+	things := map[server.ResourceKind]string{server.ResourceServer: srv.ProviderServerID, server.ResourceVolume: volume}
+	for kind, id := range things {
+		for range 2 {
+			require.NoError(t, c.Protect(t.Context(), kind, id, true))
+		}
+		var ie *server.InfraError
+		require.ErrorAs(t, c.DeleteResource(t.Context(), kind, prego.ServerID(id)), &ie)
+		require.Equal(t, server.InfraProtected, ie.Code)
+	}
+	owned, err := c.ListOwned(t.Context())
+	require.NoError(t, err)
+	for _, o := range owned {
+		_, ours := things[o.Kind]
+		require.Equal(t, ours, o.Protected, o.Kind)
+		require.True(t, o.Attached || o.Kind != server.ResourceVolume, "still attached")
+	}
+	for kind, id := range things {
+		require.NoError(t, c.Protect(t.Context(), kind, id, false))
+		require.NoError(t, c.DeleteResource(t.Context(), kind, prego.ServerID(id)))
+	}
+	require.Error(t, c.Protect(t.Context(), server.ResourceFirewall, "1", true))
+	require.Empty(t, c.Ledger(true))
+}
+
 func TestAVolumeIsOnOneServerAtATime(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)

@@ -309,10 +309,11 @@ func owned(v any) (o server.OwnedResource) {
 	switch v := v.(type) {
 	case *hcloud.Server:
 		is(server.ResourceServer, v.ID, v.Name, v.Labels, v.Created)
-		o.Type, o.Location = typeName(v.ServerType), locationName(v.Location)
+		o.Type, o.Location, o.Protected = typeName(v.ServerType), locationName(v.Location), v.Protection.Delete
 	case *hcloud.Volume:
 		is(server.ResourceVolume, v.ID, v.Name, v.Labels, v.Created)
 		o.Attached, o.Location, o.SizeGB = v.Server != nil, locationName(v.Location), float64(v.Size)
+		o.Protected = v.Protection.Delete
 	case *hcloud.PrimaryIP:
 		is(server.ResourcePrimaryIP, v.ID, v.Name, v.Labels, v.Created)
 		o.Attached, o.Type, o.Location = v.AssigneeID != 0, string(v.Type), locationName(v.Location)
@@ -367,11 +368,41 @@ func (p *Provider) DeleteResource(ctx context.Context, kind server.ResourceKind,
 	return p.gone(err)
 }
 
+// Protect sets whether the provider refuses to delete a server or a volume, whoever asks. DestroyServer and
+// DeleteResource then fail with the code "protected".
+func (p *Provider) Protect(ctx context.Context, kind server.ResourceKind, providerID string, on bool) error {
+	id, err := parseID(providerID)
+	if err != nil {
+		return err
+	}
+	if !on {
+		ctx = WithLane(ctx, LaneDelete)
+	}
+	var action *hcloud.Action
+	switch kind {
+	case server.ResourceServer:
+		action, _, err = p.write.Server.ChangeProtection(ctx, &hcloud.Server{ID: id},
+			hcloud.ServerChangeProtectionOpts{Delete: &on, Rebuild: &on})
+	case server.ResourceVolume:
+		action, _, err = p.write.Volume.ChangeProtection(ctx, &hcloud.Volume{ID: id},
+			hcloud.VolumeChangeProtectionOpts{Delete: &on})
+	default:
+		return infraError(server.InfraPermanent, "invalid_input", "a %s is not protected", kind)
+	}
+	if err == nil && !on && action.Status != hcloud.ActionStatusSuccess { // its deletion comes next
+		err = p.actions.wait(ctx, actionIDs(action, nil))
+	}
+	return p.classify(err)
+}
+
 // deleteVolume detaches first: deleting a server leaves its volumes, and an attached one can't be deleted.
 func (p *Provider) deleteVolume(ctx context.Context, id int64) error {
 	v, _, err := p.read.Volume.GetByID(ctx, id)
 	if err != nil || v == nil {
 		return err
+	}
+	if v.Protection.Delete {
+		return infraError(server.InfraPermanent, server.InfraProtected, "volume %d is protected from deletion", id)
 	}
 	if v.Server != nil {
 		if err := p.detach(ctx, v); err != nil {

@@ -529,6 +529,19 @@ func (c *cell) provider(method, path string, body any) {
 	require.Equal(c.t, 2, resp.StatusCode/100, "%s", answer)
 }
 
+// unprotect lifts a server's protection past the control plane, as a person with the provider's console may.
+func (c *cell) unprotect(id string) {
+	c.t.Helper()
+	c.provider(http.MethodPost, "/servers/"+id+"/actions/change_protection", map[string]bool{"delete": false, "rebuild": false})
+}
+
+// deleteAtProvider deletes a server in use past the control plane.
+func (c *cell) deleteAtProvider(id string) {
+	c.t.Helper()
+	c.unprotect(id)
+	c.provider(http.MethodDelete, "/servers/"+id, nil)
+}
+
 // reconcile runs one reconciliation to its end.
 func (c *cell) reconcile() {
 	c.t.Helper()

@@ -177,6 +177,7 @@ func conformRebuild(t *testing.T, m *machine) {
 	root := m.host().Root
 	identity := filepath.Join(root, "var/lib/prego-agent/identity.json")
 	require.FileExists(t, identity)
+	m.unprotect(fmt.Sprint(m.providerID()))
 	m.provider(http.MethodPost, fmt.Sprintf("/servers/%d/actions/rebuild", m.providerID()), map[string]any{"image": "debian-12"})
 	eventually(t, func() bool {
 		_, err := os.Stat(identity)

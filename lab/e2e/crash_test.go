@@ -185,7 +185,7 @@ func TestReconcile(t *testing.T) {
 	s := c.awaitStatus("lost", server.Active)
 
 	// A server is deleted at the provider, and another one with our labels is created without a row.
-	c.provider(http.MethodDelete, "/servers/"+deref(s.Provider.ProviderServerId), nil)
+	c.deleteAtProvider(deref(s.Provider.ProviderServerId))
 	c.provider(http.MethodPost, "/servers", map[string]any{
 		"name": "stray", "server_type": "cx23", "image": "debian-12", "location": "fsn1", "user_data": "",
 		"labels": map[string]string{server.LabelManagedBy: server.ManagedByPrego, server.LabelEnvironment: c.env, server.LabelServerID: "stray"},

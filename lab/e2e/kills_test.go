@@ -283,7 +283,7 @@ func (c *cell) destroy(id string) {
 	c.t.Helper()
 	var provider string
 	c.query(&provider, `SELECT provider_server_id FROM servers WHERE server_id = $1`, id)
-	c.provider(http.MethodDelete, "/servers/"+provider, nil)
+	c.deleteAtProvider(provider)
 }
 
 // TestAServerIsLostDuringAMove: either one, without warning, at each state of the move. Before the switch a tenant with

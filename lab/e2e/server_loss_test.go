@@ -88,7 +88,7 @@ func TestTenantsOfALostServerComeBack(t *testing.T) {
 	c.create("app2", prego.RoleApp, server.Spec{})
 	c.awaitStatus("app2", server.Active)
 	died := time.Now()
-	c.provider(http.MethodDelete, "/servers/"+deref(first.Provider.ProviderServerId), nil)
+	c.deleteAtProvider(deref(first.Provider.ProviderServerId))
 	c.reconcile()
 	c.awaitStatus("app", server.Failed)
 

@@ -570,8 +570,14 @@ var ordered = []struct {
 		actions: about("dns_record", showReady), all: []Action{showReady},
 	}},
 	{ProviderUntracked, spec{
-		severity: Warning, says: "it carries our labels and is not in the database", plural: "things at the provider carry our labels and are not in the database",
-		todo:    "Nothing, if it is deleted within the hour. Otherwise find out who made it: it is billed.",
+		severity: Warning, critical: []string{"protected"},
+		says:   "it carries our labels and is not in the database",
+		plural: "things at the provider carry our labels and are not in the database",
+		todo:   "Nothing, if it is deleted within the hour. Otherwise find out who made it: it is billed.",
+		todos: map[string]string{
+			"protected": "It was in use and is not deleted by prego: the database may have been restored, or another installation has " +
+				"the same PREGO_ENV. If nobody needs it, lift its protection at the provider; it is then deleted.",
+		},
 		docs:    "docs/operations.md#background-work",
 		actions: about("provider_resource", reconcile), all: []Action{reconcile},
 	}},
