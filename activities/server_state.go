@@ -288,11 +288,17 @@ func (a *Servers) FinishServer(ctx context.Context, in FinishInput) error {
 	return a.activate(ctx, in.Server, st.Role, done...)
 }
 
+// protectPatience bounds the wait for the provider, and for its request budget.
+const protectPatience = 5 * time.Second
+
 // protect has the provider refuse to delete a server from now on: it may hold data. A provider that does not answer
 // delays no server; the reconciliation protects it then.
 func (a *Servers) protect(ctx context.Context, st server.ProvisionState) {
 	infra, err := a.infra(st.Provider)
 	if err == nil {
+		var cancel func()
+		ctx, cancel = context.WithTimeout(ctx, protectPatience)
+		defer cancel()
 		err = protected{a.Store, infra, st.Provider, server.ResourceServer, st.ProviderServerID}.protect(ctx)
 	}
 	if err != nil {
