@@ -540,7 +540,7 @@ var ordered = []struct {
 		docs: "docs/edges.md#sites-that-do-not-answer",
 		actions: map[string][]Action{
 			"tenant": {showTenant},
-			"region": {get("List the servers", "/v1/servers?region={id}", "prego server list --region {id}")},
+			"region": {get("List the servers", "/v1/servers?region={by}", "prego server list --region {by}")},
 		},
 		all: []Action{listServers},
 	}},
