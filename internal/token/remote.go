@@ -74,8 +74,13 @@ func (r *Remote) key(ctx context.Context, t *jwt.Token) (any, error) {
 	kid, _ := t.Header["kid"].(string)
 	key, age, due := r.known(kid)
 	if due {
-		// All callers share one fetch, which goes on if one of them gives up.
-		done := r.fetching.DoChan("", func() (any, error) { return nil, r.fetch(context.WithoutCancel(ctx)) })
+		// All callers share one fetch, which goes on if one of them gives up. It may have ended since this one looked.
+		done := r.fetching.DoChan("", func() (any, error) {
+			if _, _, due := r.known(kid); !due {
+				return nil, nil
+			}
+			return nil, r.fetch(context.WithoutCancel(ctx))
+		})
 		if age > maxKeyAge {
 			select {
 			case <-done:
