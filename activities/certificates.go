@@ -314,6 +314,10 @@ func (a *Certificates) place(ctx context.Context, c tenant.Certificate, o tenant
 			return placed, err
 		}
 	}
+	if c.Failures > 0 {
+		// An authority refuses an order that names a certificate which it does not know (RFC 9773 §5).
+		o.Replaces = ""
+	}
 	return a.Authority.Place(ctx, account, c.Names, o.Replaces)
 }
 

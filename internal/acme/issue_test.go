@@ -664,6 +664,23 @@ func TestTheAuthorityWantsItEarlier(t *testing.T) {
 	require.Equal(t, usual, *b.certificate(id).DueAt)
 }
 
+// TestAnUnknownPredecessor: an authority that refuses to replace a certificate still renews it.
+func TestAnUnknownPredecessor(t *testing.T) {
+	t.Parallel()
+	b := setup(t, acmetest.Options{})
+	b.DNS = nil
+	id, other := b.want(host("www.example.org")), b.want(host("other.example.org"))
+	require.NoError(t, b.issue(id))
+	require.NoError(t, b.issue(other))
+	b.exec(`UPDATE certificates SET due_at = now(), chain_pem = (SELECT chain_pem FROM certificates WHERE certificate_id = $2) WHERE certificate_id = $1`, id, other)
+	require.NoError(t, b.issue(id))
+	require.Equal(t, prego.Reason("certificate_server"), b.certificate(id).Reason)
+	b.exec(`UPDATE certificates SET due_at = now() WHERE certificate_id = $1`, id)
+	require.NoError(t, b.issue(id))
+	require.EqualValues(t, 2, b.certificate(id).Version, b.certificate(id).Message)
+	require.Equal(t, []string{"www.example.org"}, b.serve("www.example.org").DNSNames)
+}
+
 // TestKeysAtRest: a reader of the database gets no key. Removing a sealing key renews its certificates, and the open
 // order. An account's key follows the master key, and is never silently replaced.
 func TestKeysAtRest(t *testing.T) {
