@@ -59,7 +59,9 @@ const (
 	CodeResidencyViolation Code = "data_residency_violation"
 	CodeRequestUnderWay    Code = "request_under_way"
 	// CodePreconditionFailed rejects a write whose If-Match does not match.
-	CodePreconditionFailed  Code = "precondition_failed"
+	CodePreconditionFailed Code = "precondition_failed"
+	// CodeImpactNotAccepted rejects a change that interrupts or destroys without its acceptance.
+	CodeImpactNotAccepted   Code = "impact_not_accepted"
 	CodeIdempotencyConflict Code = "idempotency_key_conflict"
 	CodeServerUnknown       Code = "server_unknown"
 	CodeShardUnknown        Code = "db_shard_unknown"

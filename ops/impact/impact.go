@@ -1,0 +1,266 @@
+// Package impact states what a change does to others: who is affected, for how long, and what is destroyed. It is
+// computed from rows in the transaction that makes the change. A dry run shows it; what interrupts or destroys must
+// be accepted (ADR 70).
+package impact
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prego/prego"
+)
+
+// Class is the worst that a change does.
+type Class string
+
+// From harmless to harmful.
+const (
+	None       Class = "none"
+	Reveals    Class = "reveals"
+	Moves      Class = "moves"
+	Interrupts Class = "interrupts"
+	Destroys   Class = "destroys"
+)
+
+var classes = []Class{None, Reveals, Moves, Interrupts, Destroys}
+
+// Valid reports whether there is such a class.
+func (c Class) Valid() bool { return slices.Contains(classes, c) }
+
+// Exceeds reports whether a class is worse than another.
+func (c Class) Exceeds(bound Class) bool {
+	return slices.Index(classes, c) > slices.Index(classes, bound)
+}
+
+// Thing is something that a change affects.
+type Thing struct {
+	Kind  string      `json:"kind"`
+	ID    string      `json:"id"`
+	Name  string      `json:"name,omitempty"`
+	OrgID prego.OrgID `json:"org_id,omitempty"`
+}
+
+// Loss is data that is gone after a change.
+type Loss struct {
+	Kind   string      `json:"kind"`
+	ID     string      `json:"id"`
+	Name   string      `json:"name,omitempty"`
+	OrgID  prego.OrgID `json:"org_id,omitempty"`
+	Bytes  int64       `json:"bytes,omitempty"`
+	CopyAt *time.Time  `json:"copy_at,omitempty"` // when its newest backup was made
+}
+
+// Impact is what a change does.
+type Impact struct {
+	Class     Class   `json:"class"`
+	Affected  []Thing `json:"affected"`
+	Destroyed []Loss  `json:"destroyed"`
+	Seconds   int     `json:"seconds,omitempty"` // how long what is affected does not answer, if known
+	Undo      string  `json:"undo,omitempty"`
+	Digest    string  `json:"digest,omitempty"`
+}
+
+// class is that of what an impact lists: a change that destroys nothing now needs no acceptance to destroy.
+func (i Impact) class() Class {
+	switch {
+	case len(i.Destroyed) > 0:
+		return Destroys
+	case len(i.Affected) == 0 && i.Class.Exceeds(Reveals):
+		return None
+	case i.Class == Destroys:
+		return Interrupts
+	}
+	return cmp.Or(i.Class, None)
+}
+
+// asks reports whether a class must be accepted.
+func (c Class) asks() bool { return c.Exceeds(Moves) }
+
+// holds is how long an acceptance is valid.
+const holds = 15 * time.Minute
+
+// digest is what a caller accepts: when the impact was shown, in seconds, and a sum of 32 bits for each id. A sum
+// includes the operation, its object, the time, and whether the id is interrupted or destroyed. Figures are shown
+// only: they change from one moment to the next. It is a list and not one hash, so that it also accepts a part of the
+// impact: a tenant that has left meanwhile needs no second question.
+func (i Impact) digest(operation string, shown int64) string {
+	var sums []byte
+	worst := i.worst()
+	for _, id := range slices.Sorted(maps.Keys(worst)) {
+		sums = append(sums, sum(operation, shown, worst[id], id)...)
+	}
+	return fmt.Sprintf("%d-%s", shown, base64.RawURLEncoding.EncodeToString(sums))
+}
+
+// worst is what happens to each id. The site of a tenant has the tenant's id: destroying it includes interrupting.
+func (i Impact) worst() map[string]Class {
+	out := map[string]Class{}
+	for _, a := range i.Affected {
+		out[a.ID] = Interrupts
+	}
+	for _, d := range i.Destroyed {
+		out[d.ID] = Destroys
+	}
+	return out
+}
+
+const sumBytes = 4
+
+func sum(operation string, shown int64, class Class, id string) []byte {
+	s := sha256.Sum256(fmt.Appendf(nil, "%s\n%d\n%s\n%s", operation, shown, class, id))
+	return s[:sumBytes]
+}
+
+// accepted reports whether a digest accepts an impact: it is of the same operation, at most 15 minutes old, and
+// includes each id of the impact with at least what happens to it.
+func (i Impact) accepted(operation, digest string, now time.Time) bool {
+	at, list, _ := strings.Cut(digest, "-")
+	shown, err := strconv.ParseInt(at, 10, 64)
+	sums, err2 := base64.RawURLEncoding.DecodeString(list)
+	if age := now.Sub(time.Unix(shown, 0)); cmp.Or(err, err2) != nil || age > holds || age < -holds {
+		return false
+	}
+	has := map[string]bool{}
+	for s := range slices.Chunk(sums, sumBytes) {
+		has[string(s)] = true
+	}
+	includes := func(class Class, id string) bool { return has[string(sum(operation, shown, class, id))] }
+	for id, class := range i.worst() {
+		if !includes(Destroys, id) && (class == Destroys || !includes(Interrupts, id)) {
+			return false
+		}
+	}
+	return true
+}
+
+// Change is a change that a caller asks for.
+type Change struct {
+	Operation string // with its object, such as "DELETE /v1/servers/app-7"
+	Bound     Class  // the worst that the operation may do
+	Accepted  string // the digest of the impact that the caller accepts
+	At        time.Time
+	DryRun    bool
+
+	Impact Impact // what was computed
+}
+
+type changeKey struct{}
+
+// With returns a context of a change.
+func With(ctx context.Context, c *Change) context.Context {
+	return context.WithValue(ctx, changeKey{}, c)
+}
+
+// Of returns the change of a context, nil for what no caller asked for.
+func Of(ctx context.Context) *Change {
+	c, _ := ctx.Value(changeKey{}).(*Change)
+	return c
+}
+
+// Trying reports whether a context is that of a dry run, in which nothing outside the database may happen.
+func Trying(ctx context.Context) bool {
+	c := Of(ctx)
+	return c != nil && c.DryRun
+}
+
+// NotAccepted refuses a change whose impact was not accepted.
+type NotAccepted struct{ Impact Impact }
+
+func (e *NotAccepted) Error() string {
+	return string(prego.CodeImpactNotAccepted) + ": " + e.Impact.Summary()
+}
+
+// Unwrap makes it a coded error.
+func (e *NotAccepted) Unwrap() error {
+	return prego.Errorf(prego.CodeImpactNotAccepted,
+		"it %s: to accept that, repeat the request with the impact's digest in Impact-Accepted", e.Impact.Summary())
+}
+
+// State records the impact of the context's change.
+func State(ctx context.Context, i Impact) error {
+	if c := Of(ctx); c != nil {
+		return c.state(i)
+	}
+	return nil
+}
+
+func (c *Change) state(i Impact) error {
+	i.Class = i.class()
+	if i.Class.Exceeds(c.Bound) {
+		return fmt.Errorf("impact: %s %s, and may do at most: %s", c.Operation, i.Class, c.Bound)
+	}
+	if i.Class.asks() {
+		i.Digest = i.digest(c.Operation, c.At.Unix())
+	}
+	c.Impact = i
+	return nil
+}
+
+// Demand is State, and refuses a change that interrupts or destroys unless its impact was accepted. A change without a
+// caller, such as a workflow's, has no acceptance.
+func Demand(ctx context.Context, i Impact) error {
+	c := cmp.Or(Of(ctx), &Change{Bound: Destroys})
+	if err := c.state(i); err != nil {
+		return err
+	}
+	if c.DryRun || c.Impact.Digest == "" || c.Impact.accepted(c.Operation, c.Accepted, c.At) {
+		return nil
+	}
+	return &NotAccepted{c.Impact}
+}
+
+// mostNamed is how many things a summary names.
+const mostNamed = 5
+
+// Summary is an impact in a sentence, such as "destroys 2 sites (bakery, shop) and interrupts 3 tenants".
+func (i Impact) Summary() string {
+	var parts []string
+	destroyed := make([]Thing, len(i.Destroyed))
+	for n, d := range i.Destroyed {
+		destroyed[n] = Thing{Kind: d.Kind, ID: d.ID, Name: d.Name}
+	}
+	verbs := map[Class]string{
+		None: "affects", Reveals: "reveals secrets of", Moves: "moves", Interrupts: "interrupts",
+		Destroys: "interrupts",
+	}
+	for _, part := range []struct {
+		verb   string
+		things []Thing
+	}{{"destroys", destroyed}, {verbs[i.Class], i.Affected}} {
+		by := map[string][]string{}
+		for _, t := range part.things {
+			by[t.Kind] = append(by[t.Kind], cmp.Or(t.Name, t.ID))
+		}
+		for _, kind := range slices.Sorted(maps.Keys(by)) {
+			parts = append(parts, part.verb+" "+counted(kind, by[kind]))
+		}
+	}
+	if len(parts) == 0 {
+		return "affects nothing"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// counted is "2 tenants (bakery, shop)".
+func counted(kind string, names []string) string {
+	plural := kind + "s"
+	if kind == "address" {
+		plural = "addresses"
+	}
+	if len(names) == 1 {
+		return kind + " " + names[0]
+	}
+	list := strings.Join(names[:min(len(names), mostNamed)], ", ")
+	if len(names) > mostNamed {
+		list += fmt.Sprintf(" and %d more", len(names)-mostNamed)
+	}
+	return fmt.Sprintf("%d %s (%s)", len(names), plural, list)
+}

@@ -1,0 +1,138 @@
+package impact
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+)
+
+var shown = time.Date(2026, 11, 27, 9, 0, 0, 0, time.UTC)
+
+// of is an impact that interrupts some tenants and destroys the sites of others.
+func of(class Class, affected, destroyed string) Impact {
+	i := Impact{Class: class}
+	for id := range strings.FieldsSeq(affected) {
+		i.Affected = append(i.Affected, Thing{Kind: "tenant", ID: id, Name: "name of " + id})
+	}
+	for id := range strings.FieldsSeq(destroyed) {
+		i.Destroyed = append(i.Destroyed, Loss{Kind: "site", ID: id, Bytes: 7})
+	}
+	return i
+}
+
+func TestTheClassIsThatOfWhatIsThere(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		declared            Class
+		affected, destroyed string
+		want                Class
+		digest              bool
+	}{
+		{"destroys", "", "", "none", false},
+		{"destroys", "t-1", "", "interrupts", true},
+		{"destroys", "t-1", "t-1", "destroys", true},
+		{"interrupts", "", "t-1", "destroys", true},
+		{"interrupts", "", "", "none", false},
+		{"interrupts", "t-1", "", "interrupts", true},
+		{"moves", "t-1", "", "moves", false},
+		{"moves", "", "", "none", false},
+		{"reveals", "", "", "reveals", false},
+		{"", "", "", "none", false},
+	} {
+		c := &Change{Operation: "DELETE /v1/servers/app-1", Bound: Destroys, At: shown}
+		require.NoError(t, State(With(context.Background(), c), of(tc.declared, tc.affected, tc.destroyed)))
+		require.Equal(t, tc.want, c.Impact.Class, "%+v", tc)
+		require.Equal(t, tc.digest, c.Impact.Digest != "", "%+v", tc)
+	}
+}
+
+func TestNoChangeExceedsItsBound(t *testing.T) {
+	t.Parallel()
+	for _, bound := range []Class{None, Reveals, Moves, Interrupts} {
+		ctx := With(context.Background(), &Change{Operation: "POST /x", Bound: bound, At: shown})
+		require.ErrorContains(t, State(ctx, of(Destroys, "", "t-1")), "may do at most: "+string(bound))
+	}
+	require.NoError(t, State(context.Background(), of(Destroys, "", "t-1")), "without a caller there is nothing to record")
+}
+
+// TestAnAcceptanceIncludesAtMostWhatWasShown: everything that the impact contains now was in the accepted one, of the
+// same operation on the same object, within 15 minutes.
+func TestAnAcceptanceIncludesAtMostWhatWasShown(t *testing.T) {
+	t.Parallel()
+	const operation = "DELETE /v1/servers/app-1"
+	for name, tc := range map[string]struct {
+		now       Impact
+		operation string
+		later     time.Duration
+		ok        bool
+	}{
+		"the same":            {of(Destroys, "t-1 t-2 t-3", "t-1 t-2"), operation, 0, true},
+		"one tenant less":     {of(Destroys, "t-1 t-3", "t-1"), operation, 0, true},
+		"nothing destroyed":   {of(Destroys, "t-1 t-2 t-3", ""), operation, 0, true},
+		"other figures":       {Impact{Class: Destroys, Destroyed: []Loss{{Kind: "site", ID: "t-1", Name: "renamed", Bytes: 9}}}, operation, 0, true},
+		"one tenant more":     {of(Destroys, "t-1 t-2 t-3 t-4", "t-1 t-2"), operation, 0, false},
+		"one site more":       {of(Destroys, "t-1 t-2 t-3", "t-1 t-2 t-3"), operation, 0, false},
+		"another tenant":      {of(Destroys, "t-9", ""), operation, 0, false},
+		"another server":      {of(Destroys, "t-1", ""), "DELETE /v1/servers/app-2", 0, false},
+		"another operation":   {of(Destroys, "t-1", ""), "POST /v1/servers/app-1/lost", 0, false},
+		"after 15 minutes":    {of(Destroys, "t-1", ""), operation, 15 * time.Minute, true},
+		"a second after them": {of(Destroys, "t-1", ""), operation, 15*time.Minute + time.Second, false},
+		"from a clock ahead":  {of(Destroys, "t-1", ""), operation, -time.Minute, true},
+		"from the next day":   {of(Destroys, "t-1", ""), operation, -24 * time.Hour, false},
+	} {
+		digest := of(Destroys, "t-1 t-2 t-3", "t-1 t-2").digest(operation, shown.Unix())
+		c := &Change{Operation: tc.operation, Bound: Destroys, Accepted: digest, At: shown.Add(tc.later)}
+		err := Demand(With(context.Background(), c), tc.now)
+		require.Equal(t, tc.ok, err == nil, "%s: %v", name, err)
+		if err != nil {
+			require.Equal(t, prego.CodeImpactNotAccepted, prego.CodeOf(err), name)
+		}
+	}
+}
+
+func TestADigestIsRefusedUnlessItIsWhole(t *testing.T) {
+	t.Parallel()
+	i := of(Interrupts, "t-1 t-2", "")
+	whole := i.digest("POST /x", shown.Unix())
+	require.True(t, i.accepted("POST /x", whole, shown))
+	later := strings.Replace(whole, whole[:10], "1795770001", 1)
+	for _, digest := range []string{"", "-", "1", whole[:10] + "-", whole[:len(whole)-4], "x" + whole, whole + "=", later} {
+		require.False(t, i.accepted("POST /x", digest, shown), digest)
+	}
+	require.LessOrEqual(t, len(of(Destroys, strings.Repeat("t-1 ", 9), "t-1").digest("POST /x", shown.Unix())), 24, "an id is in it once")
+}
+
+func TestChangesWithoutACallerHaveNoAcceptance(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, Demand(context.Background(), of(Destroys, "", "")))
+	err := Demand(context.Background(), of(Destroys, "t-1", ""))
+	require.Equal(t, prego.CodeImpactNotAccepted, prego.CodeOf(err))
+}
+
+func TestADryRunNeedsNoAcceptance(t *testing.T) {
+	t.Parallel()
+	c := &Change{Operation: "POST /x", Bound: Destroys, At: shown, DryRun: true}
+	ctx := With(context.Background(), c)
+	require.NoError(t, Demand(ctx, of(Destroys, "t-1", "t-1")))
+	require.NotEmpty(t, c.Impact.Digest)
+	require.True(t, Trying(ctx))
+	require.False(t, Trying(context.Background()))
+}
+
+func TestASummaryNamesWhatIsAffected(t *testing.T) {
+	t.Parallel()
+	for want, i := range map[string]Impact{
+		"affects nothing": {},
+		"destroys site t-1, interrupts 2 tenants (name of t-1, name of t-2)":                      of(Destroys, "t-1 t-2", "t-1"),
+		"interrupts 6 tenants (name of a, name of b, name of c, name of d, name of e and 1 more)": of(Interrupts, "a b c d e f", ""),
+		"moves tenant name of t-1":                      of(Moves, "t-1", ""),
+		"interrupts 2 addresses (192.0.2.1, 192.0.2.2)": {Class: Interrupts, Affected: []Thing{{Kind: "address", ID: "192.0.2.1"}, {Kind: "address", ID: "192.0.2.2"}}},
+	} {
+		require.Equal(t, want, i.Summary())
+	}
+}
