@@ -34,12 +34,12 @@ var AuditEntries = Listing[ops.AuditEntry]{
 	narrow:     []string{"id", "request_id"},
 }
 
-const sqlWriteRequestAudit = `SELECT write_request_audit($1, $2, $3, $4)`
+const sqlWriteRequestAudit = `SELECT write_request_audit($1, $2, $3, $4, $5)`
 
 // NoteRequest writes an entry for the request of the context, unless it has one: the request changed no audited row.
-// The context must have a caller.
+// The context must have a caller, which the setting includes.
 func (s *Store) NoteRequest(ctx context.Context, kind, id string, org prego.OrgID) error {
-	_, err := s.pool.Pool.Exec(ctx, sqlWriteRequestAudit, requestSetting(ctx), kind, id, org) // includes the caller
+	_, err := s.pool.Pool.Exec(ctx, sqlWriteRequestAudit, requestSetting(ctx), kind, id, org, nil)
 	return failed("audit request", err)
 }
 

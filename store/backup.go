@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
@@ -289,6 +290,9 @@ func (s *Store) changeBackup(ctx context.Context, of tenant.BackupOwner, id preg
 		// A restore and a drill begin while they hold the org. An UPDATE would only wait for their backup's row, and
 		// after that wait it does not check for them again.
 		tx.check(lockOrg(ctx, tx, v.OrgID))
+		if event == "backup.delete" {
+			tx.states(ctx, impact.Impact{Class: impact.Destroys}, sqlOfBackup, id)
+		}
 		if ok, err := changed(ctx, tx, sql, args...); err != nil || !ok {
 			return cmp.Or(err, none)
 		}

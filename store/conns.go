@@ -33,10 +33,40 @@ func requestSetting(ctx context.Context) string {
 	return base64.StdEncoding.EncodeToString(b)
 }
 
-// Begin begins a transaction. Passing the caller needs no separate message.
-func (c conns) Begin(ctx context.Context) (pgx.Tx, error) { return c.BeginTx(ctx, pgx.TxOptions{}) }
+// tryKey is the key of the transaction that a dry run happens in.
+type tryKey struct{}
 
-// BeginTx is Begin with options.
+// tryingIn returns the transaction of a dry run, nil outside of one.
+func tryingIn(ctx context.Context) pgx.Tx {
+	tx, _ := ctx.Value(tryKey{}).(pgx.Tx)
+	return tx
+}
+
+// Try calls f with a context in which all statements of the store run in one transaction, and rolls that back.
+// Transactions are savepoints in it. Only views (inView) read outside of it: what they read may be kept in a cache,
+// and must have been committed.
+func (s *Store) Try(ctx context.Context, f func(context.Context) error) error {
+	tx, err := s.pool.Begin(ctx)
+	if err != nil {
+		return failed("dry run", err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	if err := f(context.WithValue(ctx, tryKey{}, tx)); err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `SET CONSTRAINTS ALL IMMEDIATE`) // as the commit would check them
+	return failed("dry run", err)
+}
+
+// Begin begins a transaction. Passing the caller needs no separate message.
+func (c conns) Begin(ctx context.Context) (pgx.Tx, error) {
+	if tx := tryingIn(ctx); tx != nil {
+		return tx.Begin(ctx)
+	}
+	return c.BeginTx(ctx, pgx.TxOptions{})
+}
+
+// BeginTx is Begin with options, which a dry run's transaction does not have.
 func (c conns) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
 	if by := requestSetting(ctx); by != "" && o.BeginQuery == "" {
 		begin := "BEGIN"
@@ -74,6 +104,9 @@ func plain(by string, args []any) bool {
 
 // Exec runs a statement.
 func (c conns) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if tx := tryingIn(ctx); tx != nil {
+		return tx.Exec(ctx, sql, args...)
+	}
 	by := requestSetting(ctx)
 	if plain(by, args) {
 		return c.Pool.Exec(ctx, sql, args...)
@@ -92,6 +125,9 @@ func (c conns) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comman
 
 // Query reads rows.
 func (c conns) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if tx := tryingIn(ctx); tx != nil {
+		return tx.Query(ctx, sql, args...)
+	}
 	by := requestSetting(ctx)
 	if plain(by, args) {
 		return c.Pool.Query(ctx, sql, args...)
@@ -111,6 +147,9 @@ func (c conns) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 
 // QueryRow reads a row.
 func (c conns) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if tx := tryingIn(ctx); tx != nil {
+		return tx.QueryRow(ctx, sql, args...)
+	}
 	by := requestSetting(ctx)
 	if plain(by, args) {
 		return c.Pool.QueryRow(ctx, sql, args...)
@@ -121,6 +160,9 @@ func (c conns) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 
 // SendBatch runs statements in one transaction.
 func (c conns) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	if tx := tryingIn(ctx); tx != nil {
+		return tx.SendBatch(ctx, b)
+	}
 	by := requestSetting(ctx)
 	if by == "" {
 		return c.Pool.SendBatch(ctx, b)

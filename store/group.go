@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/workload"
@@ -165,6 +166,9 @@ func (s *Store) ScaleGroup(ctx context.Context, id prego.GroupID, replicas int, 
 			return prego.Invalid("replicas", "must be 0 or 1: a volume is attached to the group, and has one writer")
 		}
 		if replicas != locked.Replicas {
+			if replicas == 0 {
+				tx.states(ctx, impact.Impact{Class: impact.Interrupts, Undo: "scale it again"}, sqlOfGroup, id)
+			}
 			if replicas > locked.Replicas {
 				tx.check(s.takeQuota(ctx, tx, locked.OrgID, locked.grow(replicas, locked.Spec)...))
 			}
@@ -193,6 +197,7 @@ func (s *Store) DeleteGroup(ctx context.Context, id prego.GroupID, by string) (g
 			return prego.Errorf(prego.CodeGroupInUse, "%d routes and %d volumes belong to the group: delete and detach them first", locked.routes, locked.volumes)
 		}
 		g = locked.Group
+		tx.states(ctx, impact.Impact{Class: impact.Interrupts}, sqlOfGroup, id)
 		tx.run(ctx, sqlDeleteGroup, id)
 		return orgEvent(ctx, tx, org.Event{OrgID: g.OrgID, Type: "group.delete", Subject: string(id), Actor: by}, map[string]any{"env_id": g.EnvID, "name": g.Name, "replicas": g.Replicas})
 	})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 )
 
@@ -67,6 +68,12 @@ func (s *Store) RequestMaintenance(ctx context.Context, id prego.ServerID, kind 
 		} else if update != nil {
 			return prego.Errorf(prego.CodeServerUpdating, "%s is %s on server %s: let it end, or cancel it", update.What, update.Status, id)
 		}
+		class := impact.Moves
+		if r.KeepTenants {
+			class = impact.Interrupts
+		}
+		stays := impact.Impact{Class: class, Undo: "cancel it: whatever has moved stays where it is"}
+		tx.states(ctx, stays, sqlOnServer, id, false)
 		before := got(serverIn(ctx, tx, id)).in(tx)
 		if kind == server.MaintenanceResize && before.ServerType == r.ServerType {
 			return prego.Errorf(prego.CodeInvalidTransition, "server %s is a %s already", id, r.ServerType)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/tenant"
@@ -211,6 +212,7 @@ func (s *Store) CreateRestore(ctx context.Context, tenantID prego.TenantID, of t
 		if valueIn[bool](ctx, tx, sqlTenantRestores, tenantID) {
 			return prego.Errorf(prego.CodeRestoreUnderWay, "tenant %s is being restored already", tenantID)
 		}
+		tx.states(ctx, impact.Impact{Class: impact.Destroys}, sqlOfTenant, tenantID, true)
 		tx.check(s.takeQuota(ctx, tx, t.org, quota.Delta{Dimension: quota.MaxRestoreJobs, By: 1}))
 		out = oneIn[tenant.RestoreJob](ctx, tx, sqlCreateRestore, id, t.org, tenantID, of.SnapshotID, of.BackupID, by)
 		details := map[string]any{"tenant_id": tenantID, "snapshot_id": of.SnapshotID}

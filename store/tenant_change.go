@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/tenant"
 )
@@ -97,8 +98,13 @@ func seconds(d time.Duration) *float64 {
 // update met nothing.
 func (s *Store) changeTenant(ctx context.Context, was tenant.Tenant, next tenant.State, action tenant.Action, by, reason, message, sql string, args ...any) (t tenant.Tenant, err error) {
 	err = s.inTx(ctx, string("change tenant "+was.TenantID), func(tx *txn) error {
-		if action == tenant.ActionRetry {
+		switch {
+		case action == tenant.ActionRetry:
 			tx.check(s.takeQuotaAgain(ctx, tx, was))
+		case next == tenant.Suspended:
+			tx.states(ctx, impact.Impact{Class: impact.Interrupts, Undo: "resume it"}, sqlOfTenant, was.TenantID, false)
+		case next == tenant.Terminated:
+			tx.states(ctx, impact.Impact{Class: impact.Destroys}, sqlOfTenant, was.TenantID, true)
 		}
 		t = oneIn[tenant.Tenant](ctx, tx, sql, args...)
 		tx.check(tenantEvent(ctx, tx, tenant.Event{

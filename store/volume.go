@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/server"
@@ -146,6 +147,7 @@ func (s *Store) DeleteVolume(ctx context.Context, id prego.VolumeID, without, by
 		if group != "" {
 			return prego.Errorf(prego.CodeVolumeAttached, "volume %s is attached to process group %s: detach it first", id, group)
 		}
+		tx.states(ctx, impact.Impact{Class: impact.Destroys}, sqlOfVolume, id)
 		out = got(oneVolume(ctx, tx, string(id), sqlVolumeReleasing, id)).in(tx)
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.delete", Subject: string(id), Actor: by}, map[string]any{"name": v.Name, "size_bytes": v.SizeBytes})
 	})
