@@ -179,7 +179,10 @@ func (p *Process) Runs() (*workflows.Client, error) {
 	out.Temporal, err = client.NewLazyClient(client.Options{
 		Interceptors: interceptors,
 		HostPort:     t.Address, Namespace: t.Namespace, Logger: temporalLog{p.log.Named("temporal").Sugar()},
-		ConnectionOptions: client.ConnectionOptions{DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: 2 * time.Second})}},
+		ConnectionOptions: client.ConnectionOptions{DialOptions: []grpc.DialOption{
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: 2 * time.Second}),
+			grpc.WithChainUnaryInterceptor(workflows.Untried),
+		}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("temporal at %s: %w", t.Address, err)
