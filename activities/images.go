@@ -316,7 +316,7 @@ func (a *Images) GiveUpVerifier(ctx context.Context, in ImageRef) (bool, error) 
 	} else if err != nil {
 		return false, err
 	}
-	_, err := a.Store.RequestDecommission(ctx, prego.ServerID(id), string("image "+in.ImageID), true)
+	_, err := a.Store.RequestDecommission(ctx, prego.ServerID(id), string("image "+in.ImageID))
 	return err == nil, err
 }
 

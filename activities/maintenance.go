@@ -194,7 +194,7 @@ func (a *Maintenances) RebootServer(ctx context.Context, in RebootInput) error {
 // DeleteReplaced decommissions a server that was replaced. If the server is in use again, the step
 // fails and is repeated.
 func (a *Maintenances) DeleteReplaced(ctx context.Context, serverID prego.ServerID) error {
-	srv, err := a.Store.RequestDecommission(ctx, serverID, "its replacement", false)
+	srv, err := a.Store.RequestDecommission(ctx, serverID, "its replacement")
 	if err != nil {
 		return fromStore(err)
 	}

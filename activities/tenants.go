@@ -504,7 +504,7 @@ func (a *Tenants) RetireSpareServers(ctx context.Context, tenantID prego.TenantI
 }
 
 func (a *Tenants) retire(ctx context.Context, serverID prego.ServerID, by string) error {
-	if _, err := a.Store.RequestDecommission(ctx, serverID, by, false); err != nil {
+	if _, err := a.Store.RequestDecommission(ctx, serverID, by); err != nil {
 		return err
 	}
 	_, err := a.Runs.EnsureDecommission(ctx, serverID)

@@ -50,7 +50,7 @@ func (a *API) GetApp(c echo.Context, id AppID) error {
 }
 
 // DeleteApp deletes an app without envs.
-func (a *API) DeleteApp(c echo.Context, id AppID) error {
+func (a *API) DeleteApp(c echo.Context, id AppID, _ DeleteAppParams) error {
 	return remove(c, a.d.Store.DeleteApp, string(id))
 }
 
@@ -81,6 +81,6 @@ func (a *API) GetEnv(c echo.Context, id EnvID) error {
 }
 
 // DeleteEnv deletes an empty env.
-func (a *API) DeleteEnv(c echo.Context, id EnvID) error {
+func (a *API) DeleteEnv(c echo.Context, id EnvID, _ DeleteEnvParams) error {
 	return remove(c, a.d.Store.DeleteEnv, string(id))
 }

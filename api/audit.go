@@ -30,6 +30,9 @@ func (a *API) audited(next echo.HandlerFunc) echo.HandlerFunc {
 		if base, ok := c.Get(callerKey).(context.Context); ok {
 			c.Set(callerKey, ops.WithAuditSource(base, source))
 		}
+		if dryRun(c) {
+			return next(c)
+		}
 		c.Response().Before(func() {
 			if c.Response().Status < http.StatusBadRequest {
 				a.noteRequest(c, source)

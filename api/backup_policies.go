@@ -63,16 +63,16 @@ func (a *API) ListBackupPolicies(c echo.Context, _ ListBackupPoliciesParams) err
 
 // GetBackupPolicy shows what applies to a plan or a tenant, and its next turns.
 func (a *API) GetBackupPolicy(c echo.Context, owner BackupPolicyOwner) error {
-	return a.showBackupPolicy(c, owner, nil)
+	return a.showBackupPolicy(c, owner)
 }
 
-// showBackupPolicy shows the policy that applies, or a proposed one.
-func (a *API) showBackupPolicy(c echo.Context, owner string, tried *tenant.BackupPolicy) error {
+// showBackupPolicy shows the policy that applies.
+func (a *API) showBackupPolicy(c echo.Context, owner string) error {
 	ctx, store := c.Request().Context(), a.d.Store
 	of := policyOwner(owner)
 	var p tenant.BackupPolicy
 	var err error
-	switch { // an unknown owner has no proposed policy either
+	switch {
 	case of.Plan != "":
 		p, err = store.PlanBackupPolicy(ctx, of.Plan)
 	case of.TenantID != "":
@@ -84,9 +84,6 @@ func (a *API) showBackupPolicy(c echo.Context, owner string, tried *tenant.Backu
 	}
 	if err != nil {
 		return err
-	}
-	if tried != nil {
-		p = *tried
 	}
 	out := backupPolicyView(p)
 	out.Owner, out.TenantId = owner, optional(string(of.TenantID))
@@ -126,7 +123,7 @@ func policyChangeView(v tenant.BackupPolicyChange) BackupPolicyChange {
 const defaultSpread = 21600
 
 // PutBackupPolicy sets a policy, or shows what it would be like.
-func (a *API) PutBackupPolicy(c echo.Context, owner BackupPolicyOwner, params PutBackupPolicyParams) error {
+func (a *API) PutBackupPolicy(c echo.Context, owner BackupPolicyOwner, _ PutBackupPolicyParams) error {
 	in := struct {
 		Schedule      string `json:"schedule"`
 		SpreadSeconds int    `json:"spread_seconds"`
@@ -146,13 +143,10 @@ func (a *API) PutBackupPolicy(c echo.Context, owner BackupPolicyOwner, params Pu
 	}
 	of := policyOwner(owner)
 	p.Plan, p.TenantID, p.OrgID, p.VolumeID = of.Plan, of.TenantID, of.OrgID, of.VolumeID
-	if deref(params.DryRun) {
-		return a.showBackupPolicy(c, owner, &p)
-	}
 	if err := a.d.Store.PutBackupPolicy(c.Request().Context(), p, caller(c).Subject); err != nil {
 		return err
 	}
-	return a.showBackupPolicy(c, owner, nil)
+	return a.showBackupPolicy(c, owner)
 }
 
 // holdable refuses a hold on anything but the backups of one tenant or volume.
@@ -166,7 +160,7 @@ func holdable(owner string) (of tenant.BackupOwner, err error) {
 
 // DeleteBackupPolicy returns a tenant to its plan's policy, a volume to its org's, and the volumes of
 // an org to that of all.
-func (a *API) DeleteBackupPolicy(c echo.Context, owner BackupPolicyOwner) error {
+func (a *API) DeleteBackupPolicy(c echo.Context, owner BackupPolicyOwner, _ DeleteBackupPolicyParams) error {
 	of := policyOwner(owner)
 	if of.Default() {
 		return prego.Invalid("owner", "must be a tenant, an org or a volume: plans, and all volumes, always have a policy. An empty schedule stops backups")
@@ -174,11 +168,11 @@ func (a *API) DeleteBackupPolicy(c echo.Context, owner BackupPolicyOwner) error 
 	if err := a.d.Store.DeleteBackupPolicy(c.Request().Context(), of, caller(c).Subject); err != nil {
 		return err
 	}
-	return a.showBackupPolicy(c, owner, nil)
+	return a.showBackupPolicy(c, owner)
 }
 
 // HoldBackups keeps all backups of a tenant or of a volume.
-func (a *API) HoldBackups(c echo.Context, owner BackupPolicyOwner) error {
+func (a *API) HoldBackups(c echo.Context, owner BackupPolicyOwner, _ HoldBackupsParams) error {
 	var in struct {
 		Reason string `json:"reason"`
 	}
@@ -192,11 +186,11 @@ func (a *API) HoldBackups(c echo.Context, owner BackupPolicyOwner) error {
 	if err != nil {
 		return err
 	}
-	return a.showBackupPolicy(c, owner, nil)
+	return a.showBackupPolicy(c, owner)
 }
 
 // ReleaseBackups ends a hold.
-func (a *API) ReleaseBackups(c echo.Context, owner BackupPolicyOwner) error {
+func (a *API) ReleaseBackups(c echo.Context, owner BackupPolicyOwner, _ ReleaseBackupsParams) error {
 	of, err := holdable(owner)
 	if err == nil {
 		err = a.d.Store.ReleaseBackups(c.Request().Context(), of, caller(c).Subject)
@@ -204,7 +198,7 @@ func (a *API) ReleaseBackups(c echo.Context, owner BackupPolicyOwner) error {
 	if err != nil {
 		return err
 	}
-	return a.showBackupPolicy(c, owner, nil)
+	return a.showBackupPolicy(c, owner)
 }
 
 // GetBackupSpace shows what an org's backups occupy.
@@ -223,7 +217,7 @@ func backupSpaceView(s tenant.BackupSpace) BackupSpace {
 }
 
 // SetBackupLimit gives an org its own limit.
-func (a *API) SetBackupLimit(c echo.Context, id OrgID) error {
+func (a *API) SetBackupLimit(c echo.Context, id OrgID, _ SetBackupLimitParams) error {
 	var in struct {
 		LimitBytes int64  `json:"limit_bytes"`
 		Reason     string `json:"reason"`
@@ -238,7 +232,7 @@ func (a *API) SetBackupLimit(c echo.Context, id OrgID) error {
 }
 
 // UnsetBackupLimit takes it away.
-func (a *API) UnsetBackupLimit(c echo.Context, id OrgID) error {
+func (a *API) UnsetBackupLimit(c echo.Context, id OrgID, _ UnsetBackupLimitParams) error {
 	if err := a.d.Store.SetBackupLimit(c.Request().Context(), id, nil, "", caller(c).Subject); err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ func TestBackupPoliciesAreSetAndTried(t *testing.T) {
 	require.Len(t, *plan.Next, 5)
 
 	const wanted = `{"schedule":" 30  1,13 * * * ","spread_seconds":0,"keep_daily":14,"keep_weekly":8,"keep_monthly":12}`
-	tried := policy(200, http.MethodPut, of+"?dry_run=true", wanted)
+	tried := planned[api.BackupPolicy](t, b.ok(200, http.MethodPut, of+"?dry_run=true", wanted))
 	require.Equal(t, "tenant", tried.Source)
 	require.Equal(t, 30, (*tried.Next)[0].Minute())
 	require.Equal(t, "plan", policy(200, http.MethodGet, of, "").Source, "nothing is written")

@@ -42,17 +42,17 @@ func (a *API) GetBackup(c echo.Context, tenantID TenantID, id BackupInPath) erro
 }
 
 // DeleteBackup gives a backup up. A worker deletes its objects.
-func (a *API) DeleteBackup(c echo.Context, tenantID TenantID, id BackupInPath) error {
+func (a *API) DeleteBackup(c echo.Context, tenantID TenantID, id BackupInPath, _ DeleteBackupParams) error {
 	return giveUpBackup(c, a.d.Store.DeleteBackup, tenant.BackupOwner{TenantID: tenantID}, id)
 }
 
 // HoldBackup keeps a backup until it is released.
-func (a *API) HoldBackup(c echo.Context, tenantID TenantID, id BackupInPath) error {
+func (a *API) HoldBackup(c echo.Context, tenantID TenantID, id BackupInPath, _ HoldBackupParams) error {
 	return hold(c, a.d.Store.HoldBackup, tenant.BackupOwner{TenantID: tenantID}, id, backupView)
 }
 
 // ReleaseBackup ends a hold.
-func (a *API) ReleaseBackup(c echo.Context, tenantID TenantID, id BackupInPath) error {
+func (a *API) ReleaseBackup(c echo.Context, tenantID TenantID, id BackupInPath, _ ReleaseBackupParams) error {
 	return release(c, a.d.Store.ReleaseBackup, tenant.BackupOwner{TenantID: tenantID}, id, backupView)
 }
 

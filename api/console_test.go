@@ -352,3 +352,32 @@ func TestConsoleIsReachedFromElsewhere(t *testing.T) {
 		require.Equal(t, http.StatusSeeOther, b.browser().get(path, header...).status, name)
 	}
 }
+
+// TestConsoleAcceptsAnImpact: the form shows what would be lost, and sends the acceptance with the typed name. A link
+// can't accept.
+func TestConsoleAcceptsAnImpact(t *testing.T) {
+	t.Parallel()
+	b := setupConsole(t, nil)
+	b.org("acme", "")
+	b.fleet("app-1", "db-1", "redis-1")
+	b.site("bakery")
+	v := b.login("operator")
+	form := url.Values{"server_id": {"app-1"}}
+	p := v.post("/console/do/deleteServer", url.Values{"server_id": {"app-1"}, "dry": {"1"}})
+	require.Equal(t, http.StatusOK, p.status, p.body)
+	require.Contains(t, p.body, "bakery.sites.test")
+	p = v.post("/console/do/deleteServer", form)
+	require.Equal(t, http.StatusConflict, p.status, p.body)
+	require.Contains(t, p.body, "bakery.sites.test")
+	digest := regexp.MustCompile(`name="accepted" value="([^"]+)"`).FindStringSubmatch(p.body)
+	require.Len(t, digest, 2, p.body)
+	require.NotContains(t, v.get("/console/do/deleteServer?server_id=app-1&accepted="+digest[1]).body, `name="accepted"`)
+	form.Set("accepted", digest[1])
+	form.Set("typed", "app-2")
+	require.Equal(t, http.StatusUnprocessableEntity, v.post("/console/do/deleteServer", form).status)
+	require.Equal(t, api.ServerStatus("active"), b.show("app-1").Status)
+	form.Set("typed", "app-1")
+	p = v.post("/console/do/deleteServer", form)
+	require.Equal(t, http.StatusOK, p.status, p.body)
+	require.Equal(t, api.ServerStatus("draining"), b.show("app-1").Status)
+}

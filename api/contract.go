@@ -22,6 +22,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 )
 
 // contract is openapi.yaml, prepared for checking requests.
@@ -43,6 +44,8 @@ type operation struct {
 	// changesNothing is that of a question that is no GET (x-changes: nothing): viewers may ask it,
 	// and the audit has no entry for it.
 	changesNothing bool
+	// bound is the worst that it may do (x-impact); "" for a GET.
+	bound impact.Class
 }
 
 // maxBody is the maximum body size, in bytes, unless the contract sets another
@@ -84,6 +87,8 @@ func loadContract(spec []byte) (*contract, error) {
 			o.idempotency, _ = op.Extensions["x-idempotency"].(string)
 			o.long, _ = op.Extensions["x-long"].(bool)
 			o.changesNothing = op.Extensions["x-changes"] == "nothing"
+			bound, _ := op.Extensions["x-impact"].(string)
+			o.bound = impact.Class(bound)
 			if most, ok := op.Extensions["x-max-body"].(float64); ok {
 				o.maxBody = int64(most)
 			}

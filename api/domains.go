@@ -73,12 +73,12 @@ func (a *API) CheckDomain(c echo.Context, id DomainInPath, _ CheckDomainParams) 
 }
 
 // DeleteDomain gives a name up.
-func (a *API) DeleteDomain(c echo.Context, id DomainInPath) error {
+func (a *API) DeleteDomain(c echo.Context, id DomainInPath, _ DeleteDomainParams) error {
 	return noContent(c, a.d.Store.DeleteDomain(c.Request().Context(), id, caller(c).Subject))
 }
 
 // DeleteTenantDomain gives a tenant's name up.
-func (a *API) DeleteTenantDomain(c echo.Context, tenant TenantID, id DomainInPath) error {
+func (a *API) DeleteTenantDomain(c echo.Context, tenant TenantID, id DomainInPath, _ DeleteTenantDomainParams) error {
 	return noContent(c, a.deleteTenantDomain(c.Request().Context(), tenant, id, caller(c).Subject))
 }
 

@@ -59,7 +59,7 @@ func (a *API) GetFleet(c echo.Context, id FleetID) error {
 }
 
 // UpdateFleet changes a fleet.
-func (a *API) UpdateFleet(c echo.Context, id FleetID) error {
+func (a *API) UpdateFleet(c echo.Context, id FleetID, _ UpdateFleetParams) error {
 	var in server.UpdateFleetRequest
 	if err := decode(c, &in); err != nil {
 		return err
@@ -95,12 +95,12 @@ func (a *API) checkFleetUpdate(ctx context.Context, id prego.FleetID, in server.
 }
 
 // DeleteFleet deletes an empty fleet.
-func (a *API) DeleteFleet(c echo.Context, id FleetID) error {
+func (a *API) DeleteFleet(c echo.Context, id FleetID, _ DeleteFleetParams) error {
 	return noContent(c, a.d.Store.DeleteFleet(c.Request().Context(), id))
 }
 
 // AttachPolicy attaches a policy to a fleet.
-func (a *API) AttachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
+func (a *API) AttachPolicy(c echo.Context, id FleetID, policy PolicyID, _ AttachPolicyParams) error {
 	var in AttachPolicy
 	if err := decode(c, &in); err != nil {
 		return err
@@ -110,7 +110,7 @@ func (a *API) AttachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
 }
 
 // DetachPolicy detaches a policy from a fleet.
-func (a *API) DetachPolicy(c echo.Context, id FleetID, policy PolicyID) error {
+func (a *API) DetachPolicy(c echo.Context, id FleetID, policy PolicyID, _ DetachPolicyParams) error {
 	return noContent(c, a.d.Store.DetachPolicy(c.Request().Context(), id, policy))
 }
 
@@ -166,7 +166,7 @@ func (a *API) PutPolicy(c echo.Context, id PolicyID, _ PutPolicyParams) error {
 }
 
 // DeletePolicy deletes a policy that is attached to no fleet.
-func (a *API) DeletePolicy(c echo.Context, id PolicyID) error {
+func (a *API) DeletePolicy(c echo.Context, id PolicyID, _ DeletePolicyParams) error {
 	return noContent(c, a.d.Store.DeletePolicy(c.Request().Context(), id))
 }
 

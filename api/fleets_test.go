@@ -68,11 +68,11 @@ func TestActionsOverHTTP(t *testing.T) {
 	b.ok(201, "POST", "/v1/fleets", aFleet)
 	b.ok(201, "POST", "/v1/policies", aPolicy)
 	b.ok(200, "PUT", "/v1/fleets/pool/policies/spread", `{}`)
-	plan := as[api.FleetActionPlan](t, b.ok(200, "POST", "/v1/fleets/pool/actions?dry_run=true", `{"action":"CLUSTER_SCALE_OUT","inputs":{"count":3}}`))
+	plan := planned[api.FleetActionPlan](t, b.ok(200, "POST", "/v1/fleets/pool/actions?dry_run=true", `{"action":"CLUSTER_SCALE_OUT","inputs":{"count":3}}`))
 	require.JSONEq(t, `{"status":"OK","creation":{"count":3,"regions":{"eu":2,"us":1}}}`, string(plan.Data))
 	require.Len(t, plan.Steps, 3)
 	require.EqualValues(t, 3, plan.DesiredCapacity)
-	plan = as[api.FleetActionPlan](t, b.ok(200, "POST", "/v1/fleets/pool/actions?dry_run=true", `{"action":"CLUSTER_SCALE_OUT","inputs":{"count":6}}`))
+	plan = planned[api.FleetActionPlan](t, b.ok(200, "POST", "/v1/fleets/pool/actions?dry_run=true", `{"action":"CLUSTER_SCALE_OUT","inputs":{"count":6}}`))
 	require.Equal(t, "target_above_fleet_max_size", deref(plan.Reason))
 	require.JSONEq(t, `{"status":"ERROR","reason":"The target capacity (6) is greater than the fleet's max_size (5)."}`, string(plan.Data))
 	require.Empty(t, as[api.FleetActionPage](t, b.ok(200, "GET", "/v1/fleets/pool/actions", "")).Actions)
@@ -283,7 +283,7 @@ func TestWhatIsPlannedIsInTheContract(t *testing.T) {
 		`{"action":"CLUSTER_SCALE_OUT"}`, `{"action":"CLUSTER_SCALE_IN"}`, `{"action":"CLUSTER_RESIZE","inputs":{"max_size":-1}}`, `{"action":"CLUSTER_REPLACE","inputs":{"max_surge":3}}`,
 		`{"action":"NODE_CREATE","inputs":{"region":"us"}}`,
 	} {
-		p := as[api.FleetActionPlan](t, b.ok(200, "POST", "/v1/fleets/pool/actions?dry_run=true", body))
+		p := planned[api.FleetActionPlan](t, b.ok(200, "POST", "/v1/fleets/pool/actions?dry_run=true", body))
 		var data map[string]any
 		require.NoError(t, json.Unmarshal(p.Data, &data), body)
 		require.Contains(t, []any{"OK", "ERROR"}, data["status"], body)

@@ -119,7 +119,7 @@ func (a *API) ListRollouts(c echo.Context, id GroupID, _ ListRolloutsParams) err
 }
 
 // DeleteGroup deletes a group.
-func (a *API) DeleteGroup(c echo.Context, id GroupID) error {
+func (a *API) DeleteGroup(c echo.Context, id GroupID, _ DeleteGroupParams) error {
 	g, err := a.d.Store.DeleteGroup(c.Request().Context(), id, caller(c).Subject)
 	if err != nil {
 		return err

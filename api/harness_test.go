@@ -28,6 +28,7 @@ import (
 	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/ops/attention"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/placement/pack"
@@ -49,6 +50,9 @@ type runs struct {
 }
 
 func (r *runs) note(ctx context.Context, s string) error {
+	if impact.Trying(ctx) { // as workflows.Untried
+		return nil
+	}
 	if r.hold != nil {
 		r.hold(ctx)
 	}
@@ -153,6 +157,8 @@ type bundle struct {
 	hosts  *fakeHosts
 	router routers.Router
 	logs   *observer.ObservedLogs
+	// untried is set by tests that count requests or send them concurrently: a dry run before each would be one too many.
+	untried bool
 }
 
 func setup(t *testing.T, change func(*api.Deps)) *bundle { return tapped(t, nil, change) }
@@ -285,7 +291,14 @@ func (b *bundle) sendWith(method, path, body, header string, values ...string) (
 // when it was accepted, that the request is too.
 func (b *bundle) do(method, path, token, contentType, body string) (*http.Response, []byte) {
 	b.t.Helper()
+	var tried *http.Response
+	if !b.untried {
+		tried = b.try(method, path, token, contentType, body)
+	}
 	resp, answer := b.send(method, path, token, contentType, body)
+	if tried != nil {
+		require.Equal(b.t, min(resp.StatusCode, 300) < 300, tried.StatusCode == http.StatusOK, "%s %s: %d %s, and its dry run %d", method, path, resp.StatusCode, answer, tried.StatusCode)
+	}
 	plain := request(b.t, "", method, path, token, contentType, body)
 	route, params, err := b.router.FindRoute(plain)
 	if err != nil {
@@ -305,7 +318,7 @@ func (b *bundle) do(method, path, token, contentType, body string) (*http.Respon
 	if resp.StatusCode == http.StatusAccepted {
 		b.shown(as[struct{ Operation api.Operation }](b.t, answer).Operation)
 	}
-	if resp.StatusCode < 300 && method != http.MethodGet && route.Operation.Extensions["x-changes"] != "nothing" {
+	if resp.StatusCode < 300 && method != http.MethodGet && !strings.Contains(path, "dry_run=true") && route.Operation.Extensions["x-changes"] != "nothing" {
 		var n int
 		require.NoError(b.t, b.pool.QueryRow(context.Background(), `SELECT count(*) FROM audit_entries WHERE request_id = $1 AND actor = $2 AND operation = $3`,
 			resp.Header.Get("X-Request-Id"), token, route.Operation.OperationID).Scan(&n))
@@ -315,6 +328,41 @@ func (b *bundle) do(method, path, token, contentType, body string) (*http.Respon
 		require.NoError(b.t, openapi3filter.ValidateRequest(context.Background(), in), "%s %s is accepted and against the contract", method, path)
 	}
 	return resp, answer
+}
+
+// try sends a request as a dry run, which changes nothing: each test of a change is one of its dry run. It returns nil
+// for a request that has none.
+func (b *bundle) try(method, path, token, contentType, body string) *http.Response {
+	b.t.Helper()
+	route, _, err := b.router.FindRoute(request(b.t, "", method, path, token, contentType, body))
+	if err != nil || method == http.MethodGet || route.Operation.Extensions["x-dry-run"] != nil || strings.Contains(path, "dry_run=") {
+		return nil
+	}
+	mark := "?"
+	if strings.Contains(path, "?") {
+		mark = "&"
+	}
+	before, asked := b.kept(), len(b.runs.asked())
+	resp, answer := b.send(method, path+mark+"dry_run=true", token, contentType, body)
+	if resp.StatusCode == http.StatusOK {
+		require.Equal(b.t, "application/vnd.prego.impact+json", resp.Header.Get("Content-Type"), "%s %s: %s", method, path, answer)
+	}
+	require.Equal(b.t, before, b.kept(), "the dry run of %s %s changes rows", method, path)
+	require.Len(b.t, b.runs.asked(), asked, "the dry run of %s %s asks Temporal", method, path)
+	return resp
+}
+
+// planned decodes the plan in the answer to a dry run.
+func planned[T any](t *testing.T, body []byte) T {
+	t.Helper()
+	return as[struct{ Plan T }](t, body).Plan
+}
+
+// kept is how many rows there are of what every change writes.
+func (b *bundle) kept() (n [4]int) {
+	require.NoError(b.t, b.pool.QueryRow(context.Background(), `SELECT (SELECT count(*) FROM audit_entries), (SELECT count(*) FROM events),
+		(SELECT count(*) FROM changes), (SELECT count(*) FROM request_keys)`).Scan(&n[0], &n[1], &n[2], &n[3]))
+	return n
 }
 
 // shown requires that an operation is at the path in its answer.

@@ -36,7 +36,7 @@ func (a *API) once(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
 		op, key := a.contract.operation(c), r.Header.Get("Idempotency-Key")
-		if op == nil || key == "" || r.Method != http.MethodPost || op.idempotency == keptByRow {
+		if op == nil || key == "" || r.Method != http.MethodPost || op.idempotency == keptByRow || dryRun(c) {
 			return next(c)
 		}
 		body, _ := c.Get(bodyKey).([]byte)

@@ -56,7 +56,7 @@ func (a *API) ListImages(c echo.Context, _ ListImagesParams) error {
 }
 
 // DeleteImage deletes a golden image, or cancels its build.
-func (a *API) DeleteImage(c echo.Context, id ImageID) error {
+func (a *API) DeleteImage(c echo.Context, id ImageID, _ DeleteImageParams) error {
 	g, err := a.d.Store.RequestImageDelete(c.Request().Context(), id, caller(c).Subject)
 	if err != nil {
 		return err

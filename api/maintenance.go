@@ -61,7 +61,7 @@ func (a *API) maintenanceAccepted(c echo.Context, d server.Maintenance) error {
 }
 
 // CancelMaintenance ends what empties a server.
-func (a *API) CancelMaintenance(c echo.Context, id ServerID) error {
+func (a *API) CancelMaintenance(c echo.Context, id ServerID, _ CancelMaintenanceParams) error {
 	d, err := a.d.Store.CancelMaintenance(c.Request().Context(), id)
 	if err != nil {
 		return err

@@ -58,7 +58,7 @@ func (a *API) GetMove(c echo.Context, tenant TenantID, id MoveInPath) error {
 }
 
 // CancelMove has a move undone that has not switched.
-func (a *API) CancelMove(c echo.Context, tenantID TenantID, id MoveInPath) error {
+func (a *API) CancelMove(c echo.Context, tenantID TenantID, id MoveInPath, _ CancelMoveParams) error {
 	m, err := a.d.Store.CancelMove(c.Request().Context(), tenantID, id)
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/ops"
 	"github.com/prego/prego/ops/attention"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/server"
@@ -4883,6 +4884,15 @@ type ImageDigestList struct {
 // Example: img-k3jq5x2m7abc
 type ImageID = prego.ImageID
 
+// Impact What a change does to others
+type Impact = impact.Impact
+
+// ImpactLoss defines model for ImpactLoss.
+type ImpactLoss = impact.Loss
+
+// ImpactThing defines model for ImpactThing.
+type ImpactThing = impact.Thing
+
 // ImportAccepted defines model for ImportAccepted.
 type ImportAccepted struct {
 	// Bootstrap The cloud-init document to apply on the host; contains its bootstrap token
@@ -5806,6 +5816,9 @@ type Problem struct {
 	//
 	// Example: spec.volume_gb
 	Field *string `json:"field,omitempty"`
+
+	// Impact What a change does to others
+	Impact *Impact `json:"impact,omitempty"`
 
 	// Limit Only for quota_exceeded
 	Limit *float64 `json:"limit,omitempty"`
@@ -7390,6 +7403,15 @@ type TraefikConfiguration struct {
 	Tcp  *map[string]interface{} `json:"tcp,omitempty"`
 }
 
+// Tried What a dry run found
+type Tried struct {
+	// Impact What a change does to others
+	Impact Impact `json:"impact"`
+
+	// Plan If the operation answers with an object: as it would be. For the action of a fleet: its steps
+	Plan *map[string]interface{} `json:"plan,omitempty"`
+}
+
 // UpdateFleet defines model for UpdateFleet.
 type UpdateFleet struct {
 	// Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
@@ -7787,6 +7809,9 @@ type DimensionInPath = Dimension
 // DomainInPath defines model for DomainInPath.
 type DomainInPath = prego.DomainID
 
+// DryRun defines model for DryRun.
+type DryRun = bool
+
 // EnvID defines model for EnvID.
 type EnvID = prego.EnvID
 
@@ -7801,6 +7826,9 @@ type IfMatch = string
 
 // IfNoneMatch defines model for IfNoneMatch.
 type IfNoneMatch = string
+
+// ImpactAccepted defines model for ImpactAccepted.
+type ImpactAccepted = string
 
 // Limit defines model for Limit.
 type Limit = int
@@ -7902,6 +7930,9 @@ type TraefikRoutesParams struct {
 
 // CreateServerParams defines parameters for CreateServer.
 type CreateServerParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -7932,24 +7963,36 @@ type ListAgentReleasesParamsSort string
 
 // CreateAgentReleaseParams defines parameters for CreateAgentRelease.
 type CreateAgentReleaseParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // CancelAgentReleaseParams defines parameters for CancelAgentRelease.
 type CancelAgentReleaseParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // PauseAgentReleaseParams defines parameters for PauseAgentRelease.
 type PauseAgentReleaseParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // StartAgentReleaseParams defines parameters for StartAgentRelease.
 type StartAgentReleaseParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -7983,8 +8026,17 @@ type ListAppsParamsSort string
 
 // CreateAppParams defines parameters for CreateApp.
 type CreateAppParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeleteAppParams defines parameters for DeleteApp.
+type DeleteAppParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
 // ListEnvsParams defines parameters for ListEnvs.
@@ -8013,6 +8065,9 @@ type ListEnvsParamsSort string
 
 // CreateEnvParams defines parameters for CreateEnv.
 type CreateEnvParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -8131,10 +8186,28 @@ type ListBackupPoliciesParams struct {
 // ListBackupPoliciesParamsSort defines parameters for ListBackupPolicies.
 type ListBackupPoliciesParamsSort string
 
+// DeleteBackupPolicyParams defines parameters for DeleteBackupPolicy.
+type DeleteBackupPolicyParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
 // PutBackupPolicyParams defines parameters for PutBackupPolicy.
 type PutBackupPolicyParams struct {
-	// DryRun Check it and show the next turns only
-	DryRun *bool `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// ReleaseBackupsParams defines parameters for ReleaseBackups.
+type ReleaseBackupsParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// HoldBackupsParams defines parameters for HoldBackups.
+type HoldBackupsParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
 // ListAllBackupsParams defines parameters for ListAllBackups.
@@ -8310,8 +8383,17 @@ type ListDomainsParamsSort string
 
 // CreateDomainParams defines parameters for CreateDomain.
 type CreateDomainParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeleteDomainParams defines parameters for DeleteDomain.
+type DeleteDomainParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
 // CheckDomainParams defines parameters for CheckDomain.
@@ -8350,6 +8432,12 @@ type ListAllEnvsParams struct {
 // ListAllEnvsParamsSort defines parameters for ListAllEnvs.
 type ListAllEnvsParamsSort string
 
+// DeleteEnvParams defines parameters for DeleteEnv.
+type DeleteEnvParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
 // ListGroupsParams defines parameters for ListGroups.
 type ListGroupsParams struct {
 	// Name Only of these names
@@ -8379,12 +8467,24 @@ type ListGroupsParamsSort string
 
 // CreateGroupParams defines parameters for CreateGroup.
 type CreateGroupParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// DisableIPv4Params defines parameters for DisableIPv4.
+type DisableIPv4Params struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
 // EnableIPv4Params defines parameters for EnableIPv4.
 type EnableIPv4Params struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -8415,8 +8515,17 @@ type ListRoutesParamsSort string
 
 // CreateRouteParams defines parameters for CreateRoute.
 type CreateRouteParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeleteRouteParams defines parameters for DeleteRoute.
+type DeleteRouteParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
 // ListEventsParams defines parameters for ListEvents.
@@ -8487,8 +8596,23 @@ type ListFleetsParamsSort string
 
 // CreateFleetParams defines parameters for CreateFleet.
 type CreateFleetParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeleteFleetParams defines parameters for DeleteFleet.
+type DeleteFleetParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// UpdateFleetParams defines parameters for UpdateFleet.
+type UpdateFleetParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
 // ListFleetActionsParams defines parameters for ListFleetActions.
@@ -8517,8 +8641,8 @@ type ListFleetActionsParamsSort string
 
 // CreateFleetActionParams defines parameters for CreateFleetAction.
 type CreateFleetActionParams struct {
-	// DryRun Show the plan only
-	DryRun *bool `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
@@ -8526,8 +8650,23 @@ type CreateFleetActionParams struct {
 
 // CancelFleetActionParams defines parameters for CancelFleetAction.
 type CancelFleetActionParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DetachPolicyParams defines parameters for DetachPolicy.
+type DetachPolicyParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// AttachPolicyParams defines parameters for AttachPolicy.
+type AttachPolicyParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
 // ListAllGroupsParams defines parameters for ListAllGroups.
@@ -8569,8 +8708,17 @@ type ListAllGroupsParamsStatus string
 // ListAllGroupsParamsSort defines parameters for ListAllGroups.
 type ListAllGroupsParamsSort string
 
+// DeleteGroupParams defines parameters for DeleteGroup.
+type DeleteGroupParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
 // DeployGroupParams defines parameters for DeployGroup.
 type DeployGroupParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -8604,24 +8752,36 @@ type ListInstancesParamsSort string
 
 // PauseGroupParams defines parameters for PauseGroup.
 type PauseGroupParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // RestartGroupParams defines parameters for RestartGroup.
 type RestartGroupParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ResumeGroupParams defines parameters for ResumeGroup.
 type ResumeGroupParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // RollBackGroupParams defines parameters for RollBackGroup.
 type RollBackGroupParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -8649,12 +8809,18 @@ type ListRolloutsParamsSort string
 
 // ScaleGroupParams defines parameters for ScaleGroup.
 type ScaleGroupParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // DeleteImageDigestParams defines parameters for DeleteImageDigest.
 type DeleteImageDigestParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// Image The image as it appears in the list
 	Image string `form:"image" json:"image"`
 }
@@ -8694,8 +8860,17 @@ type ListImagesParamsSort string
 
 // BuildImageParams defines parameters for BuildImage.
 type BuildImageParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeleteImageParams defines parameters for DeleteImage.
+type DeleteImageParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
 // ListAllInstancesParams defines parameters for ListAllInstances.
@@ -8844,8 +9019,23 @@ type GetOrgParams struct {
 
 // PutOrgParams defines parameters for PutOrg.
 type PutOrgParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IfMatch The ETag of a GET of the same object. The request is refused with `precondition_failed`, and changes nothing, if the object has changed since; `*` asks only that it exists
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// UnsetBackupLimitParams defines parameters for UnsetBackupLimit.
+type UnsetBackupLimitParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// SetBackupLimitParams defines parameters for SetBackupLimit.
+type SetBackupLimitParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
 // ListOrgEventsParams defines parameters for ListOrgEvents.
@@ -8872,8 +9062,29 @@ type ListOrgEventsParams struct {
 // ListOrgEventsParamsSort defines parameters for ListOrgEvents.
 type ListOrgEventsParamsSort string
 
+// DissociatePlacementPoolParams defines parameters for DissociatePlacementPool.
+type DissociatePlacementPoolParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// AssociatePlacementPoolParams defines parameters for AssociatePlacementPool.
+type AssociatePlacementPoolParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// UnsetOrgQuotaParams defines parameters for UnsetOrgQuota.
+type UnsetOrgQuotaParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
 // SetOrgQuotaParams defines parameters for SetOrgQuota.
 type SetOrgQuotaParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IfMatch The ETag of a GET of the same object. The request is refused with `precondition_failed`, and changes nothing, if the object has changed since; `*` asks only that it exists
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
@@ -8922,14 +9133,38 @@ type ListPlacementPoolsParamsSort string
 
 // CreatePlacementPoolParams defines parameters for CreatePlacementPool.
 type CreatePlacementPoolParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// DeletePlacementPoolParams defines parameters for DeletePlacementPool.
+type DeletePlacementPoolParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
 // PutPlacementPoolParams defines parameters for PutPlacementPool.
 type PutPlacementPoolParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IfMatch The ETag of a GET of the same object. The request is refused with `precondition_failed`, and changes nothing, if the object has changed since; `*` asks only that it exists
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// UnsetDefaultPlacementPoolParams defines parameters for UnsetDefaultPlacementPool.
+type UnsetDefaultPlacementPoolParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// SetDefaultPlacementPoolParams defines parameters for SetDefaultPlacementPool.
+type SetDefaultPlacementPoolParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
 // SimulatePlacementsParams defines parameters for SimulatePlacements.
@@ -8967,8 +9202,17 @@ type ListPoliciesParamsSort string
 
 // CreatePolicyParams defines parameters for CreatePolicy.
 type CreatePolicyParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeletePolicyParams defines parameters for DeletePolicy.
+type DeletePolicyParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
 // GetPolicyParams defines parameters for GetPolicy.
@@ -8979,6 +9223,9 @@ type GetPolicyParams struct {
 
 // PutPolicyParams defines parameters for PutPolicy.
 type PutPolicyParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IfMatch The ETag of a GET of the same object. The request is refused with `precondition_failed`, and changes nothing, if the object has changed since; `*` asks only that it exists
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
@@ -9024,14 +9271,29 @@ type ListRebalancesParamsSort string
 
 // CreateRebalanceParams defines parameters for CreateRebalance.
 type CreateRebalanceParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// CancelRebalanceParams defines parameters for CancelRebalance.
+type CancelRebalanceParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
 // RotateRegistriesParams defines parameters for RotateRegistries.
 type RotateRegistriesParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeleteRegistryParams defines parameters for DeleteRegistry.
+type DeleteRegistryParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
 // GetRegistryParams defines parameters for GetRegistry.
@@ -9042,6 +9304,9 @@ type GetRegistryParams struct {
 
 // PutRegistryParams defines parameters for PutRegistry.
 type PutRegistryParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IfMatch The ETag of a GET of the same object. The request is refused with `precondition_failed`, and changes nothing, if the object has changed since; `*` asks only that it exists
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
@@ -9072,30 +9337,45 @@ type ListReleasesParamsSort string
 
 // CreateReleaseParams defines parameters for CreateRelease.
 type CreateReleaseParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // CancelReleaseParams defines parameters for CancelRelease.
 type CancelReleaseParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // PauseReleaseParams defines parameters for PauseRelease.
 type PauseReleaseParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ResumeReleaseParams defines parameters for ResumeRelease.
 type ResumeReleaseParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // StartReleaseParams defines parameters for StartRelease.
 type StartReleaseParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -9237,8 +9517,11 @@ type ImportServerParams struct {
 
 // DeleteServerParams defines parameters for DeleteServer.
 type DeleteServerParams struct {
-	// Force Decommission the server even if tenants live on it
-	Force *bool `form:"force,omitempty" json:"force,omitempty"`
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 }
 
 // ListCommandsParams defines parameters for ListCommands.
@@ -9282,12 +9565,18 @@ type ContainerLogsParams struct {
 
 // CordonServerParams defines parameters for CordonServer.
 type CordonServerParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // DrainServerParams defines parameters for DrainServer.
 type DrainServerParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -9300,36 +9589,60 @@ type ExecOnServerParams struct {
 
 // LoseServerParams defines parameters for LoseServer.
 type LoseServerParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// CancelMaintenanceParams defines parameters for CancelMaintenance.
+type CancelMaintenanceParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
 // InstallPatchesParams defines parameters for InstallPatches.
 type InstallPatchesParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // RebootServerParams defines parameters for RebootServer.
 type RebootServerParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ReplaceServerParams defines parameters for ReplaceServer.
 type ReplaceServerParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ResizeServerParams defines parameters for ResizeServer.
 type ResizeServerParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // RetryServerParams defines parameters for RetryServer.
 type RetryServerParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -9342,6 +9655,9 @@ type ListServerSamplesParams struct {
 
 // UncordonServerParams defines parameters for UncordonServer.
 type UncordonServerParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -9354,6 +9670,9 @@ type GetSitePoolPolicyParams struct {
 
 // PutSitePoolPolicyParams defines parameters for PutSitePoolPolicy.
 type PutSitePoolPolicyParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IfMatch The ETag of a GET of the same object. The request is refused with `precondition_failed`, and changes nothing, if the object has changed since; `*` asks only that it exists
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
@@ -9420,6 +9739,9 @@ type ListTenantsParamsSort string
 
 // CreateTenantParams defines parameters for CreateTenant.
 type CreateTenantParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -9453,18 +9775,45 @@ type ListBackupsParamsSort string
 
 // CreateBackupParams defines parameters for CreateBackup.
 type CreateBackupParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// DeleteBackupParams defines parameters for DeleteBackup.
+type DeleteBackupParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// ReleaseBackupParams defines parameters for ReleaseBackup.
+type ReleaseBackupParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// HoldBackupParams defines parameters for HoldBackup.
+type HoldBackupParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
 // CancelTenantParams defines parameters for CancelTenant.
 type CancelTenantParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // CloneTenantParams defines parameters for CloneTenant.
 type CloneTenantParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -9495,8 +9844,17 @@ type ListTenantDomainsParamsSort string
 
 // CreateTenantDomainParams defines parameters for CreateTenantDomain.
 type CreateTenantDomainParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeleteTenantDomainParams defines parameters for DeleteTenantDomain.
+type DeleteTenantDomainParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
 // ListDrillsParams defines parameters for ListDrills.
@@ -9519,6 +9877,9 @@ type ListDrillsParamsSort string
 
 // CreateDrillParams defines parameters for CreateDrill.
 type CreateDrillParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -9543,12 +9904,24 @@ type ListMovesParamsSort string
 
 // CreateMoveParams defines parameters for CreateMove.
 type CreateMoveParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// CancelMoveParams defines parameters for CancelMove.
+type CancelMoveParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
 // ReactivateTenantParams defines parameters for ReactivateTenant.
 type ReactivateTenantParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -9573,18 +9946,27 @@ type ListRestoresParamsSort string
 
 // CreateRestoreParams defines parameters for CreateRestore.
 type CreateRestoreParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ResumeTenantParams defines parameters for ResumeTenant.
 type ResumeTenantParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // RetryTenantParams defines parameters for RetryTenant.
 type RetryTenantParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -9612,24 +9994,48 @@ type ListSnapshotsParamsSort string
 
 // CreateSnapshotParams defines parameters for CreateSnapshot.
 type CreateSnapshotParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// DeleteSnapshotParams defines parameters for DeleteSnapshot.
+type DeleteSnapshotParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// PutStorageQuotaParams defines parameters for PutStorageQuota.
+type PutStorageQuotaParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
 // SuspendTenantParams defines parameters for SuspendTenant.
 type SuspendTenantParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // TerminateTenantParams defines parameters for TerminateTenant.
 type TerminateTenantParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // UnmuteTenantParams defines parameters for UnmuteTenant.
 type UnmuteTenantParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -9678,20 +10084,41 @@ type ListVolumesParamsSort string
 
 // CreateVolumeParams defines parameters for CreateVolume.
 type CreateVolumeParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // DeleteVolumeParams defines parameters for DeleteVolume.
 type DeleteVolumeParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// NoFinalBackupReason Destroy it without a last backup, also if it is being deleted already: why, for the org's events
 	NoFinalBackupReason *string `form:"no_final_backup_reason,omitempty" json:"no_final_backup_reason,omitempty"`
 }
 
+// GrowVolumeParams defines parameters for GrowVolume.
+type GrowVolumeParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
 // AttachVolumeParams defines parameters for AttachVolume.
 type AttachVolumeParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DetachVolumeParams defines parameters for DetachVolume.
+type DetachVolumeParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
 // ListVolumeBackupsParams defines parameters for ListVolumeBackups.
@@ -9717,12 +10144,36 @@ type ListVolumeBackupsParamsSort string
 
 // CreateVolumeBackupParams defines parameters for CreateVolumeBackup.
 type CreateVolumeBackupParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// DeleteVolumeBackupParams defines parameters for DeleteVolumeBackup.
+type DeleteVolumeBackupParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// ReleaseVolumeBackupParams defines parameters for ReleaseVolumeBackup.
+type ReleaseVolumeBackupParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// HoldVolumeBackupParams defines parameters for HoldVolumeBackup.
+type HoldVolumeBackupParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
 // CloneVolumeParams defines parameters for CloneVolume.
 type CloneVolumeParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -9747,6 +10198,9 @@ type ListVolumeDrillsParamsSort string
 
 // CreateVolumeDrillParams defines parameters for CreateVolumeDrill.
 type CreateVolumeDrillParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -9768,12 +10222,18 @@ type ListVolumeRestoresParamsSort string
 
 // CreateVolumeRestoreParams defines parameters for CreateVolumeRestore.
 type CreateVolumeRestoreParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // PutWarmPoolParams defines parameters for PutWarmPool.
 type PutWarmPoolParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IfMatch The ETag of a GET of the same object. The request is refused with `precondition_failed`, and changes nothing, if the object has changed since; `*` asks only that it exists
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
@@ -10034,7 +10494,7 @@ type ServerInterface interface {
 	CreateApp(ctx echo.Context, params CreateAppParams) error
 	// DeleteApp Delete an app
 	// (DELETE /v1/apps/{app_id})
-	DeleteApp(ctx echo.Context, appId AppID) error
+	DeleteApp(ctx echo.Context, appId AppID, params DeleteAppParams) error
 	// GetApp Show an app
 	// (GET /v1/apps/{app_id})
 	GetApp(ctx echo.Context, appId AppID) error
@@ -10067,7 +10527,7 @@ type ServerInterface interface {
 	ListBackupPolicies(ctx echo.Context, params ListBackupPoliciesParams) error
 	// DeleteBackupPolicy Return a tenant to the backup policy of its plan
 	// (DELETE /v1/backup-policies/{owner})
-	DeleteBackupPolicy(ctx echo.Context, owner BackupPolicyOwner) error
+	DeleteBackupPolicy(ctx echo.Context, owner BackupPolicyOwner, params DeleteBackupPolicyParams) error
 	// GetBackupPolicy Show the backup policy of a plan or a tenant
 	// (GET /v1/backup-policies/{owner})
 	GetBackupPolicy(ctx echo.Context, owner BackupPolicyOwner) error
@@ -10076,10 +10536,10 @@ type ServerInterface interface {
 	PutBackupPolicy(ctx echo.Context, owner BackupPolicyOwner, params PutBackupPolicyParams) error
 	// ReleaseBackups Release the backups of a tenant or of a volume that is held
 	// (DELETE /v1/backup-policies/{owner}/hold)
-	ReleaseBackups(ctx echo.Context, owner BackupPolicyOwner) error
+	ReleaseBackups(ctx echo.Context, owner BackupPolicyOwner, params ReleaseBackupsParams) error
 	// HoldBackups Keep all backups of a tenant or of a volume until they are released
 	// (PUT /v1/backup-policies/{owner}/hold)
-	HoldBackups(ctx echo.Context, owner BackupPolicyOwner) error
+	HoldBackups(ctx echo.Context, owner BackupPolicyOwner, params HoldBackupsParams) error
 	// ListAllBackups List the backups of all tenants
 	// (GET /v1/backups)
 	ListAllBackups(ctx echo.Context, params ListAllBackupsParams) error
@@ -10118,7 +10578,7 @@ type ServerInterface interface {
 	CreateDomain(ctx echo.Context, params CreateDomainParams) error
 	// DeleteDomain Give up a name
 	// (DELETE /v1/domains/{domain_id})
-	DeleteDomain(ctx echo.Context, domainId DomainInPath) error
+	DeleteDomain(ctx echo.Context, domainId DomainInPath, params DeleteDomainParams) error
 	// GetDomain Show a domain
 	// (GET /v1/domains/{domain_id})
 	GetDomain(ctx echo.Context, domainId DomainInPath) error
@@ -10130,7 +10590,7 @@ type ServerInterface interface {
 	ListAllEnvs(ctx echo.Context, params ListAllEnvsParams) error
 	// DeleteEnv Delete an environment
 	// (DELETE /v1/envs/{env_id})
-	DeleteEnv(ctx echo.Context, envId EnvID) error
+	DeleteEnv(ctx echo.Context, envId EnvID, params DeleteEnvParams) error
 	// GetEnv Show an environment
 	// (GET /v1/envs/{env_id})
 	GetEnv(ctx echo.Context, envId EnvID) error
@@ -10142,7 +10602,7 @@ type ServerInterface interface {
 	CreateGroup(ctx echo.Context, envId EnvInPath, params CreateGroupParams) error
 	// DisableIPv4 Release an environment's IPv4 address
 	// (DELETE /v1/envs/{env_id}/ipv4)
-	DisableIPv4(ctx echo.Context, envId EnvInPath) error
+	DisableIPv4(ctx echo.Context, envId EnvInPath, params DisableIPv4Params) error
 	// GetIPv4 Show an environment's IPv4 address
 	// (GET /v1/envs/{env_id}/ipv4)
 	GetIPv4(ctx echo.Context, envId EnvInPath) error
@@ -10157,7 +10617,7 @@ type ServerInterface interface {
 	CreateRoute(ctx echo.Context, envId EnvInPath, params CreateRouteParams) error
 	// DeleteRoute Delete a route
 	// (DELETE /v1/envs/{env_id}/routes/{route_id})
-	DeleteRoute(ctx echo.Context, envId EnvInPath, routeId RouteInPath) error
+	DeleteRoute(ctx echo.Context, envId EnvInPath, routeId RouteInPath, params DeleteRouteParams) error
 	// GetRoute Show a route
 	// (GET /v1/envs/{env_id}/routes/{route_id})
 	GetRoute(ctx echo.Context, envId EnvInPath, routeId RouteInPath) error
@@ -10178,13 +10638,13 @@ type ServerInterface interface {
 	CreateFleet(ctx echo.Context, params CreateFleetParams) error
 	// DeleteFleet Delete an empty fleet
 	// (DELETE /v1/fleets/{fleet_id})
-	DeleteFleet(ctx echo.Context, fleetId FleetID) error
+	DeleteFleet(ctx echo.Context, fleetId FleetID, params DeleteFleetParams) error
 	// GetFleet Show a fleet with its policies and regions
 	// (GET /v1/fleets/{fleet_id})
 	GetFleet(ctx echo.Context, fleetId FleetID) error
 	// UpdateFleet Update a fleet
 	// (PATCH /v1/fleets/{fleet_id})
-	UpdateFleet(ctx echo.Context, fleetId FleetID) error
+	UpdateFleet(ctx echo.Context, fleetId FleetID, params UpdateFleetParams) error
 	// ListFleetActions List the actions of a fleet
 	// (GET /v1/fleets/{fleet_id}/actions)
 	ListFleetActions(ctx echo.Context, fleetId FleetID, params ListFleetActionsParams) error
@@ -10199,16 +10659,16 @@ type ServerInterface interface {
 	CancelFleetAction(ctx echo.Context, fleetId FleetID, seq ActionSeq, params CancelFleetActionParams) error
 	// DetachPolicy Detach a policy
 	// (DELETE /v1/fleets/{fleet_id}/policies/{policy_id})
-	DetachPolicy(ctx echo.Context, fleetId FleetID, policyId PolicyID) error
+	DetachPolicy(ctx echo.Context, fleetId FleetID, policyId PolicyID, params DetachPolicyParams) error
 	// AttachPolicy Attach a policy, reorder it, or enable or disable it
 	// (PUT /v1/fleets/{fleet_id}/policies/{policy_id})
-	AttachPolicy(ctx echo.Context, fleetId FleetID, policyId PolicyID) error
+	AttachPolicy(ctx echo.Context, fleetId FleetID, policyId PolicyID, params AttachPolicyParams) error
 	// ListAllGroups List the process groups of all environments
 	// (GET /v1/groups)
 	ListAllGroups(ctx echo.Context, params ListAllGroupsParams) error
 	// DeleteGroup Delete a process group
 	// (DELETE /v1/groups/{group_id})
-	DeleteGroup(ctx echo.Context, groupId GroupID) error
+	DeleteGroup(ctx echo.Context, groupId GroupID, params DeleteGroupParams) error
 	// GetGroup Show a process group
 	// (GET /v1/groups/{group_id})
 	GetGroup(ctx echo.Context, groupId GroupID) error
@@ -10250,7 +10710,7 @@ type ServerInterface interface {
 	BuildImage(ctx echo.Context, params BuildImageParams) error
 	// DeleteImage Delete a golden image, or cancel its build
 	// (DELETE /v1/images/{image_id})
-	DeleteImage(ctx echo.Context, imageId ImageID) error
+	DeleteImage(ctx echo.Context, imageId ImageID, params DeleteImageParams) error
 	// GetImage Show a golden image
 	// (GET /v1/images/{image_id})
 	GetImage(ctx echo.Context, imageId ImageID) error
@@ -10283,13 +10743,13 @@ type ServerInterface interface {
 	PutOrg(ctx echo.Context, orgId OrgID, params PutOrgParams) error
 	// UnsetBackupLimit Return an org to the limit of backups that follows from its quota
 	// (DELETE /v1/orgs/{org_id}/backup-space)
-	UnsetBackupLimit(ctx echo.Context, orgId OrgID) error
+	UnsetBackupLimit(ctx echo.Context, orgId OrgID, params UnsetBackupLimitParams) error
 	// GetBackupSpace Show what an org's backups occupy
 	// (GET /v1/orgs/{org_id}/backup-space)
 	GetBackupSpace(ctx echo.Context, orgId OrgID) error
 	// SetBackupLimit Set an org's own limit of bytes in backups
 	// (PUT /v1/orgs/{org_id}/backup-space)
-	SetBackupLimit(ctx echo.Context, orgId OrgID) error
+	SetBackupLimit(ctx echo.Context, orgId OrgID, params SetBackupLimitParams) error
 	// ListOrgEvents List an org's events
 	// (GET /v1/orgs/{org_id}/events)
 	ListOrgEvents(ctx echo.Context, orgId OrgID, params ListOrgEventsParams) error
@@ -10298,16 +10758,16 @@ type ServerInterface interface {
 	ListOrgPlacementPools(ctx echo.Context, orgId OrgID) error
 	// DissociatePlacementPool Dissociate an org from a placement pool
 	// (DELETE /v1/orgs/{org_id}/placement-pools/{pool})
-	DissociatePlacementPool(ctx echo.Context, orgId OrgID, pool PlacementPoolInPath) error
+	DissociatePlacementPool(ctx echo.Context, orgId OrgID, pool PlacementPoolInPath, params DissociatePlacementPoolParams) error
 	// AssociatePlacementPool Associate an org with a placement pool
 	// (PUT /v1/orgs/{org_id}/placement-pools/{pool})
-	AssociatePlacementPool(ctx echo.Context, orgId OrgID, pool PlacementPoolInPath) error
+	AssociatePlacementPool(ctx echo.Context, orgId OrgID, pool PlacementPoolInPath, params AssociatePlacementPoolParams) error
 	// ListOrgQuotas List an org's quotas and usage
 	// (GET /v1/orgs/{org_id}/quotas)
 	ListOrgQuotas(ctx echo.Context, orgId OrgID) error
 	// UnsetOrgQuota Remove an override
 	// (DELETE /v1/orgs/{org_id}/quotas/{dimension})
-	UnsetOrgQuota(ctx echo.Context, orgId OrgID, dimension DimensionInPath) error
+	UnsetOrgQuota(ctx echo.Context, orgId OrgID, dimension DimensionInPath, params UnsetOrgQuotaParams) error
 	// GetOrgQuota Show a quota of an org
 	// (GET /v1/orgs/{org_id}/quotas/{dimension})
 	GetOrgQuota(ctx echo.Context, orgId OrgID, dimension DimensionInPath) error
@@ -10331,7 +10791,7 @@ type ServerInterface interface {
 	CreatePlacementPool(ctx echo.Context, params CreatePlacementPoolParams) error
 	// DeletePlacementPool Delete an unused placement pool
 	// (DELETE /v1/placement-pools/{pool})
-	DeletePlacementPool(ctx echo.Context, pool PlacementPoolInPath) error
+	DeletePlacementPool(ctx echo.Context, pool PlacementPoolInPath, params DeletePlacementPoolParams) error
 	// GetPlacementPool Show a placement pool and the orgs that use it
 	// (GET /v1/placement-pools/{pool})
 	GetPlacementPool(ctx echo.Context, pool PlacementPoolInPath) error
@@ -10340,10 +10800,10 @@ type ServerInterface interface {
 	PutPlacementPool(ctx echo.Context, pool PlacementPoolInPath, params PutPlacementPoolParams) error
 	// UnsetDefaultPlacementPool Stop using a placement pool as the default
 	// (DELETE /v1/placement-pools/{pool}/default)
-	UnsetDefaultPlacementPool(ctx echo.Context, pool PlacementPoolInPath) error
+	UnsetDefaultPlacementPool(ctx echo.Context, pool PlacementPoolInPath, params UnsetDefaultPlacementPoolParams) error
 	// SetDefaultPlacementPool Make a placement pool the default
 	// (PUT /v1/placement-pools/{pool}/default)
-	SetDefaultPlacementPool(ctx echo.Context, pool PlacementPoolInPath) error
+	SetDefaultPlacementPool(ctx echo.Context, pool PlacementPoolInPath, params SetDefaultPlacementPoolParams) error
 	// SimulatePlacements Simulate placements
 	// (POST /v1/placements/simulate)
 	SimulatePlacements(ctx echo.Context, params SimulatePlacementsParams) error
@@ -10358,7 +10818,7 @@ type ServerInterface interface {
 	CreatePolicy(ctx echo.Context, params CreatePolicyParams) error
 	// DeletePolicy Delete an unattached policy
 	// (DELETE /v1/policies/{policy_id})
-	DeletePolicy(ctx echo.Context, policyId PolicyID) error
+	DeletePolicy(ctx echo.Context, policyId PolicyID, params DeletePolicyParams) error
 	// GetPolicy Show a policy
 	// (GET /v1/policies/{policy_id})
 	GetPolicy(ctx echo.Context, policyId PolicyID, params GetPolicyParams) error
@@ -10376,7 +10836,7 @@ type ServerInterface interface {
 	CreateRebalance(ctx echo.Context, params CreateRebalanceParams) error
 	// CancelRebalance Cancel a packing plan that is carried out
 	// (DELETE /v1/rebalances/{rebalance_id})
-	CancelRebalance(ctx echo.Context, rebalanceId RebalanceID) error
+	CancelRebalance(ctx echo.Context, rebalanceId RebalanceID, params CancelRebalanceParams) error
 	// GetRebalance Show a packing plan that is carried out, or was
 	// (GET /v1/rebalances/{rebalance_id})
 	GetRebalance(ctx echo.Context, rebalanceId RebalanceID) error
@@ -10388,7 +10848,7 @@ type ServerInterface interface {
 	RotateRegistries(ctx echo.Context, params RotateRegistriesParams) error
 	// DeleteRegistry Delete the credentials of a registry
 	// (DELETE /v1/registries/{host})
-	DeleteRegistry(ctx echo.Context, host RegistryInPath) error
+	DeleteRegistry(ctx echo.Context, host RegistryInPath, params DeleteRegistryParams) error
 	// GetRegistry Show a registry
 	// (GET /v1/registries/{host})
 	GetRegistry(ctx echo.Context, host RegistryInPath, params GetRegistryParams) error
@@ -10472,7 +10932,7 @@ type ServerInterface interface {
 	LoseServer(ctx echo.Context, serverId ServerID, params LoseServerParams) error
 	// CancelMaintenance Cancel a server's maintenance
 	// (DELETE /v1/servers/{server_id}/maintenance)
-	CancelMaintenance(ctx echo.Context, serverId ServerID) error
+	CancelMaintenance(ctx echo.Context, serverId ServerID, params CancelMaintenanceParams) error
 	// GetMaintenance Show a server's maintenance
 	// (GET /v1/servers/{server_id}/maintenance)
 	GetMaintenance(ctx echo.Context, serverId ServerID) error
@@ -10535,16 +10995,16 @@ type ServerInterface interface {
 	CreateBackup(ctx echo.Context, tenantId TenantID, params CreateBackupParams) error
 	// DeleteBackup Delete a backup
 	// (DELETE /v1/tenants/{tenant_id}/backups/{backup_id})
-	DeleteBackup(ctx echo.Context, tenantId TenantID, backupId BackupInPath) error
+	DeleteBackup(ctx echo.Context, tenantId TenantID, backupId BackupInPath, params DeleteBackupParams) error
 	// GetBackup Show a backup
 	// (GET /v1/tenants/{tenant_id}/backups/{backup_id})
 	GetBackup(ctx echo.Context, tenantId TenantID, backupId BackupInPath) error
 	// ReleaseBackup Release a backup that is held
 	// (DELETE /v1/tenants/{tenant_id}/backups/{backup_id}/hold)
-	ReleaseBackup(ctx echo.Context, tenantId TenantID, backupId BackupInPath) error
+	ReleaseBackup(ctx echo.Context, tenantId TenantID, backupId BackupInPath, params ReleaseBackupParams) error
 	// HoldBackup Keep a backup until it is released
 	// (PUT /v1/tenants/{tenant_id}/backups/{backup_id}/hold)
-	HoldBackup(ctx echo.Context, tenantId TenantID, backupId BackupInPath) error
+	HoldBackup(ctx echo.Context, tenantId TenantID, backupId BackupInPath, params HoldBackupParams) error
 	// CancelTenant Cancel a tenant
 	// (POST /v1/tenants/{tenant_id}/cancel)
 	CancelTenant(ctx echo.Context, tenantId TenantID, params CancelTenantParams) error
@@ -10562,7 +11022,7 @@ type ServerInterface interface {
 	CreateTenantDomain(ctx echo.Context, tenantId TenantID, params CreateTenantDomainParams) error
 	// DeleteTenantDomain Give up a name of a tenant
 	// (DELETE /v1/tenants/{tenant_id}/domains/{domain_id})
-	DeleteTenantDomain(ctx echo.Context, tenantId TenantID, domainId DomainInPath) error
+	DeleteTenantDomain(ctx echo.Context, tenantId TenantID, domainId DomainInPath, params DeleteTenantDomainParams) error
 	// ListDrills List the drills of a tenant's backups
 	// (GET /v1/tenants/{tenant_id}/drills)
 	ListDrills(ctx echo.Context, tenantId TenantID, params ListDrillsParams) error
@@ -10583,7 +11043,7 @@ type ServerInterface interface {
 	CreateMove(ctx echo.Context, tenantId TenantID, params CreateMoveParams) error
 	// CancelMove Cancel a move
 	// (DELETE /v1/tenants/{tenant_id}/moves/{move_id})
-	CancelMove(ctx echo.Context, tenantId TenantID, moveId MoveInPath) error
+	CancelMove(ctx echo.Context, tenantId TenantID, moveId MoveInPath, params CancelMoveParams) error
 	// GetMove Show a move
 	// (GET /v1/tenants/{tenant_id}/moves/{move_id})
 	GetMove(ctx echo.Context, tenantId TenantID, moveId MoveInPath) error
@@ -10613,13 +11073,13 @@ type ServerInterface interface {
 	CreateSnapshot(ctx echo.Context, tenantId TenantID, params CreateSnapshotParams) error
 	// DeleteSnapshot Delete a snapshot
 	// (DELETE /v1/tenants/{tenant_id}/snapshots/{snapshot_id})
-	DeleteSnapshot(ctx echo.Context, tenantId TenantID, snapshotId SnapshotInPath) error
+	DeleteSnapshot(ctx echo.Context, tenantId TenantID, snapshotId SnapshotInPath, params DeleteSnapshotParams) error
 	// GetSnapshot Show a snapshot
 	// (GET /v1/tenants/{tenant_id}/snapshots/{snapshot_id})
 	GetSnapshot(ctx echo.Context, tenantId TenantID, snapshotId SnapshotInPath) error
 	// PutStorageQuota Change a tenant's storage quota
 	// (PUT /v1/tenants/{tenant_id}/storage-quota)
-	PutStorageQuota(ctx echo.Context, tenantId TenantID) error
+	PutStorageQuota(ctx echo.Context, tenantId TenantID, params PutStorageQuotaParams) error
 	// SuspendTenant Suspend an active tenant
 	// (POST /v1/tenants/{tenant_id}/suspend)
 	SuspendTenant(ctx echo.Context, tenantId TenantID, params SuspendTenantParams) error
@@ -10646,13 +11106,13 @@ type ServerInterface interface {
 	GetVolume(ctx echo.Context, volumeId VolumeInPath) error
 	// GrowVolume Grow a volume
 	// (PATCH /v1/volumes/{volume_id})
-	GrowVolume(ctx echo.Context, volumeId VolumeInPath) error
+	GrowVolume(ctx echo.Context, volumeId VolumeInPath, params GrowVolumeParams) error
 	// AttachVolume Attach a volume to a process group
 	// (POST /v1/volumes/{volume_id}/attachments)
 	AttachVolume(ctx echo.Context, volumeId VolumeInPath, params AttachVolumeParams) error
 	// DetachVolume Detach a volume from a process group
 	// (DELETE /v1/volumes/{volume_id}/attachments/{attachment_id})
-	DetachVolume(ctx echo.Context, volumeId VolumeInPath, attachmentId AttachmentInPath) error
+	DetachVolume(ctx echo.Context, volumeId VolumeInPath, attachmentId AttachmentInPath, params DetachVolumeParams) error
 	// ListVolumeBackups List the backups of a volume
 	// (GET /v1/volumes/{volume_id}/backups)
 	ListVolumeBackups(ctx echo.Context, volumeId VolumeInPath, params ListVolumeBackupsParams) error
@@ -10661,16 +11121,16 @@ type ServerInterface interface {
 	CreateVolumeBackup(ctx echo.Context, volumeId VolumeInPath, params CreateVolumeBackupParams) error
 	// DeleteVolumeBackup Delete a backup of a volume
 	// (DELETE /v1/volumes/{volume_id}/backups/{backup_id})
-	DeleteVolumeBackup(ctx echo.Context, volumeId VolumeInPath, backupId BackupInPath) error
+	DeleteVolumeBackup(ctx echo.Context, volumeId VolumeInPath, backupId BackupInPath, params DeleteVolumeBackupParams) error
 	// GetVolumeBackup Show a backup of a volume
 	// (GET /v1/volumes/{volume_id}/backups/{backup_id})
 	GetVolumeBackup(ctx echo.Context, volumeId VolumeInPath, backupId BackupInPath) error
 	// ReleaseVolumeBackup Release a backup of a volume that is held
 	// (DELETE /v1/volumes/{volume_id}/backups/{backup_id}/hold)
-	ReleaseVolumeBackup(ctx echo.Context, volumeId VolumeInPath, backupId BackupInPath) error
+	ReleaseVolumeBackup(ctx echo.Context, volumeId VolumeInPath, backupId BackupInPath, params ReleaseVolumeBackupParams) error
 	// HoldVolumeBackup Keep a backup of a volume until it is released
 	// (PUT /v1/volumes/{volume_id}/backups/{backup_id}/hold)
-	HoldVolumeBackup(ctx echo.Context, volumeId VolumeInPath, backupId BackupInPath) error
+	HoldVolumeBackup(ctx echo.Context, volumeId VolumeInPath, backupId BackupInPath, params HoldVolumeBackupParams) error
 	// CloneVolume Create a volume from a backup of another one
 	// (POST /v1/volumes/{volume_id}/clones)
 	CloneVolume(ctx echo.Context, volumeId VolumeInPath, params CloneVolumeParams) error
@@ -10836,6 +11296,12 @@ func (w *ServerInterfaceWrapper) CreateServer(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateServerParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -10929,6 +11395,12 @@ func (w *ServerInterfaceWrapper) CreateAgentRelease(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateAgentReleaseParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -10981,6 +11453,12 @@ func (w *ServerInterfaceWrapper) CancelAgentRelease(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CancelAgentReleaseParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -11017,6 +11495,12 @@ func (w *ServerInterfaceWrapper) PauseAgentRelease(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params PauseAgentReleaseParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -11053,6 +11537,12 @@ func (w *ServerInterfaceWrapper) StartAgentRelease(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params StartAgentReleaseParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -11142,6 +11632,12 @@ func (w *ServerInterfaceWrapper) CreateApp(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateAppParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -11176,8 +11672,17 @@ func (w *ServerInterfaceWrapper) DeleteApp(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter app_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteAppParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeleteApp(ctx, appId)
+	err = w.Handler.DeleteApp(ctx, appId, params)
 	return err
 }
 
@@ -11270,6 +11775,12 @@ func (w *ServerInterfaceWrapper) CreateEnv(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateEnvParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -11594,8 +12105,17 @@ func (w *ServerInterfaceWrapper) DeleteBackupPolicy(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter owner: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteBackupPolicyParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeleteBackupPolicy(ctx, owner)
+	err = w.Handler.DeleteBackupPolicy(ctx, owner, params)
 	return err
 }
 
@@ -11651,8 +12171,17 @@ func (w *ServerInterfaceWrapper) ReleaseBackups(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter owner: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ReleaseBackupsParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.ReleaseBackups(ctx, owner)
+	err = w.Handler.ReleaseBackups(ctx, owner, params)
 	return err
 }
 
@@ -11667,8 +12196,17 @@ func (w *ServerInterfaceWrapper) HoldBackups(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter owner: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params HoldBackupsParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.HoldBackups(ctx, owner)
+	err = w.Handler.HoldBackups(ctx, owner, params)
 	return err
 }
 
@@ -12150,6 +12688,12 @@ func (w *ServerInterfaceWrapper) CreateDomain(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateDomainParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -12184,8 +12728,17 @@ func (w *ServerInterfaceWrapper) DeleteDomain(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter domain_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteDomainParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeleteDomain(ctx, domainId)
+	err = w.Handler.DeleteDomain(ctx, domainId, params)
 	return err
 }
 
@@ -12319,8 +12872,17 @@ func (w *ServerInterfaceWrapper) DeleteEnv(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteEnvParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeleteEnv(ctx, envId)
+	err = w.Handler.DeleteEnv(ctx, envId, params)
 	return err
 }
 
@@ -12413,6 +12975,12 @@ func (w *ServerInterfaceWrapper) CreateGroup(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateGroupParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -12447,8 +13015,17 @@ func (w *ServerInterfaceWrapper) DisableIPv4(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter env_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DisableIPv4Params
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DisableIPv4(ctx, envId)
+	err = w.Handler.DisableIPv4(ctx, envId, params)
 	return err
 }
 
@@ -12481,6 +13058,12 @@ func (w *ServerInterfaceWrapper) EnableIPv4(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params EnableIPv4Params
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -12577,6 +13160,12 @@ func (w *ServerInterfaceWrapper) CreateRoute(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateRouteParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -12619,8 +13208,17 @@ func (w *ServerInterfaceWrapper) DeleteRoute(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter route_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteRouteParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeleteRoute(ctx, envId, routeId)
+	err = w.Handler.DeleteRoute(ctx, envId, routeId, params)
 	return err
 }
 
@@ -12827,6 +13425,12 @@ func (w *ServerInterfaceWrapper) CreateFleet(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateFleetParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -12861,8 +13465,17 @@ func (w *ServerInterfaceWrapper) DeleteFleet(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter fleet_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteFleetParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeleteFleet(ctx, fleetId)
+	err = w.Handler.DeleteFleet(ctx, fleetId, params)
 	return err
 }
 
@@ -12893,8 +13506,17 @@ func (w *ServerInterfaceWrapper) UpdateFleet(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter fleet_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UpdateFleetParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.UpdateFleet(ctx, fleetId)
+	err = w.Handler.UpdateFleet(ctx, fleetId, params)
 	return err
 }
 
@@ -13038,6 +13660,12 @@ func (w *ServerInterfaceWrapper) CancelFleetAction(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CancelFleetActionParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -13080,8 +13708,17 @@ func (w *ServerInterfaceWrapper) DetachPolicy(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter policy_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DetachPolicyParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DetachPolicy(ctx, fleetId, policyId)
+	err = w.Handler.DetachPolicy(ctx, fleetId, policyId, params)
 	return err
 }
 
@@ -13104,8 +13741,17 @@ func (w *ServerInterfaceWrapper) AttachPolicy(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter policy_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AttachPolicyParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.AttachPolicy(ctx, fleetId, policyId)
+	err = w.Handler.AttachPolicy(ctx, fleetId, policyId, params)
 	return err
 }
 
@@ -13201,8 +13847,17 @@ func (w *ServerInterfaceWrapper) DeleteGroup(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter group_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteGroupParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeleteGroup(ctx, groupId)
+	err = w.Handler.DeleteGroup(ctx, groupId, params)
 	return err
 }
 
@@ -13235,6 +13890,12 @@ func (w *ServerInterfaceWrapper) DeployGroup(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params DeployGroupParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -13331,6 +13992,12 @@ func (w *ServerInterfaceWrapper) PauseGroup(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params PauseGroupParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -13367,6 +14034,12 @@ func (w *ServerInterfaceWrapper) RestartGroup(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params RestartGroupParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -13403,6 +14076,12 @@ func (w *ServerInterfaceWrapper) ResumeGroup(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ResumeGroupParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -13439,6 +14118,12 @@ func (w *ServerInterfaceWrapper) RollBackGroup(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params RollBackGroupParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -13521,6 +14206,12 @@ func (w *ServerInterfaceWrapper) ScaleGroup(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ScaleGroupParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -13550,6 +14241,13 @@ func (w *ServerInterfaceWrapper) DeleteImageDigest(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params DeleteImageDigestParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// ------------- Required query parameter "image" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, true, "image", ctx.QueryParams(), &params.Image, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
@@ -13644,6 +14342,12 @@ func (w *ServerInterfaceWrapper) BuildImage(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params BuildImageParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -13678,8 +14382,17 @@ func (w *ServerInterfaceWrapper) DeleteImage(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter image_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteImageParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeleteImage(ctx, imageId)
+	err = w.Handler.DeleteImage(ctx, imageId, params)
 	return err
 }
 
@@ -14094,6 +14807,12 @@ func (w *ServerInterfaceWrapper) PutOrg(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params PutOrgParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "If-Match" -------------
@@ -14128,8 +14847,17 @@ func (w *ServerInterfaceWrapper) UnsetBackupLimit(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UnsetBackupLimitParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.UnsetBackupLimit(ctx, orgId)
+	err = w.Handler.UnsetBackupLimit(ctx, orgId, params)
 	return err
 }
 
@@ -14160,8 +14888,17 @@ func (w *ServerInterfaceWrapper) SetBackupLimit(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params SetBackupLimitParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.SetBackupLimit(ctx, orgId)
+	err = w.Handler.SetBackupLimit(ctx, orgId, params)
 	return err
 }
 
@@ -14260,8 +14997,17 @@ func (w *ServerInterfaceWrapper) DissociatePlacementPool(ctx echo.Context) error
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter pool: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DissociatePlacementPoolParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DissociatePlacementPool(ctx, orgId, pool)
+	err = w.Handler.DissociatePlacementPool(ctx, orgId, pool, params)
 	return err
 }
 
@@ -14284,8 +15030,17 @@ func (w *ServerInterfaceWrapper) AssociatePlacementPool(ctx echo.Context) error 
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter pool: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AssociatePlacementPoolParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.AssociatePlacementPool(ctx, orgId, pool)
+	err = w.Handler.AssociatePlacementPool(ctx, orgId, pool, params)
 	return err
 }
 
@@ -14324,8 +15079,17 @@ func (w *ServerInterfaceWrapper) UnsetOrgQuota(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dimension: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UnsetOrgQuotaParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.UnsetOrgQuota(ctx, orgId, dimension)
+	err = w.Handler.UnsetOrgQuota(ctx, orgId, dimension, params)
 	return err
 }
 
@@ -14374,6 +15138,12 @@ func (w *ServerInterfaceWrapper) SetOrgQuota(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params SetOrgQuotaParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "If-Match" -------------
@@ -14526,6 +15296,12 @@ func (w *ServerInterfaceWrapper) CreatePlacementPool(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreatePlacementPoolParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -14560,8 +15336,17 @@ func (w *ServerInterfaceWrapper) DeletePlacementPool(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter pool: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeletePlacementPoolParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeletePlacementPool(ctx, pool)
+	err = w.Handler.DeletePlacementPool(ctx, pool, params)
 	return err
 }
 
@@ -14594,6 +15379,12 @@ func (w *ServerInterfaceWrapper) PutPlacementPool(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params PutPlacementPoolParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "If-Match" -------------
@@ -14628,8 +15419,17 @@ func (w *ServerInterfaceWrapper) UnsetDefaultPlacementPool(ctx echo.Context) err
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter pool: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UnsetDefaultPlacementPoolParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.UnsetDefaultPlacementPool(ctx, pool)
+	err = w.Handler.UnsetDefaultPlacementPool(ctx, pool, params)
 	return err
 }
 
@@ -14644,8 +15444,17 @@ func (w *ServerInterfaceWrapper) SetDefaultPlacementPool(ctx echo.Context) error
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter pool: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params SetDefaultPlacementPoolParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.SetDefaultPlacementPool(ctx, pool)
+	err = w.Handler.SetDefaultPlacementPool(ctx, pool, params)
 	return err
 }
 
@@ -14759,6 +15568,12 @@ func (w *ServerInterfaceWrapper) CreatePolicy(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreatePolicyParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -14793,8 +15608,17 @@ func (w *ServerInterfaceWrapper) DeletePolicy(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter policy_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeletePolicyParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeletePolicy(ctx, policyId)
+	err = w.Handler.DeletePolicy(ctx, policyId, params)
 	return err
 }
 
@@ -14847,6 +15671,12 @@ func (w *ServerInterfaceWrapper) PutPolicy(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params PutPolicyParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "If-Match" -------------
@@ -14961,6 +15791,12 @@ func (w *ServerInterfaceWrapper) CreateRebalance(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateRebalanceParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -14995,8 +15831,17 @@ func (w *ServerInterfaceWrapper) CancelRebalance(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter rebalance_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CancelRebalanceParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CancelRebalance(ctx, rebalanceId)
+	err = w.Handler.CancelRebalance(ctx, rebalanceId, params)
 	return err
 }
 
@@ -15065,8 +15910,17 @@ func (w *ServerInterfaceWrapper) DeleteRegistry(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter host: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteRegistryParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeleteRegistry(ctx, host)
+	err = w.Handler.DeleteRegistry(ctx, host, params)
 	return err
 }
 
@@ -15119,6 +15973,12 @@ func (w *ServerInterfaceWrapper) PutRegistry(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params PutRegistryParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "If-Match" -------------
@@ -15194,6 +16054,12 @@ func (w *ServerInterfaceWrapper) CreateRelease(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateReleaseParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -15246,6 +16112,12 @@ func (w *ServerInterfaceWrapper) CancelRelease(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CancelReleaseParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -15282,6 +16154,12 @@ func (w *ServerInterfaceWrapper) PauseRelease(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params PauseReleaseParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -15318,6 +16196,12 @@ func (w *ServerInterfaceWrapper) ResumeRelease(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ResumeReleaseParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -15354,6 +16238,12 @@ func (w *ServerInterfaceWrapper) StartRelease(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params StartReleaseParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -15714,11 +16604,28 @@ func (w *ServerInterfaceWrapper) DeleteServer(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params DeleteServerParams
-	// ------------- Optional query parameter "force" -------------
+	// ------------- Optional query parameter "dry_run" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "force", ctx.QueryParams(), &params.Force, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
 	if err != nil {
-		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter force: %s", err))
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
 	}
 
 	// Invoke the callback with all the unmarshaled arguments
@@ -15923,6 +16830,12 @@ func (w *ServerInterfaceWrapper) CordonServer(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CordonServerParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -15959,6 +16872,12 @@ func (w *ServerInterfaceWrapper) DrainServer(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params DrainServerParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -16031,6 +16950,12 @@ func (w *ServerInterfaceWrapper) LoseServer(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params LoseServerParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -16065,8 +16990,17 @@ func (w *ServerInterfaceWrapper) CancelMaintenance(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CancelMaintenanceParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CancelMaintenance(ctx, serverId)
+	err = w.Handler.CancelMaintenance(ctx, serverId, params)
 	return err
 }
 
@@ -16099,6 +17033,12 @@ func (w *ServerInterfaceWrapper) InstallPatches(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params InstallPatchesParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -16135,6 +17075,12 @@ func (w *ServerInterfaceWrapper) RebootServer(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params RebootServerParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -16171,6 +17117,12 @@ func (w *ServerInterfaceWrapper) ReplaceServer(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ReplaceServerParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -16207,6 +17159,12 @@ func (w *ServerInterfaceWrapper) ResizeServer(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ResizeServerParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -16243,6 +17201,12 @@ func (w *ServerInterfaceWrapper) RetryServer(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params RetryServerParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -16304,6 +17268,12 @@ func (w *ServerInterfaceWrapper) UncordonServer(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params UncordonServerParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -16385,6 +17355,12 @@ func (w *ServerInterfaceWrapper) PutSitePoolPolicy(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params PutSitePoolPolicyParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "If-Match" -------------
@@ -16577,6 +17553,12 @@ func (w *ServerInterfaceWrapper) CreateTenant(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateTenantParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -16734,6 +17716,12 @@ func (w *ServerInterfaceWrapper) CreateBackup(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateBackupParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -16776,8 +17764,17 @@ func (w *ServerInterfaceWrapper) DeleteBackup(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter backup_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteBackupParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeleteBackup(ctx, tenantId, backupId)
+	err = w.Handler.DeleteBackup(ctx, tenantId, backupId, params)
 	return err
 }
 
@@ -16824,8 +17821,17 @@ func (w *ServerInterfaceWrapper) ReleaseBackup(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter backup_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ReleaseBackupParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.ReleaseBackup(ctx, tenantId, backupId)
+	err = w.Handler.ReleaseBackup(ctx, tenantId, backupId, params)
 	return err
 }
 
@@ -16848,8 +17854,17 @@ func (w *ServerInterfaceWrapper) HoldBackup(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter backup_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params HoldBackupParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.HoldBackup(ctx, tenantId, backupId)
+	err = w.Handler.HoldBackup(ctx, tenantId, backupId, params)
 	return err
 }
 
@@ -16866,6 +17881,12 @@ func (w *ServerInterfaceWrapper) CancelTenant(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CancelTenantParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -16902,6 +17923,12 @@ func (w *ServerInterfaceWrapper) CloneTenant(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CloneTenantParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -17014,6 +18041,12 @@ func (w *ServerInterfaceWrapper) CreateTenantDomain(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateTenantDomainParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -17056,8 +18089,17 @@ func (w *ServerInterfaceWrapper) DeleteTenantDomain(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter domain_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteTenantDomainParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeleteTenantDomain(ctx, tenantId, domainId)
+	err = w.Handler.DeleteTenantDomain(ctx, tenantId, domainId, params)
 	return err
 }
 
@@ -17120,6 +18162,12 @@ func (w *ServerInterfaceWrapper) CreateDrill(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateDrillParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -17234,6 +18282,12 @@ func (w *ServerInterfaceWrapper) CreateMove(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateMoveParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -17276,8 +18330,17 @@ func (w *ServerInterfaceWrapper) CancelMove(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter move_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CancelMoveParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CancelMove(ctx, tenantId, moveId)
+	err = w.Handler.CancelMove(ctx, tenantId, moveId, params)
 	return err
 }
 
@@ -17318,6 +18381,12 @@ func (w *ServerInterfaceWrapper) ReactivateTenant(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ReactivateTenantParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -17400,6 +18469,12 @@ func (w *ServerInterfaceWrapper) CreateRestore(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateRestoreParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -17460,6 +18535,12 @@ func (w *ServerInterfaceWrapper) ResumeTenant(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ResumeTenantParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -17496,6 +18577,12 @@ func (w *ServerInterfaceWrapper) RetryTenant(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params RetryTenantParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -17585,6 +18672,12 @@ func (w *ServerInterfaceWrapper) CreateSnapshot(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateSnapshotParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -17627,8 +18720,17 @@ func (w *ServerInterfaceWrapper) DeleteSnapshot(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter snapshot_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteSnapshotParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeleteSnapshot(ctx, tenantId, snapshotId)
+	err = w.Handler.DeleteSnapshot(ctx, tenantId, snapshotId, params)
 	return err
 }
 
@@ -17667,8 +18769,17 @@ func (w *ServerInterfaceWrapper) PutStorageQuota(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PutStorageQuotaParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.PutStorageQuota(ctx, tenantId)
+	err = w.Handler.PutStorageQuota(ctx, tenantId, params)
 	return err
 }
 
@@ -17685,6 +18796,12 @@ func (w *ServerInterfaceWrapper) SuspendTenant(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params SuspendTenantParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -17721,6 +18838,12 @@ func (w *ServerInterfaceWrapper) TerminateTenant(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params TerminateTenantParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -17757,6 +18880,12 @@ func (w *ServerInterfaceWrapper) UnmuteTenant(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params UnmuteTenantParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -17903,6 +19032,12 @@ func (w *ServerInterfaceWrapper) CreateVolume(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateVolumeParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -17939,6 +19074,13 @@ func (w *ServerInterfaceWrapper) DeleteVolume(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params DeleteVolumeParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// ------------- Optional query parameter "no_final_backup_reason" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "no_final_backup_reason", ctx.QueryParams(), &params.NoFinalBackupReason, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
@@ -17978,8 +19120,17 @@ func (w *ServerInterfaceWrapper) GrowVolume(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GrowVolumeParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.GrowVolume(ctx, volumeId)
+	err = w.Handler.GrowVolume(ctx, volumeId, params)
 	return err
 }
 
@@ -17996,6 +19147,12 @@ func (w *ServerInterfaceWrapper) AttachVolume(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params AttachVolumeParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -18038,8 +19195,17 @@ func (w *ServerInterfaceWrapper) DetachVolume(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter attachment_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DetachVolumeParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DetachVolume(ctx, volumeId, attachmentId)
+	err = w.Handler.DetachVolume(ctx, volumeId, attachmentId, params)
 	return err
 }
 
@@ -18109,6 +19275,12 @@ func (w *ServerInterfaceWrapper) CreateVolumeBackup(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateVolumeBackupParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -18151,8 +19323,17 @@ func (w *ServerInterfaceWrapper) DeleteVolumeBackup(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter backup_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteVolumeBackupParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeleteVolumeBackup(ctx, volumeId, backupId)
+	err = w.Handler.DeleteVolumeBackup(ctx, volumeId, backupId, params)
 	return err
 }
 
@@ -18199,8 +19380,17 @@ func (w *ServerInterfaceWrapper) ReleaseVolumeBackup(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter backup_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ReleaseVolumeBackupParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.ReleaseVolumeBackup(ctx, volumeId, backupId)
+	err = w.Handler.ReleaseVolumeBackup(ctx, volumeId, backupId, params)
 	return err
 }
 
@@ -18223,8 +19413,17 @@ func (w *ServerInterfaceWrapper) HoldVolumeBackup(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter backup_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params HoldVolumeBackupParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.HoldVolumeBackup(ctx, volumeId, backupId)
+	err = w.Handler.HoldVolumeBackup(ctx, volumeId, backupId, params)
 	return err
 }
 
@@ -18241,6 +19440,12 @@ func (w *ServerInterfaceWrapper) CloneVolume(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CloneVolumeParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -18323,6 +19528,12 @@ func (w *ServerInterfaceWrapper) CreateVolumeDrill(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateVolumeDrillParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -18398,6 +19609,12 @@ func (w *ServerInterfaceWrapper) CreateVolumeRestore(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateVolumeRestoreParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -18499,6 +19716,12 @@ func (w *ServerInterfaceWrapper) PutWarmPool(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params PutWarmPoolParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "If-Match" -------------

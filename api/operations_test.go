@@ -48,6 +48,7 @@ func TestReadinessNamesWhatIsNotReady(t *testing.T) {
 func TestMetricsAndLogsAreBoundedAndHoldNoSecret(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
+	b.untried = true
 	b.do("POST", create, "operator", js, valid)
 	b.do("GET", "/v1/servers/app-1", "viewer", "", "")
 	b.do("GET", "/v1/servers/other-1", "viewer", "", "")

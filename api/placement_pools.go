@@ -77,17 +77,19 @@ func (a *API) PutPlacementPool(c echo.Context, pool PlacementPoolInPath, _ PutPl
 }
 
 // DeletePlacementPool deletes an unused pool.
-func (a *API) DeletePlacementPool(c echo.Context, pool PlacementPoolInPath) error {
+func (a *API) DeletePlacementPool(c echo.Context, pool PlacementPoolInPath, _ DeletePlacementPoolParams) error {
 	return noContent(c, a.d.Store.DeletePlacementPool(c.Request().Context(), pool))
 }
 
 // SetDefaultPlacementPool makes a pool the default of orgs without an associated one.
-func (a *API) SetDefaultPlacementPool(c echo.Context, pool PlacementPoolInPath) error {
+func (a *API) SetDefaultPlacementPool(c echo.Context, pool PlacementPoolInPath, _ SetDefaultPlacementPoolParams) error {
 	return a.defaultPool(c, pool, true)
 }
 
 // UnsetDefaultPlacementPool unsets the default pool.
-func (a *API) UnsetDefaultPlacementPool(c echo.Context, pool PlacementPoolInPath) error {
+func (a *API) UnsetDefaultPlacementPool(
+	c echo.Context, pool PlacementPoolInPath, _ UnsetDefaultPlacementPoolParams,
+) error {
 	return a.defaultPool(c, pool, false)
 }
 
@@ -117,7 +119,9 @@ func (a *API) orgPools(c echo.Context, org prego.OrgID) error {
 }
 
 // AssociatePlacementPool applies a pool to an org's tenants.
-func (a *API) AssociatePlacementPool(c echo.Context, org OrgID, pool PlacementPoolInPath) error {
+func (a *API) AssociatePlacementPool(
+	c echo.Context, org OrgID, pool PlacementPoolInPath, _ AssociatePlacementPoolParams,
+) error {
 	if err := a.d.Store.AssociatePool(c.Request().Context(), org, pool, caller(c).Subject); err != nil {
 		return err
 	}
@@ -125,7 +129,9 @@ func (a *API) AssociatePlacementPool(c echo.Context, org OrgID, pool PlacementPo
 }
 
 // DissociatePlacementPool stops applying a pool to an org's tenants.
-func (a *API) DissociatePlacementPool(c echo.Context, org OrgID, pool PlacementPoolInPath) error {
+func (a *API) DissociatePlacementPool(
+	c echo.Context, org OrgID, pool PlacementPoolInPath, _ DissociatePlacementPoolParams,
+) error {
 	if err := a.d.Store.DissociatePool(c.Request().Context(), org, pool); err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 )
 
@@ -38,7 +39,8 @@ var statuses = map[prego.Code]int{
 	prego.CodeGoldenImageNotFound: http.StatusNotFound, prego.CodeGoldenImageBuilding: http.StatusConflict, prego.CodeGoldenImageInUse: http.StatusConflict, prego.CodeGoldenImageCurrent: http.StatusConflict,
 	prego.CodeTenantNotFound: http.StatusNotFound, prego.CodeSlugTaken: http.StatusConflict, prego.CodeIdempotencyConflict: http.StatusConflict, prego.CodeRequestUnderWay: http.StatusConflict,
 	prego.CodePreconditionFailed: http.StatusPreconditionFailed, prego.CodeEventsGone: http.StatusGone,
-	prego.CodeOrgUnknown: http.StatusUnprocessableEntity, prego.CodeResidencyUnknown: http.StatusUnprocessableEntity, prego.CodeResidencyViolation: http.StatusUnprocessableEntity,
+	prego.CodeImpactNotAccepted: http.StatusConflict,
+	prego.CodeOrgUnknown:        http.StatusUnprocessableEntity, prego.CodeResidencyUnknown: http.StatusUnprocessableEntity, prego.CodeResidencyViolation: http.StatusUnprocessableEntity,
 	prego.CodeServerUnknown: http.StatusUnprocessableEntity, prego.CodeNetworkUnknown: http.StatusUnprocessableEntity, prego.CodeShardUnknown: http.StatusUnprocessableEntity,
 	prego.CodeInvariantViolation: http.StatusConflict, prego.CodeTenantPlaced: http.StatusConflict, prego.CodeCellMismatch: http.StatusConflict,
 	prego.CodeConstraintImmutable: http.StatusConflict, prego.CodeTagsImmutable: http.StatusConflict, prego.CodePlacementPoolNotFound: http.StatusNotFound,
@@ -92,8 +94,13 @@ func (a *API) refuse(err error, c echo.Context) {
 	var over *org.QuotaExceeded
 	if errors.As(err, &over) {
 		// Both labels have few values: the contract's routes, and the dimensions.
-		a.refused.WithLabelValues(method(c.Request().Method)+" "+c.Path(), over.Dimension).Inc()
+		if !dryRun(c) {
+			a.refused.WithLabelValues(method(c.Request().Method)+" "+c.Path(), over.Dimension).Inc()
+		}
 		p.Dimension, p.Limit, p.CurrentUsage, p.RequestedDelta = &over.Dimension, &over.Limit, &over.CurrentUsage, &over.RequestedDelta
+	}
+	if missing, ok := errors.AsType[*impact.NotAccepted](err); ok {
+		p.Impact = &missing.Impact
 	}
 	if e := c.JSON(status, p); e != nil {
 		a.d.Log.Debug("answer not delivered", zap.Error(e))

@@ -63,7 +63,7 @@ func (a *API) SetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath, _
 }
 
 // UnsetOrgQuota returns an org to its tier's limit.
-func (a *API) UnsetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath) error {
+func (a *API) UnsetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath, _ UnsetOrgQuotaParams) error {
 	d := quota.Dimension(dimension)
 	var in QuotaReason
 	if err := decode(c, &in); err != nil {

@@ -78,7 +78,7 @@ func (a *API) GetRebalance(c echo.Context, id prego.RebalanceID) error {
 }
 
 // CancelRebalance begins nothing more.
-func (a *API) CancelRebalance(c echo.Context, id prego.RebalanceID) error {
+func (a *API) CancelRebalance(c echo.Context, id prego.RebalanceID, _ CancelRebalanceParams) error {
 	r, err := a.d.Store.CancelRebalance(c.Request().Context(), id)
 	if err != nil {
 		return err

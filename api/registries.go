@@ -41,7 +41,7 @@ func (a *API) PutRegistry(c echo.Context, host RegistryInPath, _ PutRegistryPara
 }
 
 // DeleteRegistry deletes the credentials of a registry.
-func (a *API) DeleteRegistry(c echo.Context, host RegistryInPath) error {
+func (a *API) DeleteRegistry(c echo.Context, host RegistryInPath, _ DeleteRegistryParams) error {
 	return noContent(c, a.d.Registries.DeleteRegistry(c.Request().Context(), host))
 }
 

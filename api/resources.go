@@ -95,7 +95,7 @@ func (a *API) GetRoute(c echo.Context, env EnvInPath, route RouteInPath) error {
 }
 
 // DeleteRoute deletes a route.
-func (a *API) DeleteRoute(c echo.Context, env EnvInPath, route RouteInPath) error {
+func (a *API) DeleteRoute(c echo.Context, env EnvInPath, route RouteInPath, _ DeleteRouteParams) error {
 	return noContent(c, a.d.Store.DeleteRoute(c.Request().Context(), env, route, caller(c).Subject))
 }
 
@@ -148,7 +148,7 @@ func (a *API) EnableIPv4(c echo.Context, env EnvInPath, _ EnableIPv4Params) erro
 }
 
 // DisableIPv4 releases the IPv4 address of an env.
-func (a *API) DisableIPv4(c echo.Context, env EnvInPath) error {
+func (a *API) DisableIPv4(c echo.Context, env EnvInPath, _ DisableIPv4Params) error {
 	v, err := a.d.Store.DisableIPv4(c.Request().Context(), env, caller(c).Subject)
 	return a.ipv4Accepted(c, v, err)
 }
@@ -221,7 +221,7 @@ func (a *API) GetVolume(c echo.Context, id VolumeInPath) error {
 }
 
 // GrowVolume makes a volume larger.
-func (a *API) GrowVolume(c echo.Context, id VolumeInPath) error {
+func (a *API) GrowVolume(c echo.Context, id VolumeInPath, _ GrowVolumeParams) error {
 	var in struct {
 		SizeBytes int64 `json:"size_bytes"`
 	}
@@ -260,7 +260,7 @@ func (a *API) AttachVolume(c echo.Context, id VolumeInPath, _ AttachVolumeParams
 }
 
 // DetachVolume detaches a volume from its process group.
-func (a *API) DetachVolume(c echo.Context, id VolumeInPath, attachment AttachmentInPath) error {
+func (a *API) DetachVolume(c echo.Context, id VolumeInPath, attachment AttachmentInPath, _ DetachVolumeParams) error {
 	if err := a.d.Store.DetachVolume(c.Request().Context(), id, attachment, caller(c).Subject); err != nil {
 		return err
 	}

@@ -86,8 +86,8 @@ func (a *API) RetryServer(c echo.Context, id ServerID, _ RetryServerParams) erro
 }
 
 // DeleteServer decommissions a server.
-func (a *API) DeleteServer(c echo.Context, id ServerID, p DeleteServerParams) error {
-	srv, err := a.d.Store.RequestDecommission(c.Request().Context(), id, caller(c).Subject, p.Force != nil && *p.Force)
+func (a *API) DeleteServer(c echo.Context, id ServerID, _ DeleteServerParams) error {
+	srv, err := a.d.Store.DeleteServer(c.Request().Context(), id, caller(c).Subject)
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ import (
 // atOnce sends the requests together and counts the answers by status and code.
 func (b *bundle) atOnce(n int, request func(i int) (method, path, body string)) map[string]int {
 	b.t.Helper()
+	b.untried = true
 	answers := make([]string, n)
 	var wg sync.WaitGroup
 	start := make(chan struct{})

@@ -34,7 +34,7 @@ func (a *API) GetSnapshot(c echo.Context, tenant TenantID, id SnapshotInPath) er
 }
 
 // DeleteSnapshot deletes a snapshot and its files.
-func (a *API) DeleteSnapshot(c echo.Context, tenantID TenantID, id SnapshotInPath) error {
+func (a *API) DeleteSnapshot(c echo.Context, tenantID TenantID, id SnapshotInPath, _ DeleteSnapshotParams) error {
 	org, err := a.d.Store.DeleteSnapshot(c.Request().Context(), tenantID, id, caller(c).Subject)
 	if err != nil {
 		return err

@@ -199,7 +199,7 @@ func (a *API) DeleteTenantMail(c echo.Context, id TenantID) error {
 }
 
 // PutStorageQuota changes a tenant's storage quota.
-func (a *API) PutStorageQuota(c echo.Context, id TenantID) error {
+func (a *API) PutStorageQuota(c echo.Context, id TenantID, _ PutStorageQuotaParams) error {
 	var in struct {
 		GB int `json:"gb"`
 	}

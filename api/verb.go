@@ -3,6 +3,8 @@ package api
 import (
 	"slices"
 	"strings"
+
+	"github.com/prego/prego/ops/impact"
 )
 
 // Verb is a command of the program, as the contract describes it (x-cli). verbs.gen.go has all of them: reading the
@@ -18,12 +20,13 @@ type Verb struct {
 	Body                    string // "", optional or required
 	Items                   string // of a list: the field with the items
 	Paged                   bool
-	Limit                   int      // of a list: the default of --limit
-	Sorts                   []string // of a list: what the API sorts by
-	Table                   *Table   // of the answer, or of its items
-	Say                     string   // a text in place of the table
-	Confirm                 string   // the action to confirm: "deletes server"
-	Own                     bool     // the program has code for it
+	Limit                   int          // of a list: the default of --limit
+	Sorts                   []string     // of a list: what the API sorts by
+	Table                   *Table       // of the answer, or of its items
+	Say                     string       // a text in place of the table
+	Confirm                 string       // the action to confirm: "deletes server"
+	Impact                  impact.Class // the worst that it may do
+	Own                     bool         // the program has code for it
 }
 
 // Flag is a flag or an argument, and where its value goes.

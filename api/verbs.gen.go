@@ -1014,69 +1014,89 @@ var verbs = []Verb{
 		{Name: "EMAIL", In: "body", Field: "email", Required: true},
 	}, Flags: []Flag{
 		{Name: "name", Help: "defaults to the email address", In: "body", Field: "name"},
-	}, Body: "required", Table: &tables[67]},
+	}, Body: "required", Table: &tables[67], Impact: "reveals"},
 	{Operation: "associatePlacementPool", Method: "PUT", Path: "/v1/orgs/{org_id}/placement-pools/{pool}", Use: "placement-pool associate ORG PLACEMENT-POOL", Short: "Associate an org with a placement pool", Long: "Associate an org with a placement pool.\n\nThe pool applies to the org's tenants from their next placement on, combined with the org's\nother pools and with the constraint of each request.", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
-	}, Say: "these apply to org {arg org} now:"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Say: "these apply to org {arg org} now:", Impact: "none"},
 	{Operation: "attachPolicy", Method: "PUT", Path: "/v1/fleets/{fleet_id}/policies/{policy_id}", Use: "fleet attach FLEET POLICY", Short: "Attach a policy, reorder it, or enable or disable it", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 		{Name: "POLICY", In: "path", Field: "policy_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "position", Help: "policies are evaluated in this order; defaults to last", In: "body", Field: "position", Type: "int"},
-	}, Body: "required", Table: &tables[23]},
+	}, Body: "required", Table: &tables[23], Impact: "none"},
 	{Operation: "attachVolume", Method: "POST", Path: "/v1/volumes/{volume_id}/attachments", Use: "volume attach VOLUME GROUP", Short: "Attach a volume to a process group", Long: "Attach a volume to a process group.\n\nA volume has one writer: it can be attached to one group at a time (volume_attached), and\na group with a volume can have at most one replica (single_writer). The group's\nenvironment must be in the volume's region (volume_region_mismatch). Checks\nmax_volume_attachments.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "GROUP", In: "body", Field: "group_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "mount", Help: "path in the group's containers", In: "body", Field: "mount_path", Default: "/data", Always: true},
-	}, Body: "required", Table: &tables[69], Say: "attachment {attachment_id}: volume {volume_id} at {mount_path} of {group_id}"},
+	}, Body: "required", Table: &tables[69], Say: "attachment {attachment_id}: volume {volume_id} at {mount_path} of {group_id}", Impact: "none"},
 	{Operation: "buildImage", Method: "POST", Path: "/v1/images", Use: "image build", Short: "Build a golden image", Long: "Build a golden image.\n\nBoots a machine from the provider's image, installs the packages, pulls the stack's\ncontainer images, cleans up, powers off and takes a snapshot of the disk. A test server is\nthen booted from the snapshot; once it is active the image becomes current and is used for\nnew servers. Only one image of a base image can be built at a time: a second request is\nrefused with golden_image_building.", Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "debian", Help: "debian release; defaults to that of the configured image", In: "body", Field: "debian"},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "region", Values: []string{"sg", "eu", "us"}, Default: "eu", Always: true},
-	}, Body: "required", Table: &tables[29], Say: "accepted: image {image_id} is {status}, workflow {workflow_id}"},
+	}, Body: "required", Table: &tables[29], Say: "accepted: image {image_id} is {status}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "cancelAgentRelease", Method: "POST", Path: "/v1/agent-releases/{version}/cancel", Use: "agent release cancel AGENT-RELEASE", Short: "Cancel a release of the agent; servers that run it keep it", Long: "Cancel a release of the agent; servers that run it keep it.\n\nServers that run it keep it.", Args: []Flag{
 		{Name: "AGENT-RELEASE", In: "path", Field: "version", Required: true},
-	}, Table: &tables[3], Say: "release {version} of the agent is {status}"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[3], Say: "release {version} of the agent is {status}", Impact: "none"},
 	{Operation: "cancelFleetAction", Method: "POST", Path: "/v1/fleets/{fleet_id}/actions/{seq}/cancel", Use: "fleet cancel FLEET ACTION", Short: "Cancel an action", Long: "Cancel an action.\n\nA waiting action ends immediately. A running action finishes the servers it has started and skips the rest.", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 		{Name: "ACTION", In: "path", Field: "seq", Required: true},
-	}, Table: &tables[24], Say: "action {seq} is {status}"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[24], Say: "action {seq} is {status}", Impact: "none"},
 	{Operation: "cancelMaintenance", Method: "DELETE", Path: "/v1/servers/{server_id}/maintenance", Use: "server maintenance-cancel SERVER…", Short: "Cancel a server's maintenance", Long: "Cancel a server's maintenance.\n\nMoved instances and tenants stay at their new places, the rest stays on the server, and the server is uncordoned\nif the request had cordoned it. A created replacement stays. Refused with invalid_transition when the reboot or\nthe deletion has started, or without an active operation.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
-	}, Table: &tables[35], Say: "cancelled: {kind} of server {server_id}"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[35], Say: "cancelled: {kind} of server {server_id}", Impact: "none"},
 	{Operation: "cancelMove", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/moves/{move_id}", Use: "tenant move-cancel TENANT MOVE", Short: "Cancel a move", Long: "Cancel a move.\n\nPossible until it has switched; the tenant stays where it is.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "MOVE", In: "path", Field: "move_id", Required: true},
-	}, Table: &tables[36], Say: "cancelled: move {move_id} of tenant {tenant_id}"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[36], Say: "cancelled: move {move_id} of tenant {tenant_id}", Impact: "none"},
 	{Operation: "cancelRebalance", Method: "DELETE", Path: "/v1/rebalances/{rebalance_id}", Use: "rebalance cancel REBALANCE", Short: "Cancel a packing plan that is carried out", Long: "Cancel a packing plan that is carried out.\n\nNo further move starts. Running moves end, and moved tenants stay.", Args: []Flag{
 		{Name: "REBALANCE", In: "path", Field: "rebalance_id", Required: true},
-	}, Table: &tables[50], Say: "cancelled: {rebalance_id}, {moved} of {total} moved"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[50], Say: "cancelled: {rebalance_id}, {moved} of {total} moved", Impact: "none"},
 	{Operation: "cancelRelease", Method: "POST", Path: "/v1/releases/{name}/cancel", Use: "release cancel RELEASE", Short: "Cancel a release; servers that have it keep it", Long: "Cancel a release; servers that have it keep it.\n\nServers that have it keep it, servers that are being updated end, and no more begin. A server that is\nbroken has to go back first: that is invalid_transition.", Args: []Flag{
 		{Name: "RELEASE", In: "path", Field: "name", Required: true},
-	}, Table: &tables[63], Say: "release {name} is {status}"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[63], Say: "release {name} is {status}", Impact: "interrupts"},
 	{Operation: "cancelTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/cancel", Use: "tenant cancel TENANT…", Short: "Cancel a tenant", Long: "Cancel a tenant.\n\nactive or suspended → grace_period; trial → terminated. A tenant that is\nprovisioning stays in that state until its workflow has undone its work, and is then\nfailed with reason cancelled; repeating the request returns the same answer.\n\nIn any other state the request is refused with invalid_transition.", Example: "  prego tenant cancel acme-eu --reason \"moves away\" --watch", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[65], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}"},
+	}, Body: "optional", Table: &tables[65], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "destroys"},
 	{Operation: "checkDomain", Method: "POST", Path: "/v1/domains/{domain_id}/check", Use: "domain check DOMAIN…", Short: "Look a name up now", Long: "Look a name up now.\n\nMakes it the name's turn. checked_at changes when it was looked up. A claim that expired is\nlooked for again.", Args: []Flag{
 		{Name: "DOMAIN", In: "path", Field: "domain_id", Required: true},
-	}, Table: &tables[19]},
+	}, Table: &tables[19], Impact: "none"},
 	{Operation: "cloneTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/clones", Use: "tenant clone TENANT SLUG", Short: "Create a tenant with a copy of another one's site", Long: "Create a tenant with a copy of another one's site.\n\nThe new tenant has the org, region, constraint and apps of the other one. Its site is made from a backup, the newest if\nnone is named, and is muted: no mail leaves it and no scheduled job runs, until it is unmuted. It uses quota like any\ntenant.", Example: "  prego tenant clone acme-eu acme-test --watch", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "SLUG", In: "body", Field: "slug", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "backup", Help: "a backup of the tenant in object storage; the newest by default", In: "body", Field: "backup_id"},
 		{Name: "plan", Help: "what a tenant pays for", In: "body", Field: "plan", Values: []string{"trial", "starter", "business", "enterprise"}},
-	}, Body: "required", Table: &tables[65], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}"},
+	}, Body: "required", Table: &tables[65], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "cloneVolume", Method: "POST", Path: "/v1/volumes/{volume_id}/clones", Use: "volume clone VOLUME NAME", Short: "Create a volume from a backup of another one", Long: "Create a volume from a backup of another one.\n\nIt has the org and the location of the original, and its size unless a larger one is given. The original may be\ndeleted. The backup is the newest if none is named. It uses quota like any volume; its restore is the new\nvolume's only one.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "NAME", In: "body", Field: "name", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "backup", Help: "the newest by default", In: "body", Field: "backup_id"},
 		{Name: "size", Help: "that of the other one by default", In: "body", Field: "size_bytes", Type: "disk"},
-	}, Body: "required", Table: &tables[68]},
+	}, Body: "required", Table: &tables[68], Impact: "none"},
 	{Operation: "containerLogs", Method: "GET", Path: "/v1/servers/{server_id}/containers/{name}/logs", Use: "container logs SERVER CONTAINER", Short: "Print a container's log, without secrets", Long: "Print a container's log, without secrets.\n\nSecrets are removed.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 		{Name: "CONTAINER", In: "path", Field: "name", Required: true},
@@ -1088,38 +1108,48 @@ var verbs = []Verb{
 	{Operation: "cordonServer", Method: "POST", Path: "/v1/servers/{server_id}/cordon", Use: "server cordon SERVER…", Short: "Close a server to newcomers", Long: "Close a server to newcomers.\n\nThe server takes no new tenants, pool sites and instances, and its DB shard and Redis pool none either. Its\ncontent stays and keeps running. Placement rejects it with cordoned. Its free capacity does not count, so\nfleets may grow in its place. Repeating the request updates the operator and the reason. A server that is being\nremoved is refused with invalid_transition.", Example: "  prego server cordon app-7 --reason \"disk errors\"", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[59], Say: "server {server_id} is cordoned"},
+	}, Body: "optional", Table: &tables[59], Say: "server {server_id} is cordoned", Impact: "none"},
 	{Operation: "createAgentRelease", Method: "POST", Path: "/v1/agent-releases", Use: "agent release create", Short: "Create a release of the agent", Long: "Create a release of the agent.\n\nThe release as prego keys sign-agent signed it. The control plane cannot check the signature: hosts do, with\nthe keys that their agent was built with. Nothing happens until the release is started. A percentage of rings\nis of servers. Repeating the request returns the release; a different release with the same version or serial is\nstack_release_exists.", Example: "  prego agent release create --signed signed.json --percent 5,50 --soak 1h", Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "signed", Help: "what prego keys sign-agent prints", In: "body", Field: "signed", Type: "json", Required: true},
-	}, Body: "required", Table: &tables[3], Say: "created: release {version} of the agent; start it with prego agent release start {version}"},
+	}, Body: "required", Table: &tables[3], Say: "created: release {version} of the agent; start it with prego agent release start {version}", Impact: "none"},
 	{Operation: "createApp", Method: "POST", Path: "/v1/apps", Use: "app create NAME", Short: "Create an app", Long: "Create an app.\n\nCounts towards the org's max_apps. Repeating the request with the same Idempotency-Key\nreturns the existing app (200). Without a key, a name that another app of the org has is\nrefused with app_exists, which names that app.", Example: "  prego app create shop --org acme", Args: []Flag{
 		{Name: "NAME", In: "body", Field: "name", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "org", Help: "a customer; a lower-case DNS label", In: "body", Field: "org_id", Required: true},
-	}, Body: "required", Table: &tables[4]},
+	}, Body: "required", Table: &tables[4], Impact: "none"},
 	{Operation: "createBackup", Method: "POST", Path: "/v1/tenants/{tenant_id}/backups", Use: "backup create TENANT…", Short: "Back up a tenant's site to object storage", Long: "Back up a tenant's site to object storage.\n\nThe host compresses and encrypts database and files, and uploads them. A tenant has one\nbackup under way at a time (backup_under_way); others wait for their host's turn. Without\nobject storage the backup fails with the reason no_backup_storage.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
-	}, Table: &tables[9]},
-	{Operation: "createConsoleLogin", Method: "POST", Path: "/v1/console-logins", Use: "console", Short: "Print a link that logs you in to the console, once", Long: "Print a link that logs you in to the console, once and within five minutes. The session ends with your token, after eight hours at the latest.", Table: &tables[15]},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[9], Impact: "none"},
+	{Operation: "createConsoleLogin", Method: "POST", Path: "/v1/console-logins", Use: "console", Short: "Print a link that logs you in to the console, once", Long: "Print a link that logs you in to the console, once and within five minutes. The session ends with your token, after eight hours at the latest.", Table: &tables[15], Impact: "reveals"},
 	{Operation: "createDomain", Method: "POST", Path: "/v1/domains", Use: "domain claim ORG NAME", Short: "Claim a name for an org's routes", Long: "Claim a name for an org's routes.\n\nThe answer lists the records to make: a TXT record that proves that the org owns the name, and\nthe record that leads it here. The name is looked up in growing intervals for 14 days. It is\nserved, and counts towards max_hostnames, once the TXT record was seen (verified); a\nclaim that is pending counts for nothing. Several orgs may claim the same name; the first one\nto show its TXT record has it. When the record goes away, the name is served on for a grace\nperiod, and is lost after that. Repeating the request returns the claim that is there.\nA route with a hostname makes such a claim by itself.", Args: []Flag{
 		{Name: "ORG", In: "body", Field: "org_id", Required: true},
 		{Name: "NAME", In: "body", Field: "name", Required: true},
-	}, Body: "required", Table: &tables[19]},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Body: "required", Table: &tables[19], Impact: "none"},
 	{Operation: "createDrill", Method: "POST", Path: "/v1/tenants/{tenant_id}/drills", Use: "drill create TENANT…", Short: "Restore a backup to see whether it can be", Long: "Restore a backup to see whether it can be.\n\nThe backup is restored on some server of the region, compared with its list, tested with a request, and deleted.\nThe tenant's site is not touched. Backups are also drilled automatically; this request drills immediately.\nRefused with insufficient_resources while no server can take it.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "backup", Help: "the newest by default", In: "body", Field: "backup_id"},
-	}, Body: "optional", Table: &tables[20]},
+	}, Body: "optional", Table: &tables[20], Impact: "none"},
 	{Operation: "createEnv", Method: "POST", Path: "/v1/apps/{app_id}/envs", Use: "env create NAME", Short: "Create an environment", Long: "Create an environment.\n\nCounts towards the org's max_envs. Repeating the request with the same Idempotency-Key\nreturns the existing environment (200). Without a key, a name that another environment of\nthe app has is refused with env_exists, which names that environment.", Example: "  prego env create prod --app shop --region eu", Args: []Flag{
 		{Name: "NAME", In: "body", Field: "name", Required: true},
 	}, Flags: []Flag{
 		{Name: "app", Help: "app of the env", In: "path", Field: "app_id", Required: true},
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "region", Values: []string{"sg", "eu", "us"}, Required: true},
-	}, Body: "required", Table: &tables[21]},
+	}, Body: "required", Table: &tables[21], Impact: "none"},
 	{Operation: "createFleet", Method: "POST", Path: "/v1/fleets", Use: "fleet create NAME", Short: "Create a fleet", Long: "Create a fleet.\n\nCreates an empty fleet; use an action to add servers. Idempotent on fleet_id: a different\nbody is refused with fleet_conflict.", Example: "  prego fleet create web --role app --max 12 --policy spread", Args: []Flag{
 		{Name: "NAME", In: "body", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "disallow", Help: "tags that it must not have", In: "body", Field: "constraint.disallow", Type: "list"},
 		{Name: "require", Help: "tags that the server must have", In: "body", Field: "constraint.require", Type: "list"},
 		{Name: "provider", Help: "infrastructure provider", In: "body", Field: "infra_provider", Default: "hetzner", Always: true},
@@ -1140,55 +1170,56 @@ var verbs = []Verb{
 		{Name: "workload-cpus", Help: "CPUs that each server offers to instances; they may be oversubscribed", In: "body", Field: "workload_cpus", Type: "number"},
 		{Name: "workload-disk", Help: "disk that each server offers to instances; 0 for none", In: "body", Field: "workload_disk_bytes", Type: "memory"},
 		{Name: "workload-memory", Help: "memory that each server offers to instances; 0 for none", In: "body", Field: "workload_memory_bytes", Type: "memory"},
-	}, Body: "required", Table: &tables[23]},
+	}, Body: "required", Table: &tables[23], Impact: "none"},
 	{Operation: "createFleetAction", Method: "POST", Path: "/v1/fleets/{fleet_id}/actions", Use: "fleet node-create FLEET", Short: "Add one server", Long: "Add one server.\n\nQueues the action; the actions of a fleet run one at a time. Policies are evaluated when the\naction begins, and their results are in data. With dry_run nothing is written. Repeating\nthe request with the same Idempotency-Key returns the same action.", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
-		{Name: "dry-run", Help: "show the plan only", In: "query", Field: "dry_run", Type: "bool"},
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "region", Help: "region, whatever the policy says", In: "body", Field: "inputs.region", Type: "string"},
 	}, Set: []Flag{
 		{Name: "action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "NODE_CREATE", Required: true},
-	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}"},
+	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Impact: "destroys"},
 	{Operation: "createFleetAction", Method: "POST", Path: "/v1/fleets/{fleet_id}/actions", Use: "fleet replace FLEET", Short: "Renew the servers of earlier specs", Long: "Renew the servers of earlier specs.\n\nQueues the action; the actions of a fleet run one at a time. Policies are evaluated when the\naction begins, and their results are in data. With dry_run nothing is written. Repeating\nthe request with the same Idempotency-Key returns the same action.", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
-		{Name: "dry-run", Help: "show the plan only", In: "query", Field: "dry_run", Type: "bool"},
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "grace-period", Help: "how long tenants have to move off a server", In: "body", Field: "inputs.grace_period", Type: "duration"},
 		{Name: "max-surge", Help: "how many extra servers the fleet may have during the replacement; 1 without it", In: "body", Field: "inputs.max_surge", Type: "int"},
 	}, Set: []Flag{
 		{Name: "action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_REPLACE", Required: true},
-	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Confirm: "replaces the servers of fleet"},
+	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Confirm: "replaces the servers of fleet", Impact: "destroys"},
 	{Operation: "createFleetAction", Method: "POST", Path: "/v1/fleets/{fleet_id}/actions", Use: "fleet resize FLEET", Short: "Resize a fleet: --to, --by or --percent, within --min and --max", Long: "Resize a fleet: --to, --by or --percent, within --min and --max.\n\nQueues the action; the actions of a fleet run one at a time. Policies are evaluated when the\naction begins, and their results are in data. With dry_run nothing is written. Repeating\nthe request with the same Idempotency-Key returns the same action.", Example: "  prego fleet resize web --to 5 --watch", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
-		{Name: "dry-run", Help: "show the plan only", In: "query", Field: "dry_run", Type: "bool"},
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "max", Help: "maximum, instead of the fleet's; -1 for none", In: "body", Field: "inputs.max_size", Type: "int"},
 		{Name: "min", Help: "minimum, instead of the fleet's", In: "body", Field: "inputs.min_size", Type: "int"},
 		{Name: "min-step", Help: "minimum number of servers that --percent changes", In: "body", Field: "inputs.min_step", Type: "int"},
 	}, Set: []Flag{
 		{Name: "action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_RESIZE", Required: true},
-	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Confirm: "may remove servers of fleet"},
+	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Confirm: "may remove servers of fleet", Impact: "destroys"},
 	{Operation: "createFleetAction", Method: "POST", Path: "/v1/fleets/{fleet_id}/actions", Use: "fleet scale-in FLEET", Short: "Remove servers", Long: "Remove servers.\n\nQueues the action; the actions of a fleet run one at a time. Policies are evaluated when the\naction begins, and their results are in data. With dry_run nothing is written. Repeating\nthe request with the same Idempotency-Key returns the same action.", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
-		{Name: "dry-run", Help: "show the plan only", In: "query", Field: "dry_run", Type: "bool"},
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "count", Help: "how many; as the scaling policy says, or 1, without it", In: "body", Field: "inputs.count", Type: "int"},
 	}, Set: []Flag{
 		{Name: "action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_SCALE_IN", Required: true},
-	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Confirm: "removes servers of fleet"},
+	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Confirm: "removes servers of fleet", Impact: "destroys"},
 	{Operation: "createFleetAction", Method: "POST", Path: "/v1/fleets/{fleet_id}/actions", Use: "fleet scale-out FLEET", Short: "Add servers", Long: "Add servers.\n\nQueues the action; the actions of a fleet run one at a time. Policies are evaluated when the\naction begins, and their results are in data. With dry_run nothing is written. Repeating\nthe request with the same Idempotency-Key returns the same action.", Example: "  prego fleet scale-out web --count 4 --dry-run", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
-		{Name: "dry-run", Help: "show the plan only", In: "query", Field: "dry_run", Type: "bool"},
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "count", Help: "how many; as the scaling policy says, or 1, without it", In: "body", Field: "inputs.count", Type: "int"},
 		{Name: "region", Help: "only in this region", In: "body", Field: "inputs.regions", Type: "list"},
 	}, Set: []Flag{
 		{Name: "action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_SCALE_OUT", Required: true},
-	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}"},
+	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Impact: "destroys"},
 	{Operation: "createGroup", Method: "POST", Path: "/v1/envs/{env_id}/groups", Use: "group create ENV NAME [-- COMMAND…]", Short: "Create a process group", Long: "Create a process group.\n\nTakes the quota that its replicas need from the org, or is refused with quota_exceeded.\nIdempotent on the name: repeating the same body returns the existing group; a different body\nis refused with group_exists.", Example: "  prego group create prod web --image nginx:1.29 --memory 256M --port 80 --replicas 2", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
 		{Name: "NAME", In: "body", Field: "name", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "replicas", Help: "number of instances", In: "body", Field: "replicas", Type: "int", Default: "1", Always: true},
 		{Name: "auto-rollback", Help: "go back to the last good release when a rollout fails", In: "body", Field: "rollout_policy.auto_rollback", Type: "bool"},
 		{Name: "max-failures", Help: "a rollout fails when more of its instances than this have failed (2 at first)", In: "body", Field: "rollout_policy.max_failures", Type: "int"},
@@ -1213,65 +1244,75 @@ var verbs = []Verb{
 		{Name: "start-timeout", Help: "time within which it must become healthy; 0 means 90", In: "body", Field: "spec.start_timeout_seconds", Type: "duration"},
 		{Name: "stop-timeout", Help: "time from SIGTERM to SIGKILL; 0 means 10", In: "body", Field: "spec.stop_timeout_seconds", Type: "duration"},
 		{Name: "volume", Help: "paths at which volumes of the group must be mounted before an instance starts", In: "body", Field: "spec.volumes", Type: "list"},
-	}, Rest: "spec.command", Body: "required", Table: &tables[48]},
+	}, Rest: "spec.command", Body: "required", Table: &tables[48], Impact: "none"},
 	{Operation: "createMove", Method: "POST", Path: "/v1/tenants/{tenant_id}/moves", Use: "tenant move TENANT", Short: "Move a tenant to another app server, DB shard, Redis pool or region", Long: "Move a tenant to another app server, DB shard, Redis pool or region.\n\nThe named parts move, and without a target the site, to another app server. They are copied while the site\nserves. Then the site is read-only for some seconds, and from the switch on it is served from its new place.\nUntil then the move can be cancelled; a move that fails or is cancelled leaves the tenant where it was.\nRepeating the request returns the move in progress. A tenant whose app server is in no private network is\nrefused (tenants_cannot_move_yet), and so is a place where visitors would reach nothing, because no edge is\nactive in its network, while there are edges where the tenant is (network_without_edges).", Example: "  prego tenant move acme-eu --watch\n  prego tenant move acme-eu --to app-eu-7 --reason \"disk errors\"\n  prego tenant move acme-eu --shard any --pool redis-eu-2\n  prego tenant move acme-eu --region us", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "for the record", In: "body", Field: "reason"},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "region", Values: []string{"sg", "eu", "us"}},
 		{Name: "pool", Help: "redis pool that the cache moves to, or any", In: "body", Field: "to_pool_id"},
 		{Name: "to", Help: "app server or node to move to, or any; its load does not count, everything else does", In: "body", Field: "to_server_id"},
 		{Name: "shard", Help: "DB shard that the database moves to, or any: placement chooses", In: "body", Field: "to_shard_id"},
-	}, Body: "optional", Table: &tables[36], Say: "accepted: move {move_id} of tenant {tenant_id} from {from_server_id}"},
+	}, Body: "optional", Table: &tables[36], Say: "accepted: move {move_id} of tenant {tenant_id} from {from_server_id}", Impact: "moves"},
 	{Operation: "createPlacementPool", Method: "POST", Path: "/v1/placement-pools", Use: "placement-pool create NAME", Short: "Create a placement pool", Long: "Create a placement pool.\n\nA placement pool is a named constraint. Repeating the same body returns the existing pool\n(200); a different constraint under the same name is refused with placement_pool_exists.", Example: "  prego placement-pool create gpu --require gpu", Args: []Flag{
 		{Name: "NAME", In: "body", Field: "name", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "disallow", Help: "tags that a server must not have, without duplicates", In: "body", Field: "disallow", Type: "list"},
 		{Name: "require", Help: "tags that a server must have, without duplicates", In: "body", Field: "require", Type: "list"},
-	}, Body: "required", Table: &tables[46]},
+	}, Body: "required", Table: &tables[46], Impact: "none"},
 	{Operation: "createPolicy", Method: "POST", Path: "/v1/policies", Use: "policy create NAME", Short: "Create a policy", Example: "  prego policy create spread --region eu=100 --region us=50:3\n  prego policy create oldest --criteria OLDEST_FIRST --grace-period 1h\n  prego policy create grow --event CLUSTER_SCALE_OUT --adjustment CHANGE_IN_PERCENTAGE --number 20 --cooldown 5m\n  prego policy create spread --type region_placement --spec - < spread.json", Args: []Flag{
 		{Name: "NAME", In: "body", Field: "policy_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "spec", Help: "by type", In: "body", Field: "spec", Type: "json"},
 		{Name: "type", Help: "needed with --spec only", In: "body", Field: "type", Values: []string{"scaling", "region_placement", "deletion"}},
-	}, Body: "required", Table: &tables[47]},
+	}, Body: "required", Table: &tables[47], Impact: "none"},
 	{Operation: "createRebalance", Method: "POST", Path: "/v1/rebalances", Use: "rebalance start", Short: "Run a plan that prego rebalance plan -o json has written", Long: "Run a plan that prego rebalance plan -o json has written.\n\nServers that the plan frees are cordoned, and tenants are moved, at_once at a time. It stops when more than\nmax_failures moves have failed, or when a receiving server does not answer; moved tenants stay, and servers\nwith remaining tenants are opened again. With remove_servers empty ones are deleted, as long as their fleet\nkeeps its min_size; message names the ones that stay. One runs at a time. A plan that no longer fits the\ncurrent state is refused with invalid_transition.", Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "at-once", Help: "tenants that are moving at a time; 0 for 4", In: "body", Field: "at_once", Type: "int", Default: "4", Always: true},
 		{Name: "max-failures", Help: "moves that may fail before it stops", In: "body", Field: "max_failures", Type: "int", Default: "0", Always: true},
 		{Name: "plan", Help: "file that holds the plan; - is standard input", In: "body", Field: "plan", Type: "string", Required: true},
 		{Name: "reason", Help: "reason for the record", In: "body", Field: "reason"},
 		{Name: "remove-servers", Help: "whether servers that are freed are deleted; a fleet keeps its min_size", In: "body", Field: "remove_servers", Type: "bool", Default: "false", Always: true},
-	}, Body: "required", Table: &tables[50], Say: "accepted: {rebalance_id}, {total} moves, {at_once} at once"},
+	}, Body: "required", Table: &tables[50], Say: "accepted: {rebalance_id}, {total} moves, {at_once} at once", Impact: "moves"},
 	{Operation: "createRelease", Method: "POST", Path: "/v1/releases", Use: "release create RELEASE", Short: "Create a release of the stack", Long: "Create a release of the stack.\n\nAn image for the benches of the fleet and, if they are given, the versions that sites must have of apps\nafterwards. Nothing happens until the release is started. Without rings the first ring is 5 percent of the\ntenants and the second the rest; servers outside the rings come last. Repeating the request returns the release;\na different release with the same name is stack_release_exists.", Example: "  prego release create 15.80 --image frappe/erpnext:v15.80.0 --apps frappe=15.80.1,erpnext=15.80.0 --canary t-6vq3nf4w2k8z --soak 1h", Args: []Flag{
 		{Name: "RELEASE", In: "body", Field: "name", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "apps", Help: "versions that sites must have of apps after the update, as Frappe reports them; apps that a site lacks are skipped", In: "body", Field: "apps", Type: "map"},
 		{Name: "image", Help: "container image of the benches, like PREGO_CONTAINER_IMAGE", In: "body", Field: "image", Required: true},
-	}, Body: "required", Table: &tables[63], Say: "created: release {name} of {image}; start it with prego release start {name}"},
+	}, Body: "required", Table: &tables[63], Say: "created: release {name} of {image}; start it with prego release start {name}", Impact: "none"},
 	{Operation: "createRestore", Method: "POST", Path: "/v1/tenants/{tenant_id}/restores", Use: "restore create TENANT SNAPSHOT", Short: "Restore a tenant's site from a snapshot, or from a backup (bak-…)", Long: "Restore a tenant's site from a snapshot, or from a backup (bak-…).\n\nThe site is in maintenance mode during the restore. Its current data is backed up first and\nput back if the restore fails. Checks max_restore_jobs; a tenant can have only one restore\nin progress (restore_under_way).\n\nWith elsewhere, a failed tenant whose server was lost gets another place and a site that is made of the backup, the\nnewest one if none is named (backup_not_found if there is none). Another tenant is refused with invalid_transition.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "SNAPSHOT", In: "body", Field: "snapshot_id", Required: true},
-	}, Body: "required", Table: &tables[53], Confirm: "replaces what the tenant's site holds by snapshot"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Body: "required", Table: &tables[53], Confirm: "replaces what the tenant's site holds by snapshot", Impact: "destroys"},
 	{Operation: "createRestore", Method: "POST", Path: "/v1/tenants/{tenant_id}/restores", Use: "restore elsewhere TENANT…", Short: "Restore tenants whose server was lost at another place", Long: "Restore tenants whose server was lost at another place.\n\nThe site is in maintenance mode during the restore. Its current data is backed up first and\nput back if the restore fails. Checks max_restore_jobs; a tenant can have only one restore\nin progress (restore_under_way).\n\nWith elsewhere, a failed tenant whose server was lost gets another place and a site that is made of the backup, the\nnewest one if none is named (backup_not_found if there is none). Another tenant is refused with invalid_transition.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "backup", Help: "a backup in object storage", In: "body", Field: "backup_id"},
 	}, Set: []Flag{
 		{Name: "elsewhere", Help: "the tenant has lost its server and gets another place", In: "body", Field: "elsewhere", Type: "bool", Default: "true"},
-	}, Body: "required", Table: &tables[53]},
+	}, Body: "required", Table: &tables[53], Impact: "destroys"},
 	{Operation: "createRoute", Method: "POST", Path: "/v1/envs/{env_id}/routes", Use: "route create ENV", Short: "Create a route to a process group", Long: "Create a route to a process group.\n\nChecks max_routes, max_public_ports and max_hostnames. A port counts once per address\nthat the org listens on. A hostname is claimed with the route: it is served, and counts, once\nthe org has verified it (see /v1/domains). A route on env_v4 needs the environment's IPv4\naddress to be ready, otherwise it is refused with ipv4_required. A hostname that another\norg has verified, or that the org already uses at this port or for a tenant, is refused with\nhostname_taken, a port that would be shared with a raw TCP route with port_taken.", Example: "  prego route create prod --group web --host www.example.com --port 443 --protocol https --target 8443", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "group", Help: "process group that serves the route", In: "body", Field: "group_id", Required: true},
 		{Name: "host", Help: "required for http and https, not allowed for tcp; ASCII, case-insensitive, no wildcards; a name by IDNA (RFC 5891)", In: "body", Field: "hostname"},
 		{Name: "port", Help: "port that callers use", In: "body", Field: "listen_port", Type: "int", Default: "443", Always: true},
 		{Name: "listener", Help: "the shared IPv6 address of the edge, or the environment's own IPv4 address", In: "body", Field: "listener", Values: []string{"shared_v6", "env_v4"}, Default: "shared_v6", Always: true},
 		{Name: "protocol", Help: "with https the port of the group speaks TLS itself; tcp has the port to itself", In: "body", Field: "protocol", Values: []string{"http", "https", "tcp"}, Default: "https", Always: true},
 		{Name: "target", Help: "port of the group's containers", In: "body", Field: "target_port", Type: "int", Default: "8080", Always: true},
-	}, Body: "required", Table: &tables[55]},
+	}, Body: "required", Table: &tables[55], Impact: "none"},
 	{Operation: "createServer", Method: "POST", Path: "/internal/servers/create", Use: "server create NAME", Short: "Create a server", Long: "Create a server.\n\nAccepts the request and provisions the server in the background. Idempotent on server_id:\nrepeating the same body is accepted and returns the same workflow; a different body is\nrefused with server_id_conflict. Ids are never reused: the id of a terminated server is\nrefused with server_terminated.\n\nA spec that asks for something the provider does not offer is refused with\nserver_type_unknown, server_type_retired, server_type_not_sold, location_unknown,\nlocation_not_in_region or image_unknown.", Example: "  prego server create app-7 --role app --region eu --watch", Args: []Flag{
 		{Name: "NAME", In: "body", Field: "server_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "provider", Help: "a cloud provider that is enabled in this installation", In: "body", Field: "infra_provider", Default: "hetzner", Always: true},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "region", Values: []string{"sg", "eu", "us"}, Required: true},
 		{Name: "role", Help: "purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public", In: "body", Field: "role", Values: []string{"app", "db-shard", "redis-pool", "node", "edge"}, Default: "node", Always: true},
@@ -1281,13 +1322,16 @@ var verbs = []Verb{
 		{Name: "type", Help: "use this server type", In: "body", Field: "spec.server_type"},
 		{Name: "tag", Help: "placement tags without duplicates; stored in lower case; cannot be changed later", In: "body", Field: "spec.tags", Type: "list"},
 		{Name: "volume-gb", Help: "size of a data volume, 10 to 10000 GB; 0 for none", In: "body", Field: "spec.volume_gb", Type: "int"},
-	}, Body: "required", Table: &tables[0], Say: "accepted: server {server_id}, workflow {workflow_id}"},
+	}, Body: "required", Table: &tables[0], Say: "accepted: server {server_id}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "createSnapshot", Method: "POST", Path: "/v1/tenants/{tenant_id}/snapshots", Use: "snapshot create TENANT…", Short: "Back up a tenant's site", Long: "Back up a tenant's site.\n\nChecks max_snapshots_per_volume, the number of snapshots of one tenant that may be in progress concurrently.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
-	}, Table: &tables[62]},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[62], Impact: "none"},
 	{Operation: "createTenant", Method: "POST", Path: "/v1/tenants", Use: "tenant create SLUG", Short: "Create a tenant", Long: "Create a tenant.\n\nAccepts the request, then places the tenant and creates its site in the background.\nRepeating the request with the same Idempotency-Key returns the same tenant; a different\nbody with that key is refused with idempotency_key_conflict.\n\nA tenant uses the quota of its org: one instance, its plan's memory and CPU, and its storage. Above the quota\nthe request is refused with quota_exceeded, which states by how much.", Example: "  prego tenant create acme-eu --org acme --region eu --plan starter --apps erpnext --watch", Args: []Flag{
 		{Name: "SLUG", In: "body", Field: "slug", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "admin-email", Help: "first user of the site, a System Manager", In: "body", Field: "admin_email"},
 		{Name: "admin-name", Help: "defaults to the email address", In: "body", Field: "admin_name"},
 		{Name: "apps", Help: "apps to install, in order", In: "body", Field: "apps", Type: "list"},
@@ -1304,96 +1348,136 @@ var verbs = []Verb{
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "region", Values: []string{"sg", "eu", "us"}, Required: true},
 		{Name: "stack", Help: "shorthand for requiring the tag stack:<name>", In: "body", Field: "stack"},
 		{Name: "storage-gb", Help: "GB; 0 means the plan's default", In: "body", Field: "storage_quota_gb", Type: "int"},
-	}, Body: "required", Table: &tables[65], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}"},
+	}, Body: "required", Table: &tables[65], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "createTenantDomain", Method: "POST", Path: "/v1/tenants/{tenant_id}/domains", Use: "domain create TENANT NAME", Short: "Claim a name for a tenant's site", Long: "Claim a name for a tenant's site.\n\nThe answer lists the records to make: a TXT record that proves that the org owns the name, and\nthe record that leads it here. The name is looked up in growing intervals for 14 days. It is\nserved, and counts towards max_hostnames, once the TXT record was seen (verified); a\nclaim that is pending counts for nothing. Several orgs may claim the same name; the first one\nto show its TXT record has it. When the record goes away, the name is served on for a grace\nperiod, and is lost after that. Repeating the request returns the claim that is there.", Example: "  prego domain create acme www.example.com", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "NAME", In: "body", Field: "name", Required: true},
-	}, Body: "required", Table: &tables[19]},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Body: "required", Table: &tables[19], Impact: "none"},
 	{Operation: "createVolume", Method: "POST", Path: "/v1/volumes", Use: "volume create ORG NAME", Short: "Create a volume", Long: "Create a volume.\n\nChecks max_volumes and max_total_volume_bytes, then creates the volume at the provider.", Example: "  prego volume create acme data --region eu --size 20GB", Args: []Flag{
 		{Name: "ORG", In: "body", Field: "org_id", Required: true},
 		{Name: "NAME", In: "body", Field: "name", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "location", Help: "a location of the provider in the region; defaults to the region's first", In: "body", Field: "location"},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "region", Values: []string{"sg", "eu", "us"}, Default: "eu", Always: true},
 		{Name: "size", Help: "rounded up to whole GB by the provider", In: "body", Field: "size_bytes", Type: "disk", Default: "10GB", Always: true},
-	}, Body: "required", Table: &tables[68]},
+	}, Body: "required", Table: &tables[68], Impact: "none"},
 	{Operation: "createVolumeBackup", Method: "POST", Path: "/v1/volumes/{volume_id}/backups", Use: "volume backup create VOLUME…", Short: "Back up a volume's files to object storage", Long: "Back up a volume's files to object storage.\n\nIts host compresses and encrypts the files as they are at one moment, and uploads them. A volume has one backup\nunder way at a time (backup_under_way). A volume without a server is attached to one for a while; without such\na server at its location, the request is refused with insufficient_resources.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
-	}, Table: &tables[70]},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[70], Impact: "none"},
 	{Operation: "createVolumeDrill", Method: "POST", Path: "/v1/volumes/{volume_id}/drills", Use: "volume drill create VOLUME…", Short: "Restore a volume's backup to see whether it can be", Long: "Restore a volume's backup to see whether it can be.\n\nThe backup is restored into a directory of some server's own disk, compared with its list, and deleted. The\nvolume is not touched. Backups are also drilled automatically; this request drills immediately. Refused with\ninsufficient_resources while no server can take it.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "backup", Help: "the newest by default", In: "body", Field: "backup_id"},
-	}, Body: "optional", Table: &tables[71]},
+	}, Body: "optional", Table: &tables[71], Impact: "none"},
 	{Operation: "createVolumeRestore", Method: "POST", Path: "/v1/volumes/{volume_id}/restores", Use: "volume restore create VOLUME VOLUME-BACKUP", Short: "Restore a volume from a backup", Long: "Restore a volume from a backup.\n\nThe process group of the volume must be stopped (volume_in_use), and does not start before the restore has\nended. The backup is written beside the volume's content, so there must be room for both; it replaces the\ncontent once all of it was read again and matches the backup. A failed restore leaves the volume as it was.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "body", Field: "backup_id", Required: true},
-	}, Body: "required", Table: &tables[72], Confirm: "replaces what the volume holds by backup"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Body: "required", Table: &tables[72], Confirm: "replaces what the volume holds by backup", Impact: "destroys"},
 	{Operation: "deleteApp", Method: "DELETE", Path: "/v1/apps/{app_id}", Use: "app delete APP…", Short: "Delete an app", Long: "Delete an app.\n\nRefused with app_in_use while it has environments. Repeating the request changes nothing.", Args: []Flag{
 		{Name: "APP", In: "path", Field: "app_id", Required: true},
-	}, Say: "deleted app {typed}", Confirm: "deletes app"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Say: "deleted app {typed}", Confirm: "deletes app", Impact: "interrupts"},
 	{Operation: "deleteBackup", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}", Use: "backup delete TENANT BACKUP…", Short: "Delete a backup", Long: "Delete a backup.\n\nThe backup can no longer be restored. It is shown as deleting until the storage reports that its objects are\ngone. A held backup is not deleted (backup_not_ready).", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "BACKUP", In: "path", Field: "backup_id", Required: true},
-	}, Say: "deleted backup {typed}", Confirm: "deletes backup"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Say: "deleted backup {typed}", Confirm: "deletes backup", Impact: "destroys"},
 	{Operation: "deleteBackupPolicy", Method: "DELETE", Path: "/v1/backup-policies/{owner}", Use: "backup policy delete OWNER", Short: "Return a tenant to the backup policy of its plan", Long: "Return a tenant to the backup policy of its plan.\n\nRepeating the request changes nothing. Plans always have one: to stop backups by schedule set\nan empty schedule.", Args: []Flag{
 		{Name: "OWNER", In: "path", Field: "owner", Required: true},
-	}, Table: &tables[10], Confirm: "deletes the policy of tenant"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[10], Confirm: "deletes the policy of tenant", Impact: "destroys"},
 	{Operation: "deleteDomain", Method: "DELETE", Path: "/v1/domains/{domain_id}", Use: "domain delete DOMAIN…", Short: "Give up a name", Long: "Give up a name.\n\nRefused with domain_in_use while routes of the org have it.", Args: []Flag{
 		{Name: "DOMAIN", In: "path", Field: "domain_id", Required: true},
-	}, Say: "deleted domain {typed}", Confirm: "deletes domain"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Say: "deleted domain {typed}", Confirm: "deletes domain", Impact: "interrupts"},
 	{Operation: "deleteEnv", Method: "DELETE", Path: "/v1/envs/{env_id}", Use: "env delete ENV…", Short: "Delete an environment", Long: "Delete an environment.\n\nRefused with env_in_use while it has process groups, routes or an IPv4 address. Repeating\nthe request changes nothing.", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
-	}, Say: "deleted env {typed}", Confirm: "deletes env"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Say: "deleted env {typed}", Confirm: "deletes env", Impact: "interrupts"},
 	{Operation: "deleteFleet", Method: "DELETE", Path: "/v1/fleets/{fleet_id}", Use: "fleet delete FLEET…", Short: "Delete an empty fleet", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
-	}, Say: "deleted fleet {typed}", Confirm: "deletes fleet"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Say: "deleted fleet {typed}", Confirm: "deletes fleet", Impact: "none"},
 	{Operation: "deleteGroup", Method: "DELETE", Path: "/v1/groups/{group_id}", Use: "group delete GROUP…", Short: "Delete a process group", Long: "Delete a process group.\n\nIts instances are stopped, and count towards the quota until they have stopped. A group with\nroutes or volumes is refused with group_in_use.", Args: []Flag{
 		{Name: "GROUP", In: "path", Field: "group_id", Required: true},
-	}, Say: "deleted process group {typed}; its instances are being stopped", Confirm: "deletes process group"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Say: "deleted process group {typed}; its instances are being stopped", Confirm: "deletes process group", Impact: "interrupts"},
 	{Operation: "deleteImage", Method: "DELETE", Path: "/v1/images/{image_id}", Use: "image delete IMAGE…", Short: "Delete a golden image, or cancel its build", Long: "Delete a golden image, or cancel its build.\n\nThe current image is refused with golden_image_current, an image that a server is being\ncreated from with golden_image_in_use. A cancelled build ends as failed and leaves\nnothing at the provider. The request can safely be repeated.", Args: []Flag{
 		{Name: "IMAGE", In: "path", Field: "image_id", Required: true},
-	}, Table: &tables[29], Say: "accepted: image {image_id} is {status}, workflow {workflow_id}", Confirm: "deletes image"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[29], Say: "accepted: image {image_id} is {status}, workflow {workflow_id}", Confirm: "deletes image", Impact: "destroys"},
 	{Operation: "deleteImageDigest", Method: "DELETE", Path: "/v1/image-digests", Use: "registry unpin NAME…", Short: "Unpin images, so that the next host that pulls one resolves it again", Long: "Unpin images, so that the next host that pulls one resolves it again.\n\nThe next host that pulls the image resolves its tag again. Running containers are not\naffected.", Args: []Flag{
 		{Name: "NAME", In: "query", Field: "image", Required: true},
-	}, Say: "unpinned {typed}"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Say: "unpinned {typed}", Impact: "none"},
 	{Operation: "deletePlacementPool", Method: "DELETE", Path: "/v1/placement-pools/{pool}", Use: "placement-pool delete PLACEMENT-POOL…", Short: "Delete an unused placement pool", Long: "Delete an unused placement pool.\n\nThe default pool and pools that are associated with orgs are refused with\nplacement_pool_in_use.", Args: []Flag{
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
-	}, Say: "deleted placement pool {typed}", Confirm: "deletes placement pool"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Say: "deleted placement pool {typed}", Confirm: "deletes placement pool", Impact: "none"},
 	{Operation: "deletePolicy", Method: "DELETE", Path: "/v1/policies/{policy_id}", Use: "policy delete POLICY…", Short: "Delete an unattached policy", Args: []Flag{
 		{Name: "POLICY", In: "path", Field: "policy_id", Required: true},
-	}, Say: "deleted policy {typed}", Confirm: "deletes policy"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Say: "deleted policy {typed}", Confirm: "deletes policy", Impact: "none"},
 	{Operation: "deleteRegistry", Method: "DELETE", Path: "/v1/registries/{host}", Use: "registry delete REGISTRY…", Short: "Delete the credentials of a registry", Long: "Delete the credentials of a registry.\n\nImages that hosts have already pulled stay there.", Args: []Flag{
 		{Name: "REGISTRY", In: "path", Field: "host", Required: true},
-	}, Say: "deleted registry {typed}", Confirm: "deletes registry"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Say: "deleted registry {typed}", Confirm: "deletes registry", Impact: "none"},
 	{Operation: "deleteRoute", Method: "DELETE", Path: "/v1/envs/{env_id}/routes/{route_id}", Use: "route delete ENV ROUTE…", Short: "Delete a route", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
 		{Name: "ROUTE", In: "path", Field: "route_id", Required: true},
-	}, Say: "deleted route {typed}", Confirm: "deletes route"},
-	{Operation: "deleteServer", Method: "DELETE", Path: "/v1/servers/{server_id}", Use: "server delete SERVER…", Short: "Decommission a server", Long: "Decommission a server.\n\nAccepted at any time, even during provisioning. Revokes the server's identity, deletes\neverything it owns at the provider and keeps its row as terminated. Repeating the request\nreturns the same answer. Refused with server_has_tenants while tenants, instances or volumes are\non the server (holds), unless force is set: their data is then lost.", Args: []Flag{
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Say: "deleted route {typed}", Confirm: "deletes route", Impact: "interrupts"},
+	{Operation: "deleteServer", Method: "DELETE", Path: "/v1/servers/{server_id}", Use: "server delete SERVER…", Short: "Decommission a server", Long: "Decommission a server.\n\nAccepted at any time, even during provisioning. Revokes the server's identity, deletes\neverything it owns at the provider and keeps its row as terminated. Repeating the request\nreturns the same answer. Refused with impact_not_accepted while tenants, instances or volumes are on the server\n(holds): the answer names them, and what is lost. Repeat the request with the impact's digest in\nImpact-Accepted to lose it.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
-		{Name: "force", Help: "decommission the server even if tenants live on it", In: "query", Field: "force", Type: "bool"},
-	}, Table: &tables[0], Say: "accepted: server {server_id}, workflow {workflow_id}", Confirm: "deletes server"},
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[0], Say: "accepted: server {server_id}, workflow {workflow_id}", Impact: "destroys"},
 	{Operation: "deleteSnapshot", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/snapshots/{snapshot_id}", Use: "snapshot delete TENANT SNAPSHOT…", Short: "Delete a snapshot", Long: "Delete a snapshot.\n\nThe snapshot can no longer be restored, and its files are deleted from the host.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "SNAPSHOT", In: "path", Field: "snapshot_id", Required: true},
-	}, Say: "deleted snapshot {typed}", Confirm: "deletes snapshot"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Say: "deleted snapshot {typed}", Confirm: "deletes snapshot", Impact: "destroys"},
 	{Operation: "deleteTenantMail", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/mail", Use: "tenant mail unset TENANT", Short: "Remove the mail settings of a tenant's site", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
-	}, Say: "the site has no mail settings"},
+	}, Say: "the site has no mail settings", Impact: "none"},
 	{Operation: "deleteVolume", Method: "DELETE", Path: "/v1/volumes/{volume_id}", Use: "volume delete VOLUME…", Short: "Delete a volume and its data", Long: "Delete a volume and its data.\n\nRefused with volume_attached while it is attached. Its last backup is made before it is destroyed; until it is\nin object storage it is releasing, and reason has the obstacle. Without object storage there is none.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "no-final-backup", Help: "destroy it without a last backup, also if it is being deleted already: why, for the org's events", In: "query", Field: "no_final_backup_reason"},
-	}, Table: &tables[68], Confirm: "deletes volume"},
+	}, Table: &tables[68], Confirm: "deletes volume", Impact: "destroys"},
 	{Operation: "deleteVolumeBackup", Method: "DELETE", Path: "/v1/volumes/{volume_id}/backups/{backup_id}", Use: "volume backup delete VOLUME VOLUME-BACKUP…", Short: "Delete a backup of a volume", Long: "Delete a backup of a volume.\n\nIt is shown as deleting until the storage reports that its objects are gone. A backup that is held or being\nrestored is not deleted (backup_not_ready).", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
-	}, Say: "deleted backup {typed}", Confirm: "deletes backup"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Say: "deleted backup {typed}", Confirm: "deletes backup", Impact: "destroys"},
 	{Operation: "deployGroup", Method: "POST", Path: "/v1/groups/{group_id}/deploys", Use: "group deploy GROUP [-- COMMAND…]", Short: "Deploy a new release of a process group", Long: "Deploy a new release of a process group.\n\nInstances are replaced according to rollout_policy: at most max_surge more than replicas exist, and at\nmost max_unavailable fewer are healthy. If the org's quota has no room for an extra instance, a group of\nseveral instances stops one first (see deploy_message), and a group of one is refused with quota_exceeded. A\ngroup with a volume always stops its instance first. The rollout fails when more than max_failures of its\ninstances failed, or none became healthy for progress_deadline_seconds: the group then goes back to its last\ngood release, unless auto_rollback is false. Deploying the current spec again starts no rollout. The\nconstraint may be left out; a different one is refused with constraint_immutable.", Example: "  prego group deploy web --image nginx:1.30 --watch", Args: []Flag{
 		{Name: "GROUP", In: "path", Field: "group_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "auto-rollback", Help: "go back to the last good release when a rollout fails", In: "body", Field: "rollout_policy.auto_rollback", Type: "bool"},
 		{Name: "max-failures", Help: "a rollout fails when more of its instances than this have failed (2 at first)", In: "body", Field: "rollout_policy.max_failures", Type: "int"},
 		{Name: "max-surge", Help: "a number of instances, or a percentage of the replicas", In: "body", Field: "rollout_policy.max_surge", Type: "share"},
@@ -1415,39 +1499,50 @@ var verbs = []Verb{
 		{Name: "start-timeout", Help: "time within which it must become healthy; 0 means 90", In: "body", Field: "spec.start_timeout_seconds", Type: "duration"},
 		{Name: "stop-timeout", Help: "time from SIGTERM to SIGKILL; 0 means 10", In: "body", Field: "spec.stop_timeout_seconds", Type: "duration"},
 		{Name: "volume", Help: "paths at which volumes of the group must be mounted before an instance starts", In: "body", Field: "spec.volumes", Type: "list"},
-	}, Rest: "spec.command", Body: "required", Table: &tables[48]},
+	}, Rest: "spec.command", Body: "required", Table: &tables[48], Impact: "interrupts"},
 	{Operation: "detachPolicy", Method: "DELETE", Path: "/v1/fleets/{fleet_id}/policies/{policy_id}", Use: "fleet detach FLEET POLICY", Short: "Detach a policy", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 		{Name: "POLICY", In: "path", Field: "policy_id", Required: true},
-	}, Say: "detached policy {arg policy} from fleet {arg fleet}"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Say: "detached policy {arg policy} from fleet {arg fleet}", Impact: "none"},
 	{Operation: "detachVolume", Method: "DELETE", Path: "/v1/volumes/{volume_id}/attachments/{attachment_id}", Use: "volume detach VOLUME ATTACHMENT", Short: "Detach a volume from a process group", Long: "Detach a volume from a process group.\n\nRefused with volume_in_use while an instance of the group is not stopped: scale the group\nto 0 first.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "ATTACHMENT", In: "path", Field: "attachment_id", Required: true},
-	}, Say: "detached {typed}"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Say: "detached {typed}", Impact: "interrupts"},
 	{Operation: "disableIPv4", Method: "DELETE", Path: "/v1/envs/{env_id}/ipv4", Use: "ipv4 disable ENV…", Short: "Release an environment's IPv4 address", Long: "Release an environment's IPv4 address.\n\nRefused with ipv4_in_use while routes listen on it.", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
-	}, Table: &tables[30], Confirm: "releases the address of env"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[30], Confirm: "releases the address of env", Impact: "destroys"},
 	{Operation: "dissociatePlacementPool", Method: "DELETE", Path: "/v1/orgs/{org_id}/placement-pools/{pool}", Use: "placement-pool dissociate ORG PLACEMENT-POOL", Short: "Dissociate an org from a placement pool", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
-	}, Say: "these apply to org {arg org} now:"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Say: "these apply to org {arg org} now:", Impact: "none"},
 	{Operation: "drainServer", Method: "POST", Path: "/v1/servers/{server_id}/drain", Use: "server drain SERVER…", Short: "Cordon servers and move their instances and tenants to others", Long: "Cordon servers and move their instances and tenants to others.\n\nThe server is cordoned, and its instances are replaced on other servers within the max_surge and\nmax_unavailable of their groups: a replacement is healthy before the old instance stops. With a volume, or\nwithout quota for one more, the old one stops first (stops_first). At most PREGO_DRAIN_FLEET_LIMIT servers\nof a fleet are emptied concurrently, and at most 10 instances of an org are moved\nconcurrently. Instances and tenants without a place wait for at most timeout_seconds; then the maintenance is\nfailed, they stay, and the server stays cordoned. An edge leaves the DNS.\n\nTenants cannot be moved yet: while some live on the server, its DB shard or its Redis pool, the request is\nrefused with tenants_cannot_move_yet, unless keep_tenants leaves them there. Repeating the request returns\nthe maintenance that is under way.", Example: "  prego server drain app-7 --timeout 30m --watch", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "keep-tenants", Help: "whether tenants stay and only instances are moved; not of a replacement", In: "body", Field: "keep_tenants", Type: "bool"},
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
 		{Name: "timeout", Help: "how long instances may take to be moved; 0 for as long as it takes", In: "body", Field: "timeout_seconds", Type: "duration"},
-	}, Body: "optional", Table: &tables[35], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants"},
+	}, Body: "optional", Table: &tables[35], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "moves"},
 	{Operation: "enableIPv4", Method: "POST", Path: "/v1/envs/{env_id}/ipv4", Use: "ipv4 enable ENV…", Short: "Request an IPv4 address for an environment", Long: "Request an IPv4 address for an environment.\n\nChecks max_ipv4_allocations, then creates the address at the provider. While the provider\nhas none left the address is pending with reason ipam_exhausted; this is the provider's\ncapacity, not the org's quota. Repeating the request returns the existing address; an\naddress that failed is tried again.", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
-	}, Table: &tables[30]},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[30], Impact: "none"},
 	{Operation: "execOnServer", Method: "POST", Path: "/v1/servers/{server_id}/exec", Use: "exec SERVER KIND -- ARGS…", Short: "Run an allowed bench, mariadb or redis-cli command on a server's host", Long: "Run one of the commands that hosts allow, and print its output. The exit status is the\ncommand's own; 1 when the API or the host did not answer, 2 when it was refused. Each is\nkept in the audit: prego server commands SERVER.\n", Example: "  prego exec app-sgp-007 bench -- --site acme.example.com list-apps", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 		{Name: "KIND", In: "body", Field: "kind", Values: []string{"bench", "mariadb", "redis-cli"}, Required: true},
 	}, Flags: []Flag{
 		{Name: "tenant", Help: "assigned when the tenant is accepted", In: "body", Field: "tenant_id"},
 		{Name: "timeout", Help: "seconds after which the command is killed", In: "body", Field: "timeout_seconds", Type: "duration", Default: "1m", Always: true},
-	}, Rest: "args", Body: "required"},
+	}, Rest: "args", Body: "required", Impact: "destroys"},
 	{Operation: "getAgentRelease", Method: "GET", Path: "/v1/agent-releases/{version}", Use: "agent release show AGENT-RELEASE…", Short: "Show a release of the agent with its servers", Args: []Flag{
 		{Name: "AGENT-RELEASE", In: "path", Field: "version", Required: true},
 	}, Table: &tables[3]},
@@ -1575,25 +1670,29 @@ var verbs = []Verb{
 	{Operation: "growVolume", Method: "PATCH", Path: "/v1/volumes/{volume_id}", Use: "volume grow VOLUME", Short: "Grow a volume", Long: "Grow a volume.\n\nVolumes only grow, also while they are in use. The growth counts toward max_total_volume_bytes immediately;\nthe provider and the file system follow.", Example: "  prego volume grow data --size 40GB", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "size", Help: "not less than now; rounded up to whole GB by the provider", In: "body", Field: "size_bytes", Type: "disk", Required: true},
-	}, Body: "required", Table: &tables[68]},
+	}, Body: "required", Table: &tables[68], Impact: "interrupts"},
 	{Operation: "holdBackup", Method: "PUT", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}/hold", Use: "backup hold TENANT BACKUP", Short: "Keep a backup until it is released", Long: "Keep a backup until it is released.\n\nWhile it is held, neither retention nor a request nor the end of the tenant deletes it.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "BACKUP", In: "path", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "the reason, for a later release", In: "body", Field: "reason", Required: true},
-	}, Body: "required", Table: &tables[9]},
+	}, Body: "required", Table: &tables[9], Impact: "none"},
 	{Operation: "holdBackups", Method: "PUT", Path: "/v1/backup-policies/{owner}/hold", Use: "backup policy hold OWNER", Short: "Keep all backups of a tenant or of a volume until they are released", Long: "Keep all backups of a tenant or of a volume until they are released.\n\nAlso later ones. Neither retention nor a request nor the end of the tenant or volume deletes any. The volume may\nalready be deleted.", Args: []Flag{
 		{Name: "OWNER", In: "path", Field: "owner", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "the reason, for a later release", In: "body", Field: "reason", Required: true},
-	}, Body: "required", Table: &tables[10]},
+	}, Body: "required", Table: &tables[10], Impact: "none"},
 	{Operation: "holdVolumeBackup", Method: "PUT", Path: "/v1/volumes/{volume_id}/backups/{backup_id}/hold", Use: "volume backup hold VOLUME VOLUME-BACKUP", Short: "Keep a backup of a volume until it is released", Long: "Keep a backup of a volume until it is released.\n\nWhile it is held, neither retention nor a request nor the end of the volume deletes it.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "the reason, for a later release", In: "body", Field: "reason", Required: true},
-	}, Body: "required", Table: &tables[70]},
+	}, Body: "required", Table: &tables[70], Impact: "none"},
 	{Operation: "importServer", Method: "POST", Path: "/v1/servers/import", Use: "server import NAME", Short: "Import an existing server", Long: "Import an existing server.\n\nAccepts a server that was created elsewhere. Apply bootstrap from the answer to the host\nonce, before its token expires after 15 minutes; it contains a secret. Repeating the request\nreturns the same bootstrap while the server is provisioning. After the token has expired the\nserver is failed: retry it, then repeat the import to get a new bootstrap. An imported\nserver is never destroyed because its agent did not connect.", Args: []Flag{
 		{Name: "NAME", In: "body", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -1603,15 +1702,16 @@ var verbs = []Verb{
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "region", Values: []string{"sg", "eu", "us"}, Required: true},
 		{Name: "role", Help: "purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public", In: "body", Field: "role", Values: []string{"app", "db-shard", "redis-pool", "node", "edge"}, Required: true},
 		{Name: "tag", Help: "placement tags without duplicates; stored in lower case; cannot be changed later", In: "body", Field: "tags", Type: "list"},
-	}, Body: "required", Table: &tables[32]},
+	}, Body: "required", Table: &tables[32], Impact: "reveals"},
 	{Operation: "installPatches", Method: "POST", Path: "/v1/servers/{server_id}/patch", Use: "server patch SERVER…", Short: "Install security updates on a server", Long: "Install security updates on a server.\n\nAsks the host which of Debian's security updates it lacks. If there are any, or it needs a reboot, the server is\nemptied like in a drain, the updates are installed, the host is rebooted if it needs that, and the server is\nuncordoned if the request had cordoned it. patched of the result lists the installed updates, message states\nthe downtime. A host that cannot determine its missing updates ends as failed with patch_check_failed, and\nthe server stays as it was; updates that cannot be installed end as failed with patch_failed, and the server\nstays cordoned. With keep_tenants tenants have the downtime. Requests with the same wave are shown together\nat /v1/patch-waves.", Example: "  prego server patch app-7 --timeout 30m --watch", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "keep-tenants", Help: "whether tenants stay and only instances are moved", In: "body", Field: "keep_tenants", Type: "bool"},
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
 		{Name: "timeout", Help: "how long instances may take to be moved; 0 for as long as it takes", In: "body", Field: "timeout_seconds", Type: "duration"},
 		{Name: "wave", Help: "name of a group of patches; created by its first server", In: "body", Field: "wave"},
-	}, Body: "optional", Table: &tables[35], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants"},
+	}, Body: "optional", Table: &tables[35], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "interrupts"},
 	{Operation: "instanceLogs", Method: "GET", Path: "/v1/instances/{instance_id}/logs", Use: "instance logs INSTANCE", Short: "Print an instance's log, without what looks like a secret", Long: "Print an instance's log, without what looks like a secret.\n\nAnything that looks like a secret is removed.", Args: []Flag{
 		{Name: "INSTANCE", In: "path", Field: "instance_id", Required: true},
 	}, Flags: []Flag{
@@ -1947,8 +2047,9 @@ var verbs = []Verb{
 	{Operation: "loseServer", Method: "POST", Path: "/v1/servers/{server_id}/lost", Use: "server lose SERVER…", Short: "Give servers up as lost: their tenants are restored elsewhere, what is left of them is destroyed", Long: "Give servers up as lost: their tenants are restored elsewhere, what is left of them is destroyed.\n\nFor a dead server that the provider still has. Tenants whose site or database is on it become failed\n(server_lost), their places are free, and they are restored elsewhere from their newest backups according to\nthe settings. The rest of the server is destroyed. Servers that the provider no longer has, and servers after a\nforced deletion, are treated like this automatically. A server that is being provisioned is refused with\ninvalid_transition.", Example: "  prego server lose app-7 --reason \"its disk died\"", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[0], Say: "accepted: server {server_id}, workflow {workflow_id}", Confirm: "gives up server"},
+	}, Body: "optional", Table: &tables[0], Say: "accepted: server {server_id}, workflow {workflow_id}", Confirm: "gives up server", Impact: "destroys"},
 	{Operation: "overridePlacement", Method: "POST", Path: "/internal/placement-overrides", Use: "placement override TENANT", Short: "Force a tenant's placement", Long: "Force a tenant's placement.\n\nSkips capacity checks and ranking, but never the invariants. Every override is audited,\nwhether it succeeds or not. A server that the tenant's constraint excludes is refused with\ncell_mismatch, unless ignore_constraint is set. A tenant that is already placed is\nrefused with tenant_already_placed.", Example: "  prego placement override acme-eu --app-server app-sgp-007 --reason \"colocate with parent tenant\"", Args: []Flag{
 		{Name: "TENANT", In: "body", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
@@ -1956,59 +2057,70 @@ var verbs = []Verb{
 		{Name: "db-shard", Help: "force_app_server_id or force_db_shard_id is required", In: "body", Field: "force_db_shard_id"},
 		{Name: "ignore-constraint", Help: "ignore the constraint of the tenant and of its placement pools", In: "body", Field: "ignore_constraint", Type: "bool"},
 		{Name: "reason", Help: "reason for the audit", In: "body", Field: "reason", Required: true},
-	}, Body: "required", Say: "{outcome}: {app_server_id}, shard {db_shard_id}, pool {redis_pool_id}, site {pool_site_id}"},
+	}, Body: "required", Say: "{outcome}: {app_server_id}, shard {db_shard_id}, pool {redis_pool_id}, site {pool_site_id}", Impact: "none"},
 	{Operation: "pauseAgentRelease", Method: "POST", Path: "/v1/agent-releases/{version}/pause", Use: "agent release pause AGENT-RELEASE", Short: "Stop a release of the agent before the next server", Long: "Stop a release of the agent before the next server.\n\nServers with an offer continue.", Args: []Flag{
 		{Name: "AGENT-RELEASE", In: "path", Field: "version", Required: true},
-	}, Table: &tables[3], Say: "release {version} of the agent is {status}"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[3], Say: "release {version} of the agent is {status}", Impact: "none"},
 	{Operation: "pauseGroup", Method: "POST", Path: "/v1/groups/{group_id}/pause", Use: "group pause GROUP", Short: "Pause the rollouts of a process group", Long: "Pause the rollouts of a process group.\n\nNo further instance is replaced. Missing ones are still started, from the desired release, and a deploy takes\neffect when the group is resumed. No deadline runs meanwhile.", Args: []Flag{
 		{Name: "GROUP", In: "path", Field: "group_id", Required: true},
-	}, Table: &tables[48]},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[48], Impact: "none"},
 	{Operation: "pauseRelease", Method: "POST", Path: "/v1/releases/{name}/pause", Use: "release pause RELEASE", Short: "Stop a release before the next server; those under way end", Long: "Stop a release before the next server; those under way end.\n\nServers that are being updated end.", Args: []Flag{
 		{Name: "RELEASE", In: "path", Field: "name", Required: true},
-	}, Table: &tables[63], Say: "release {name} is {status}"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[63], Say: "release {name} is {status}", Impact: "none"},
 	{Operation: "planPacking", Method: "POST", Path: "/v1/packing-plans", Use: "rebalance plan", Short: "Plan moves that empty app servers", Long: "Plan moves that empty app servers.\n\nLooks at the app servers as they are, and finds moves of tenants to other servers of the same region, network\nand tags after which servers are empty, first the servers that save most money per moved byte. A tenant's memory\nis its share of its server's usage above an empty server of the type. Nothing is changed; the plan can be\nsubmitted to /v1/rebalances. needed is proven: the tenants fit on no fewer servers.", Example: "  prego rebalance plan --region eu -o json >plan.json\n  prego rebalance start --plan plan.json --watch", Flags: []Flag{
 		{Name: "fleet", Help: "empty servers of this fleet only", In: "body", Field: "fleet_id"},
 		{Name: "max-moves", Help: "0 for no limit", In: "body", Field: "max_moves", Type: "int"},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "region", Values: []string{"sg", "eu", "us"}},
-	}, Body: "optional", Table: &tables[41]},
-	{Operation: "putBackupPolicy", Method: "PUT", Path: "/v1/backup-policies/{owner}", Use: "backup policy set OWNER", Short: "Set the schedule and retention of a plan's tenants or of a tenant", Long: "Set the schedule and retention of a plan's tenants or of a tenant.\n\nTurns are rescheduled within a minute; a running backup continues. The next backup applies the new retention.\nWith dry_run nothing is written: the answer shows the next turns. Recorded in the policy's changes and, for a\ntenant, in its org's events.", Example: "  prego backup policy set t-k3jq5x2m7abc --schedule \"0 1,13 * * *\" --days 14 --weeks 8 --months 12\n  prego backup policy set starter --schedule \"0 0 * * *\" --days 7 --weeks 4 --dry-run", Args: []Flag{
+	}, Body: "optional", Table: &tables[41], Impact: "none"},
+	{Operation: "putBackupPolicy", Method: "PUT", Path: "/v1/backup-policies/{owner}", Use: "backup policy set OWNER", Short: "Set the schedule and retention of a plan's tenants or of a tenant", Long: "Set the schedule and retention of a plan's tenants or of a tenant.\n\nTurns are rescheduled within a minute; a running backup continues. The next backup applies the new retention.\nThe plan of a dry run shows the next turns. Recorded in the policy's changes and, for a\ntenant, in its org's events.", Example: "  prego backup policy set t-k3jq5x2m7abc --schedule \"0 1,13 * * *\" --days 14 --weeks 8 --months 12\n  prego backup policy set starter --schedule \"0 0 * * *\" --days 7 --weeks 4 --dry-run", Args: []Flag{
 		{Name: "OWNER", In: "path", Field: "owner", Required: true},
 	}, Flags: []Flag{
-		{Name: "dry-run", Help: "check it and show the next turns only", In: "query", Field: "dry_run", Type: "bool"},
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "days", Help: "of so many days with backups, the newest is kept", In: "body", Field: "keep_daily", Type: "int", Default: "0", Always: true},
 		{Name: "months", Help: "the same for months", In: "body", Field: "keep_monthly", Type: "int", Default: "0", Always: true},
 		{Name: "weeks", Help: "the same for weeks, which begin on Monday", In: "body", Field: "keep_weekly", Type: "int", Default: "0", Always: true},
 		{Name: "schedule", Help: "cron expression of five fields in UTC: minute, hour, day of month, month, day of week", In: "body", Field: "schedule", Empty: true, Required: true},
 		{Name: "spread", Help: "over which simultaneous backups are spread: each tenant has a fixed delay below it", In: "body", Field: "spread_seconds", Type: "duration", Default: "6h", Always: true},
-	}, Body: "required", Table: &tables[10]},
+	}, Body: "required", Table: &tables[10], Impact: "destroys"},
 	{Operation: "putOrg", Method: "PUT", Path: "/v1/orgs/{org_id}", Use: "org set ORG", Aliases: []string{"put"}, Short: "Create an org, or change its parent or tier", Long: "Create an org, or change its parent or tier.\n\nFields that are left out keep their value; an empty parent_org_id removes the parent.\nExisting tenants keep the parent they were created under. A new org has the tier free\nunless configured otherwise.", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "parent", Help: "unchanged if left out; an empty string removes the parent", In: "body", Field: "parent_org_id", Empty: true},
 		{Name: "tier", Help: "unchanged if empty or left out", In: "body", Field: "tier"},
-	}, Body: "required", Table: &tables[38]},
+	}, Body: "required", Table: &tables[38], Impact: "none"},
 	{Operation: "putPlacementPool", Method: "PUT", Path: "/v1/placement-pools/{pool}", Use: "placement-pool update PLACEMENT-POOL", Short: "Replace a placement pool's constraint", Long: "Replace a placement pool's constraint.\n\nA list that is left out becomes empty. Tenants that are already placed stay where they are; every later\nplacement, including a waiting tenant's, uses the new constraint.", Args: []Flag{
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "disallow", Help: "tags that a server must not have, without duplicates", In: "body", Field: "disallow", Type: "list"},
 		{Name: "require", Help: "tags that a server must have, without duplicates", In: "body", Field: "require", Type: "list"},
-	}, Body: "required", Table: &tables[46]},
+	}, Body: "required", Table: &tables[46], Impact: "none"},
 	{Operation: "putPolicy", Method: "PUT", Path: "/v1/policies/{policy_id}", Use: "policy update POLICY", Short: "Replace a policy's spec", Long: "Replace a policy's spec.\n\nUsed by actions that begin later.", Args: []Flag{
 		{Name: "POLICY", In: "path", Field: "policy_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "spec", Help: "by type", In: "body", Field: "spec", Type: "json"},
-	}, Body: "required", Table: &tables[47]},
+	}, Body: "required", Table: &tables[47], Impact: "none"},
 	{Operation: "putRegistry", Method: "PUT", Path: "/v1/registries/{host}", Use: "registry set REGISTRY", Short: "Store the credentials of a registry", Long: "Store the credentials of a registry, which is named as in images' names: docker.io for\nDocker Hub. The password, or an access token, is the first line of the file, or of\nstandard input.\n", Example: "  prego registry set registry.example.com --username robot --password-file token.txt", Args: []Flag{
 		{Name: "REGISTRY", In: "path", Field: "host", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "password", Help: "a password or an access token", In: "body", Field: "password", Type: "secret", Required: true},
 		{Name: "username", Help: "user who pulls", In: "body", Field: "username", Required: true},
-	}, Body: "required", Table: &tables[52]},
+	}, Body: "required", Table: &tables[52], Impact: "none"},
 	{Operation: "putStorageQuota", Method: "PUT", Path: "/v1/tenants/{tenant_id}/storage-quota", Use: "tenant storage-quota TENANT", Short: "Change a tenant's storage quota", Long: "Change a tenant's storage quota.\n\nChecks the org's max_total_volume_bytes. A site that is read-only because it exceeded its\nquota becomes writable once its next measurement is below the new quota.", Example: "  prego tenant storage-quota acme-eu --size 50GB", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "gb", Help: "the quota in GB", In: "body", Field: "gb", Type: "int"},
-	}, Body: "required", Table: &tables[66]},
+	}, Body: "required", Table: &tables[66], Impact: "none"},
 	{Operation: "putTenantMail", Method: "PUT", Path: "/v1/tenants/{tenant_id}/mail", Use: "tenant mail set TENANT", Short: "Set the mail server of a tenant's site", Long: "Set a tenant's mail server. The password of --login is read from a file or from standard input.", Example: "  prego tenant mail set acme-eu --server smtp.example.com --login erp --sender erp@example.com < password", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
@@ -2019,95 +2131,120 @@ var verbs = []Verb{
 		{Name: "sender-name", Help: "sender's name", In: "body", Field: "sender_name"},
 		{Name: "server", Help: "the mail server's name", In: "body", Field: "server", Required: true},
 		{Name: "tls", Help: "use STARTTLS; required with a login", In: "body", Field: "tls", Type: "bool", Default: "true", Always: true},
-	}, Body: "required"},
+	}, Body: "required", Impact: "none"},
 	{Operation: "putWarmPool", Method: "PUT", Path: "/v1/warm-pools/{region}/{plan}", Use: "pool warm set REGION PLAN SERVERS", Short: "Set the size of a warm pool", Example: "  prego pool warm set eu starter 2", Args: []Flag{
 		{Name: "REGION", In: "path", Field: "region", Values: []string{"sg", "eu", "us"}, Required: true},
 		{Name: "PLAN", In: "path", Field: "plan", Values: []string{"trial", "starter", "business", "enterprise"}, Required: true},
 		{Name: "SERVERS", In: "body", Field: "target", Type: "int", Required: true},
-	}, Body: "required", Say: "accepted: target {target} for plan {plan} in {region}, workflow {or workflow_id none}"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Body: "required", Say: "accepted: target {target} for plan {plan} in {region}, workflow {or workflow_id none}", Impact: "none"},
 	{Operation: "reactivateTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/reactivate", Use: "tenant reactivate TENANT…", Short: "Reactivate a cancelled tenant", Long: "Reactivate a cancelled tenant.\n\ngrace_period → active.\n\nIn any other state the request is refused with invalid_transition.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[65], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}"},
+	}, Body: "optional", Table: &tables[65], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "rebootServer", Method: "POST", Path: "/v1/servers/{server_id}/reboot", Use: "server reboot SERVER…", Short: "Reboot a server", Long: "Reboot a server.\n\nEmpties the server like a drain, restarts its host at the provider, waits until its agent reports the next boot,\nand uncordons the server if the request had cordoned it. A host that ignores the button for two minutes is\nreset. After 15 minutes without its agent it is failed with reboot_timeout, and stays cordoned. With\nkeep_tenants tenants have the downtime. So do instances of a host whose agent is silent or whose\ndockerd is stopped: none can be moved from it.", Example: "  prego server reboot app-7 --timeout 30m --watch", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "keep-tenants", Help: "whether tenants stay and only instances are moved; not of a replacement", In: "body", Field: "keep_tenants", Type: "bool"},
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
 		{Name: "timeout", Help: "how long instances may take to be moved; 0 for as long as it takes", In: "body", Field: "timeout_seconds", Type: "duration"},
-	}, Body: "optional", Table: &tables[35], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants"},
-	{Operation: "reconcile", Method: "POST", Path: "/internal/reconcile", Use: "reconcile", Short: "Compare the database with the provider now", Long: "Compare the database with the provider now.\n\nStarts the reconciliation that also runs periodically. If one is already running, its\nworkflow id is returned.", Table: &tables[75], Say: "started: workflow {workflow_id}"},
+	}, Body: "optional", Table: &tables[35], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "interrupts"},
+	{Operation: "reconcile", Method: "POST", Path: "/internal/reconcile", Use: "reconcile", Short: "Compare the database with the provider now", Long: "Compare the database with the provider now.\n\nStarts the reconciliation that also runs periodically. If one is already running, its\nworkflow id is returned.", Table: &tables[75], Say: "started: workflow {workflow_id}", Impact: "none"},
 	{Operation: "refillSitePool", Method: "POST", Path: "/v1/site-pools/{server_id}/refill", Use: "pool refill SERVER", Short: "Refill a site pool now", Long: "Refill a site pool now.\n\nStarts the refill that also runs when the pool falls below its low watermark. If one is\nalready running, its workflow id is returned.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
-	}, Table: &tables[75], Say: "started: workflow {workflow_id}"},
-	{Operation: "refreshCatalog", Method: "POST", Path: "/internal/catalog/refresh", Use: "catalog refresh", Short: "Refresh the provider's catalog now", Long: "Refresh the provider's catalog now.\n\nStarts the refresh that also runs periodically. If one is already running, its workflow id\nis returned.", Table: &tables[75], Say: "started: workflow {workflow_id}"},
+	}, Table: &tables[75], Say: "started: workflow {workflow_id}", Impact: "none"},
+	{Operation: "refreshCatalog", Method: "POST", Path: "/internal/catalog/refresh", Use: "catalog refresh", Short: "Refresh the provider's catalog now", Long: "Refresh the provider's catalog now.\n\nStarts the refresh that also runs periodically. If one is already running, its workflow id\nis returned.", Table: &tables[75], Say: "started: workflow {workflow_id}", Impact: "none"},
 	{Operation: "releaseBackup", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}/hold", Use: "backup release TENANT BACKUP", Short: "Release a backup that is held", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "BACKUP", In: "path", Field: "backup_id", Required: true},
-	}, Table: &tables[9]},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[9], Impact: "destroys"},
 	{Operation: "releaseBackups", Method: "DELETE", Path: "/v1/backup-policies/{owner}/hold", Use: "backup policy release OWNER", Short: "Release the backups of a tenant or of a volume that is held", Args: []Flag{
 		{Name: "OWNER", In: "path", Field: "owner", Required: true},
-	}, Table: &tables[10]},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[10], Impact: "destroys"},
 	{Operation: "releaseVolumeBackup", Method: "DELETE", Path: "/v1/volumes/{volume_id}/backups/{backup_id}/hold", Use: "volume backup release VOLUME VOLUME-BACKUP", Short: "Release a backup of a volume that is held", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
-	}, Table: &tables[70]},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[70], Impact: "destroys"},
 	{Operation: "renewCertificate", Method: "POST", Path: "/v1/certificates/{certificate_id}/renew", Use: "certificate renew CERTIFICATE…", Short: "Order a new certificate", Long: "Order a new certificate.\n\nThe existing certificate stays in use until the new one has come. The authority's limits apply nevertheless.", Args: []Flag{
 		{Name: "CERTIFICATE", In: "path", Field: "certificate_id", Required: true},
-	}, Table: &tables[13], Say: "accepted: certificate {certificate_id}, workflow {workflow_id}"},
+	}, Table: &tables[13], Say: "accepted: certificate {certificate_id}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "repairContainers", Method: "POST", Path: "/v1/servers/{server_id}/containers/repair", Use: "container repair SERVER", Short: "Repair a server's containers", Long: "Repair a server's containers.\n\nRecreates containers that differ from their declaration and removes undeclared ones; volumes are kept. Answers\nwhen all are healthy, with the differences found; these are also added to the server's timeline. It can take\nminutes, and continues if the caller disconnects. Only active servers that were not imported can be repaired.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
-	}},
+	}, Impact: "destroys"},
 	{Operation: "replaceServer", Method: "POST", Path: "/v1/servers/{server_id}/replace", Use: "server replace SERVER…", Short: "Replace a server", Long: "Replace a server.\n\nMakes a server of the same role, fleet, spec, tags and network, empties this one as a drain does, and deletes\nit. If the replacement fails, so does the request, and this server stays, cordoned.", Example: "  prego server replace app-7 --timeout 30m --watch", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
 		{Name: "timeout", Help: "how long instances may take to be moved; 0 for as long as it takes", In: "body", Field: "timeout_seconds", Type: "duration"},
-	}, Body: "optional", Table: &tables[35], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Confirm: "deletes server"},
+	}, Body: "optional", Table: &tables[35], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Confirm: "deletes server", Impact: "destroys"},
 	{Operation: "replayDecision", Method: "POST", Path: "/v1/decisions/{decision_id}/replay", Use: "decision replay DECISION", Short: "Decide again on the input of a decision", Long: "Decide again on the input of a decision.\n\nDecides on the stored input twice: with the policy of then, which must give the same answer unless the program\nhas changed, and with the policy of today. differences are the fields of the policy that differ, and\ndecisive marks the ones changing the answer. Nothing is reserved or stored.", Args: []Flag{
 		{Name: "DECISION", In: "path", Field: "decision_id", Required: true},
-	}, Table: &tables[18]},
+	}, Table: &tables[18], Impact: "none"},
 	{Operation: "resizeServer", Method: "POST", Path: "/v1/servers/{server_id}/resize", Use: "server resize SERVER…", Short: "Resize a server", Long: "Resize a server.\n\nEmpties the server like a drain, has the provider switch it off, change its type and switch it on, waits until\nits agent reports the next boot, and uncordons the server if the request had cordoned it. That takes a few\nminutes; message of the result states the downtime. The disk keeps its size, so that the server can go back; a\ntype with a smaller disk is refused. The provider's refusal ends as failed with resize_refused, and the\nserver stays as it was. With keep_tenants tenants have the downtime.", Example: "  prego server resize app-7 --type cx43 --timeout 30m --watch", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "keep-tenants", Help: "whether tenants stay and only instances are moved", In: "body", Field: "keep_tenants", Type: "bool"},
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
 		{Name: "type", Help: "of the provider's, with a disk that is not smaller", In: "body", Field: "server_type", Required: true},
 		{Name: "timeout", Help: "how long instances may take to be moved; 0 for as long as it takes", In: "body", Field: "timeout_seconds", Type: "duration"},
-	}, Body: "required", Table: &tables[35], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants"},
+	}, Body: "required", Table: &tables[35], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "interrupts"},
 	{Operation: "restartGroup", Method: "POST", Path: "/v1/groups/{group_id}/restart", Use: "group restart GROUP", Short: "Restart a process group", Long: "Restart a process group.\n\nAll instances are replaced by others of the same spec, as in a deploy.", Args: []Flag{
 		{Name: "GROUP", In: "path", Field: "group_id", Required: true},
-	}, Table: &tables[48]},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[48], Impact: "interrupts"},
 	{Operation: "resumeGroup", Method: "POST", Path: "/v1/groups/{group_id}/resume", Use: "group resume GROUP", Short: "Resume the rollouts of a process group", Long: "Resume the rollouts of a process group.\n\nThe rollout continues, and its deadline starts again.", Args: []Flag{
 		{Name: "GROUP", In: "path", Field: "group_id", Required: true},
-	}, Table: &tables[48]},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[48], Impact: "none"},
 	{Operation: "resumeRelease", Method: "POST", Path: "/v1/releases/{name}/resume", Use: "release resume RELEASE", Short: "Resume a release that is paused or has stopped", Long: "Resume a release that is paused or has stopped.\n\nServers that went back are updated again; those whose way back failed (broken) try it again.", Args: []Flag{
 		{Name: "RELEASE", In: "path", Field: "name", Required: true},
-	}, Table: &tables[63], Say: "release {name} is {status}"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[63], Say: "release {name} is {status}", Impact: "interrupts"},
 	{Operation: "resumeTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/resume", Use: "tenant resume TENANT…", Short: "Resume a suspended tenant", Long: "Resume a suspended tenant.\n\nsuspended → active: the site is online again.\n\nIn any other state the request is refused with invalid_transition.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[65], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}"},
+	}, Body: "optional", Table: &tables[65], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "retryServer", Method: "POST", Path: "/v1/servers/{server_id}/retry", Use: "server retry SERVER…", Short: "Retry the provisioning of a failed server", Long: "Retry the provisioning of a failed server.\n\nMoves a failed server back to provisioning and increments its generation: its machine, if there is one, is\nreplaced by an empty one. In any other state the request is refused with invalid_transition. While tenants,\ninstances or volumes are on the server (holds), it is refused with server_has_tenants; a server that comes\nback is active again with its next heartbeat; declare it lost if it does not. The retry of an import keeps the\nmachine and its data, and is not refused.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
-	}, Table: &tables[0], Say: "accepted: server {server_id}, workflow {workflow_id}"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[0], Say: "accepted: server {server_id}, workflow {workflow_id}", Impact: "destroys"},
 	{Operation: "retryTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/retry", Use: "tenant retry TENANT…", Short: "Retry the provisioning of a failed tenant", Long: "Retry the provisioning of a failed tenant.\n\nfailed → provisioning, with its generation incremented. If the tenant had returned its\nquota to its org it takes it again, or is refused with quota_exceeded.\n\nA tenant whose server was lost is restored from its newest backup that can be read, or refused with backup_not_found.\n\nAny other state is refused with invalid_transition.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[65], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}"},
+	}, Body: "optional", Table: &tables[65], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "rollBackGroup", Method: "POST", Path: "/v1/groups/{group_id}/rollback", Use: "group rollback GROUP", Short: "Go back to an earlier release of a process group", Long: "Go back to an earlier release of a process group.\n\nInstances of that release that still run are kept. Going back to the present release changes nothing. The\nrollouts of a group show the kept releases.", Example: "  prego group rollback web --to 3 --watch", Args: []Flag{
 		{Name: "GROUP", In: "path", Field: "group_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "to", Help: "the release to go back to; by default the last good one besides the present one", In: "body", Field: "release", Type: "int"},
-	}, Body: "optional", Table: &tables[48]},
-	{Operation: "rotateRegistries", Method: "POST", Path: "/v1/registries/rotate", Use: "registry rotate", Short: "Re-encrypt all passwords with the current master key", Long: "Re-encrypt all passwords with the current master key.\n\nRun this after changing the master key. Until it has run, earlier keys must be listed in\nPREGO_MASTER_KEY_EARLIER; afterwards they can be removed. A password that none of the keys\ncan decrypt is refused with sealed_under_another_key: store it again.", Say: "sealed:"},
+	}, Body: "optional", Table: &tables[48], Impact: "interrupts"},
+	{Operation: "rotateRegistries", Method: "POST", Path: "/v1/registries/rotate", Use: "registry rotate", Short: "Re-encrypt all passwords with the current master key", Long: "Re-encrypt all passwords with the current master key.\n\nRun this after changing the master key. Until it has run, earlier keys must be listed in\nPREGO_MASTER_KEY_EARLIER; afterwards they can be removed. A password that none of the keys\ncan decrypt is refused with sealed_under_another_key: store it again.", Say: "sealed:", Impact: "none"},
 	{Operation: "scaleGroup", Method: "POST", Path: "/v1/groups/{group_id}/scale", Use: "group scale GROUP REPLICAS", Short: "Scale a process group", Long: "Scale a process group.\n\nScaling up checks the org's quota, including promised but unallocated replicas, and is refused with\nquota_exceeded above it. Scaling down is always allowed.", Args: []Flag{
 		{Name: "GROUP", In: "path", Field: "group_id", Required: true},
 		{Name: "REPLICAS", In: "body", Field: "replicas", Type: "int", Required: true},
-	}, Body: "required", Table: &tables[48]},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Body: "required", Table: &tables[48], Impact: "interrupts"},
 	{Operation: "search", Method: "GET", Path: "/v1/search", Use: "search TEXT", Short: "Show what has an id, name, address or host name, also what is gone", Long: "Show what has an id, name, address or host name, also what is gone.\n\nFinds objects by any id, name, slug, address, host name, id at the provider, or id of a workflow, including\ndeleted ones. Exact matches come first, then prefixes, then, from 3 characters, other matches among the newest\n20,000 objects of each kind; upper and lower case are the same, and no character is a wildcard.", Example: "  prego search 203.0.113.7", Args: []Flag{
 		{Name: "TEXT", In: "query", Field: "q", Required: true},
 	}, Flags: []Flag{
@@ -2120,63 +2257,83 @@ var verbs = []Verb{
 	}, Items: "activations", Table: &tables[1]},
 	{Operation: "setAdminPassword", Method: "POST", Path: "/v1/tenants/{tenant_id}/admin-password", Use: "tenant password TENANT", Short: "Reset the Administrator's password", Long: "Reset the Administrator's password.\n\nGenerates a password, sets it on the site's host and returns it in this answer. It is not\nstored: if it is lost, reset it again. The tenant must have a site (be active, suspended or\nin its grace period), and its host must be reachable.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
-	}, Table: &tables[2]},
+	}, Table: &tables[2], Impact: "reveals"},
 	{Operation: "setBackupLimit", Method: "PUT", Path: "/v1/orgs/{org_id}/backup-space", Use: "backup space set ORG", Short: "Set an org's own limit of bytes in backups", Long: "Set an org's own limit of bytes in backups.\n\nA limit below the usage deletes nothing. Recorded in the org's events as org.backup_limit_set.", Example: "  prego backup space set acme --limit 700GB --reason \"contract 4711\"", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "limit", Help: "in units of disks, like 700GB or 2T", In: "body", Field: "limit_bytes", Type: "disk", Required: true},
 		{Name: "reason", Help: "for the org's events", In: "body", Field: "reason", Required: true},
-	}, Body: "required", Table: &tables[11]},
+	}, Body: "required", Table: &tables[11], Impact: "none"},
 	{Operation: "setDefaultPlacementPool", Method: "PUT", Path: "/v1/placement-pools/{pool}/default", Use: "placement-pool default PLACEMENT-POOL", Short: "Make a placement pool the default", Long: "Make a placement pool the default.\n\nThe default pool applies to orgs that are associated with no pool. It replaces the previous\ndefault.", Args: []Flag{
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
-	}, Table: &tables[46]},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[46], Impact: "none"},
 	{Operation: "setOrgQuota", Method: "PUT", Path: "/v1/orgs/{org_id}/quotas/{dimension}", Use: "quota set ORG DIMENSION LIMIT", Short: "Override a limit of an org", Long: "Override a limit of an org.\n\nTakes effect immediately. A limit below the current usage takes nothing away, but refuses further requests.\nRecorded in the org's events as org.quota_set. Setting the same limit again changes nothing.", Example: "  prego quota set acme max_apps 40 --reason \"contract 4711\"", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 		{Name: "DIMENSION", In: "path", Field: "dimension", Values: []string{"max_instances", "max_total_memory_bytes", "max_total_cpu_request", "max_envs", "max_apps", "max_routes", "max_public_ports", "max_ipv4_allocations", "max_hostnames", "max_volumes", "max_total_volume_bytes", "max_volume_attachments", "max_snapshots_per_volume", "max_restore_jobs", "max_log_streams", "max_exec_sessions", "max_exec_sessions_per_hour"}, Required: true},
 		{Name: "LIMIT", In: "body", Field: "limit", Type: "number", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the org's events", In: "body", Field: "reason", Required: true},
-	}, Body: "required", Table: &tables[40]},
+	}, Body: "required", Table: &tables[40], Impact: "none"},
 	{Operation: "simulatePlacements", Method: "POST", Path: "/v1/placements/simulate", Use: "placement simulate FILE", Short: "Decide on requests without writing anything, one JSON line each; - is standard input", Long: "Decide on requests without writing anything, one JSON line each.\n\nFILE holds {\"requests\": […]} and, to decide over another fleet than the live one, \"fleet\".\nA dash is standard input.\n", Args: []Flag{
 		{Name: "FILE", Required: true},
-	}, Body: "required"},
+	}, Body: "required", Impact: "none"},
 	{Operation: "startAgentRelease", Method: "POST", Path: "/v1/agent-releases/{version}/start", Use: "agent release start AGENT-RELEASE", Short: "Deploy a release of the agent, ring by ring; also one that was paused or has stopped", Long: "Deploy a release of the agent, ring by ring; also one that was paused or has stopped.\n\nRing by ring, as many concurrently as the limits allow. Also continues a paused or stopped release, without the\nservers that stopped it. While another release of the agent is open it is invalid_transition.", Args: []Flag{
 		{Name: "AGENT-RELEASE", In: "path", Field: "version", Required: true},
-	}, Table: &tables[3], Say: "release {version} of the agent is {status}"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[3], Say: "release {version} of the agent is {status}", Impact: "interrupts"},
 	{Operation: "startRelease", Method: "POST", Path: "/v1/releases/{name}/start", Use: "release start RELEASE", Short: "Deploy a release, ring by ring", Long: "Deploy a release, ring by ring.\n\nGives every server its ring, and updates them ring by ring, as many concurrently as the limits allow. A server\nthat fails to take the release is rolled back, and the release is stopped with a reason. While another release\nis rolling, paused or stopped it is invalid_transition.", Args: []Flag{
 		{Name: "RELEASE", In: "path", Field: "name", Required: true},
-	}, Table: &tables[63], Say: "release {name} is {status}"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[63], Say: "release {name} is {status}", Impact: "interrupts"},
 	{Operation: "suspendTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/suspend", Use: "tenant suspend TENANT…", Short: "Suspend an active tenant", Long: "Suspend an active tenant.\n\nactive → suspended: the site goes offline. The timer of a trial keeps running.\n\nIn any other state the request is refused with invalid_transition.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[65], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}"},
+	}, Body: "optional", Table: &tables[65], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "interrupts"},
 	{Operation: "terminateTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/terminate", Use: "tenant terminate TENANT…", Short: "Terminate a tenant now", Long: "Terminate a tenant now.\n\ntrial, grace_period or failed → terminated. A final backup is made, and the data is\nkept for the retention period.\n\nIn any other state the request is refused with invalid_transition.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[65], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Confirm: "terminates tenant"},
+	}, Body: "optional", Table: &tables[65], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Confirm: "terminates tenant", Impact: "destroys"},
 	{Operation: "uncordonServer", Method: "POST", Path: "/v1/servers/{server_id}/uncordon", Use: "server uncordon SERVER…", Short: "Open a cordoned server again", Long: "Open a cordoned server again.\n\nAn open server stays as it is. While the control plane itself keeps the server closed, because its fleet is\nabout to remove it or an image is verified there, it stays closed; if no operator has cordoned it, the request\nis refused with invalid_transition, as it is while the server is being emptied.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
-	}, Table: &tables[59], Say: "server {server_id} takes new tenants and instances"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[59], Say: "server {server_id} takes new tenants and instances", Impact: "none"},
 	{Operation: "unmuteTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/unmute", Use: "tenant unmute TENANT…", Short: "Resume mail and scheduled jobs of clones", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
-	}, Table: &tables[66], Say: "tenant {tenant_id} sends mail and runs its jobs"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[66], Say: "tenant {tenant_id} sends mail and runs its jobs", Impact: "none"},
 	{Operation: "unsetBackupLimit", Method: "DELETE", Path: "/v1/orgs/{org_id}/backup-space", Use: "backup space unset ORG", Short: "Return an org to the limit of backups that follows from its quota", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
-	}, Table: &tables[11]},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[11], Impact: "none"},
 	{Operation: "unsetDefaultPlacementPool", Method: "DELETE", Path: "/v1/placement-pools/{pool}/default", Use: "placement-pool default PLACEMENT-POOL --unset", Short: "Stop using a placement pool as the default", Args: []Flag{
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
-	}, Table: &tables[46], Own: true},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[46], Impact: "none", Own: true},
 	{Operation: "unsetOrgQuota", Method: "DELETE", Path: "/v1/orgs/{org_id}/quotas/{dimension}", Use: "quota unset ORG DIMENSION", Short: "Remove an override", Long: "Remove an override.\n\nThe tier's default applies again. Recorded in the org's events as org.quota_set. Repeating\nthe request changes nothing.", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 		{Name: "DIMENSION", In: "path", Field: "dimension", Values: []string{"max_instances", "max_total_memory_bytes", "max_total_cpu_request", "max_envs", "max_apps", "max_routes", "max_public_ports", "max_ipv4_allocations", "max_hostnames", "max_volumes", "max_total_volume_bytes", "max_volume_attachments", "max_snapshots_per_volume", "max_restore_jobs", "max_log_streams", "max_exec_sessions", "max_exec_sessions_per_hour"}, Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "reason for the org's events", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[40]},
+	}, Body: "optional", Table: &tables[40], Impact: "none"},
 	{Operation: "updateFleet", Method: "PATCH", Path: "/v1/fleets/{fleet_id}", Use: "fleet update FLEET", Short: "Update a fleet", Long: "Update a fleet.\n\nFields that are left out keep their value. Existing servers do not change: use\nCLUSTER_REPLACE to bring them up to a new spec, including its tags. The constraint cannot be\nchanged (constraint_immutable).", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "disallow", Help: "tags that it must not have", In: "body", Field: "constraint.disallow", Type: "list"},
 		{Name: "require", Help: "tags that the server must have", In: "body", Field: "constraint.require", Type: "list"},
 		{Name: "max", Help: "maximum number of servers; -1 for none", In: "body", Field: "max_size", Type: "int"},
@@ -2194,7 +2351,7 @@ var verbs = []Verb{
 		{Name: "workload-cpus", Help: "CPUs that each server offers to workloads", In: "body", Field: "workload_cpus", Type: "number"},
 		{Name: "workload-disk", Help: "disk that each server offers to workloads; 0 for none", In: "body", Field: "workload_disk_bytes", Type: "memory"},
 		{Name: "workload-memory", Help: "memory that each server offers to workloads; 0 for none", In: "body", Field: "workload_memory_bytes", Type: "memory"},
-	}, Body: "required", Table: &tables[23]},
+	}, Body: "required", Table: &tables[23], Impact: "none"},
 	{Operation: "verifyAudit", Method: "GET", Path: "/v1/audit/verification", Use: "audit verify", Short: "Verify that no entry was changed or removed", Long: "Compute the chain of the audit again, and compare. What was removed from the end, or rewritten\nas a whole, is only found with a head that was kept elsewhere (prego audit head). The exit status\nis 3 if something is wrong.\n", Example: "  prego audit verify --head 4690:9d2f0c4be7a15d0c6a1bd3f06f8d2f4e1c7f5a90b3d8e2417c65a9f0e3b1d274", Flags: []Flag{
 		{Name: "from", Help: "number in the chain to begin with; the first that is kept if absent", In: "query", Field: "from"},
 		{Name: "head", Help: "a head that was kept, as number:hash", In: "query", Field: "head"},
@@ -2218,5 +2375,5 @@ var verbs = []Verb{
 		{Name: "plan", Help: "what a tenant pays for", In: "body", Field: "request.plan", Values: []string{"trial", "starter", "business", "enterprise"}},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "request.region", Values: []string{"sg", "eu", "us"}},
 		{Name: "tenant", Help: "as for placing another tenant like this; or else request", In: "body", Field: "tenant_id"},
-	}, Body: "required", Table: &tables[74]},
+	}, Body: "required", Table: &tables[74], Impact: "none"},
 }

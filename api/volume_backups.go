@@ -40,17 +40,21 @@ func (a *API) GetVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPa
 }
 
 // DeleteVolumeBackup gives a backup up. A worker deletes its objects.
-func (a *API) DeleteVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath) error {
+func (a *API) DeleteVolumeBackup(
+	c echo.Context, volume VolumeInPath, id BackupInPath, _ DeleteVolumeBackupParams,
+) error {
 	return giveUpBackup(c, a.d.Store.DeleteBackup, tenant.BackupOwner{VolumeID: volume}, id)
 }
 
 // HoldVolumeBackup keeps a backup until it is released.
-func (a *API) HoldVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath) error {
+func (a *API) HoldVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath, _ HoldVolumeBackupParams) error {
 	return hold(c, a.d.Store.HoldBackup, tenant.BackupOwner{VolumeID: volume}, id, volumeBackupView)
 }
 
 // ReleaseVolumeBackup ends a hold.
-func (a *API) ReleaseVolumeBackup(c echo.Context, volume VolumeInPath, id BackupInPath) error {
+func (a *API) ReleaseVolumeBackup(
+	c echo.Context, volume VolumeInPath, id BackupInPath, _ ReleaseVolumeBackupParams,
+) error {
 	return release(c, a.d.Store.ReleaseBackup, tenant.BackupOwner{VolumeID: volume}, id, volumeBackupView)
 }
 

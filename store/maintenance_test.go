@@ -461,7 +461,7 @@ func TestAReplacementIsMadeBeforeAndTheOldOneDeletedAfter(t *testing.T) {
 	}
 	require.Equal(t, server.ActDelete, st.Act)
 	require.Equal(t, []int{0, 1}, []int{b.on("node-1"), b.on("node-1-r1")})
-	_, err := b.RequestDecommission(ctx, "node-1", "its replacement", false)
+	_, err := b.RequestDecommission(ctx, "node-1", "its replacement")
 	require.NoError(t, err)
 	require.Equal(t, server.ActDelete, b.step("node-1").Act)
 	exec(t, b.Store, `UPDATE servers SET status = 'terminated' WHERE server_id = 'node-1'`)
@@ -485,8 +485,10 @@ func TestMaintenanceEndsWithItsServer(t *testing.T) {
 	b, _ := maintenanceSetup(t, 1)
 	b.request("node-1", server.MaintenanceDrain, nil)
 	b.step("node-1")
-	_, err := b.RequestDecommission(context.Background(), "node-1", "bob", true)
-	require.NoError(t, err)
+	require.NoError(t, accepting(context.Background(), func(ctx context.Context) error {
+		_, err := b.DeleteServer(ctx, "node-1", "bob")
+		return err
+	}))
 	require.Equal(t, server.MaintenanceCancelled, b.step("node-1").Status)
 	d, err := b.LastMaintenance(context.Background(), "node-1")
 	require.NoError(t, err)

@@ -296,7 +296,7 @@ func TestAnOpenMoveKeepsTheOwnServers(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, []string{"app-3"}, ends)
 			for _, id := range ends {
-				_, err = b.s.RequestDecommission(ctx, prego.ServerID(id), "ann", false)
+				_, err = b.s.RequestDecommission(ctx, prego.ServerID(id), "ann")
 				require.NoError(t, err, "what ends with the place is in no use")
 			}
 			_, err = b.s.FinishMove(ctx, "mov-1", state, "", "")

@@ -36,7 +36,7 @@ func TestAnOperationFollowsItsRows(t *testing.T) {
 	exec(t, s, `INSERT INTO reconcile_runs (finished_at) VALUES (now())`)
 	is("reconcile/test@1", ops.OperationSucceeded)
 	is("refresh-catalog/test@1", ops.OperationRunning)
-	_, err = s.RequestDecommission(ctx, "app-1", "test", false)
+	_, err = s.RequestDecommission(ctx, "app-1", "test")
 	require.NoError(t, err)
 	is("server-decommission/app-1", ops.OperationRunning)
 }

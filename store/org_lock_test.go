@@ -235,7 +235,7 @@ func TestAFleetKeepsAServerWithInstances(t *testing.T) {
 	require.Equal(t, 1, st.Members[0].Tenants)
 	_, err = s.DecommissionMember(ctx, "node-1", "test")
 	require.Equal(t, prego.CodeServerHasTenants, prego.CodeOf(err), "%v", err)
-	_, err = s.RequestDecommission(ctx, "node-1", "test", false)
+	_, err = s.RequestDecommission(ctx, "node-1", "test")
 	require.Equal(t, prego.CodeServerHasTenants, prego.CodeOf(err), "%v", err)
 	_, err = s.ScaleGroup(ctx, prego.GroupID(group), 0, "test")
 	require.NoError(t, err)

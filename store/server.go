@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 )
 
@@ -290,17 +291,36 @@ const (
 	sqlDecommissionMember = decommissionServer + ` AND ` + emptied + ` AND dedicated_for_tenant_id IS NULL RETURNING ` + serverColumns
 )
 
-// RequestDecommission marks a server as draining in any state; but while
-// tenants live on it, on its shard or its pool, or instances of process groups run on
-// it, or volumes are attached to it, only with force, which loses them (CodeServerHasTenants).
-// A server that is draining or terminated already is returned as it is.
-func (s *Store) RequestDecommission(ctx context.Context, id prego.ServerID, by string, force bool) (server.Server, error) {
-	update, message := sqlDecommissionUnused, "by "+by
-	if force {
-		update, message = sqlDecommission, "forced by "+by
+// DeleteServer is RequestDecommission of a caller who may accept what is lost with the server: the sites, databases and
+// instances there (impact.NotAccepted).
+func (s *Store) DeleteServer(ctx context.Context, id prego.ServerID, by string) (srv server.Server, err error) {
+	err = s.inTx(ctx, string("delete server "+id), func(tx *txn) error {
+		tx.check(holdUsed(ctx, tx, id))
+		now := got(serverIn(ctx, tx, id)).in(tx)
+		if now.Status != server.Decommissioning && now.Status != server.Terminated {
+			tx.demands(ctx, impact.Impact{Class: impact.Destroys}, string(id), sqlOnServer, true)
+		}
+		srv, err = transitionIn(ctx, tx, id, decommissioned(id, "by "+by, prego.ActorOperator), asItIs, sqlDecommission)
+		return err
+	})
+	return srv, err
+}
+
+func asItIs(server.Server, server.Use) error { return nil }
+
+func decommissioned(id prego.ServerID, message string, actor prego.Actor) server.Event {
+	return server.Event{
+		ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: message,
+		Actor: actor,
 	}
-	return s.decommission(ctx, id, update, message, prego.ActorOperator,
-		"server %s has %s: drain it, or purge the tenants first, or force it and lose them")
+}
+
+// RequestDecommission marks a server as draining in any state, unless tenants live on it, on its shard or its pool, or
+// instances of process groups run on it, or volumes are attached to it (CodeServerHasTenants).
+// A server that is draining or terminated already is returned as it is.
+func (s *Store) RequestDecommission(ctx context.Context, id prego.ServerID, by string) (server.Server, error) {
+	return s.decommission(ctx, id, sqlDecommissionUnused, "by "+by, prego.ActorOperator,
+		"server %s has %s: drain it, or purge the tenants first")
 }
 
 // DecommissionMember starts to take down a server without tenants, present or planned, and
@@ -311,9 +331,7 @@ func (s *Store) DecommissionMember(ctx context.Context, id prego.ServerID, by st
 }
 
 func (s *Store) decommission(ctx context.Context, id prego.ServerID, update, message string, actor prego.Actor, used string) (server.Server, error) {
-	return s.transition(ctx, id, server.Event{
-		ServerID: id, Step: server.StepDecommissionAsked, Reason: prego.ReasonDecommission, Message: message, Actor: actor,
-	}, func(now server.Server, use server.Use) error {
+	return s.transition(ctx, id, decommissioned(id, message, actor), func(now server.Server, use server.Use) error {
 		if now.Status == server.Decommissioning || now.Status == server.Terminated {
 			return nil
 		}
@@ -329,24 +347,32 @@ func (s *Store) transition(ctx context.Context, id prego.ServerID, event server.
 ) (srv server.Server, err error) {
 	err = s.inTx(ctx, string("change server "+id), func(tx *txn) error {
 		tx.check(holdUsed(ctx, tx, id))
-		found := findIn[server.Server](ctx, tx, update, id)
-		if found == nil {
-			srv = got(serverIn(ctx, tx, id)).in(tx)
-			use := oneIn[server.Use](ctx, tx, sqlServerUse, id)
-			if err := refuse(srv, use); err != nil {
-				srv = server.Server{}
-				return err
-			}
-			return nil
-		}
-		srv = *found
-		for _, sql := range more {
-			tx.run(ctx, sql, id)
-		}
-		if len(more) > 0 {
-			srv = got(serverIn(ctx, tx, id)).in(tx)
-		}
-		return addEvent(ctx, tx, event, "")
+		srv, err = transitionIn(ctx, tx, id, event, refuse, update, more...)
+		return err
 	})
 	return srv, err
+}
+
+// transitionIn is transition in a transaction that holds what a placement on the server holds (holdUsed).
+func transitionIn(
+	ctx context.Context, tx *txn, id prego.ServerID, event server.Event,
+	refuse func(server.Server, server.Use) error, update string, more ...string,
+) (server.Server, error) {
+	found := findIn[server.Server](ctx, tx, update, id)
+	if found == nil {
+		srv := got(serverIn(ctx, tx, id)).in(tx)
+		use := oneIn[server.Use](ctx, tx, sqlServerUse, id)
+		if err := refuse(srv, use); err != nil {
+			return server.Server{}, err
+		}
+		return srv, nil
+	}
+	srv := *found
+	for _, sql := range more {
+		tx.run(ctx, sql, id)
+	}
+	if len(more) > 0 {
+		srv = got(serverIn(ctx, tx, id)).in(tx)
+	}
+	return srv, addEvent(ctx, tx, event, "")
 }

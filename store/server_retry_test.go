@@ -25,7 +25,7 @@ func requireKept(t *testing.T, s *Store, id prego.ServerID, has string) {
 	code(t, err, prego.CodeServerHasTenants)
 	require.Contains(t, err.Error(), "server "+string(id)+" has "+has+",")
 	require.Contains(t, err.Error(), "declare the server lost")
-	_, err = s.RequestDecommission(ctx, id, "ann", false)
+	_, err = s.RequestDecommission(ctx, id, "ann")
 	code(t, err, prego.CodeServerHasTenants)
 	require.Contains(t, err.Error(), "server "+string(id)+" has "+has+":")
 	after, err := s.GetServer(ctx, id)

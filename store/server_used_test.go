@@ -37,7 +37,7 @@ func TestAServerIsNotRemovedUnderAPlacement(t *testing.T) {
 		{`SELECT FROM redis_pools WHERE pool_id = 'node-1' FOR NO KEY UPDATE`, `UPDATE redis_pools SET current_tenants = 1 WHERE pool_id = 'node-1'`, `UPDATE redis_pools SET current_tenants = 0`},
 	} {
 		for what, removes := range map[string]func() error{
-			"decommission": func() error { _, err := s.RequestDecommission(ctx, "node-1", "test", false); return err },
+			"decommission": func() error { _, err := s.RequestDecommission(ctx, "node-1", "test"); return err },
 			"drain":        func() error { _, err := s.DecommissionMember(ctx, "node-1", "test"); return err },
 			"freed":        func() error { _, err := s.RemoveFreed(ctx, "node-1", "test"); return err },
 			"retry":        func() error { _, err := s.RequestRetry(ctx, "node-1", "test"); return err },

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/ops/impact"
 )
 
 // TestWhatIsTriedIsRolledBack: the change reads what it wrote, across transactions; nobody else does, and nothing is
@@ -43,4 +46,15 @@ func TestWhatIsTriedIsRolledBack(t *testing.T) {
 		_, err := s.pool.Exec(dry, `INSERT INTO regions_tried VALUES (3, 9)`)
 		return err
 	}), "foreign key")
+}
+
+// accepting makes a change as a caller who accepts its impact.
+func accepting(ctx context.Context, change func(context.Context) error) error {
+	c := impact.Change{Operation: "test", Bound: impact.Destroys, At: time.Now()}
+	err := change(impact.With(ctx, &c))
+	if missing, ok := errors.AsType[*impact.NotAccepted](err); ok {
+		c.Accepted = missing.Impact.Digest
+		err = change(impact.With(ctx, &c))
+	}
+	return err
 }

@@ -296,9 +296,11 @@ func TestConsole(t *testing.T) {
 
 		_, err = tab.Open("/console/do/deleteServer?server_id=" + c.app)
 		require.NoError(t, err)
+		require.NoError(t, tab.Click("form.ask button.main"))
+		require.NoError(t, tab.Wait(`document.querySelector(".plan")?.innerText.includes("destroys")`))
 		require.NoError(t, tab.Fill("#typed", "another"))
 		require.NoError(t, tab.Click("form.ask button.main"))
-		require.NoError(t, tab.Wait(`document.querySelector(".refused") !== null`))
+		require.NoError(t, tab.Wait(`document.querySelector(".refused")?.innerText.includes("typed")`))
 		require.Equal(t, server.Active, c.get("app").Status, "the typed text is not its name")
 
 		_, err = tab.Open("/console/do/putPolicy?policy_id=spread")

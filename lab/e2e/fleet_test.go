@@ -84,9 +84,9 @@ func TestFleetGrowsShrinksAndIsReplaced(t *testing.T) {
 	c := newCell(t, options{vars: fleetVars(nil)})
 	c.fleet("pool", prego.RoleRedisPool, []map[string]any{weighted("eu", 50, -1), weighted("us", 25, 1), weighted("sg", 25, -1)}, map[string]any{"max_size": 7})
 
-	var plan api.FleetActionPlan
-	c.post("/v1/fleets/pool/actions?dry_run=true", map[string]any{"action": "CLUSTER_SCALE_OUT", "inputs": map[string]any{"count": 5}}, http.StatusOK, &plan)
-	require.JSONEq(t, `{"status":"OK","creation":{"count":5,"regions":{"eu":3,"us":1,"sg":1}}}`, string(plan.Data))
+	var tried struct{ Plan api.FleetActionPlan }
+	c.post("/v1/fleets/pool/actions?dry_run=true", map[string]any{"action": "CLUSTER_SCALE_OUT", "inputs": map[string]any{"count": 5}}, http.StatusOK, &tried)
+	require.JSONEq(t, `{"status":"OK","creation":{"count":5,"regions":{"eu":3,"us":1,"sg":1}}}`, string(tried.Plan.Data))
 	require.Zero(t, c.getFleet("pool").Size, "a dry run does nothing")
 
 	// Two concurrent ones: the second waits for the first.

@@ -196,8 +196,7 @@ func TestTheFleetGrowsAheadOfNeed(t *testing.T) {
 	require.Equal(t, 2, c.number(`SELECT count(*) FROM servers WHERE role = 'app'`), "one is enough")
 }
 
-// TestServersWithTenantsAreKept refuses to take down what tenants live on, unless it
-// is forced.
+// TestServersWithTenantsAreKept refuses to take down what tenants live on, unless what is lost is accepted.
 func TestServersWithTenantsAreKept(t *testing.T) {
 	t.Parallel()
 	c := newCell(t, options{vars: sharedVars()})
@@ -205,13 +204,16 @@ func TestServersWithTenantsAreKept(t *testing.T) {
 	app := c.sharedFleet(2)
 	id := c.tenant("alpha", prego.PlanStarter, nil)
 	c.settledTenant(id, tenant.Active)
-	for _, server := range []string{app, c.id("db"), c.id("redis")} {
+	for _, server := range []string{c.id("db"), c.id("redis"), app} {
 		status, body := c.request(http.MethodDelete, "/v1/servers/"+server, nil)
 		require.Equal(t, http.StatusConflict, status, "%s", body)
-		require.Contains(t, string(body), `"server_has_tenants"`)
+		require.Contains(t, string(body), `"impact_not_accepted"`)
+		require.Contains(t, string(body), string(id))
 	}
-	status, body := c.request(http.MethodDelete, "/v1/servers/"+app+"?force=true", nil)
-	require.Equal(t, http.StatusAccepted, status, "%s", body)
+	_, errs, status := c.cli(c.operator, "server", "delete", app, "--yes")
+	require.Equal(t, 1, status, "that accepts what is interrupted only: %s", errs)
+	_, errs, status = c.cli(c.operator, "server", "delete", app, "--accept", "destroys")
+	require.Zero(t, status, errs)
 	c.awaitStatus("app", server.Terminated)
 	require.Zero(t, c.number(`SELECT count(*) FROM site_pool WHERE state = 'available'`))
 	// It is lost with its server, and its remains can be terminated.

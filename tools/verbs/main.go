@@ -19,6 +19,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/ops/impact"
 )
 
 func main() {
@@ -283,6 +284,9 @@ func (g *generator) verb(method, path string, item *openapi3.PathItem, op *opena
 	v := api.Verb{
 		Operation: op.OperationID, Method: method, Path: path, Short: cmp.Or(text(x, "short"), op.Summary), Long: text(x, "long"), Example: text(x, "example"),
 		Say: text(x, "say"), Confirm: text(x, "confirm"), Own: x["own"] == true,
+	}
+	if bound, ok := op.Extensions["x-impact"].(string); ok {
+		v.Impact = impact.Class(bound)
 	}
 	if v.Example != "" {
 		v.Example = "  " + strings.ReplaceAll(strings.TrimSpace(v.Example), "\n", "\n  ")

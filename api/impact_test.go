@@ -1,0 +1,134 @@
+package api_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/ops/impact"
+)
+
+// site places a new tenant on app-1, where its site is.
+func (b *bundle) site(slug string) string {
+	b.t.Helper()
+	id := b.tenant(`{"slug":"` + slug + `","org_id":"acme","region":"eu","plan":"starter"}`)
+	b.ok(200, "POST", "/internal/placement-overrides", `{"tenant_id":"`+id+`","force_app_server_id":"app-1","reason":"here"}`)
+	b.sql(`UPDATE tenants SET state = 'active', site = slug || '.sites.test' WHERE tenant_id = $1`, id)
+	b.sql(`UPDATE tenant_allocations SET on_shard = true WHERE tenant_id = $1`, id)
+	b.sql(`INSERT INTO site_usage (tenant_id, database_bytes, files_bytes, quota_gb) VALUES ($1, 5, 7, 1)`, id)
+	return id
+}
+
+// refusedImpact sends a request that must be refused until its impact is accepted.
+func (b *bundle) refusedImpact(method, path, body, accepted string) impact.Impact {
+	b.t.Helper()
+	resp, answer := b.sendWith(method, path, body, "Impact-Accepted", accepted)
+	require.Equal(b.t, 409, resp.StatusCode, "%s", answer)
+	p := as[api.Problem](b.t, answer)
+	require.Equal(b.t, "impact_not_accepted", p.Code)
+	return *p.Impact
+}
+
+// nothing is a digest that accepts nothing.
+const nothing = "1795770000-AAAAAA"
+
+func TestDeletingAServerAsksForWhatIsLostWithIt(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.org("acme", "")
+	b.fleet("app-1", "db-1", "redis-1", "app-2")
+	first := b.site("bakery")
+
+	tried := as[api.Tried](t, b.ok(200, "DELETE", "/v1/servers/app-2?dry_run=true", "")).Impact
+	require.Equal(t, impact.Impact{Class: impact.None, Affected: []impact.Thing{}, Destroyed: []impact.Loss{}}, tried)
+	resp, answer := b.send("DELETE", "/v1/servers/app-2", "operator", "", "")
+	require.Equal(t, 202, resp.StatusCode, "an empty server asks nothing: %s", answer)
+
+	shown := b.refusedImpact("DELETE", "/v1/servers/app-1", "", nothing)
+	require.Equal(t, impact.Destroys, shown.Class)
+	require.Equal(t, []impact.Thing{{Kind: "tenant", ID: first, Name: "bakery", OrgID: "acme"}}, shown.Affected)
+	require.Equal(t, []impact.Loss{{Kind: "site", ID: first, Name: "bakery.sites.test", OrgID: "acme", Bytes: 12}}, shown.Destroyed)
+	require.Equal(t, impact.Destroys, b.refusedImpact("DELETE", "/v1/servers/db-1", "", nothing).Class, "its database is there")
+	pool := b.refusedImpact("DELETE", "/v1/servers/redis-1", "", nothing)
+	require.Equal(t, impact.Interrupts, pool.Class, "a cache holds nothing")
+	require.Empty(t, pool.Destroyed)
+	b.refusedImpact("DELETE", "/v1/servers/db-1", "", shown.Digest)
+
+	second := b.site("tailor")
+	more := b.refusedImpact("DELETE", "/v1/servers/app-1", "", shown.Digest)
+	require.Len(t, more.Destroyed, 2, "%s came after the acceptance", second)
+	require.Equal(t, api.ServerStatus("active"), b.show("app-1").Status)
+	require.Empty(t, b.audit("&kind=impact"))
+
+	// It accepts what is left of it.
+	b.sql(`UPDATE tenant_allocations SET released_at = now() WHERE tenant_id = $1`, first)
+	resp, answer = b.sendWith("DELETE", "/v1/servers/app-1", "", "Impact-Accepted", more.Digest)
+	require.Equal(t, 202, resp.StatusCode, "%s", answer)
+	noted := b.audit("&kind=impact")
+	require.Len(t, noted, 1)
+	require.Equal(t, "app-1", noted[0].Id)
+	require.Equal(t, "operator", noted[0].Actor)
+	require.Equal(t, "deleteServer", deref(noted[0].Operation))
+	require.Equal(t, resp.Header.Get("X-Request-Id"), deref(noted[0].RequestId))
+	require.Equal(t, "destroys", (*noted[0].New)["class"])
+	require.Contains(t, (*noted[0].New)["destroyed"].([]any)[0], "id")
+
+	resp, answer = b.send("DELETE", "/v1/servers/app-1", "operator", "", "")
+	require.Equal(t, 202, resp.StatusCode, "a repetition destroys nothing more: %s", answer)
+}
+
+// TestADryRunHasNoIdempotencyKey takes none and returns none.
+func TestADryRunHasNoIdempotencyKey(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.org("acme", "")
+	ask := func(query, slug string) (int, []byte) {
+		resp, answer := b.sendWith("POST", "/v1/tenants"+query, `{"slug":"`+slug+`","org_id":"acme","region":"eu","plan":"starter"}`, "Idempotency-Key", "k-1")
+		return resp.StatusCode, answer
+	}
+	for _, slug := range []string{"one", "two"} {
+		status, answer := ask("?dry_run=true", slug)
+		require.Equal(t, 200, status, "%s", answer)
+	}
+	status, made := ask("", "three")
+	require.Equal(t, 202, status, "%s", made)
+	for slug, want := range map[string]int{"three": 200, "four": 409} {
+		status, answer := ask("?dry_run=true", slug)
+		require.Equal(t, want, status, "%s: as the request itself: %s", slug, answer)
+	}
+	status, again := ask("", "three")
+	require.Equal(t, 202, status)
+	require.JSONEq(t, string(made), string(again))
+	status, _ = ask("", "four")
+	require.Equal(t, 409, status, "the key is that of three")
+}
+
+// TestEveryChangeStatesItsImpact: the worst that it may do, and a dry run or why there is none.
+func TestEveryChangeStatesItsImpact(t *testing.T) {
+	t.Parallel()
+	tried := 0
+	for path, item := range contract(t).Paths.Map() {
+		for method, op := range item.Operations() {
+			bound, stated := op.Extensions["x-impact"].(string)
+			why, without := op.Extensions["x-dry-run"].(string)
+			name := method + " " + path
+			if method == http.MethodGet {
+				require.False(t, stated || without, name)
+				continue
+			}
+			require.True(t, impact.Class(bound).Valid(), "%s has the impact %q", name, bound)
+			has := false
+			for _, p := range op.Parameters {
+				has = has || p.Value.Name == "dry_run"
+			}
+			require.NotEqual(t, has, without && why != "", "%s has a dry run, or a reason why it has none", name)
+			if has {
+				tried++
+				require.NotNil(t, op.Responses.Status(http.StatusOK).Value.Content["application/vnd.prego.impact+json"], name)
+			}
+		}
+	}
+	require.Greater(t, tried, 100)
+}
