@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/workload"
 )
 
@@ -368,8 +369,12 @@ func (c *CLI) single(cmd *cobra.Command, v *api.Verb, h hook) {
 			cmd.MarkFlagsMutuallyExclusive("dry-run", "watch")
 		}
 	}
-	if v.Confirm != "" {
-		f.BoolP("yes", "y", false, "don't ask for confirmation")
+	demands := v.Impact == impact.Interrupts || v.Impact == impact.Destroys
+	if v.Confirm != "" || demands {
+		f.BoolP("yes", "y", false, "don't ask for confirmation; accept what is interrupted")
+	}
+	if demands {
+		f.String("accept", "", "accept what is interrupted (interrupts), or also what is destroyed (destroys)")
 	}
 	if v.Method == http.MethodPost && h.stream == nil {
 		f.String("idempotency-key", "", "key that makes it safe to repeat the request")
@@ -388,7 +393,7 @@ func (c *CLI) single(cmd *cobra.Command, v *api.Verb, h hook) {
 		if err != nil {
 			return nil, err
 		}
-		if v.Confirm != "" && !in.is("yes") && (h.harmless == nil || !h.harmless(in)) {
+		if v.Confirm != "" && !in.is("yes") && !in.is("dry-run") && (h.harmless == nil || !h.harmless(in)) {
 			if err := in.confirm(v.Confirm); err != nil {
 				return nil, err
 			}
@@ -412,8 +417,14 @@ func (c *CLI) single(cmd *cobra.Command, v *api.Verb, h hook) {
 		if h.stream != nil {
 			return nil, client.stream(in.Context(), &http.Client{}, method, in.path(v.Path), q, nil, body, func(r io.Reader) error { return h.stream(in, r) })
 		}
-		if err := client.send(in.Context(), method, in.path(v.Path), q, header, body, &in.answer); err != nil {
+		send := func(header http.Header) error {
+			return client.send(in.Context(), method, in.path(v.Path), q, header, body, &in.answer)
+		}
+		if err := in.accepting(send, header); err != nil {
 			return nil, err
+		}
+		if in.is("dry-run") && h.instead == nil {
+			return nil, in.tried()
 		}
 		if h.finish != nil {
 			if err := h.finish(in); err != nil {
@@ -443,8 +454,8 @@ func (c *CLI) single(cmd *cobra.Command, v *api.Verb, h hook) {
 	})
 }
 
-// is reports whether a flag is set.
-func (in *call) is(flag string) bool { return in.text(flag) == "true" }
+// is reports whether a flag is set, which the command may not have.
+func (in *call) is(flag string) bool { return in.Flag(flag) != nil && in.text(flag) == "true" }
 
 // show prints an answer for people.
 func (in *call) show(v *api.Verb, h hook) error {

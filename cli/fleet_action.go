@@ -16,7 +16,7 @@ import (
 
 // fleetAction queues an action, or shows its plan.
 var fleetAction = hook{
-	harmless: func(in *call) bool { return in.is("dry-run") || grows(in) },
+	harmless: grows,
 	watch:    watchAction,
 	body: func(_ *call, body object) (any, error) {
 		if body["inputs"] == nil {
@@ -28,10 +28,11 @@ var fleetAction = hook{
 		if !in.is("dry-run") {
 			return false, nil
 		}
-		var p api.FleetActionPlan
-		if err := json.Unmarshal(in.answer, &p); err != nil {
+		var tried struct{ Plan api.FleetActionPlan }
+		if err := json.Unmarshal(in.answer, &tried); err != nil {
 			return false, err
 		}
+		p := tried.Plan
 		in.keep(in.answer)
 		if p.Reason != nil { // an impossible plan is an outcome, just as it is for the action itself
 			return true, &Exit{Code: ExitOutcome, Err: fmt.Errorf("%s (%s)", deref(p.Message), *p.Reason)}

@@ -28,7 +28,9 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 	for _, tc := range []struct{ args, stdin, asks, sends string }{
 		{"server create app-7 --role app --region eu --tag a --type cx43", "", "POST /internal/servers/create", `{"server_id":"app-7","role":"app","region":"eu","infra_provider":"hetzner","spec":{"server_type":"cx43","tags":["a"]}}`},
 		{"server list --region eu,us --state active,failed -l gpu --fleet web --all --limit 7", "", "GET /v1/servers?all=true&fleet_id=web&limit=7&region=eu%2Cus&status=active%2Cfailed&tag=gpu", ""},
-		{"server delete app-7 --force --yes", "", "DELETE /v1/servers/app-7?force=true", ""},
+		{"server delete app-7 --yes", "", "DELETE /v1/servers/app-7", ""},
+		{"server delete app-7 --dry-run", "", "DELETE /v1/servers/app-7?dry_run=true", ""},
+		{"tenant terminate TEN --dry-run", "", "POST /v1/tenants/TEN/terminate?dry_run=true", ""},
 		{"server import app-7 --role app --region eu --provider-server-id 42", "", "POST /v1/servers/import", `{"server_id":"app-7","role":"app","region":"eu","infra_provider":"hetzner","provider_server_id":"42","managed_by":"worker_direct"}`},
 		{"server cordon app-7 --reason disk", "", "POST /v1/servers/app-7/cordon", `{"reason":"disk"}`},
 		{"server lose app-7 --yes", "", "POST /v1/servers/app-7/lost", ""},
@@ -352,7 +354,7 @@ func TestADryRunShowsCountsAndServers(t *testing.T) {
 		"does nothing": {api.FleetActionPlan{Data: json.RawMessage(`{"status":"OK"}`), DesiredCapacity: 2}, "nothing to do\ndesired  2 servers from then on\n", 0},
 		"can't":        {api.FleetActionPlan{Data: json.RawMessage(`{"status":"ERROR"}`), Reason: &reason, Message: &message, DesiredCapacity: 2}, "", ExitOutcome},
 	} {
-		on := always(map[string]any{"POST /v1/fleets/pool/actions?dry_run=true": tc.plan})
+		on := always(map[string]any{"POST /v1/fleets/pool/actions?dry_run=true": map[string]any{"plan": tc.plan}})
 		r := run(t, around{say: on}, "fleet", "scale-out", "pool", "--dry-run")
 		require.Equal(t, tc.code, r.code, "%s: %s", name, r.errs)
 		require.Equal(t, tc.want, r.out, name)

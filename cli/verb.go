@@ -155,6 +155,11 @@ func (in *call) confirm(destroys string) error {
 		return usagef("this %s %s; without a terminal to ask at, confirm it with --yes", destroys, in.typed)
 	}
 	fmt.Fprintf(in.ErrOrStderr(), "This %s %s. Type its name to confirm: ", destroys, in.typed)
+	return in.typedAgain()
+}
+
+// typedAgain reads the name of the thing to destroy.
+func (in *call) typedAgain() error {
 	line, err := in.ask()
 	if err != nil || strings.TrimSpace(line) != in.typed {
 		return usagef("not confirmed; nothing was done")

@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
+)
+
+// accepting sends a request that may be refused until its impact is accepted, and asks for that: --yes accepts what
+// is interrupted, --accept destroys also what is destroyed.
+func (in *call) accepting(send func(http.Header) error, header http.Header) error {
+	var accepted impact.Class
+	if f := in.Flag("accept"); f != nil {
+		accepted = impact.Class(f.Value.String())
+	}
+	switch {
+	case accepted == "" && in.is("yes"):
+		accepted = impact.Interrupts
+	case accepted != "" && accepted != impact.Interrupts && accepted != impact.Destroys:
+		return usagef("--accept must be interrupts or destroys")
+	}
+	err := send(header)
+	refused, ok := errors.AsType[*Refusal](err)
+	if !ok || refused.Code != string(prego.CodeImpactNotAccepted) || refused.Impact == nil {
+		return err
+	}
+	i := *refused.Impact
+	if accepted == "" || i.Class.Exceeds(accepted) {
+		printImpact(in.ErrOrStderr(), i, in.Now())
+		if in.Width(in.InOrStdin()) == 0 {
+			return usagef("without a terminal to ask at, accept it with --accept %s", i.Class)
+		}
+		fmt.Fprintf(in.ErrOrStderr(), "Type %s to accept that: ", in.typed)
+		if err := in.typedAgain(); err != nil {
+			return err
+		}
+	}
+	header.Set("Impact-Accepted", i.Digest)
+	return send(header)
+}
+
+// tried shows the answer of a dry run.
+func (in *call) tried() error {
+	var t struct{ Impact impact.Impact }
+	if err := json.Unmarshal(in.answer, &t); err != nil {
+		return fmt.Errorf("the API's answer: %w", err)
+	}
+	in.keep(in.answer)
+	if in.forPeople() {
+		printImpact(in.w, t.Impact, in.Now())
+		fmt.Fprintln(in.w, "It was a dry run: nothing has changed.")
+	}
+	return nil
+}
+
+// printImpact tells an impact in words, a line for each thing.
+func printImpact(w io.Writer, i impact.Impact, now time.Time) {
+	if len(i.Affected)+len(i.Destroyed) == 0 {
+		fmt.Fprintln(w, "It affects nothing else.")
+	}
+	for _, d := range i.Destroyed {
+		line := fmt.Sprintf("destroys %s", named(d.Kind, d.ID, d.Name, d.OrgID))
+		if d.Bytes > 0 {
+			line += ", " + bytesText(d.Bytes)
+		}
+		if d.CopyAt == nil {
+			line += ", and there is no backup of it"
+		} else {
+			line += ", newest backup " + age(now.Sub(*d.CopyAt)) + " ago"
+		}
+		fmt.Fprintln(w, line)
+	}
+	verb := "interrupts"
+	if i.Class == impact.Moves {
+		verb = "moves"
+	}
+	for _, a := range i.Affected {
+		fmt.Fprintf(w, "%s %s\n", verb, named(a.Kind, a.ID, a.Name, a.OrgID))
+	}
+	if i.Undo != "" {
+		fmt.Fprintf(w, "To undo it: %s.\n", i.Undo)
+	}
+}
+
+func named(kind, id, name string, org prego.OrgID) string {
+	text := kind + " " + id
+	if name != "" && name != id {
+		text = kind + " " + name + " (" + id + ")"
+	}
+	if org != "" {
+		text += " of " + string(org)
+	}
+	return text
+}
