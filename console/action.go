@@ -65,10 +65,11 @@ type asking struct {
 	Etag    string
 	Confirm string // the text to type
 	Typed   string
-	Dry     bool
-	Back    string
-	Refused *Refusal
-	Plan    string // the result of a dry run
+	// Accepted is the digest of the impact that was shown, and that typing the name accepts.
+	Accepted string
+	Back     string
+	Refused  *Refusal
+	Plan     string // the impact that was not accepted, or the answer to a dry run
 	// Compared is whether Changes are what it would change.
 	Compared bool
 	Changes  []changedField
@@ -80,7 +81,7 @@ type asking struct {
 // form shows the form of an operation.
 func (c *Console) form(ec echo.Context) error {
 	given := ec.QueryParams()
-	for _, own := range []string{"key", "etag"} { // of forms that are sent; a link has none
+	for _, own := range []string{"key", "etag", "accepted"} { // of forms that are sent; a link has none
 		given.Del(own)
 	}
 	a, err := c.asking(ec, given)
@@ -110,7 +111,8 @@ func (c *Console) asking(ec echo.Context, form url.Values) (*asking, error) {
 		return nil, echo.ErrNotFound
 	}
 	v := ec.Get(visitorKey).(*visitor)
-	a := &asking{Op: op, Label: op.Summary, Key: form.Get("key"), Etag: form.Get("etag"), Typed: form.Get("typed"), Dry: op.dry(), CSRF: v.CSRF(), Back: localPath(form.Get("back"))}
+	a := &asking{Op: op, Label: op.Summary, Key: form.Get("key"), Etag: form.Get("etag"), CSRF: v.CSRF(), Back: localPath(form.Get("back"))}
+	a.Typed, a.Accepted = form.Get("typed"), form.Get("accepted")
 	for p := range strings.SplitSeq(op.Description, "\n\n") {
 		a.About = append(a.About, strings.ReplaceAll(p, "\n", " "))
 	}
@@ -145,7 +147,7 @@ func (c *Console) asking(ec echo.Context, form url.Values) (*asking, error) {
 	for i := range a.Fields {
 		a.Fields[i].Value = form.Get(fieldOf + a.Fields[i].Name)
 	}
-	if op.dangerous() && len(op.path) > 0 {
+	if (op.dangerous() || a.Accepted != "") && len(op.path) > 0 {
 		a.Confirm = name
 	}
 	if op.Method == http.MethodPut && op.etag && !slices.ContainsFunc(a.Params, func(f field) bool { return f.Required && f.Value == "" }) {
@@ -218,9 +220,11 @@ func (c *Console) act(ec echo.Context) error {
 	if err != nil {
 		return err
 	}
-	dry := form.Get("dry") != "" && a.Dry
+	dry := form.Get("dry") != "" && a.Op.DryRun
 	refuse := func(r *Refusal) error {
-		a.Refused = r
+		if a.Refused = r; r.Impact != nil {
+			a.Accepted, a.Confirm, a.Plan = r.Impact.Digest, a.Params[len(a.Op.path)-1].Value, indented(r.Impact)
+		}
 		for i := range a.Fields {
 			a.Fields[i].Wrong = wrongAt(r, a.Fields[i].Name)
 		}
@@ -251,14 +255,18 @@ func (c *Console) act(ec echo.Context) error {
 	if a.Op.etag && a.Etag != "" {
 		header.Set("If-Match", a.Etag)
 	}
+	if a.Accepted != "" {
+		header.Set("Impact-Accepted", a.Accepted)
+	}
 	var send any
-	if a.Op.body != nil && (len(body) > 0 || !a.Op.optional || dry) {
-		if dry {
-			body["dry_run"] = true
-		}
+	if a.Op.body != nil && (len(body) > 0 || !a.Op.optional) {
 		send = body
 	}
-	got, err := c.ask(ec, a.Op.Method, a.path(), a.query(), send, header)
+	q := a.query()
+	if dry {
+		q.Set("dry_run", "true")
+	}
+	got, err := c.ask(ec, a.Op.Method, a.path(), q, send, header)
 	var refused *Refusal
 	if errors.As(err, &refused) && refused.Status < http.StatusInternalServerError {
 		return refuse(refused)
@@ -274,14 +282,15 @@ func (c *Console) act(ec echo.Context) error {
 		return err
 	}
 	if dry {
-		b, err := json.MarshalIndent(o, "", "  ")
-		if err != nil {
-			return err
-		}
-		a.Plan = string(b)
+		a.Plan = indented(o)
 		return c.showForm(ec, http.StatusOK, a)
 	}
 	return c.done(ec, a, got.status, o)
+}
+
+func indented(v any) string {
+	b, _ := json.MarshalIndent(v, "", "  ") // it was JSON
+	return string(b)
 }
 
 // done shows what the API answered.

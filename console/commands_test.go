@@ -205,7 +205,7 @@ func needed(op *operation, name string) bool {
 var forms = map[string][]map[string]string{
 	"createFleetAction": {
 		{"action": "CLUSTER_SCALE_OUT"},
-		{"action": "CLUSTER_SCALE_OUT", "inputs": `{"count": 4, "regions": ["eu", "us"]}`, "dry_run": "true"},
+		{"action": "CLUSTER_SCALE_OUT", "inputs": `{"count": 4, "regions": ["eu", "us"]}`},
 		{"action": "CLUSTER_SCALE_OUT", "inputs": `{"max_surge": 1}`, "without": "inputs.max_surge"},
 		{"action": "CLUSTER_SCALE_IN", "inputs": `{"count": 1}`},
 		{"action": "CLUSTER_RESIZE", "inputs": `{"adjustment_type": "EXACT_CAPACITY", "number": 5}`},

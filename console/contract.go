@@ -21,6 +21,7 @@ type operation struct {
 	path, query  []*openapi3.Parameter
 	body         *openapi3.Schema // nil for none
 	optional     bool             // the body is
+	DryRun       bool             // it has one
 	etag         bool             // it takes If-Match
 	keyed        bool             // it takes an Idempotency-Key
 }
@@ -36,6 +37,10 @@ var operations = sync.OnceValue(func() map[string]*operation {
 				case openapi3.ParameterInPath:
 					o.path = append(o.path, p.Value)
 				case openapi3.ParameterInQuery:
+					if p.Value.Name == "dry_run" { // it has its own button
+						o.DryRun = true
+						continue
+					}
 					o.query = append(o.query, p.Value)
 				case openapi3.ParameterInHeader:
 					o.etag = o.etag || p.Value.Name == "If-Match"

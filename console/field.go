@@ -84,7 +84,7 @@ func fieldsOf(in *openapi3.Schema, of holder, depth int) []field {
 		for len(s.AllOf) == 1 {
 			s = s.AllOf[0].Value
 		}
-		if s.ReadOnly || name == "dry_run" { // it has its own button
+		if s.ReadOnly {
 			continue
 		}
 		if s.Type.Is(openapi3.TypeObject) && len(s.Properties) > 0 && depth < deepest && !listsObjects(s) {
@@ -125,9 +125,6 @@ func listsObjects(s *openapi3.Schema) bool {
 	}
 	return false
 }
-
-// dry reports whether an operation can be asked what it would do.
-func (o *operation) dry() bool { return o.body != nil && o.body.Properties["dry_run"] != nil }
 
 // fieldOf is the prefix of the names of a body's inputs, to distinguish them from the form's own.
 const fieldOf = "f."
