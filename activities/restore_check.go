@@ -103,8 +103,15 @@ func predict(s Comparison, open []string, rules OrphanRules) []Difference {
 		case server.Provisioning:
 			d.Is = fmt.Sprintf("was being provisioned, at attempt %d", r.Attempt)
 			d.Then = "continues from its row, and gets a machine"
-			if m := machines[string(r.ServerID)]; len(m) > 0 {
+			m := machines[string(r.ServerID)]
+			if len(m) > 0 {
 				d.Is += fmt.Sprintf("; the provider has machine %s for it", m[0].ProviderID)
+			}
+			switch {
+			case len(m) == 0:
+			case m[0].Protected:
+				d.Then = "keeps its machine, which is protected from deletion: its run repeats with holds_data until you decide"
+			default:
 				d.Then = "continues from its row; if the machine has used its token since, it is destroyed with all its data, and another is made. Back up its data first"
 				d.Destroys = true
 			}
@@ -139,6 +146,8 @@ func predictOrphans(s Comparison, orphans []server.OwnedResource, rules OrphanRu
 		switch {
 		case rules.MaxPerRun == 0:
 			d.Then = "is counted, and kept while PREGO_ORPHAN_MAX_PER_RUN is 0"
+		case o.Protected:
+			d.Then = "is kept: it is protected from deletion, since it may hold data"
 		case tripped:
 			d.Then = "is kept: too many are unknown, and the breaker holds"
 		case slices.ContainsFunc(doomed, func(x server.OwnedResource) bool { return x.Kind == o.Kind && x.ProviderID == o.ProviderID }):

@@ -27,6 +27,7 @@ func TestWhatHappensAfterARestore(t *testing.T) {
 			{ServerID: "fine", Status: server.Active, ProviderServerID: "1"},
 			{ServerID: "deleted-since", Status: server.Active, ProviderServerID: "2"},
 			{ServerID: "finished-since", Status: server.Provisioning, Attempt: 1},
+			{ServerID: "in-use-since", Status: server.Provisioning, Attempt: 1},
 			{ServerID: "begun", Status: server.Provisioning, Attempt: 1},
 			{ServerID: "leaving", Status: server.Decommissioning, ProviderServerID: "5"},
 		},
@@ -36,6 +37,10 @@ func TestWhatHappensAfterARestore(t *testing.T) {
 			machine("6", "created-since", "1", time.Hour), machine("7", "created-just-now", "1", time.Minute),
 		},
 	}
+	kept := machine("8", "active-since", "1", time.Hour)
+	inUse := machine("10", "in-use-since", "1", time.Hour)
+	kept.Protected, inUse.Protected = true, true
+	s.Owned = append(s.Owned, kept, inUse)
 	open := []string{"server-provision/begun", "server-provision/fine", "server-provision/never-was", "server-decommission/leaving", "tenant-sweep/x"}
 	is := func(s Comparison, open []string, rules OrphanRules) map[string]Difference {
 		out := map[string]Difference{}
@@ -49,8 +54,10 @@ func TestWhatHappensAfterARestore(t *testing.T) {
 		"provider: server deleted-since":           "fails with server_missing",
 		"provider: firewall fw":                    "its line is closed",
 		"provider: server n-6":                     "is destroyed by the second reconciliation",
+		"provider: server n-8":                     "is kept: it is protected from deletion",
 		"provider: server n-7":                     "is destroyed once it is older than 45m0s",
 		"database: server finished-since":          "continues from its row; if the machine has used its token",
+		"database: server in-use-since":            "keeps its machine, which is protected from deletion",
 		"database: server begun":                   "continues from its row, and gets a machine",
 		"database: server leaving":                 "is deleted",
 		"temporal: run server-provision/fine":      "ends when it reads the row",
