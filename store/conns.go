@@ -46,6 +46,12 @@ func tryingIn(ctx context.Context) pgx.Tx {
 // Transactions are savepoints in it. Only views (inView) read outside of it: what they read may be kept in a cache,
 // and must have been committed.
 func (s *Store) Try(ctx context.Context, f func(context.Context) error) error {
+	select {
+	case s.tries <- struct{}{}:
+		defer func() { <-s.tries }()
+	case <-ctx.Done():
+		return failed("dry run", ctx.Err())
+	}
 	tx, err := s.pool.Begin(ctx)
 	if err != nil {
 		return failed("dry run", err)

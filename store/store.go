@@ -25,6 +25,7 @@ type Store struct {
 	tierLimits json.RawMessage
 	newOrgs    prego.Tier
 	workLimit  int
+	tries      chan struct{} // has an entry for each dry run
 }
 
 // New makes a Store over a pool that the caller closes, with the limits that come with
@@ -40,7 +41,9 @@ func NewWithTiers(pool *pgxpool.Pool, tiers quota.Tiers, newOrgs prego.Tier) *St
 	if err != nil {
 		panic("store: valid tiers always marshal: " + err.Error())
 	}
-	return &Store{pool: conns{pool}, tierLimits: limits, newOrgs: newOrgs, workLimit: defaultWorkLimit}
+	// A dry run keeps a connection and needs another for views: dry runs that had all of them would wait for each other.
+	tries := make(chan struct{}, max(1, pool.Config().MaxConns/4))
+	return &Store{pool: conns{pool}, tierLimits: limits, newOrgs: newOrgs, workLimit: defaultWorkLimit, tries: tries}
 }
 
 // Open connects a pool of at most maxConns connections to the database's primary and checks it

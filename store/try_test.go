@@ -6,7 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/prego/prego/ops/impact"
 )
@@ -46,6 +48,32 @@ func TestWhatIsTriedIsRolledBack(t *testing.T) {
 		_, err := s.pool.Exec(dry, `INSERT INTO regions_tried VALUES (3, 9)`)
 		return err
 	}), "foreign key")
+}
+
+// TestDryRunsLeaveConnectionsForViews: as many dry runs as there are connections do not wait for each other.
+func TestDryRunsLeaveConnectionsForViews(t *testing.T) {
+	t.Parallel()
+	cfg := tenantStore(t).pool.Config()
+	cfg.MaxConns = 2
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	s := New(pool)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var all errgroup.Group
+	for range 4 {
+		all.Go(func() error {
+			return s.Try(ctx, func(dry context.Context) error {
+				time.Sleep(50 * time.Millisecond) // until each has its connection
+				return s.inView(dry, "view", func(tx *txn) error {
+					_, err := tx.Exec(dry, `SELECT 1`)
+					return err
+				})
+			})
+		})
+	}
+	require.NoError(t, all.Wait())
 }
 
 // accepting makes a change as a caller who accepts its impact.
