@@ -20,6 +20,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
@@ -578,7 +579,7 @@ func (a *Backups) giveUpSurplus(
 
 // giveUp starts the deletion of a backup, unless it was put on hold or is being restored meanwhile.
 func (a *Backups) giveUp(ctx context.Context, b tenant.BackupLeft) error {
-	_, err := a.Store.DeleteBackup(ctx, tenant.BackupOwner{TenantID: b.TenantID, VolumeID: b.VolumeID}, b.BackupID, "retention")
+	_, err := a.Store.DeleteBackup(impact.By(ctx, "retention"), tenant.BackupOwner{TenantID: b.TenantID, VolumeID: b.VolumeID}, b.BackupID, "retention")
 	if prego.CodeOf(err) == prego.CodeBackupNotReady {
 		return nil
 	}

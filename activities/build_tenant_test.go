@@ -9,6 +9,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/tenant"
 )
 
@@ -134,7 +135,7 @@ func TestATenantWhoseServerIsLostTakesAnotherPlace(t *testing.T) {
 			t.Parallel()
 			p, s, ref := toBuild(t, false)
 			p.Exec(`UPDATE tenant_allocations SET on_shard = true, on_pool = true`)
-			_, err := p.Store.LoseServer(t.Context(), lost, "its disk died", "alice")
+			_, err := p.Store.LoseServer(impact.By(t.Context(), "test"), lost, "its disk died", "alice")
 			require.NoError(t, err)
 			require.NoError(t, p.Store.Terminate(t.Context(), lost))
 			_, err = s.env.ExecuteActivity(s.BuildTenant, ref)

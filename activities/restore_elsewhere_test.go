@@ -19,6 +19,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/objects"
 	"github.com/prego/prego/lab/s3test"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
@@ -94,7 +95,7 @@ func newLosing(t *testing.T, lost prego.ServerID, named prego.BackupID) *losing 
 			SELECT $1, org_id, tenant_id, 'app-0', site, 'manual', 'stored', 'test', now() - make_interval(hours => 4 - $2), 'x', $1, 'm', 10, 10, 1, 'x', 'x', 'x' FROM tenants`, id, i)
 	}
 	role := map[prego.ServerID]prego.Role{"app-0": prego.RoleApp, "db-0": prego.RoleDBShard}[lost]
-	_, err = p.Store.LoseServer(t.Context(), lost, "its disk died", "ann")
+	_, err = p.Store.LoseServer(impact.By(t.Context(), "test"), lost, "its disk died", "ann")
 	require.NoError(t, err)
 	require.NoError(t, p.Store.Terminate(t.Context(), lost))
 	p.Server("another-1", role, "")

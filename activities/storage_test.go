@@ -9,6 +9,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/tenant"
 )
 
@@ -203,7 +204,7 @@ func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 7, *snap.Bytes)
 
-	j, err := p.Store.CreateRestore(t.Context(), "t1", tenant.RestoreOf{SnapshotID: "snp-1"}, "rst-1", "op")
+	j, err := p.Store.CreateRestore(impact.By(t.Context(), "test"), "t1", tenant.RestoreOf{SnapshotID: "snp-1"}, "rst-1", "op")
 	require.NoError(t, err)
 	s.hosts.asked()
 	s.hosts.says["backup"] = report("rst-1-before")

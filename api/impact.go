@@ -22,7 +22,7 @@ func dryRun(c echo.Context) bool {
 	return dry
 }
 
-// settled lets each change state its impact (impact.State, impact.Demand). With dry_run it rolls the change back and
+// settled lets each change state its impact (impact.Demand). With dry_run it rolls the change back and
 // answers with the impact: the real handler runs on the real rows, up to its answer, so whatever would refuse the
 // change refuses the dry run. No request reaches Temporal meanwhile (workflows.Untried).
 func (a *API) settled(next echo.HandlerFunc) echo.HandlerFunc {

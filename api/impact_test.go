@@ -1,8 +1,10 @@
 package api_test
 
 import (
+	"io"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -131,4 +133,67 @@ func TestEveryChangeStatesItsImpact(t *testing.T) {
 		}
 	}
 	require.Greater(t, tried, 100)
+}
+
+// TestAnAcceptanceKeepsTheKey: a request that was refused is repeated with its acceptance and the same key. The answer
+// is that of the key from then on, with or without the acceptance.
+func TestAnAcceptanceKeepsTheKey(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.org("acme", "")
+	b.fleet("app-1", "db-1", "redis-1")
+	id := b.site("bakery")
+	b.sql(`UPDATE tenants SET state = 'trial' WHERE tenant_id = $1`, id)
+	ask := func(key, accepted string) (int, []byte) {
+		req := request(t, b.srv.URL, "POST", "/v1/tenants/"+id+"/terminate", "operator", js, `{}`)
+		req.Header.Set("Idempotency-Key", key)
+		if accepted != "" {
+			req.Header.Set("Impact-Accepted", accepted)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		defer func() { _ = resp.Body.Close() }()
+		answer, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		return resp.StatusCode, answer
+	}
+	status, answer := ask("k-1", "")
+	require.Equal(t, 409, status, "%s", answer)
+	shown := as[api.Problem](t, answer)
+	require.Equal(t, "impact_not_accepted", shown.Code)
+	status, done := ask("k-1", shown.Impact.Digest)
+	require.Equal(t, 202, status, "%s", done)
+	status, again := ask("k-1", "")
+	require.Equal(t, 202, status, "%s", again)
+	require.JSONEq(t, string(done), string(again))
+	require.Len(t, b.audit("&kind=impact"), 1)
+}
+
+// TestWhatIsGoneIsAccepted: a server that is declared lost, a volume, a backup, and what a restore replaces.
+func TestWhatIsGoneIsAccepted(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.org("acme", "")
+	b.fleet("app-1", "db-1", "redis-1")
+	id := b.site("bakery")
+	taken := time.Now().Add(-time.Hour).UTC().Truncate(time.Second)
+	for n, backup := range []string{"bak-1", "bak-2"} {
+		b.sql(`INSERT INTO backups (backup_id, org_id, tenant_id, server_id, kind, state, site, created_by, object_key, taken_at, bytes,
+			sealed_identity, sha256, plain_sha256, manifest_sha256)
+			VALUES ($1, 'acme', $2, 'app-1', 'manual', 'stored', 'bakery.sites.test', 'ann', $1, $3, 9, 'x', 'x', 'x', 'x')`, backup, id, taken.Add(-time.Duration(n)*time.Hour))
+	}
+	for _, tc := range []struct {
+		method, path, body string
+		lost               impact.Loss
+	}{
+		{"POST", "/v1/servers/app-1/lost", `{"reason":"its disk died"}`, impact.Loss{Kind: "site", ID: id, Name: "bakery.sites.test", OrgID: "acme", Bytes: 12, CopyAt: &taken}},
+		{"POST", "/v1/tenants/" + id + "/restores", `{"backup_id":"bak-2"}`, impact.Loss{Kind: "site", ID: id, Name: "bakery.sites.test", OrgID: "acme", Bytes: 12, CopyAt: &taken}},
+		{"DELETE", "/v1/tenants/" + id + "/backups/bak-2", "", impact.Loss{Kind: "backup", ID: "bak-2", Name: "bakery.sites.test", OrgID: "acme", Bytes: 9, CopyAt: &taken}},
+	} {
+		shown := b.refusedImpact(tc.method, tc.path, tc.body, nothing)
+		require.Equal(t, []impact.Loss{tc.lost}, shown.Destroyed, tc.path)
+		tried := as[api.Tried](t, b.ok(200, tc.method, tc.path+"?dry_run=true", tc.body)).Impact
+		require.Equal(t, shown.Destroyed, tried.Destroyed, tc.path)
+	}
+	require.Equal(t, api.ServerStatus("active"), b.show("app-1").Status)
 }

@@ -23,6 +23,7 @@ type operation struct {
 	optional     bool             // the body is
 	DryRun       bool             // it has one
 	etag         bool             // it takes If-Match
+	accepts      bool             // it takes Impact-Accepted
 	keyed        bool             // it takes an Idempotency-Key
 }
 
@@ -44,6 +45,7 @@ var operations = sync.OnceValue(func() map[string]*operation {
 					o.query = append(o.query, p.Value)
 				case openapi3.ParameterInHeader:
 					o.etag = o.etag || p.Value.Name == "If-Match"
+					o.accepts = o.accepts || p.Value.Name == "Impact-Accepted"
 					o.keyed = o.keyed || p.Value.Name == "Idempotency-Key"
 				}
 			}

@@ -10,6 +10,9 @@ import (
 	"sync"
 
 	"github.com/getkin/kin-openapi/openapi3"
+
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/ops/impact"
 )
 
 // listing is a page with a list of the API's. Filters and sorts are the contract's.
@@ -138,12 +141,8 @@ func (o *operation) can(thing object) bool {
 // dangerous reports whether an operation ends something or loses data: its form asks for the name, as its command asks.
 func (o *operation) dangerous() bool {
 	verbs := o.verbs()
-	for _, v := range verbs {
-		if v.Confirm == "" {
-			return o.button().Danger
-		}
-	}
-	return len(verbs) > 0 || o.button().Danger
+	confirms := len(verbs) > 0 && !slices.ContainsFunc(verbs, func(v *api.Verb) bool { return v.Confirm == "" })
+	return confirms || o.button().Danger || o.accepts && o.Extensions["x-impact"] == string(impact.Destroys)
 }
 
 // reading finds the operation that reads a path of the contract.

@@ -291,7 +291,7 @@ func (s *Store) changeBackup(ctx context.Context, of tenant.BackupOwner, id preg
 		// after that wait it does not check for them again.
 		tx.check(lockOrg(ctx, tx, v.OrgID))
 		if event == "backup.delete" {
-			tx.states(ctx, impact.Impact{Class: impact.Destroys}, sqlOfBackup, id)
+			tx.demands(ctx, impact.Impact{Class: impact.Destroys}, string(id), sqlOfBackup)
 		}
 		if ok, err := changed(ctx, tx, sql, args...); err != nil || !ok {
 			return cmp.Or(err, none)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/tenant"
 )
 
@@ -99,7 +100,7 @@ func TestBackupLifecycle(t *testing.T) {
 	restorable, err := s.Restorable(ctx, "t-0")
 	require.NoError(t, err)
 	require.Nil(t, restorable)
-	_, err = s.DeleteBackup(ctx, tenant.BackupOwner{TenantID: "t-0"}, "bak-0", "test")
+	_, err = s.DeleteBackup(impact.By(ctx, "test"), tenant.BackupOwner{TenantID: "t-0"}, "bak-0", "test")
 	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err))
 	for range 2 {
 		require.NoError(t, s.BackupStored(ctx, "bak-0", "mm", "e"))
@@ -121,7 +122,7 @@ func TestBackupLifecycle(t *testing.T) {
 	// Held, restored, deleted.
 	_, err = s.HoldBackup(ctx, tenant.BackupOwner{TenantID: "t-0"}, "bak-0", "a case", "ann")
 	require.NoError(t, err)
-	_, err = s.DeleteBackup(ctx, tenant.BackupOwner{TenantID: "t-0"}, "bak-0", "retention")
+	_, err = s.DeleteBackup(impact.By(ctx, "test"), tenant.BackupOwner{TenantID: "t-0"}, "bak-0", "retention")
 	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err))
 	exec(t, s, `UPDATE backups SET expires_at = now() - interval '1 day'`)
 	left, err := s.BackupsLeft(ctx, time.Hour, 10)
@@ -129,19 +130,19 @@ func TestBackupLifecycle(t *testing.T) {
 	require.Empty(t, left, "its retention has ended, and it is held")
 	_, err = s.ReleaseBackup(ctx, tenant.BackupOwner{TenantID: "t-0"}, "bak-0", "ann")
 	require.NoError(t, err)
-	_, err = s.CreateRestore(ctx, "t-1", tenant.RestoreOf{BackupID: "bak-0"}, "rst-x", "ann")
+	_, err = s.CreateRestore(impact.By(ctx, "test"), "t-1", tenant.RestoreOf{BackupID: "bak-0"}, "rst-x", "ann")
 	require.Equal(t, prego.CodeBackupUnknown, prego.CodeOf(err), "another tenant's backup does not count")
-	_, err = s.CreateRestore(ctx, "t-0", tenant.RestoreOf{BackupID: "bak-0"}, "rst-1", "ann")
+	_, err = s.CreateRestore(impact.By(ctx, "test"), "t-0", tenant.RestoreOf{BackupID: "bak-0"}, "rst-1", "ann")
 	require.NoError(t, err)
-	_, err = s.DeleteBackup(ctx, tenant.BackupOwner{TenantID: "t-0"}, "bak-0", "ann")
+	_, err = s.DeleteBackup(impact.By(ctx, "test"), tenant.BackupOwner{TenantID: "t-0"}, "bak-0", "ann")
 	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err), "it is being restored")
 	require.NoError(t, s.RestoreFinished(ctx, "rst-1", tenant.JobSucceeded, ""))
 	left, err = s.BackupsLeft(ctx, time.Hour, 10)
 	require.NoError(t, err)
 	require.Equal(t, []tenant.BackupLeft{{BackupID: "bak-0", TenantID: "t-0", State: tenant.BackupStored}}, left)
-	_, err = s.DeleteBackup(ctx, tenant.BackupOwner{TenantID: "t-0"}, "bak-0", "ann")
+	_, err = s.DeleteBackup(impact.By(ctx, "test"), tenant.BackupOwner{TenantID: "t-0"}, "bak-0", "ann")
 	require.NoError(t, err)
-	_, err = s.CreateRestore(ctx, "t-0", tenant.RestoreOf{BackupID: "bak-0"}, "rst-2", "ann")
+	_, err = s.CreateRestore(impact.By(ctx, "test"), "t-0", tenant.RestoreOf{BackupID: "bak-0"}, "rst-2", "ann")
 	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err))
 	require.NoError(t, s.BackupGone(ctx, "bak-0", "o"))
 	run, err = s.BackupRecord(ctx, "bak-0")
@@ -307,7 +308,7 @@ func TestHeldTenantLosesNoBackup(t *testing.T) {
 	hold, err := s.BackupHold(ctx, tenant.BackupOwner{TenantID: "t-0"})
 	require.NoError(t, err)
 	require.Equal(t, "ann", hold.HeldBy, "the same hold again changes nothing")
-	_, err = s.DeleteBackup(ctx, tenant.BackupOwner{TenantID: "t-0"}, "bak-0", "ann")
+	_, err = s.DeleteBackup(impact.By(ctx, "test"), tenant.BackupOwner{TenantID: "t-0"}, "bak-0", "ann")
 	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err))
 	all, err := s.Retained(ctx, "t-0")
 	require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 )
 
@@ -240,7 +241,7 @@ func TestFailedQueryIsNotARejection(t *testing.T) {
 	c.exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, status, created_by) VALUES ('vol-a', 'o1', 'eu', 'fsn1', 'a', 10000000000, 'hetzner', 'v-a', 'ready', 'a')`)
 	c.exec(`ALTER TABLE routes RENAME COLUMN hostname TO away`)
 	c.exec(`ALTER TABLE volumes RENAME COLUMN lent_for TO away`)
-	_, volume := c.DeleteVolume(c.Context(), "vol-a", "", "a")
+	_, volume := c.DeleteVolume(impact.By(c.Context(), "test"), "vol-a", "", "a")
 	for _, err := range []error{c.DeleteDomain(c.Context(), d.DomainID, "a"), volume} {
 		require.Error(t, err)
 		require.Equal(t, prego.CodeInternal, prego.CodeOf(err), "%v", err)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/tenant"
 )
 
@@ -56,7 +57,7 @@ func TestDrillsHavePlaces(t *testing.T) {
 	there, err := s.DrillsUnderWay(ctx)
 	require.NoError(t, err)
 	require.Equal(t, 2, there)
-	_, err = s.DeleteBackup(ctx, tenant.BackupOwner{TenantID: "t-0"}, "bak-new", "test")
+	_, err = s.DeleteBackup(impact.By(ctx, "test"), tenant.BackupOwner{TenantID: "t-0"}, "bak-new", "test")
 	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err), "it is being restored")
 
 	end := tenant.DrillEnd{DrillID: d.DrillID, State: tenant.DrillFailed, Reason: tenant.ReasonDigest, Message: "no"}
@@ -142,7 +143,7 @@ func TestDrillsOfVolumesHavePlaces(t *testing.T) {
 	require.Equal(t, []any{prego.VolumeID("vol-0"), prego.BackupID("bak-vol-0"), prego.ServerID("n-1"), tenant.DrillRunning}, []any{d.VolumeID, d.BackupID, d.ServerID, d.State}, "rather not where the volume is, though it has more room")
 	_, err = begin("vol-0", "")
 	require.Equal(t, prego.CodeRestoreUnderWay, prego.CodeOf(err))
-	_, err = s.DeleteBackup(ctx, tenant.BackupOwner{VolumeID: "vol-0"}, "bak-vol-0", "test")
+	_, err = s.DeleteBackup(impact.By(ctx, "test"), tenant.BackupOwner{VolumeID: "vol-0"}, "bak-vol-0", "test")
 	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err), "it is being restored")
 	_, err = begin("vol-1", "bak-vol-0")
 	require.Equal(t, prego.CodeBackupNotFound, prego.CodeOf(err), "another volume's")

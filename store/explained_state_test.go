@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/tenant"
 )
 
@@ -65,7 +66,7 @@ func TestRefusalsAreExplainedByTheStateThatCausedThem(t *testing.T) {
 			before:    `UPDATE servers SET status = 'provisioning' WHERE server_id = 'app-2'`,
 			meanwhile: `UPDATE servers SET status = 'active' WHERE server_id = 'app-2'`,
 			do: func(ctx context.Context, s *Store) error {
-				_, err := s.LoseServer(ctx, "app-2", "its disk died", "ann")
+				_, err := s.LoseServer(impact.By(ctx, "test"), "app-2", "its disk died", "ann")
 				return err
 			},
 			want: `servers WHERE server_id = 'app-2' AND status = 'draining'`,

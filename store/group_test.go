@@ -15,6 +15,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/lab/deep"
 	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/placement/instance"
@@ -157,7 +158,7 @@ func TestGroupsAgreeWithAModel(t *testing.T) {
 				g := &groups[rapid.IntRange(0, len(groups)-1).Draw(t, "group")]
 				replicas := rapid.IntRange(0, 14).Draw(t, "replicas")
 				before := total()
-				_, err := s.ScaleGroup(ctx, prego.GroupID(g.id), replicas, "test")
+				_, err := s.ScaleGroup(impact.By(ctx, "test"), prego.GroupID(g.id), replicas, "test")
 				after := total()
 				if err != nil {
 					require.Equal(t, prego.CodeQuotaExceeded, prego.CodeOf(err))
@@ -180,7 +181,7 @@ func TestGroupsAgreeWithAModel(t *testing.T) {
 					continue
 				}
 				i := rapid.IntRange(0, len(groups)-1).Draw(t, "group")
-				_, err := s.DeleteGroup(ctx, prego.GroupID(groups[i].id), "test")
+				_, err := s.DeleteGroup(impact.By(ctx, "test"), prego.GroupID(groups[i].id), "test")
 				require.NoError(t, err)
 				_, err = s.turn(ctx, prego.GroupID(groups[i].id))
 				require.NoError(t, err)
@@ -204,7 +205,7 @@ func TestGroupsAgreeWithAModel(t *testing.T) {
 		require.Equal(t, float64(int64(want)*(48<<20)), usage[quota.MaxTotalMemoryBytes])
 		require.Zero(t, promised[quota.MaxInstances])
 		for _, g := range groups { // make room for the next
-			_, err := s.DeleteGroup(ctx, prego.GroupID(g.id), "test")
+			_, err := s.DeleteGroup(impact.By(ctx, "test"), prego.GroupID(g.id), "test")
 			require.NoError(t, err)
 			for range 2 {
 				_, err := s.turn(ctx, prego.GroupID(g.id))
@@ -235,7 +236,7 @@ func TestManyWritersStayWithinQuotaAndMemory(t *testing.T) {
 		wg.Go(func() {
 			id := ids[w%len(ids)]
 			for i := range 4 {
-				if _, err := s.ScaleGroup(ctx, prego.GroupID(id), (w+i*3)%10, "test"); err != nil && prego.CodeOf(err) != prego.CodeQuotaExceeded {
+				if _, err := s.ScaleGroup(impact.By(ctx, "test"), prego.GroupID(id), (w+i*3)%10, "test"); err != nil && prego.CodeOf(err) != prego.CodeQuotaExceeded {
 					t.Errorf("scale: %v", err)
 				}
 				if _, err := s.turn(ctx, prego.GroupID(id)); err != nil {

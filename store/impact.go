@@ -79,18 +79,11 @@ func impactOf(ctx context.Context, tx *txn, i impact.Impact, sql string, args ..
 	return i
 }
 
-// states records the impact of a change for its dry run, from the rows as they are before the change.
-func (t *txn) states(ctx context.Context, i impact.Impact, sql string, args ...any) {
-	if impact.Trying(ctx) {
-		t.check(impact.State(ctx, impactOf(ctx, t, i, sql, args...)))
-	}
-}
-
-// demands ends the transaction with impact.NotAccepted unless the caller accepted the impact of the change on a thing.
-// What was accepted is in the audit.
+// demands ends the transaction with impact.NotAccepted unless the impact of the change on a thing was accepted. It is
+// computed from the rows as they are before the change. What a caller accepted is in the audit.
 func (t *txn) demands(ctx context.Context, i impact.Impact, id, sql string, args ...any) {
 	t.check(impact.Demand(ctx, impactOf(ctx, t, i, sql, append([]any{id}, args...)...)))
-	if c := impact.Of(ctx); c != nil && c.Impact.Digest != "" {
+	if c := impact.Of(ctx); c != nil && c.Policy == "" && c.Impact.Digest != "" {
 		t.run(ctx, sqlWriteRequestAudit, requestSetting(ctx), "impact", id, "", c.Impact)
 	}
 }

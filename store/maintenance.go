@@ -68,12 +68,6 @@ func (s *Store) RequestMaintenance(ctx context.Context, id prego.ServerID, kind 
 		} else if update != nil {
 			return prego.Errorf(prego.CodeServerUpdating, "%s is %s on server %s: let it end, or cancel it", update.What, update.Status, id)
 		}
-		class := impact.Moves
-		if r.KeepTenants {
-			class = impact.Interrupts
-		}
-		stays := impact.Impact{Class: class, Undo: "cancel it: whatever has moved stays where it is"}
-		tx.states(ctx, stays, sqlOnServer, id, false)
 		before := got(serverIn(ctx, tx, id)).in(tx)
 		if kind == server.MaintenanceResize && before.ServerType == r.ServerType {
 			return prego.Errorf(prego.CodeInvalidTransition, "server %s is a %s already", id, r.ServerType)
@@ -90,6 +84,12 @@ func (s *Store) RequestMaintenance(ctx context.Context, id prego.ServerID, kind 
 		if r.Wave != "" {
 			tx.run(ctx, sqlMakeWave, r.Wave, by, r.Reason)
 		}
+		class := impact.Moves
+		if r.KeepTenants && kind != server.MaintenanceDrain {
+			class = impact.Interrupts
+		}
+		stays := impact.Impact{Class: class, Undo: "cancel it: whatever has moved stays where it is"}
+		tx.demands(ctx, stays, string(id), sqlOnServer, false)
 		d = oneIn[server.Maintenance](ctx, tx, sqlRequestMaintenance, id, kind, r.Reason, by, r.KeepTenants, before.CordonedBy == "", r.TimeoutSeconds, r.ServerType, r.Wave)
 		text := fmt.Sprintf("%s, %d instances, %d tenants", byWhom(by, r.Reason), d.Total, d.TenantsTotal)
 		return addEvent(ctx, tx, server.Event{ServerID: id, Step: server.StepMaintenanceRequested, Message: string(kind) + " " + text, Actor: prego.ActorOperator}, "")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/ops"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/workload"
 )
@@ -72,7 +73,7 @@ func (b maintenanceBundle) request(id prego.ServerID, kind server.MaintenanceKin
 	if change != nil {
 		change(&r)
 	}
-	d, err := b.RequestMaintenance(context.Background(), id, kind, r, "alice")
+	d, err := b.RequestMaintenance(impact.By(context.Background(), "test"), id, kind, r, "alice")
 	require.NoError(b.t, err)
 	return d
 }
@@ -108,7 +109,7 @@ func TestADrainMovesInstancesOneByOne(t *testing.T) {
 	d := b.request("node-1", server.MaintenanceDrain, nil)
 	require.Equal(t, []any{1, server.MaintenanceWaiting, 3, true}, []any{d.Number, d.Status, d.Total, d.WasOpen})
 	require.Equal(t, d, b.request("node-1", server.MaintenanceDrain, nil), "the same request again is the same maintenance")
-	_, err := b.RequestMaintenance(context.Background(), "node-1", server.MaintenanceReboot, server.MaintenanceRequest{}, "alice")
+	_, err := b.RequestMaintenance(impact.By(context.Background(), "test"), "node-1", server.MaintenanceReboot, server.MaintenanceRequest{}, "alice")
 	code(t, err, prego.CodeInvalidTransition)
 
 	_, err = b.UncordonServer(context.Background(), "node-1", "alice")
@@ -202,7 +203,7 @@ func TestATenantsServerIsNotEmptied(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	b, _ := maintenanceSetup(t, 1)
-	_, err := b.RequestMaintenance(ctx, "nope", server.MaintenanceDrain, server.MaintenanceRequest{}, "alice")
+	_, err := b.RequestMaintenance(impact.By(ctx, "test"), "nope", server.MaintenanceDrain, server.MaintenanceRequest{}, "alice")
 	code(t, err, prego.CodeServerNotFound)
 	_, err = b.LastMaintenance(ctx, "node-1")
 	code(t, err, prego.CodeMaintenanceNotFound)
@@ -211,7 +212,7 @@ func TestATenantsServerIsNotEmptied(t *testing.T) {
 		VALUES ('t-2', 'other', 'shard', 'node-1', 's', 'd', 'hetzner', 'best_fit', false), ('t-1', 'node-1', 'other', 'other', 's1', 'd1', 'hetzner', 'best_fit', false), ('t-3', 'other', 'other', 'other', 's2', 'd2', 'hetzner', 'best_fit', false);
 		INSERT INTO db_shards (shard_id, server_id, region, on_node, tenant_capacity) VALUES ('shard', 'node-1', 'eu', false, 9)`)
 	for _, kind := range []server.MaintenanceKind{server.MaintenanceDrain, server.MaintenanceReboot, server.MaintenanceReplace} {
-		_, err = b.RequestMaintenance(ctx, "node-1", kind, server.MaintenanceRequest{}, "alice")
+		_, err = b.RequestMaintenance(impact.By(ctx, "test"), "node-1", kind, server.MaintenanceRequest{}, "alice")
 		code(t, err, prego.CodeTenantsCannotMove)
 		require.ErrorContains(t, err, "1 tenants have their databases on server node-1, which is in no private network, and cannot be moved: t-1; ")
 	}
@@ -221,7 +222,7 @@ func TestATenantsServerIsNotEmptied(t *testing.T) {
 	d := b.request("node-1", server.MaintenanceDrain, func(r *server.MaintenanceRequest) { r.KeepTenants = true })
 	require.True(t, d.KeepTenants)
 	exec(t, b.Store, `UPDATE servers SET status = 'failed' WHERE server_id = 'node-2'`)
-	_, err = b.RequestMaintenance(ctx, "node-2", server.MaintenanceDrain, server.MaintenanceRequest{}, "alice")
+	_, err = b.RequestMaintenance(impact.By(ctx, "test"), "node-2", server.MaintenanceDrain, server.MaintenanceRequest{}, "alice")
 	code(t, err, prego.CodeInvalidTransition)
 }
 
@@ -389,7 +390,7 @@ func TestAResizeEndsWithItsTypeAndBoot(t *testing.T) {
 	b, _ := maintenanceSetup(t, 0)
 	exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'first', server_type = 'cx33', spec = '{"server_type": "cx33"}'`)
 	ask := func(serverType string) error {
-		_, err := b.RequestMaintenance(ctx, "node-1", server.MaintenanceResize, server.MaintenanceRequest{ServerType: serverType}, "alice")
+		_, err := b.RequestMaintenance(impact.By(ctx, "test"), "node-1", server.MaintenanceResize, server.MaintenanceRequest{ServerType: serverType}, "alice")
 		return err
 	}
 	code(t, ask("cx33"), prego.CodeInvalidTransition)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -36,7 +37,7 @@ func TestAMoveAmongOthers(t *testing.T) {
 	}
 
 	// The server before is emptied: by the move that there is.
-	_, err = b.s.RequestMaintenance(ctx, "app-1", server.MaintenanceDrain, server.MaintenanceRequest{}, "ann")
+	_, err = b.s.RequestMaintenance(impact.By(ctx, "test"), "app-1", server.MaintenanceDrain, server.MaintenanceRequest{}, "ann")
 	require.NoError(t, err)
 	step := func() server.MaintenanceStep {
 		t.Helper()

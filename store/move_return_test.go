@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/tenant"
 )
 
@@ -65,7 +66,7 @@ func TestAMoveWhoseNewPlaceIsLost(t *testing.T) {
 			if tc.before != "" {
 				b.exec(tc.before)
 			}
-			_, err = b.s.LoseServer(ctx, tc.lost, "its disk died", "ann")
+			_, err = b.s.LoseServer(impact.By(ctx, "test"), tc.lost, "its disk died", "ann")
 			require.NoError(t, err)
 			quiet, err := b.s.QuietMoves(ctx, time.Hour)
 			require.NoError(t, err)

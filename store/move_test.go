@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -189,7 +190,7 @@ func TestMaintenanceNamesTenants(t *testing.T) {
 		b.place(id, "app-1")
 	}
 	b.exec(`UPDATE tenants SET site = tenant_id || '.example.com', converged_state = 'active'`)
-	d, err := b.s.RequestMaintenance(ctx, "app-1", server.MaintenanceDrain, server.MaintenanceRequest{}, "ann")
+	d, err := b.s.RequestMaintenance(impact.By(ctx, "test"), "app-1", server.MaintenanceDrain, server.MaintenanceRequest{}, "ann")
 	require.NoError(t, err)
 	require.Equal(t, 3, d.TenantsTotal)
 	step := func() server.MaintenanceStep {
@@ -289,7 +290,7 @@ func TestAnOpenMoveKeepsTheOwnServers(t *testing.T) {
 			ends, err := b.s.OwnServers(ctx, "t-1")
 			require.NoError(t, err)
 			require.Equal(t, []string{"app-3"}, ends)
-			_, err = b.s.LoseServer(ctx, "db", "its disk died", "ann")
+			_, err = b.s.LoseServer(impact.By(ctx, "test"), "db", "its disk died", "ann")
 			require.NoError(t, err)
 			require.Empty(t, b.place1())
 			ends, err = b.s.OwnServers(ctx, "t-1")
@@ -435,7 +436,7 @@ func TestDrainMovesThePartsOnTheServer(t *testing.T) {
 		t.Run(string(id), func(t *testing.T) {
 			t.Parallel()
 			b := dataMoveSetup(t)
-			d, err := b.s.RequestMaintenance(ctx, id, server.MaintenanceDrain, server.MaintenanceRequest{}, "ann")
+			d, err := b.s.RequestMaintenance(impact.By(ctx, "test"), id, server.MaintenanceDrain, server.MaintenanceRequest{}, "ann")
 			require.NoError(t, err)
 			require.Equal(t, 1, d.TenantsTotal)
 			st, err := b.s.StepMaintenance(ctx, id, server.MaintenanceLimits{Servers: 1, Instances: 1, Tenants: 2})

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/tenant"
@@ -80,7 +81,7 @@ func TestAGroupIsNotDeletedUnderARoute(t *testing.T) {
 	group, err := s.testGroup(t, 1, "acme", 0, specOf(16))
 	require.NoError(t, err)
 	err = s.holding(t, `SELECT FROM orgs WHERE org_id = 'acme' FOR NO KEY UPDATE`, func() error {
-		_, err := s.DeleteGroup(ctx, prego.GroupID(group), "test")
+		_, err := s.DeleteGroup(impact.By(ctx, "test"), prego.GroupID(group), "test")
 		return err
 	}, func(tx pgx.Tx) {
 		_, err := tx.Exec(ctx, sqlCreateRoute, "rte-1", "acme", "env-acme", group, "www.example.com", "shared_v6", 443, "https", 80, "test")
@@ -100,7 +101,7 @@ func TestABackupIsNotDeletedUnderADrill(t *testing.T) {
 		"restore": `INSERT INTO restore_jobs (job_id, org_id, tenant_id, backup_id, status, created_by) SELECT 'rst-1', org_id, tenant_id, 'bak-1', 'queued', 'test' FROM tenants WHERE tenant_id = 't-0'`,
 	} {
 		err := s.holding(t, `WITH o AS (SELECT org_id FROM orgs WHERE org_id = (SELECT org_id FROM tenants WHERE tenant_id = 't-0') FOR NO KEY UPDATE) SELECT FROM backups b JOIN o USING (org_id) WHERE b.backup_id = 'bak-1' FOR SHARE OF b`, func() error {
-			_, err := s.DeleteBackup(ctx, tenant.BackupOwner{TenantID: "t-0"}, "bak-1", "test")
+			_, err := s.DeleteBackup(impact.By(ctx, "test"), tenant.BackupOwner{TenantID: "t-0"}, "bak-1", "test")
 			return err
 		}, does(t, begins))
 		require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err), "%s: %v", what, err)
@@ -170,7 +171,7 @@ func TestARefusedSurgeWaits(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, demand)
 	// A refusal that comes after the group was changed reports nothing about it any more.
-	_, err = s.ScaleGroup(ctx, prego.GroupID(group), 0, "test")
+	_, err = s.ScaleGroup(impact.By(ctx, "test"), prego.GroupID(group), 0, "test")
 	require.NoError(t, err)
 	for _, surge := range []bool{false, true} {
 		_, err = s.refuseAllocation(ctx, prego.GroupID(group), &refusedAllocation{over: &org.QuotaExceeded{Dimension: "max_instances"}, surge: surge}, time.Hour)
@@ -237,7 +238,7 @@ func TestAFleetKeepsAServerWithInstances(t *testing.T) {
 	require.Equal(t, prego.CodeServerHasTenants, prego.CodeOf(err), "%v", err)
 	_, err = s.RequestDecommission(ctx, "node-1", "test")
 	require.Equal(t, prego.CodeServerHasTenants, prego.CodeOf(err), "%v", err)
-	_, err = s.ScaleGroup(ctx, prego.GroupID(group), 0, "test")
+	_, err = s.ScaleGroup(impact.By(ctx, "test"), prego.GroupID(group), 0, "test")
 	require.NoError(t, err)
 	for range 2 {
 		_, err = s.turn(ctx, prego.GroupID(group))

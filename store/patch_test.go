@@ -13,6 +13,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/lab/deep"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 )
 
@@ -243,7 +244,7 @@ func TestAWaveIsKept(t *testing.T) {
 	_, err := b.GetPatchWave(ctx, "openssl")
 	code(t, err, prego.CodePatchWaveNotFound)
 	for _, id := range []prego.ServerID{"node-1", "node-2"} {
-		d, err := b.RequestMaintenance(ctx, id, server.MaintenancePatch, server.MaintenanceRequest{Reason: "CVE-1", Wave: "openssl"}, "alice")
+		d, err := b.RequestMaintenance(impact.By(ctx, "test"), id, server.MaintenancePatch, server.MaintenanceRequest{Reason: "CVE-1", Wave: "openssl"}, "alice")
 		require.NoError(t, err)
 		require.Equal(t, prego.PatchWaveID("openssl"), d.Wave)
 	}
@@ -291,7 +292,7 @@ func TestAWaveIsKept(t *testing.T) {
 	require.Equal(t, []string{
 		"node-1 maintenance_requested", "node-2 maintenance_requested", "node-1 cordoned", "node-1 maintenance_started", "node-1 drained", "node-1 patched", "node-1 uncordoned", "node-2 maintenance_failed",
 	}, told)
-	_, err = b.RequestMaintenance(ctx, "node-2", server.MaintenancePatch, server.MaintenanceRequest{}, "alice")
+	_, err = b.RequestMaintenance(impact.By(ctx, "test"), "node-2", server.MaintenancePatch, server.MaintenanceRequest{}, "alice")
 	require.NoError(t, err)
 	require.Equal(t, 2, wave().Servers, "a separate patch")
 }
@@ -352,7 +353,7 @@ func TestMaintenanceAndAReleaseExclude(t *testing.T) {
 			start := make(chan struct{})
 			for _, f := range []func() error{
 				func() error {
-					_, refused = s.RequestMaintenance(ctx, "app-0", server.MaintenancePatch, server.MaintenanceRequest{}, "ann")
+					_, refused = s.RequestMaintenance(impact.By(ctx, "test"), "app-0", server.MaintenancePatch, server.MaintenanceRequest{}, "ann")
 					return nil
 				},
 				func() error {

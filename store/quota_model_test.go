@@ -16,6 +16,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/lab/deep"
 	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/tenant"
@@ -235,7 +236,7 @@ func (d *driven) toTheEnd(id string) {
 	p := d.tenants[id]
 	for _, action := range []tenant.Action{tenant.ActionCancel, tenant.ActionTerminate, tenant.ActionPurge} {
 		if next, err := action.Apply(p.state); err == nil && p.state != tenant.Provisioning {
-			_, err = d.s.ChangeTenant(ctx, prego.TenantID(id), action, lasting, "test", "")
+			_, err = d.s.ChangeTenant(impact.By(ctx, "test"), prego.TenantID(id), action, lasting, "test", "")
 			require.NoError(t, err)
 			p.state = next
 		}
@@ -348,7 +349,7 @@ func (d *driven) step() {
 			memory, cpu, storage := p.size()
 			want = d.verdict(tenantSize{memory, cpu, storage}.deltas()...)
 		}
-		_, err = d.s.ChangeTenant(ctx, prego.TenantID(id), action, lasting, "test", "")
+		_, err = d.s.ChangeTenant(impact.By(ctx, "test"), prego.TenantID(id), action, lasting, "test", "")
 		if d.same(want, err) {
 			p.state = next
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
@@ -38,11 +39,11 @@ func TestRestoresChooseUsableBackups(t *testing.T) {
 	restorable, err = s.Restorable(ctx, "t-0")
 	require.NoError(t, err)
 	require.Equal(t, prego.BackupID("bak-good"), restorable.BackupID)
-	_, err = s.CreateRestore(ctx, "t-0", tenant.RestoreOf{BackupID: "bak-missing"}, "rst-1", "ann")
+	_, err = s.CreateRestore(impact.By(ctx, "test"), "t-0", tenant.RestoreOf{BackupID: "bak-missing"}, "rst-1", "ann")
 	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err))
 	require.ErrorContains(t, err, "missing in the storage since")
 
-	_, err = s.LoseServer(ctx, "n-0", "its disk died", "ann")
+	_, err = s.LoseServer(impact.By(ctx, "test"), "n-0", "its disk died", "ann")
 	require.NoError(t, err)
 	lost, err := s.TenantRecord(ctx, "t-0")
 	require.NoError(t, err)
@@ -64,7 +65,7 @@ func TestNoRestoreWithoutUsableBackup(t *testing.T) {
 	s, ctx := backupTenants(t, 1), context.Background()
 	counted(t, s)
 	unusableBackups(t, s)
-	_, err := s.LoseServer(ctx, "n-0", "its disk died", "ann")
+	_, err := s.LoseServer(impact.By(ctx, "test"), "n-0", "its disk died", "ann")
 	require.NoError(t, err)
 	lost, err := s.TenantRecord(ctx, "t-0")
 	require.NoError(t, err)
@@ -92,7 +93,7 @@ func TestRestoreContinuesWithOlderBackup(t *testing.T) {
 	for id, ago := range map[string]time.Duration{"bak-3": time.Minute, "bak-2": time.Hour, "bak-1": 2 * time.Hour} {
 		storedBackup(t, s, id, "t-0", ago)
 	}
-	_, err := s.LoseServer(ctx, "n-0", "its disk died", "ann")
+	_, err := s.LoseServer(impact.By(ctx, "test"), "n-0", "its disk died", "ann")
 	require.NoError(t, err)
 	back, _, err := s.RestoreElsewhere(ctx, "t-0", "", "rst-1", "ann")
 	require.NoError(t, err)
@@ -108,7 +109,7 @@ func TestRestoreContinuesWithOlderBackup(t *testing.T) {
 	require.Equal(t, 1, count(t, s, "restore_jobs WHERE job_id = 'rst-1' AND backup_id = 'bak-2' AND message LIKE 'backup bak-3 can''t be restored (it is gone)%from backup bak-2 of %'"))
 	require.Equal(t, 1, count(t, s, "tenant_lifecycle_events WHERE step = 'backup_skipped' AND reason = 'backup_missing' AND message LIKE '%bak-3%bak-2%'"))
 	require.Equal(t, 1, count(t, s, "backups WHERE backup_id = 'bak-3' AND missing_at IS NOT NULL AND verify_message <> ''"))
-	_, err = s.DeleteBackup(ctx, tenant.BackupOwner{TenantID: "t-0"}, "bak-2", "ann")
+	_, err = s.DeleteBackup(impact.By(ctx, "test"), tenant.BackupOwner{TenantID: "t-0"}, "bak-2", "ann")
 	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err), "it is being restored")
 
 	require.NoError(t, s.BackupVerified(ctx, "bak-2", "backup_unreadable: no"))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/ops"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/workload"
 )
 
@@ -290,7 +291,7 @@ func TestCrashesAreCountedAndWaitedOut(t *testing.T) {
 	require.InDelta(t, time.Second, r.plan().Wait, float64(time.Second))
 	require.Equal(t, workload.ReasonInstanceFailed, r.group().StatusReason)
 	// A user's request does not wait.
-	_, err := r.s.ScaleGroup(t.Context(), r.id, 4, "ann")
+	_, err := r.s.ScaleGroup(impact.By(t.Context(), "test"), r.id, 4, "ann")
 	require.NoError(t, err)
 	require.Len(t, r.place(), 2)
 }
@@ -313,7 +314,7 @@ func TestDrainingTakesItsTime(t *testing.T) {
 	require.NoError(t, err)
 	r := &rolling{t, s, prego.GroupID(id)}
 	r.settle()
-	_, err = s.ScaleGroup(t.Context(), r.id, 0, "ann")
+	_, err = s.ScaleGroup(impact.By(t.Context(), "test"), r.id, 0, "ann")
 	require.NoError(t, err)
 	for range 2 {
 		p := r.plan()

@@ -127,7 +127,7 @@ WHERE server_id = $1 AND status NOT IN ('provisioning', 'terminated') RETURNING 
 // still has of it must be destroyed. A terminated server is returned as it is.
 func (s *Store) LoseServer(ctx context.Context, id prego.ServerID, reason, by string) (srv server.Server, err error) {
 	err = s.inTx(ctx, string("lose server "+id), func(tx *txn) error {
-		tx.states(ctx, impact.Impact{Class: impact.Destroys}, sqlOnServer, id, true)
+		tx.demands(ctx, impact.Impact{Class: impact.Destroys}, string(id), sqlOnServer, true)
 		s.loseTenants(ctx, tx, id, prego.ActorOperator)
 		// Held before it is changed: a server that becomes active meanwhile is seen by both statements.
 		tx.run(ctx, sqlHoldServer, id)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/tenant"
 )
 
@@ -88,12 +89,12 @@ func TestAServerThatIsGoneTakesItsTenants(t *testing.T) {
 	require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(err))
 
 	for _, action := range []tenant.Action{tenant.ActionSuspend, tenant.ActionResume} { // there is no site that could be taken offline
-		_, err = s.ChangeTenant(ctx, "t-0", action, tenant.LifecyclePeriods{}, "test", "")
+		_, err = s.ChangeTenant(impact.By(ctx, "test"), "t-0", action, tenant.LifecyclePeriods{}, "test", "")
 		require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(err), "%s", action)
 	}
 
 	// A retry of a lost tenant is its restore: never an empty site.
-	back, err := s.ChangeTenant(ctx, "t-0", tenant.ActionRetry, tenant.LifecyclePeriods{}, "test", "")
+	back, err := s.ChangeTenant(impact.By(ctx, "test"), "t-0", tenant.ActionRetry, tenant.LifecyclePeriods{}, "test", "")
 	require.NoError(t, err)
 	require.Equal(t, []any{tenant.Provisioning, 2, prego.BackupID("bak-new")}, []any{back.State, back.Generation, back.RestoreFrom})
 	ref := tenant.Ref{TenantID: "t-0", Generation: 2}
@@ -142,9 +143,9 @@ func TestALostTenantIsNotMadeActiveWithoutItsData(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 1), context.Background()
 	counted(t, s)
-	_, err := s.LoseServer(ctx, "n-0", "its disk died", "alice")
+	_, err := s.LoseServer(impact.By(ctx, "test"), "n-0", "its disk died", "alice")
 	require.NoError(t, err)
-	srv, err := s.LoseServer(ctx, "n-0", "again", "alice")
+	srv, err := s.LoseServer(impact.By(ctx, "test"), "n-0", "again", "alice")
 	require.NoError(t, err)
 	require.Equal(t, []string{"draining", "server_lost"}, []string{string(srv.Status), string(srv.StatusReason)})
 	exec(t, s, `UPDATE tenants SET state = 'provisioning', generation = 2 WHERE tenant_id = 't-0'`)
@@ -152,8 +153,8 @@ func TestALostTenantIsNotMadeActiveWithoutItsData(t *testing.T) {
 	require.Error(t, err)
 	require.Equal(t, 0, count(t, s, "tenants WHERE state = 'active'"))
 	exec(t, s, `UPDATE servers SET status = 'provisioning' WHERE server_id = 'n-1'`)
-	_, err = s.LoseServer(ctx, "n-1", "", "alice")
+	_, err = s.LoseServer(impact.By(ctx, "test"), "n-1", "", "alice")
 	require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(err))
-	_, err = s.LoseServer(ctx, "nope", "", "alice")
+	_, err = s.LoseServer(impact.By(ctx, "test"), "nope", "", "alice")
 	require.Equal(t, prego.CodeServerNotFound, prego.CodeOf(err))
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/tenant"
 )
 
@@ -132,7 +133,7 @@ func TestAMoveThatSwitches(t *testing.T) {
 			t.Parallel()
 			b := moving(t)
 			require.NoError(t, b.s.holding(t, holds, func() error {
-				_, err := b.s.LoseServer(ctx, lost, "its disk died", "ann")
+				_, err := b.s.LoseServer(impact.By(ctx, "test"), lost, "its disk died", "ann")
 				return err
 			}, switches))
 			run, err := b.s.TenantRecord(ctx, "t-1")

@@ -212,8 +212,8 @@ func (s *Store) CreateRestore(ctx context.Context, tenantID prego.TenantID, of t
 		if valueIn[bool](ctx, tx, sqlTenantRestores, tenantID) {
 			return prego.Errorf(prego.CodeRestoreUnderWay, "tenant %s is being restored already", tenantID)
 		}
-		tx.states(ctx, impact.Impact{Class: impact.Destroys}, sqlOfTenant, tenantID, true)
 		tx.check(s.takeQuota(ctx, tx, t.org, quota.Delta{Dimension: quota.MaxRestoreJobs, By: 1}))
+		tx.demands(ctx, impact.Impact{Class: impact.Destroys}, string(tenantID), sqlOfTenant, true)
 		out = oneIn[tenant.RestoreJob](ctx, tx, sqlCreateRestore, id, t.org, tenantID, of.SnapshotID, of.BackupID, by)
 		details := map[string]any{"tenant_id": tenantID, "snapshot_id": of.SnapshotID}
 		if of.BackupID != "" {

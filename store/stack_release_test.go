@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -258,7 +259,7 @@ func TestLostServerReleasesItsTenants(t *testing.T) {
 	maintenance, updating := held()
 	require.True(t, maintenance && updating, "while its place is there")
 
-	_, err = s.LoseServer(ctx, "n-0", "its disk died", "ann")
+	_, err = s.LoseServer(impact.By(ctx, "test"), "n-0", "its disk died", "ann")
 	require.NoError(t, err)
 	restored, _, err := s.RestoreElsewhere(ctx, "t-0", "", "rst-0", "ann")
 	require.NoError(t, err)
@@ -300,7 +301,7 @@ func TestLostServerReleasesItsTenants(t *testing.T) {
 	require.NoError(t, s.EndBench(ctx, "r1", "n-1", 1, server.BenchDone, "", ""))
 	require.Equal(t, []prego.ServerID{"n-2"}, step().Updating)
 	// The last ring loses its only server: resumed, the release ends with what the ring before has shown.
-	_, err = s.LoseServer(ctx, "n-2", "its disk also died", "ann")
+	_, err = s.LoseServer(impact.By(ctx, "test"), "n-2", "its disk also died", "ann")
 	require.NoError(t, err)
 	require.Equal(t, server.ReleaseStopped, step().Status)
 	_, err = s.ResumeStackRelease(ctx, "r1", "ann")
@@ -335,7 +336,7 @@ func TestReleaseOfLostServersIsNotDone(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, run.Undoing && !run.Gone, "its way back is tried again")
 
-	_, err = s.LoseServer(ctx, "app-0", "its disk died", "ann")
+	_, err = s.LoseServer(impact.By(ctx, "test"), "app-0", "its disk died", "ann")
 	require.NoError(t, err)
 	for range 2 {
 		require.Equal(t, server.ReleaseStopped, step())

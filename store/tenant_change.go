@@ -102,9 +102,9 @@ func (s *Store) changeTenant(ctx context.Context, was tenant.Tenant, next tenant
 		case action == tenant.ActionRetry:
 			tx.check(s.takeQuotaAgain(ctx, tx, was))
 		case next == tenant.Suspended:
-			tx.states(ctx, impact.Impact{Class: impact.Interrupts, Undo: "resume it"}, sqlOfTenant, was.TenantID, false)
+			tx.demands(ctx, impact.Impact{Class: impact.Interrupts, Undo: "resume it"}, string(was.TenantID), sqlOfTenant, false)
 		case next == tenant.Terminated:
-			tx.states(ctx, impact.Impact{Class: impact.Destroys}, sqlOfTenant, was.TenantID, true)
+			tx.demands(ctx, impact.Impact{Class: impact.Destroys}, string(was.TenantID), sqlOfTenant, true)
 		}
 		t = oneIn[tenant.Tenant](ctx, tx, sql, args...)
 		tx.check(tenantEvent(ctx, tx, tenant.Event{

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/tenant"
 )
 
@@ -27,10 +28,10 @@ func TestAStateThatComesBackIsPutIntoEffectAgain(t *testing.T) {
 			ref := tenant.Ref{TenantID: "t-1", Generation: 1}
 			_, err = s.ActivateTenant(ctx, ref, 0)
 			require.NoError(t, err)
-			away, err := s.ChangeTenant(ctx, "t-1", actions[0], lasting, "someone", "")
+			away, err := s.ChangeTenant(impact.By(ctx, "test"), "t-1", actions[0], lasting, "someone", "")
 			require.NoError(t, err)
 			require.NotEqual(t, away.State, away.ConvergedState)
-			back, err := s.ChangeTenant(ctx, "t-1", actions[1], lasting, "someone", "")
+			back, err := s.ChangeTenant(impact.By(ctx, "test"), "t-1", actions[1], lasting, "someone", "")
 			require.NoError(t, err)
 			require.Equal(t, tenant.Active, back.State)
 			require.NotEqual(t, back.State, back.ConvergedState, "a run has to look after its site")

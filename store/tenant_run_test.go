@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/tenant"
 )
 
@@ -41,7 +42,7 @@ func TestDeadlinesAreNotCutShort(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, changed)
 	}
-	_, err := s.ChangeTenant(t.Context(), "t-0", tenant.ActionCancel, periods, "test", "")
+	_, err := s.ChangeTenant(impact.By(t.Context(), "test"), "t-0", tenant.ActionCancel, periods, "test", "")
 	require.NoError(t, err)
 	expire(false)
 	exec(t, s, `UPDATE tenants SET deadline_at = now() + interval '1 minute'`)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/tenant"
 )
 
@@ -163,7 +164,7 @@ func TestChangeTenant(t *testing.T) {
 	} {
 		exec(t, s, `UPDATE tenants SET state = $2, status_reason = 'old', status_message = 'old', deadline_at = now() + interval '3 days',
     waiting_since = now(), waiting_roles = '{app}', generation = 1 WHERE tenant_id = $1`, tc.id, tc.from)
-		got, err := s.ChangeTenant(ctx, prego.TenantID(tc.id), tc.action, lasting, "op", tc.reason)
+		got, err := s.ChangeTenant(impact.By(ctx, "test"), prego.TenantID(tc.id), tc.action, lasting, "op", tc.reason)
 		require.NoError(t, err, tc.name)
 		require.Equal(t, tc.to, got.State, tc.name)
 		require.Equal(t, tc.status, got.StatusReason, tc.name)
@@ -182,10 +183,10 @@ func TestChangeTenant(t *testing.T) {
 		last.EventID, last.At = 0, time.Time{}
 		require.Equal(t, tenant.Event{TenantID: prego.TenantID(tc.id), FromState: tc.from, ToState: tc.to, Step: tenant.StepChanged, Actor: "op", Reason: tc.reason, Message: string(tc.action)}, last)
 	}
-	_, err = s.ChangeTenant(ctx, "t-unknown", tenant.ActionSuspend, lasting, "op", "")
+	_, err = s.ChangeTenant(impact.By(ctx, "test"), "t-unknown", tenant.ActionSuspend, lasting, "op", "")
 	require.Equal(t, prego.CodeTenantNotFound, prego.CodeOf(err))
 	exec(t, s, `UPDATE tenants SET state = 'suspended'`)
-	_, err = s.ChangeTenant(ctx, "t-paid", tenant.ActionSuspend, lasting, "op", "")
+	_, err = s.ChangeTenant(impact.By(ctx, "test"), "t-paid", tenant.ActionSuspend, lasting, "op", "")
 	require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(err), "a change is not repeated")
 	require.True(t, strings.Contains(err.Error(), "suspended"))
 }
@@ -201,7 +202,7 @@ func TestCancellingProvisioningTenant(t *testing.T) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			got, err := s.ChangeTenant(ctx, "t-1", tenant.ActionCancel, lasting, "op", "changed my mind")
+			got, err := s.ChangeTenant(impact.By(ctx, "test"), "t-1", tenant.ActionCancel, lasting, "op", "changed my mind")
 			if err != nil || got.State != tenant.Provisioning || got.CancelRequestedAt == nil {
 				t.Errorf("cancel: %+v, %v", got, err)
 			}
@@ -210,7 +211,7 @@ func TestCancellingProvisioningTenant(t *testing.T) {
 	wg.Wait()
 	require.Equal(t, 2, count(t, s, "tenant_lifecycle_events"), "asked sixteen times, written once")
 	exec(t, s, `UPDATE tenants SET state = 'failed'`)
-	got, err := s.ChangeTenant(ctx, "t-1", tenant.ActionRetry, lasting, "op", "")
+	got, err := s.ChangeTenant(impact.By(ctx, "test"), "t-1", tenant.ActionRetry, lasting, "op", "")
 	require.NoError(t, err)
 	require.Nil(t, got.CancelRequestedAt)
 	require.Equal(t, 2, got.Generation)
@@ -228,7 +229,7 @@ func TestConcurrentChangesHappenOnceEach(t *testing.T) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			_, err := s.ChangeTenant(ctx, "t-1", []tenant.Action{tenant.ActionSuspend, tenant.ActionResume}[i%2], lasting, "op", "")
+			_, err := s.ChangeTenant(impact.By(ctx, "test"), "t-1", []tenant.Action{tenant.ActionSuspend, tenant.ActionResume}[i%2], lasting, "op", "")
 			if err != nil && prego.CodeOf(err) != prego.CodeInvalidTransition {
 				t.Errorf("change: %v", err)
 			}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/tenant"
 )
 
@@ -23,7 +24,7 @@ func (s *Store) ExpireTenant(ctx context.Context, id prego.TenantID, p tenant.Li
 	if !ok {
 		return false, nil
 	}
-	_, err = s.ChangeTenant(ctx, id, action, p, string(prego.ActorSystem), string(reason))
+	_, err = s.ChangeTenant(impact.By(ctx, "lifecycle"), id, action, p, string(prego.ActorSystem), string(reason))
 	if prego.CodeOf(err) == prego.CodeInvalidTransition {
 		return false, nil // it moved on meanwhile
 	}

@@ -147,7 +147,11 @@ func (s *Store) DeleteVolume(ctx context.Context, id prego.VolumeID, without, by
 		if group != "" {
 			return prego.Errorf(prego.CodeVolumeAttached, "volume %s is attached to process group %s: detach it first", id, group)
 		}
-		tx.states(ctx, impact.Impact{Class: impact.Destroys}, sqlOfVolume, id)
+		i := impact.Impact{Class: impact.Destroys}
+		if without == "" {
+			i.Undo = "clone it from the backup that is made first"
+		}
+		tx.demands(ctx, i, string(id), sqlOfVolume)
 		out = got(oneVolume(ctx, tx, string(id), sqlVolumeReleasing, id)).in(tx)
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.delete", Subject: string(id), Actor: by}, map[string]any{"name": v.Name, "size_bytes": v.SizeBytes})
 	})

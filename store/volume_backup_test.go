@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/placement/instance"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
@@ -84,13 +85,13 @@ func TestAVolumeIsBackedUpWhereItIs(t *testing.T) {
 	// Held or restored backups are not deleted; a volume that goes leaves its newest.
 	_, err = s.HoldBackup(ctx, tenant.BackupOwner{VolumeID: "vol-1"}, "bak-1", "case", "ann")
 	require.NoError(t, err)
-	_, err = s.DeleteBackup(ctx, tenant.BackupOwner{VolumeID: "vol-1"}, "bak-1", "ann")
+	_, err = s.DeleteBackup(impact.By(ctx, "test"), tenant.BackupOwner{VolumeID: "vol-1"}, "bak-1", "ann")
 	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err))
 	_, err = s.ReleaseBackup(ctx, tenant.BackupOwner{VolumeID: "vol-1"}, "bak-1", "ann")
 	require.NoError(t, err)
-	_, err = s.CreateVolumeRestore(ctx, workload.VolumeRestore{RestoreID: "vrs-1", VolumeID: "vol-1", BackupID: "bak-1", CreatedBy: "ann"})
+	_, err = s.CreateVolumeRestore(impact.By(ctx, "test"), workload.VolumeRestore{RestoreID: "vrs-1", VolumeID: "vol-1", BackupID: "bak-1", CreatedBy: "ann"})
 	require.NoError(t, err)
-	_, err = s.DeleteBackup(ctx, tenant.BackupOwner{VolumeID: "vol-1"}, "bak-1", "ann")
+	_, err = s.DeleteBackup(impact.By(ctx, "test"), tenant.BackupOwner{VolumeID: "vol-1"}, "bak-1", "ann")
 	require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err))
 	require.NoError(t, s.ExpireVolumeBackups(ctx, "vol-1", time.Hour))
 	left, err := s.BackupsLeft(ctx, time.Hour, 10)
@@ -101,7 +102,7 @@ func TestAVolumeIsBackedUpWhereItIs(t *testing.T) {
 	left, err = s.BackupsLeft(ctx, time.Hour, 10)
 	require.NoError(t, err)
 	require.Equal(t, []tenant.BackupLeft{{BackupID: "bak-1", VolumeID: "vol-1", State: tenant.BackupStored}}, left)
-	_, err = s.DeleteBackup(ctx, tenant.BackupOwner{VolumeID: "vol-1"}, "bak-1", "retention")
+	_, err = s.DeleteBackup(impact.By(ctx, "test"), tenant.BackupOwner{VolumeID: "vol-1"}, "bak-1", "retention")
 	require.NoError(t, err)
 }
 
@@ -193,7 +194,7 @@ func TestALentVolumeHasOneUser(t *testing.T) {
 	require.Equal(t, prego.CodeVolumeInUse, prego.CodeOf(err))
 	require.Equal(t, prego.CodeVolumeInUse, prego.CodeOf(s.AttachedTo(ctx, "vat-0", "n-1")))
 	exec(t, s, `UPDATE volume_attachments SET deleted_at = now()`)
-	_, err = s.DeleteVolume(ctx, "vol-0", "", "ann")
+	_, err = s.DeleteVolume(impact.By(ctx, "test"), "vol-0", "", "ann")
 	require.Equal(t, prego.CodeVolumeInUse, prego.CodeOf(err))
 	exec(t, s, `UPDATE volume_attachments SET deleted_at = NULL`)
 	left, err := s.LentVolumes(ctx, 10)
@@ -225,7 +226,7 @@ func TestARestoreNeedsAVolumeAtRest(t *testing.T) {
 	t.Parallel()
 	s, ctx := volumesOf(t), context.Background()
 	restore := func(id string, backup prego.BackupID) error {
-		_, err := s.CreateVolumeRestore(ctx, workload.VolumeRestore{RestoreID: id, VolumeID: "vol-0", BackupID: backup, CreatedBy: "ann"})
+		_, err := s.CreateVolumeRestore(impact.By(ctx, "test"), workload.VolumeRestore{RestoreID: id, VolumeID: "vol-0", BackupID: backup, CreatedBy: "ann"})
 		return err
 	}
 	_, err := s.RequestVolumeBackup(ctx, askedOf("bak-0", "vol-0", tenant.BackupManual))
@@ -257,9 +258,9 @@ func TestARestoreNeedsAVolumeAtRest(t *testing.T) {
 	wants, err := s.WantsLastBackup(ctx, "vol-0")
 	require.NoError(t, err)
 	require.True(t, wants)
-	_, err = s.DeleteVolume(ctx, "vol-0", "", "ann")
+	_, err = s.DeleteVolume(impact.By(ctx, "test"), "vol-0", "", "ann")
 	require.NoError(t, err)
-	_, err = s.DeleteVolume(ctx, "vol-0", "its data is elsewhere", "ann")
+	_, err = s.DeleteVolume(impact.By(ctx, "test"), "vol-0", "its data is elsewhere", "ann")
 	require.NoError(t, err, "also while it is being deleted")
 	wants, err = s.WantsLastBackup(ctx, "vol-0")
 	require.NoError(t, err)
@@ -300,7 +301,7 @@ func TestAVolumesBackupsAreHeldTogether(t *testing.T) {
 	require.Len(t, kept, 2)
 	for _, b := range kept {
 		require.True(t, b.Held, b.BackupID)
-		_, err = s.DeleteBackup(ctx, tenant.BackupOwner{VolumeID: "vol-0"}, b.BackupID, "ann")
+		_, err = s.DeleteBackup(impact.By(ctx, "test"), tenant.BackupOwner{VolumeID: "vol-0"}, b.BackupID, "ann")
 		require.Equal(t, prego.CodeBackupNotReady, prego.CodeOf(err))
 	}
 	free, err := s.VolumeRetained(ctx, "vol-1")
@@ -455,7 +456,7 @@ func TestALastBackupThatFailsIsTriedLaterEachTime(t *testing.T) {
 	t.Parallel()
 	s, ctx := volumesOf(t), context.Background()
 	exec(t, s, `UPDATE volume_attachments SET deleted_at = now(), server_id = NULL`)
-	_, err := s.DeleteVolume(ctx, "vol-0", "", "ann")
+	_, err := s.DeleteVolume(impact.By(ctx, "test"), "vol-0", "", "ann")
 	require.NoError(t, err)
 	var waits []time.Duration
 	for range 10 {
@@ -473,7 +474,7 @@ func TestALastBackupThatFailsIsTriedLaterEachTime(t *testing.T) {
 	require.Equal(t, 1, count(t, s, `org_events WHERE type = 'volume.last_backup_failed' AND subject = 'vol-0' AND reason = 'storage_unreachable'`))
 	require.Equal(t, 1, count(t, s, `volumes WHERE volume_id = 'vol-0' AND last_backup_at BETWEEN now() + interval '5 hours' AND now() + interval '7 hours'`))
 
-	_, err = s.DeleteVolume(ctx, "vol-0", "its data is elsewhere", "ann")
+	_, err = s.DeleteVolume(impact.By(ctx, "test"), "vol-0", "its data is elsewhere", "ann")
 	require.NoError(t, err)
 	wait, err := s.LastBackupFailed(ctx, "vol-0", tenant.ReasonStorageAway, "no answer")
 	require.NoError(t, err)
@@ -514,7 +515,7 @@ func TestVolumeRowRecordsItsChangeTime(t *testing.T) {
 		return s.OrgResourceMissing(ctx, server.ProviderResource{Kind: server.ResourceVolume, Provider: "hetzner", ProviderID: "102", Name: "vol-2"})
 	})
 	changes("a deletion", true, func() error {
-		_, err := s.DeleteVolume(ctx, "vol-1", "", "ann")
+		_, err := s.DeleteVolume(impact.By(ctx, "test"), "vol-1", "", "ann")
 		return err
 	})
 	changes("why it is still there", true, func() error {
@@ -522,7 +523,7 @@ func TestVolumeRowRecordsItsChangeTime(t *testing.T) {
 		return err
 	})
 	changes("no last backup", true, func() error {
-		_, err := s.DeleteVolume(ctx, "vol-1", "moved", "ann")
+		_, err := s.DeleteVolume(impact.By(ctx, "test"), "vol-1", "moved", "ann")
 		return err
 	})
 	changes("its end", true, func() error {

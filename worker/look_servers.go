@@ -10,6 +10,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/ops"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 )
 
@@ -61,7 +62,7 @@ func LookAtPatches(ctx context.Context, a *activities.Maintenances) (ops.LookRes
 	next, err := a.Store.ServersToPatch(ctx, open)
 	for _, s := range next {
 		// A shard with tenants' data is not emptied: an operator decides when its tenants may be down.
-		_, err := a.Store.RequestMaintenance(ctx, s.ServerID, server.MaintenancePatch, server.MaintenanceRequest{Wave: s.Wave()}, patchWindow)
+		_, err := a.Store.RequestMaintenance(impact.By(ctx, "patch window"), s.ServerID, server.MaintenancePatch, server.MaintenanceRequest{Wave: s.Wave()}, patchWindow)
 		switch {
 		case prego.CodeOf(err) != "":
 			a.Log.Warn("a server is not patched in this window", zap.String("server_id", string(s.ServerID)), zap.Error(err))

@@ -359,8 +359,18 @@ func (c *cell) kill(name string) {
 	delete(c.procs, name)
 }
 
-// request sends a request as the operator and returns status and body.
+// request sends a request as the operator, accepts its impact, and returns status and body.
 func (c *cell) request(method, path string, body any) (int, []byte) {
+	c.t.Helper()
+	status, b := c.requestOnce(method, path, body)
+	var refused api.Problem
+	if status == http.StatusConflict && json.Unmarshal(b, &refused) == nil && refused.Impact != nil {
+		return c.requestOnce(method, path, body, refused.Impact.Digest)
+	}
+	return status, b
+}
+
+func (c *cell) requestOnce(method, path string, body any, accepted ...string) (int, []byte) {
 	c.t.Helper()
 	var r io.Reader
 	if body != nil {
@@ -373,6 +383,9 @@ func (c *cell) request(method, path string, body any) (int, []byte) {
 	req.Header.Set("Authorization", "Bearer "+c.operator)
 	for name, value := range c.headers {
 		req.Header.Set(name, value)
+	}
+	for _, digest := range accepted {
+		req.Header.Set("Impact-Accepted", digest)
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")

@@ -205,7 +205,7 @@ func TestServersWithTenantsAreKept(t *testing.T) {
 	id := c.tenant("alpha", prego.PlanStarter, nil)
 	c.settledTenant(id, tenant.Active)
 	for _, server := range []string{c.id("db"), c.id("redis"), app} {
-		status, body := c.request(http.MethodDelete, "/v1/servers/"+server, nil)
+		status, body := c.requestOnce(http.MethodDelete, "/v1/servers/"+server, nil)
 		require.Equal(t, http.StatusConflict, status, "%s", body)
 		require.Contains(t, string(body), `"impact_not_accepted"`)
 		require.Contains(t, string(body), string(id))

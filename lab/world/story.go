@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/prego/prego/api"
 )
 
 // troubled is how long faults happen, calm how long everything then has to converge.
@@ -198,8 +200,9 @@ func (w *World) callers() {
 
 // caller sends requests, and repeats unanswered ones.
 type caller struct {
-	w    *World
-	name string
+	w       *World
+	name    string
+	accepts string // the digest of an impact
 }
 
 func (w *World) caller(name string, after time.Duration, do func(c *caller)) {
@@ -225,9 +228,13 @@ func (c *caller) ask(method, path, key string, body any, fine ...int) bool {
 }
 
 func (c *caller) askUntil(method, path, key string, body, into any, fine []int) bool {
+	c.accepts = ""
 	for try := range 200 {
 		status, answer := c.send(method, path, key, body)
+		var refused api.Problem
 		switch {
+		case status == http.StatusConflict && json.Unmarshal(answer, &refused) == nil && refused.Impact != nil:
+			c.accepts = refused.Impact.Digest
 		case status == 0 || status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests:
 		case status == http.StatusConflict &&
 			bytes.Contains(answer, []byte(`"request_under_way"`)): // of a process that died before it answered
@@ -302,6 +309,9 @@ func (c *caller) send(method, path, key string, body any) (int, []byte) {
 	}
 	if key != "" {
 		req.Header.Set("Idempotency-Key", key)
+	}
+	if c.accepts != "" {
+		req.Header.Set("Impact-Accepted", c.accepts)
 	}
 	rec := httptest.NewRecorder()
 	handler.ServeHTTP(rec, req)

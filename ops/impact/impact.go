@@ -146,6 +146,7 @@ type Change struct {
 	Operation string // with its object, such as "DELETE /v1/servers/app-7"
 	Bound     Class  // the worst that the operation may do
 	Accepted  string // the digest of the impact that the caller accepts
+	Policy    string // what accepted it beforehand, such as a retention policy
 	At        time.Time
 	DryRun    bool
 
@@ -157,6 +158,11 @@ type changeKey struct{}
 // With returns a context of a change.
 func With(ctx context.Context, c *Change) context.Context {
 	return context.WithValue(ctx, changeKey{}, c)
+}
+
+// By returns a context in which a policy accepted every impact beforehand, such as the retention of backups.
+func By(ctx context.Context, policy string) context.Context {
+	return With(ctx, &Change{Operation: policy, Bound: Destroys, Policy: policy})
 }
 
 // Of returns the change of a context, nil for what no caller asked for.
@@ -184,14 +190,6 @@ func (e *NotAccepted) Unwrap() error {
 		"it %s: to accept that, repeat the request with the impact's digest in Impact-Accepted", e.Impact.Summary())
 }
 
-// State records the impact of the context's change.
-func State(ctx context.Context, i Impact) error {
-	if c := Of(ctx); c != nil {
-		return c.state(i)
-	}
-	return nil
-}
-
 func (c *Change) state(i Impact) error {
 	i.Class = i.class()
 	if i.Class.Exceeds(c.Bound) {
@@ -204,14 +202,14 @@ func (c *Change) state(i Impact) error {
 	return nil
 }
 
-// Demand is State, and refuses a change that interrupts or destroys unless its impact was accepted. A change without a
-// caller, such as a workflow's, has no acceptance.
+// Demand records the impact of the context's change, and refuses what interrupts or destroys unless it was accepted. A
+// change with neither a caller nor a policy has no acceptance.
 func Demand(ctx context.Context, i Impact) error {
 	c := cmp.Or(Of(ctx), &Change{Bound: Destroys})
 	if err := c.state(i); err != nil {
 		return err
 	}
-	if c.DryRun || c.Impact.Digest == "" || c.Impact.accepted(c.Operation, c.Accepted, c.At) {
+	if c.DryRun || c.Policy != "" || c.Impact.Digest == "" || c.Impact.accepted(c.Operation, c.Accepted, c.At) {
 		return nil
 	}
 	return &NotAccepted{c.Impact}

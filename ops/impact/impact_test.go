@@ -44,8 +44,8 @@ func TestTheClassIsThatOfWhatIsThere(t *testing.T) {
 		{"reveals", "", "", "reveals", false},
 		{"", "", "", "none", false},
 	} {
-		c := &Change{Operation: "DELETE /v1/servers/app-1", Bound: Destroys, At: shown}
-		require.NoError(t, State(With(context.Background(), c), of(tc.declared, tc.affected, tc.destroyed)))
+		c := &Change{Operation: "DELETE /v1/servers/app-1", Bound: Destroys, At: shown, DryRun: true}
+		require.NoError(t, Demand(With(context.Background(), c), of(tc.declared, tc.affected, tc.destroyed)))
 		require.Equal(t, tc.want, c.Impact.Class, "%+v", tc)
 		require.Equal(t, tc.digest, c.Impact.Digest != "", "%+v", tc)
 	}
@@ -55,9 +55,8 @@ func TestNoChangeExceedsItsBound(t *testing.T) {
 	t.Parallel()
 	for _, bound := range []Class{None, Reveals, Moves, Interrupts} {
 		ctx := With(context.Background(), &Change{Operation: "POST /x", Bound: bound, At: shown})
-		require.ErrorContains(t, State(ctx, of(Destroys, "", "t-1")), "may do at most: "+string(bound))
+		require.ErrorContains(t, Demand(ctx, of(Destroys, "", "t-1")), "may do at most: "+string(bound))
 	}
-	require.NoError(t, State(context.Background(), of(Destroys, "", "t-1")), "without a caller there is nothing to record")
 }
 
 // TestAnAcceptanceIncludesAtMostWhatWasShown: everything that the impact contains now was in the accepted one, of the
@@ -109,6 +108,7 @@ func TestADigestIsRefusedUnlessItIsWhole(t *testing.T) {
 
 func TestChangesWithoutACallerHaveNoAcceptance(t *testing.T) {
 	t.Parallel()
+	require.NoError(t, Demand(By(context.Background(), "retention"), of(Destroys, "t-1", "t-1")), "a policy accepted it")
 	require.NoError(t, Demand(context.Background(), of(Destroys, "", "")))
 	err := Demand(context.Background(), of(Destroys, "t-1", ""))
 	require.Equal(t, prego.CodeImpactNotAccepted, prego.CodeOf(err))
