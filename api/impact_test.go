@@ -144,8 +144,8 @@ func TestAnAcceptanceKeepsTheKey(t *testing.T) {
 	b.fleet("app-1", "db-1", "redis-1")
 	id := b.site("bakery")
 	b.sql(`UPDATE tenants SET state = 'trial' WHERE tenant_id = $1`, id)
-	ask := func(key, accepted string) (int, []byte) {
-		req := request(t, b.srv.URL, "POST", "/v1/tenants/"+id+"/terminate", "operator", js, `{}`)
+	ask := func(key, accepted, query string) (int, []byte) {
+		req := request(t, b.srv.URL, "POST", "/v1/tenants/"+id+"/terminate"+query, "operator", js, `{}`)
 		req.Header.Set("Idempotency-Key", key)
 		if accepted != "" {
 			req.Header.Set("Impact-Accepted", accepted)
@@ -157,16 +157,21 @@ func TestAnAcceptanceKeepsTheKey(t *testing.T) {
 		require.NoError(t, err)
 		return resp.StatusCode, answer
 	}
-	status, answer := ask("k-1", "")
+	status, answer := ask("k-1", "", "?dry_run=true")
+	require.Equal(t, 200, status, "%s", answer)
+	status, answer = ask("k-1", "", "")
 	require.Equal(t, 409, status, "%s", answer)
 	shown := as[api.Problem](t, answer)
 	require.Equal(t, "impact_not_accepted", shown.Code)
-	status, done := ask("k-1", shown.Impact.Digest)
+	status, done := ask("k-1", shown.Impact.Digest, "")
 	require.Equal(t, 202, status, "%s", done)
-	status, again := ask("k-1", "")
+	status, again := ask("k-1", "", "")
 	require.Equal(t, 202, status, "%s", again)
 	require.JSONEq(t, string(done), string(again))
 	require.Len(t, b.audit("&kind=impact"), 1)
+	status, answer = ask("k-1", "", "?dry_run=true")
+	require.Equal(t, 409, status)
+	require.Equal(t, "invalid_transition", as[api.Problem](t, answer).Code, "a dry run has no key")
 }
 
 // TestWhatIsGoneIsAccepted: a server that is declared lost, a volume, a backup, and what a restore replaces.
