@@ -179,8 +179,10 @@ func TestWhatIsGoneIsAccepted(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	b.org("acme", "")
-	b.fleet("app-1", "db-1", "redis-1")
-	id := b.site("bakery")
+	b.fleet("app-1", "db-1", "redis-1", "app-2")
+	id, trial := b.site("bakery"), b.site("trial")
+	b.sql(`UPDATE tenants SET state = 'trial' WHERE tenant_id = $1`, trial)
+	b.sql(`UPDATE tenant_allocations SET app_server_id = 'app-2' WHERE tenant_id = $1`, trial)
 	taken := time.Now().Add(-time.Hour).UTC().Truncate(time.Second)
 	for n, backup := range []string{"bak-1", "bak-2"} {
 		b.sql(`INSERT INTO backups (backup_id, org_id, tenant_id, server_id, kind, state, site, created_by, object_key, taken_at, bytes,
@@ -194,6 +196,7 @@ func TestWhatIsGoneIsAccepted(t *testing.T) {
 		{"POST", "/v1/servers/app-1/lost", `{"reason":"its disk died"}`, impact.Loss{Kind: "site", ID: id, Name: "bakery.sites.test", OrgID: "acme", Bytes: 12, CopyAt: &taken}},
 		{"POST", "/v1/tenants/" + id + "/restores", `{"backup_id":"bak-2"}`, impact.Loss{Kind: "site", ID: id, Name: "bakery.sites.test", OrgID: "acme", Bytes: 12, CopyAt: &taken}},
 		{"DELETE", "/v1/tenants/" + id + "/backups/bak-2", "", impact.Loss{Kind: "backup", ID: "bak-2", Name: "bakery.sites.test", OrgID: "acme", Bytes: 9, CopyAt: &taken}},
+		{"POST", "/v1/tenants/" + trial + "/cancel", `{}`, impact.Loss{Kind: "site", ID: trial, Name: "trial.sites.test", OrgID: "acme", Bytes: 12}},
 	} {
 		shown := b.refusedImpact(tc.method, tc.path, tc.body, nothing)
 		require.Equal(t, []impact.Loss{tc.lost}, shown.Destroyed, tc.path)
