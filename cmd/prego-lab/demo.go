@@ -61,6 +61,7 @@ func (d *demo) play(standIn string) error {
 		func() error { return d.openSites("trial", "starter", "business", "enterprise") },
 		d.move,
 		func() error { return d.run("The place of one, and why:", "tenant show business-@") },
+		d.impact,
 		d.fleet,
 		func() error { return d.workloads(standIn) },
 	)
@@ -84,23 +85,7 @@ func (d *demo) move() error {
 		return err
 	}
 	slug := "mover-" + d.suffix
-	read := func() (t api.TenantSummary, where string, err error) {
-		var page api.TenantPage
-		if err = d.c.Do(d.ctx, http.MethodGet, "/v1/tenants", url.Values{"slug": {slug}}, nil, &page); err != nil {
-			return t, "", err
-		}
-		if len(page.Tenants) != 1 || page.Tenants[0].SiteUrl == nil {
-			return t, "", fmt.Errorf("there is no site of %s", slug)
-		}
-		t = page.Tenants[0]
-		var whole api.Tenant
-		err = d.c.Do(d.ctx, http.MethodGet, "/v1/tenants/"+t.TenantId, nil, nil, &whole)
-		if err == nil && whole.Allocation != nil {
-			where = whole.Allocation.AppServerId
-		}
-		return t, where, err
-	}
-	t, from, err := read()
+	t, from, err := d.place(slug)
 	if err != nil {
 		return err
 	}
@@ -120,7 +105,7 @@ func (d *demo) move() error {
 	if err != nil {
 		return err
 	}
-	_, to, err := read()
+	_, to, err := d.place(slug)
 	fmt.Fprintf(d.out, "moved %s from %s to %s: %d requests, %d failed, longest gap %d ms\n", slug, from, to,
 		r.requests, r.failed, r.gap.Milliseconds())
 	if err == nil && (r.failed > 0 || from == to) {
@@ -128,6 +113,33 @@ func (d *demo) move() error {
 			to, r.why)
 	}
 	return err
+}
+
+// place reads a tenant with a site, and its app server.
+func (d *demo) place(slug string) (t api.TenantSummary, where string, err error) {
+	var page api.TenantPage
+	if err = d.c.Do(d.ctx, http.MethodGet, "/v1/tenants", url.Values{"slug": {slug}}, nil, &page); err != nil {
+		return t, "", err
+	}
+	if len(page.Tenants) != 1 || page.Tenants[0].SiteUrl == nil {
+		return t, "", fmt.Errorf("there is no site of %s", slug)
+	}
+	t = page.Tenants[0]
+	var whole api.Tenant
+	err = d.c.Do(d.ctx, http.MethodGet, "/v1/tenants/"+t.TenantId, nil, nil, &whole)
+	if err == nil && whole.Allocation != nil {
+		where = whole.Allocation.AppServerId
+	}
+	return t, where, err
+}
+
+// impact asks what deleting the server of a tenant would do.
+func (d *demo) impact() error {
+	_, where, err := d.place("business-" + d.suffix)
+	if err != nil {
+		return err
+	}
+	return d.run("What deleting its server would do; nothing changes:", "server delete "+where+" --dry-run")
 }
 
 // asked is the result of requesting a page without a pause.
