@@ -30,6 +30,6 @@ func (u Uptime) Pct() *float64 {
 	if observed <= 0 {
 		return nil
 	}
-	pct := 100 * u.UpSeconds / observed
+	pct := 100 * (u.UpSeconds / observed) // the quotient is at most 1, whatever is rounded
 	return &pct
 }
