@@ -208,7 +208,7 @@ func TestServersWithTenantsAreKept(t *testing.T) {
 		status, body := c.requestOnce(http.MethodDelete, "/v1/servers/"+server, nil)
 		require.Equal(t, http.StatusConflict, status, "%s", body)
 		require.Contains(t, string(body), `"impact_not_accepted"`)
-		require.Contains(t, string(body), string(id))
+		require.Contains(t, string(body), id)
 	}
 	_, errs, status := c.cli(c.operator, "server", "delete", app, "--yes")
 	require.Equal(t, 1, status, "that accepts what is interrupted only: %s", errs)
