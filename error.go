@@ -79,6 +79,8 @@ const (
 	CodePolicyInUse         Code = "policy_in_use"
 	CodePolicyTypeAttached  Code = "policy_type_attached"
 	CodeServerHasTenants    Code = "server_has_tenants"
+	// CodeSiteAnswers rejects declaring a server lost while sites on it answer.
+	CodeSiteAnswers Code = "site_answers"
 	// CodeServerUpdating rejects what would take a server away from a release that is being tried on it.
 	CodeServerUpdating Code = "server_being_updated"
 	// CodeTenantsCannotMove rejects emptying a server with tenants.

@@ -30,6 +30,7 @@ var statuses = map[prego.Code]int{
 	prego.CodeNotFound: http.StatusNotFound, prego.CodeServerNotFound: http.StatusNotFound, prego.CodeMethodNotAllowed: http.StatusMethodNotAllowed,
 	prego.CodeServerIDConflict: http.StatusConflict, prego.CodeServerTerminated: http.StatusConflict, prego.CodeInvalidTransition: http.StatusConflict,
 	prego.CodeProviderServerUsed: http.StatusConflict, prego.CodeServerHasTenants: http.StatusConflict,
+	prego.CodeSiteAnswers:          http.StatusConflict,
 	prego.CodeStackReleaseNotFound: http.StatusNotFound, prego.CodeStackReleaseExists: http.StatusConflict,
 	prego.CodeTenantsCannotMove: http.StatusConflict, prego.CodeServerUpdating: http.StatusConflict, prego.CodeMaintenanceNotFound: http.StatusNotFound, prego.CodeRebalanceNotFound: http.StatusNotFound, prego.CodePatchWaveNotFound: http.StatusNotFound, prego.CodeAuditEntryNotFound: http.StatusNotFound,
 	prego.CodeDecisionNotFound: http.StatusNotFound, prego.CodeInputNotKept: http.StatusConflict,

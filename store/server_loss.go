@@ -73,7 +73,9 @@ func (s *Store) loseTenants(ctx context.Context, tx *txn, serverID prego.ServerI
 	}
 }
 
-func (s *Store) loseTenant(ctx context.Context, tx *txn, t lostTenant, serverID prego.ServerID, actor prego.Actor) error {
+func (s *Store) loseTenant(
+	ctx context.Context, tx *txn, t lostTenant, serverID prego.ServerID, actor prego.Actor,
+) error {
 	message := fmt.Sprintf("server %s is gone, and there is no backup", serverID)
 	details := map[string]any{"server_id": serverID, "lost_at": t.LostAt.UTC()}
 	if t.TakenAt != nil {
@@ -123,10 +125,24 @@ const sqlLoseServer = `
 UPDATE servers SET status = 'draining', status_reason = 'server_lost', status_message = $2, decommission_requested_at = COALESCE(decommission_requested_at, now()), updated_at = now()
 WHERE server_id = $1 AND status NOT IN ('provisioning', 'terminated') RETURNING ` + serverColumns
 
+// Tenants whose site or database is on a server, and whose site answers although no restore, release or move decides
+// that at the moment.
+const sqlAnswering = `
+SELECT t.slug FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id
+JOIN servers s ON s.server_id = a.app_server_id LEFT JOIN db_shards d ON d.shard_id = a.db_shard_id
+WHERE a.released_at IS NULL AND (a.app_server_id = $1 OR a.on_shard AND d.server_id = $1) AND ` + siteOpen + `
+  AND EXISTS (SELECT FROM ` + probedNow + ` WHERE h.tenant_id = t.tenant_id AND h.up)
+ORDER BY t.slug`
+
 // LoseServer declares a server lost: its tenants are lost immediately, and everything the provider
-// still has of it must be destroyed. A terminated server is returned as it is.
+// still has of it must be destroyed. A terminated server is returned as it is. While edges find that a site of the
+// server answers, it is refused.
 func (s *Store) LoseServer(ctx context.Context, id prego.ServerID, reason, by string) (srv server.Server, err error) {
 	err = s.inTx(ctx, string("lose server "+id), func(tx *txn) error {
+		if up := valuesIn[string](ctx, tx, sqlAnswering, id); len(up) > 0 {
+			return prego.Errorf(prego.CodeSiteAnswers, "server %s is not lost: the sites of %d tenants there answer (%s). "+
+				"Drain it, or switch it off at the provider first", id, len(up), strings.Join(up[:min(len(up), 5)], ", "))
+		}
 		tx.demands(ctx, impact.Impact{Class: impact.Destroys}, string(id), sqlOnServer, true)
 		s.loseTenants(ctx, tx, id, prego.ActorOperator)
 		// Held before it is changed: a server that becomes active meanwhile is seen by both statements.

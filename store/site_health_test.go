@@ -13,6 +13,7 @@ import (
 	"github.com/prego/prego/internal/edge"
 	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/ops/attention"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/tenant"
 )
 
@@ -336,4 +337,24 @@ func TestSiteDownNamesTenants(t *testing.T) {
 	require.Len(t, items(), 2)
 	p.exec(`UPDATE edges SET watched_until = now() - interval '2 minutes' WHERE server_id = 'edge-1'`)
 	require.Empty(t, items(), "its edge does not report")
+}
+
+// TestAServerWhoseSitesAnswerIsNotLost: one edge that finds a site up is enough, as long as it reports.
+func TestAServerWhoseSitesAnswerIsNotLost(t *testing.T) {
+	t.Parallel()
+	p := probedStore(t)
+	lose := func(id prego.ServerID) error {
+		_, err := p.s.LoseServer(impact.By(t.Context(), "test"), id, "", "ann")
+		return err
+	}
+	p.exec(`UPDATE servers SET tenant_count = 1; UPDATE db_shards SET current_tenant_count = 1; UPDATE redis_pools SET current_tenants = 1`)
+	p.report("edge-1", "a", 600, 0, saw("t-1", wire.EdgeProbeUp, 300), saw("t-2", wire.EdgeProbeDown, 300))
+	p.report("edge-2", "b", 600, 0, saw("t-1", wire.EdgeProbeDown, 300))
+	err := lose("node-1")
+	code(t, err, prego.CodeSiteAnswers)
+	require.ErrorContains(t, err, "the sites of 1 tenants there answer (shop-1)")
+	require.NoError(t, lose("node-2"), "its site is down")
+	require.NoError(t, lose("node-3"), "no edge probes its site")
+	p.exec(`UPDATE edges SET watched_until = now() - interval '2 minutes'`)
+	require.NoError(t, lose("node-1"), "no edge has reported for a while")
 }

@@ -1,13 +1,18 @@
 package world
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/api"
 )
 
 // wanted is a requested tenant, and its callers' knowledge of it.
@@ -289,10 +294,31 @@ func lost(c *caller, t *wanted) {
 			time.Sleep(30 * time.Second)
 		}
 	}
-	if id := c.server(t); id != "" {
-		c.ask(http.MethodPost, "/v1/servers/"+id+"/lost", "lost-"+t.slug, nil, http.StatusAccepted, http.StatusConflict,
-			http.StatusNotFound)
+	id := c.server(t)
+	for try := 0; id != "" && try < 5; try++ {
+		var p api.Problem
+		c.askUntil(http.MethodPost, "/v1/servers/"+id+"/lost", fmt.Sprintf("lost-%s-%d", t.slug, try), nil, &p,
+			[]int{http.StatusAccepted, http.StatusConflict, http.StatusNotFound})
+		if p.Code != string(prego.CodeSiteAnswers) {
+			return
+		}
+		c.w.Met("a server whose sites answer was not declared lost")
+		c.switchOff(id)
+		time.Sleep(time.Minute)
 	}
+}
+
+// switchOff switches a server off at the provider, past the control plane.
+func (c *caller) switchOff(id string) {
+	var s api.Server
+	found := c.askUntil(http.MethodGet, "/v1/servers/"+id, "", nil, &s, []int{http.StatusOK})
+	if !found || s.Provider.ProviderServerId == nil {
+		return
+	}
+	path := "/v1/servers/" + *s.Provider.ProviderServerId + "/actions/poweroff"
+	req := httptest.NewRequestWithContext(context.Background(), http.MethodPost, path, http.NoBody)
+	req.Header.Set("Authorization", "Bearer "+ProviderToken)
+	c.w.provider.ServeHTTP(httptest.NewRecorder(), req)
 }
 
 // until waits until an object with an id, or a tenant by its slug, is in one of these states. It reads the state
