@@ -9,8 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
-
-	"github.com/prego/prego/ops/impact"
 )
 
 // TestWhatIsTriedIsRolledBack: the change reads what it wrote, across transactions; nobody else does, and nothing is
@@ -74,15 +72,4 @@ func TestDryRunsLeaveConnectionsForViews(t *testing.T) {
 		})
 	}
 	require.NoError(t, all.Wait())
-}
-
-// accepting makes a change as a caller who accepts its impact.
-func accepting(ctx context.Context, change func(context.Context) error) error {
-	c := impact.Change{Operation: "test", Bound: impact.Destroys, At: time.Now()}
-	err := change(impact.With(ctx, &c))
-	if missing, ok := errors.AsType[*impact.NotAccepted](err); ok {
-		c.Accepted = missing.Impact.Digest
-		err = change(impact.With(ctx, &c))
-	}
-	return err
 }
