@@ -50,7 +50,8 @@ func TestDeletingAServerAsksForWhatIsLostWithIt(t *testing.T) {
 
 	shown := b.refusedImpact("DELETE", "/v1/servers/app-1", "", nothing)
 	require.Equal(t, impact.Destroys, shown.Class)
-	require.Equal(t, []impact.Thing{{Kind: "tenant", ID: first, Name: "bakery", OrgID: "acme"}}, shown.Affected)
+	bakery := impact.Thing{Kind: "tenant", ID: first, Name: "bakery", OrgID: "acme", Class: impact.Interrupts}
+	require.Equal(t, []impact.Thing{bakery}, shown.Affected)
 	require.Equal(t, []impact.Loss{{Kind: "site", ID: first, Name: "bakery.sites.test", OrgID: "acme", Bytes: 12}}, shown.Destroyed)
 	require.Equal(t, impact.Destroys, b.refusedImpact("DELETE", "/v1/servers/db-1", "", nothing).Class, "its database is there")
 	pool := b.refusedImpact("DELETE", "/v1/servers/redis-1", "", nothing)

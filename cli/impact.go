@@ -59,7 +59,7 @@ func (in *call) tried() error {
 	return nil
 }
 
-// printImpact tells an impact in words, a line for each thing.
+// printImpact writes an impact in words, a line for each thing.
 func printImpact(w io.Writer, i impact.Impact, now time.Time) {
 	if len(i.Affected)+len(i.Destroyed) == 0 {
 		fmt.Fprintln(w, "It affects nothing else.")
@@ -76,12 +76,8 @@ func printImpact(w io.Writer, i impact.Impact, now time.Time) {
 		}
 		fmt.Fprintln(w, line)
 	}
-	verb := "interrupts"
-	if i.Class == impact.Moves {
-		verb = "moves"
-	}
 	for _, a := range i.Affected {
-		fmt.Fprintf(w, "%s %s\n", verb, named(a.Kind, a.ID, a.Name, a.OrgID))
+		fmt.Fprintf(w, "%s %s\n", a.Class, named(a.Kind, a.ID, a.Name, a.OrgID))
 	}
 	if i.Undo != "" {
 		fmt.Fprintf(w, "To undo it: %s.\n", i.Undo)

@@ -15,7 +15,7 @@ import (
 // needs --yes, destroying --accept destroys.
 func TestWhatIsLostIsAccepted(t *testing.T) {
 	t.Parallel()
-	tenant := impact.Thing{Kind: "tenant", ID: "t-1", Name: "bakery", OrgID: "acme"}
+	tenant := impact.Thing{Kind: "tenant", ID: "t-1", Name: "bakery", OrgID: "acme", Class: impact.Interrupts}
 	copied := born.Add(33 * time.Hour)
 	destroys := impact.Impact{
 		Class: impact.Destroys, Digest: "1-abcd", Affected: []impact.Thing{tenant},
@@ -65,13 +65,14 @@ func TestWhatIsLostIsAccepted(t *testing.T) {
 func TestADryRunShowsTheImpact(t *testing.T) {
 	t.Parallel()
 	on := always(map[string]any{"DELETE /v1/servers/app-7?dry_run=true": map[string]any{"impact": impact.Impact{
-		Class: impact.Moves, Affected: []impact.Thing{{Kind: "instance", ID: "i-1"}},
+		Class: impact.Moves, Affected: []impact.Thing{{Kind: "instance", ID: "i-1", Class: impact.Moves}},
 	}}})
 	r := run(t, around{say: on}, "server", "delete", "app-7", "--dry-run")
 	require.Zero(t, r.code, r.errs)
 	require.Equal(t, "moves instance i-1\nIt was a dry run: nothing has changed.\n", r.out)
 	r = run(t, around{say: on}, "server", "delete", "app-7", "--dry-run", "-o", "json")
-	require.JSONEq(t, `{"impact":{"class":"moves","affected":[{"kind":"instance","id":"i-1"}],"destroyed":null}}`, r.out)
+	require.JSONEq(t, `{"impact":{"class":"moves","affected":[{"kind":"instance","id":"i-1","class":"moves"}],
+		"destroyed":null}}`, r.out)
 	on = always(map[string]any{"DELETE /v1/fleets/a?dry_run=true": map[string]any{"impact": impact.Impact{Class: impact.None}}})
 	r = run(t, around{say: on}, "fleet", "delete", "a", "--dry-run")
 	require.Equal(t, "It affects nothing else.\nIt was a dry run: nothing has changed.\n", r.out, "it asks for no confirmation")

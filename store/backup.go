@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
@@ -245,13 +244,16 @@ const (
 
 // HoldBackup keeps a backup from any deletion until it is released.
 func (s *Store) HoldBackup(ctx context.Context, of tenant.BackupOwner, id prego.BackupID, reason, by string) (tenant.Backup, error) {
-	return s.changeBackup(ctx, of, id, "backup.hold", by, map[string]any{"reason": reason},
-		prego.Errorf(prego.CodeBackupNotReady, "backup %s failed or is being deleted", id), sqlHoldBackup, id, of.String(), by, reason)
+	return s.changeBackup(ctx, of, id, backupChange{
+		event: "backup.hold", by: by, details: map[string]any{"reason": reason},
+		none: prego.Errorf(prego.CodeBackupNotReady, "backup %s failed or is being deleted", id),
+	}, sqlHoldBackup, id, of.String(), by, reason)
 }
 
 // ReleaseBackup ends a hold; a backup without one stays as it is.
 func (s *Store) ReleaseBackup(ctx context.Context, of tenant.BackupOwner, id prego.BackupID, by string) (tenant.Backup, error) {
-	return s.changeBackup(ctx, of, id, "backup.release", by, map[string]any{}, noSuchBackup(id), sqlReleaseBackup, id, of.String())
+	c := backupChange{event: "backup.release", by: by, details: map[string]any{}, none: noSuchBackup(id)}
+	return s.changeBackup(ctx, of, id, c, sqlReleaseBackup, id, of.String())
 }
 
 // allHeld reports whether all backups of the owner of backup b are held.
@@ -271,32 +273,47 @@ func (s *Store) DeleteBackup(ctx context.Context, of tenant.BackupOwner, id preg
 	if of.VolumeID != "" {
 		kind = "volume"
 	}
-	return s.changeBackup(ctx, of, id, "backup.delete", by, map[string]any{},
-		prego.Errorf(prego.CodeBackupNotReady, "backup %s is being made or restored, or it or its %s is held", id, kind), sqlDeleteBackup, id, of.String())
+	return s.changeBackup(ctx, of, id, backupChange{
+		event: "backup.delete", by: by, details: map[string]any{},
+		none: prego.Errorf(prego.CodeBackupNotReady,
+			"backup %s is being made or restored, or it or its %s is held", id, kind),
+		demands: func(tx *txn) { tx.demands(ctx, "", string(id), sqlOfBackup) },
+	}, sqlDeleteBackup, id, of.String())
+}
+
+// backupChange is what changeBackup records, refuses and demands.
+type backupChange struct {
+	event, by string
+	details   map[string]any
+	none      error      // why the statement changed nothing
+	demands   func(*txn) // the acceptance of what is lost; nil if nothing is
 }
 
 // changeBackup changes a backup of the given owner.
-func (s *Store) changeBackup(ctx context.Context, of tenant.BackupOwner, id prego.BackupID, event, by string, details map[string]any, none error, sql string, args ...any) (tenant.Backup, error) {
+func (s *Store) changeBackup(
+	ctx context.Context, of tenant.BackupOwner, id prego.BackupID, c backupChange, sql string, args ...any,
+) (tenant.Backup, error) {
 	if of.VolumeID != "" {
-		details["volume_id"] = of.VolumeID
+		c.details["volume_id"] = of.VolumeID
 	} else {
-		details["tenant_id"] = of.TenantID
+		c.details["tenant_id"] = of.TenantID
 	}
 	v, err := s.GetBackup(ctx, of, id)
 	if err != nil {
 		return v, err
 	}
-	if err := s.inTx(ctx, event, func(tx *txn) error {
+	if err := s.inTx(ctx, c.event, func(tx *txn) error {
 		// A restore and a drill begin while they hold the org. An UPDATE would only wait for their backup's row, and
 		// after that wait it does not check for them again.
 		tx.check(lockOrg(ctx, tx, v.OrgID))
-		if event == "backup.delete" {
-			tx.demands(ctx, impact.Impact{Class: impact.Destroys}, string(id), sqlOfBackup)
+		if c.demands != nil {
+			c.demands(tx)
 		}
 		if ok, err := changed(ctx, tx, sql, args...); err != nil || !ok {
-			return cmp.Or(err, none)
+			return cmp.Or(err, c.none)
 		}
-		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: event, Subject: string(v.BackupID), Actor: by}, details)
+		event := org.Event{OrgID: v.OrgID, Type: c.event, Subject: string(v.BackupID), Actor: c.by}
+		return orgEvent(ctx, tx, event, c.details)
 	}); err != nil {
 		return v, err
 	}

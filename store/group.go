@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/workload"
@@ -167,7 +166,7 @@ func (s *Store) ScaleGroup(ctx context.Context, id prego.GroupID, replicas int, 
 		}
 		if replicas != locked.Replicas {
 			if replicas == 0 {
-				tx.demands(ctx, impact.Impact{Class: impact.Interrupts, Undo: "scale it again"}, string(id), sqlOfGroup)
+				tx.demands(ctx, "scale it again", string(id), sqlOfGroup)
 			}
 			if replicas > locked.Replicas {
 				tx.check(s.takeQuota(ctx, tx, locked.OrgID, locked.grow(replicas, locked.Spec)...))
@@ -197,7 +196,7 @@ func (s *Store) DeleteGroup(ctx context.Context, id prego.GroupID, by string) (g
 			return prego.Errorf(prego.CodeGroupInUse, "%d routes and %d volumes belong to the group: delete and detach them first", locked.routes, locked.volumes)
 		}
 		g = locked.Group
-		tx.demands(ctx, impact.Impact{Class: impact.Interrupts}, string(id), sqlOfGroup)
+		tx.demands(ctx, "", string(id), sqlOfGroup)
 		tx.run(ctx, sqlDeleteGroup, id)
 		return orgEvent(ctx, tx, org.Event{OrgID: g.OrgID, Type: "group.delete", Subject: string(id), Actor: by}, map[string]any{"env_id": g.EnvID, "name": g.Name, "replicas": g.Replicas})
 	})

@@ -77,19 +77,21 @@ func (s *Store) RequestMaintenance(ctx context.Context, id prego.ServerID, kind 
 		if kind != server.MaintenancePatch {
 			got(cordonIn(ctx, tx, id, by, cmp.Or(r.Reason, string(kind)))).in(tx)
 		}
-		tenants := valuesIn[string](ctx, tx, sqlTenantsStay, id)
-		if len(tenants) > 0 && !r.KeepTenants {
-			return tenantsStay(id, kind, slices.Compact(tenants))
+		stay := valuesIn[string](ctx, tx, sqlTenantsStay, id)
+		if len(stay) > 0 && !r.KeepTenants {
+			return tenantsStay(id, kind, slices.Compact(stay))
 		}
 		if r.Wave != "" {
 			tx.run(ctx, sqlMakeWave, r.Wave, by, r.Reason)
 		}
-		class := impact.Moves
-		if r.KeepTenants && kind != server.MaintenanceDrain {
-			class = impact.Interrupts
+		tenants := impact.Moves
+		switch {
+		case r.KeepTenants && kind == server.MaintenanceDrain:
+			tenants = impact.None
+		case r.KeepTenants:
+			tenants = impact.Interrupts
 		}
-		stays := impact.Impact{Class: class, Undo: "cancel it: whatever has moved stays where it is"}
-		tx.demands(ctx, stays, string(id), sqlOnServer, false)
+		tx.demandsOf(ctx, "cancel it: whatever has moved stays where it is", string(id), []prego.ServerID{id}, tenants)
 		d = oneIn[server.Maintenance](ctx, tx, sqlRequestMaintenance, id, kind, r.Reason, by, r.KeepTenants, before.CordonedBy == "", r.TimeoutSeconds, r.ServerType, r.Wave)
 		text := fmt.Sprintf("%s, %d instances, %d tenants", byWhom(by, r.Reason), d.Total, d.TenantsTotal)
 		return addEvent(ctx, tx, server.Event{ServerID: id, Step: server.StepMaintenanceRequested, Message: string(kind) + " " + text, Actor: prego.ActorOperator}, "")

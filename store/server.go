@@ -298,7 +298,7 @@ func (s *Store) DeleteServer(ctx context.Context, id prego.ServerID, by string) 
 		tx.check(holdUsed(ctx, tx, id))
 		now := got(serverIn(ctx, tx, id)).in(tx)
 		if now.Status != server.Decommissioning && now.Status != server.Terminated {
-			tx.demands(ctx, impact.Impact{Class: impact.Destroys}, string(id), sqlOnServer, true)
+			tx.demandsOf(ctx, "", string(id), []prego.ServerID{id}, impact.Destroys)
 		}
 		srv, err = transitionIn(ctx, tx, id, decommissioned(id, "by "+by, prego.ActorOperator), asItIs, sqlDecommission)
 		return err

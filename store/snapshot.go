@@ -213,7 +213,7 @@ func (s *Store) CreateRestore(ctx context.Context, tenantID prego.TenantID, of t
 			return prego.Errorf(prego.CodeRestoreUnderWay, "tenant %s is being restored already", tenantID)
 		}
 		tx.check(s.takeQuota(ctx, tx, t.org, quota.Delta{Dimension: quota.MaxRestoreJobs, By: 1}))
-		tx.demands(ctx, impact.Impact{Class: impact.Destroys}, string(tenantID), sqlOfTenant, true)
+		tx.demands(ctx, "", string(tenantID), sqlOfTenant, impact.Destroys)
 		out = oneIn[tenant.RestoreJob](ctx, tx, sqlCreateRestore, id, t.org, tenantID, of.SnapshotID, of.BackupID, by)
 		details := map[string]any{"tenant_id": tenantID, "snapshot_id": of.SnapshotID}
 		if of.BackupID != "" {

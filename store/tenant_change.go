@@ -102,9 +102,9 @@ func (s *Store) changeTenant(ctx context.Context, was tenant.Tenant, next tenant
 		case action == tenant.ActionRetry:
 			tx.check(s.takeQuotaAgain(ctx, tx, was))
 		case next == tenant.Suspended:
-			tx.demands(ctx, impact.Impact{Class: impact.Interrupts, Undo: "resume it"}, string(was.TenantID), sqlOfTenant, false)
+			tx.demands(ctx, "resume it", string(was.TenantID), sqlOfTenant, impact.Interrupts)
 		case next == tenant.Terminated:
-			tx.demands(ctx, impact.Impact{Class: impact.Destroys}, string(was.TenantID), sqlOfTenant, true)
+			tx.demands(ctx, "", string(was.TenantID), sqlOfTenant, impact.Destroys)
 		}
 		t = oneIn[tenant.Tenant](ctx, tx, sql, args...)
 		tx.check(tenantEvent(ctx, tx, tenant.Event{

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/server"
@@ -147,11 +146,11 @@ func (s *Store) DeleteVolume(ctx context.Context, id prego.VolumeID, without, by
 		if group != "" {
 			return prego.Errorf(prego.CodeVolumeAttached, "volume %s is attached to process group %s: detach it first", id, group)
 		}
-		i := impact.Impact{Class: impact.Destroys}
+		undo := ""
 		if without == "" {
-			i.Undo = "clone it from the backup that is made first"
+			undo = "clone it from the backup that is made first"
 		}
-		tx.demands(ctx, i, string(id), sqlOfVolume)
+		tx.demands(ctx, undo, string(id), sqlOfVolume)
 		out = got(oneVolume(ctx, tx, string(id), sqlVolumeReleasing, id)).in(tx)
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.delete", Subject: string(id), Actor: by}, map[string]any{"name": v.Name, "size_bytes": v.SizeBytes})
 	})

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/server"
@@ -287,7 +286,7 @@ func (s *Store) CreateVolumeRestore(ctx context.Context, r workload.VolumeRestor
 		if valueIn[bool](ctx, tx, sqlVolumeBusy, r.VolumeID) {
 			return prego.Errorf(prego.CodeBackupUnderWay, "a backup of volume %s is under way", r.VolumeID)
 		}
-		tx.demands(ctx, impact.Impact{Class: impact.Destroys}, string(r.VolumeID), sqlOfVolume)
+		tx.demands(ctx, "", string(r.VolumeID), sqlOfVolume)
 		r.OrgID = v.OrgID
 		out = got(insertVolumeRestore(ctx, tx, r, r.VolumeID, true)).in(tx)
 		return nil

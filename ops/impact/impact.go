@@ -46,6 +46,7 @@ type Thing struct {
 	ID    string      `json:"id"`
 	Name  string      `json:"name,omitempty"`
 	OrgID prego.OrgID `json:"org_id,omitempty"`
+	Class Class       `json:"class"` // Moves or Interrupts
 }
 
 // Loss is data that is gone after a change.
@@ -70,15 +71,19 @@ type Impact struct {
 
 // class is that of what an impact lists: a change that destroys nothing now needs no acceptance to destroy.
 func (i Impact) class() Class {
-	switch {
-	case len(i.Destroyed) > 0:
+	if len(i.Destroyed) > 0 {
 		return Destroys
-	case len(i.Affected) == 0 && i.Class.Exceeds(Reveals):
-		return None
-	case i.Class == Destroys:
-		return Interrupts
 	}
-	return cmp.Or(i.Class, None)
+	worst := cmp.Or(i.Class, None)
+	if worst.Exceeds(Reveals) {
+		worst = None
+	}
+	for _, a := range i.Affected {
+		if a.Class.Exceeds(worst) {
+			worst = a.Class
+		}
+	}
+	return worst
 }
 
 // asks reports whether a class must be accepted.
@@ -90,21 +95,28 @@ const holds = 15 * time.Minute
 // digest is what a caller accepts: when the impact was shown, in seconds, and a sum of 32 bits for each id. A sum
 // includes the operation, its object, the time, and whether the id is interrupted or destroyed. Figures are shown
 // only: they change from one moment to the next. It is a list and not one hash, so that it also accepts a part of the
-// impact: a tenant that has left meanwhile needs no second question.
+// impact: a tenant that has left meanwhile needs no second question. Proxies limit headers: an impact on more than
+// mostSums things has one sum, and is accepted as a whole.
 func (i Impact) digest(operation string, shown int64) string {
 	var sums []byte
 	worst := i.worst()
 	for _, id := range slices.Sorted(maps.Keys(worst)) {
 		sums = append(sums, sum(operation, shown, worst[id], id)...)
 	}
+	if len(worst) > mostSums {
+		sums = sum(operation, shown, Destroys, string(sums))
+	}
 	return fmt.Sprintf("%d-%s", shown, base64.RawURLEncoding.EncodeToString(sums))
 }
 
-// worst is what happens to each id. The site of a tenant has the tenant's id: destroying it includes interrupting.
+// worst is what happens to each id, as far as it must be accepted. The site of a tenant has the tenant's id: destroying
+// it includes interrupting.
 func (i Impact) worst() map[string]Class {
 	out := map[string]Class{}
 	for _, a := range i.Affected {
-		out[a.ID] = Interrupts
+		if a.Class.asks() {
+			out[a.ID] = a.Class
+		}
 	}
 	for _, d := range i.Destroyed {
 		out[d.ID] = Destroys
@@ -112,7 +124,10 @@ func (i Impact) worst() map[string]Class {
 	return out
 }
 
-const sumBytes = 4
+const (
+	sumBytes = 4
+	mostSums = 1000
+)
 
 func sum(operation string, shown int64, class Class, id string) []byte {
 	s := sha256.Sum256(fmt.Appendf(nil, "%s\n%d\n%s\n%s", operation, shown, class, id))
@@ -128,12 +143,16 @@ func (i Impact) accepted(operation, digest string, now time.Time) bool {
 	if age := now.Sub(time.Unix(shown, 0)); cmp.Or(err, err2) != nil || age > holds || age < -holds {
 		return false
 	}
+	worst := i.worst()
+	if len(worst) > mostSums {
+		return digest == i.digest(operation, shown)
+	}
 	has := map[string]bool{}
 	for s := range slices.Chunk(sums, sumBytes) {
 		has[string(s)] = true
 	}
 	includes := func(class Class, id string) bool { return has[string(sum(operation, shown, class, id))] }
-	for id, class := range i.worst() {
+	for id, class := range worst {
 		if !includes(Destroys, id) && (class == Destroys || !includes(Interrupts, id)) {
 			return false
 		}
@@ -218,33 +237,28 @@ func Demand(ctx context.Context, i Impact) error {
 // mostNamed is how many things a summary names.
 const mostNamed = 5
 
-// Summary is an impact in a sentence, such as "destroys 2 sites (bakery, shop) and interrupts 3 tenants".
+// Summary is an impact in a sentence, such as "destroys 2 sites (bakery, shop), interrupts 3 tenants".
 func (i Impact) Summary() string {
+	by := map[Class]map[string][]string{}
+	add := func(class Class, t Thing) {
+		if by[class] == nil {
+			by[class] = map[string][]string{}
+		}
+		by[class][t.Kind] = append(by[class][t.Kind], cmp.Or(t.Name, t.ID))
+	}
+	for _, d := range i.Destroyed {
+		add(Destroys, Thing{Kind: d.Kind, ID: d.ID, Name: d.Name})
+	}
+	for _, a := range i.Affected {
+		add(a.Class, a)
+	}
 	var parts []string
-	destroyed := make([]Thing, len(i.Destroyed))
-	for n, d := range i.Destroyed {
-		destroyed[n] = Thing{Kind: d.Kind, ID: d.ID, Name: d.Name}
-	}
-	verbs := map[Class]string{
-		None: "affects", Reveals: "reveals secrets of", Moves: "moves", Interrupts: "interrupts",
-		Destroys: "interrupts",
-	}
-	for _, part := range []struct {
-		verb   string
-		things []Thing
-	}{{"destroys", destroyed}, {verbs[i.Class], i.Affected}} {
-		by := map[string][]string{}
-		for _, t := range part.things {
-			by[t.Kind] = append(by[t.Kind], cmp.Or(t.Name, t.ID))
-		}
-		for _, kind := range slices.Sorted(maps.Keys(by)) {
-			parts = append(parts, part.verb+" "+counted(kind, by[kind]))
+	for _, class := range slices.Backward(classes) {
+		for _, kind := range slices.Sorted(maps.Keys(by[class])) {
+			parts = append(parts, string(class)+" "+counted(kind, by[class][kind]))
 		}
 	}
-	if len(parts) == 0 {
-		return "affects nothing"
-	}
-	return strings.Join(parts, ", ")
+	return cmp.Or(strings.Join(parts, ", "), "affects nothing")
 }
 
 // counted is "2 tenants (bakery, shop)".

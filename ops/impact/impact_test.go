@@ -2,6 +2,8 @@ package impact
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,17 +15,25 @@ import (
 
 var shown = time.Date(2026, 11, 27, 9, 0, 0, 0, time.UTC)
 
-// of is an impact that interrupts some tenants and destroys the sites of others.
+// of is an impact that moves or interrupts some tenants and destroys the sites of others.
 func of(class Class, affected, destroyed string) Impact {
 	i := Impact{Class: class}
+	if class != Moves {
+		class = Interrupts
+	}
 	for id := range strings.FieldsSeq(affected) {
-		i.Affected = append(i.Affected, Thing{Kind: "tenant", ID: id, Name: "name of " + id})
+		i.Affected = append(i.Affected, Thing{Kind: "tenant", ID: id, Name: "name of " + id, Class: class})
 	}
 	for id := range strings.FieldsSeq(destroyed) {
 		i.Destroyed = append(i.Destroyed, Loss{Kind: "site", ID: id, Bytes: 7})
 	}
 	return i
 }
+
+// both moves a tenant and interrupts an instance.
+var both = Impact{Affected: []Thing{
+	{Kind: "tenant", ID: "t-1", Class: Moves}, {Kind: "instance", ID: "i-1", Class: Interrupts},
+}}
 
 func TestTheClassIsThatOfWhatIsThere(t *testing.T) {
 	t.Parallel()
@@ -130,9 +140,42 @@ func TestASummaryNamesWhatIsAffected(t *testing.T) {
 		"affects nothing": {},
 		"destroys site t-1, interrupts 2 tenants (name of t-1, name of t-2)":                      of(Destroys, "t-1 t-2", "t-1"),
 		"interrupts 6 tenants (name of a, name of b, name of c, name of d, name of e and 1 more)": of(Interrupts, "a b c d e f", ""),
-		"moves tenant name of t-1":                      of(Moves, "t-1", ""),
-		"interrupts 2 addresses (192.0.2.1, 192.0.2.2)": {Class: Interrupts, Affected: []Thing{{Kind: "address", ID: "192.0.2.1"}, {Kind: "address", ID: "192.0.2.2"}}},
+		"moves tenant name of t-1": of(Moves, "t-1", ""),
+		"interrupts 2 addresses (192.0.2.1, 192.0.2.2)": {Affected: []Thing{
+			{Kind: "address", ID: "192.0.2.1", Class: Interrupts}, {Kind: "address", ID: "192.0.2.2", Class: Interrupts},
+		}},
+		"interrupts instance i-1, moves tenant t-1": both,
 	} {
 		require.Equal(t, want, i.Summary())
 	}
+}
+
+// TestWhatMovesNeedsNoAcceptance: of a server that is emptied, only what stops is accepted.
+func TestWhatMovesNeedsNoAcceptance(t *testing.T) {
+	t.Parallel()
+	both := Impact{Affected: slices.Clone(both.Affected)}
+	require.Equal(t, Interrupts, both.class())
+	digest := both.digest("POST /x", shown.Unix())
+	require.Equal(t, of(Interrupts, "i-1", "").digest("POST /x", shown.Unix()), digest)
+	both.Affected[0].ID = "t-2"
+	require.True(t, both.accepted("POST /x", digest, shown), "another tenant moves")
+	both.Affected[0].Class = Interrupts
+	require.False(t, both.accepted("POST /x", digest, shown), "it is interrupted")
+}
+
+// TestALargeImpactHasOneSum, since it would not fit into a header. It is accepted as a whole.
+func TestALargeImpactHasOneSum(t *testing.T) {
+	t.Parallel()
+	var ids strings.Builder
+	for n := range mostSums {
+		fmt.Fprintf(&ids, "t-%d ", n)
+	}
+	most, more := of(Interrupts, ids.String(), ""), of(Interrupts, ids.String()+"one", "")
+	require.Less(t, len(most.digest("POST /x", shown.Unix())), 6<<10)
+	digest := more.digest("POST /x", shown.Unix())
+	require.Less(t, len(digest), 24)
+	require.True(t, more.accepted("POST /x", digest, shown))
+	require.False(t, most.accepted("POST /x", digest, shown))
+	require.False(t, of(Interrupts, ids.String()+"two", "").accepted("POST /x", digest, shown))
+	require.False(t, more.accepted("POST /x", digest, shown.Add(time.Hour)))
 }
