@@ -187,15 +187,14 @@ func (a *API) CreateFleetAction(c echo.Context, id FleetID, p CreateFleetActionP
 	if err != nil {
 		return err
 	}
-	ctx := c.Request().Context()
-	if p.DryRun != nil && *p.DryRun {
-		return a.planFleetAction(c, id, server.FleetAction{FleetID: id, Action: in.Action, Inputs: raw})
-	}
-	act, err := a.d.Store.RequestFleetAction(ctx, server.FleetActionRequest{
+	act, err := a.d.Store.RequestFleetAction(c.Request().Context(), server.FleetActionRequest{
 		FleetID: id, Action: in.Action, Inputs: raw, Cause: "operator", By: caller(c).Subject, IdempotencyKey: deref(p.IdempotencyKey),
-	})
+	}, scale.Plan)
 	if err != nil {
 		return err
+	}
+	if dryRun(c) {
+		return a.planFleetAction(c, id, act)
 	}
 	if !act.Status.Ended() {
 		a.started(c, a.d.Runs.FleetRunID(id), func(ctx context.Context) error { return a.d.Runs.EnsureScaleFleet(ctx, id) })

@@ -122,10 +122,12 @@ func TestEveryChangeStatesItsImpact(t *testing.T) {
 				continue
 			}
 			require.True(t, impact.Class(bound).Valid(), "%s has the impact %q", name, bound)
-			has := false
+			has, accepts := false, false
 			for _, p := range op.Parameters {
-				has = has || p.Value.Name == "dry_run"
+				has, accepts = has || p.Value.Name == "dry_run", accepts || p.Value.Name == "Impact-Accepted"
 			}
+			asks := has && impact.Class(bound).Exceeds(impact.Moves)
+			require.Equal(t, asks, accepts, "%s takes an acceptance if it interrupts or destroys", name)
 			require.NotEqual(t, has, without && why != "", "%s has a dry run, or a reason why it has none", name)
 			if has {
 				tried++

@@ -8190,18 +8190,27 @@ type ListBackupPoliciesParamsSort string
 type DeleteBackupPolicyParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 }
 
 // PutBackupPolicyParams defines parameters for PutBackupPolicy.
 type PutBackupPolicyParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 }
 
 // ReleaseBackupsParams defines parameters for ReleaseBackups.
 type ReleaseBackupsParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 }
 
 // HoldBackupsParams defines parameters for HoldBackups.
@@ -8394,6 +8403,9 @@ type CreateDomainParams struct {
 type DeleteDomainParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 }
 
 // CheckDomainParams defines parameters for CheckDomain.
@@ -8478,6 +8490,9 @@ type CreateGroupParams struct {
 type DisableIPv4Params struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 }
 
 // EnableIPv4Params defines parameters for EnableIPv4.
@@ -8526,6 +8541,9 @@ type CreateRouteParams struct {
 type DeleteRouteParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 }
 
 // ListEventsParams defines parameters for ListEvents.
@@ -8644,6 +8662,9 @@ type CreateFleetActionParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -8722,6 +8743,9 @@ type DeployGroupParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -8767,6 +8791,9 @@ type RestartGroupParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -8784,6 +8811,9 @@ type ResumeGroupParams struct {
 type RollBackGroupParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
@@ -8877,6 +8907,9 @@ type BuildImageParams struct {
 type DeleteImageParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 }
 
 // ListAllInstancesParams defines parameters for ListAllInstances.
@@ -9373,6 +9406,9 @@ type ResumeReleaseParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -9381,6 +9417,9 @@ type ResumeReleaseParams struct {
 type StartReleaseParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
@@ -9583,6 +9622,9 @@ type DrainServerParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -9639,6 +9681,9 @@ type RebootServerParams struct {
 type ReplaceServerParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
@@ -9813,6 +9858,9 @@ type DeleteBackupParams struct {
 type ReleaseBackupParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 }
 
 // HoldBackupParams defines parameters for HoldBackup.
@@ -9879,6 +9927,9 @@ type CreateTenantDomainParams struct {
 type DeleteTenantDomainParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 }
 
 // ListDrillsParams defines parameters for ListDrills.
@@ -10032,6 +10083,9 @@ type CreateSnapshotParams struct {
 type DeleteSnapshotParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 }
 
 // PutStorageQuotaParams defines parameters for PutStorageQuota.
@@ -10200,6 +10254,9 @@ type DeleteVolumeBackupParams struct {
 type ReleaseVolumeBackupParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 }
 
 // HoldVolumeBackupParams defines parameters for HoldVolumeBackup.
@@ -12156,6 +12213,23 @@ func (w *ServerInterfaceWrapper) DeleteBackupPolicy(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
 	}
 
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.DeleteBackupPolicy(ctx, owner, params)
 	return err
@@ -12197,6 +12271,23 @@ func (w *ServerInterfaceWrapper) PutBackupPolicy(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
 	}
 
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.PutBackupPolicy(ctx, owner, params)
 	return err
@@ -12220,6 +12311,23 @@ func (w *ServerInterfaceWrapper) ReleaseBackups(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
 	}
 
 	// Invoke the callback with all the unmarshaled arguments
@@ -12779,6 +12887,23 @@ func (w *ServerInterfaceWrapper) DeleteDomain(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
 	}
 
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.DeleteDomain(ctx, domainId, params)
 	return err
@@ -13066,6 +13191,23 @@ func (w *ServerInterfaceWrapper) DisableIPv4(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
 	}
 
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.DisableIPv4(ctx, envId, params)
 	return err
@@ -13257,6 +13399,23 @@ func (w *ServerInterfaceWrapper) DeleteRoute(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
 	}
 
 	// Invoke the callback with all the unmarshaled arguments
@@ -13636,6 +13795,21 @@ func (w *ServerInterfaceWrapper) CreateFleetAction(ctx echo.Context) error {
 	}
 
 	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
+	}
 	// ------------- Optional header parameter "Idempotency-Key" -------------
 	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
 		var IdempotencyKey IdempotencyKey
@@ -13957,6 +14131,21 @@ func (w *ServerInterfaceWrapper) DeployGroup(ctx echo.Context) error {
 	}
 
 	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
+	}
 	// ------------- Optional header parameter "Idempotency-Key" -------------
 	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
 		var IdempotencyKey IdempotencyKey
@@ -14101,6 +14290,21 @@ func (w *ServerInterfaceWrapper) RestartGroup(ctx echo.Context) error {
 	}
 
 	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
+	}
 	// ------------- Optional header parameter "Idempotency-Key" -------------
 	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
 		var IdempotencyKey IdempotencyKey
@@ -14185,6 +14389,21 @@ func (w *ServerInterfaceWrapper) RollBackGroup(ctx echo.Context) error {
 	}
 
 	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
+	}
 	// ------------- Optional header parameter "Idempotency-Key" -------------
 	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
 		var IdempotencyKey IdempotencyKey
@@ -14463,6 +14682,23 @@ func (w *ServerInterfaceWrapper) DeleteImage(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
 	}
 
 	// Invoke the callback with all the unmarshaled arguments
@@ -16278,6 +16514,21 @@ func (w *ServerInterfaceWrapper) ResumeRelease(ctx echo.Context) error {
 	}
 
 	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
+	}
 	// ------------- Optional header parameter "Idempotency-Key" -------------
 	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
 		var IdempotencyKey IdempotencyKey
@@ -16320,6 +16571,21 @@ func (w *ServerInterfaceWrapper) StartRelease(ctx echo.Context) error {
 	}
 
 	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
+	}
 	// ------------- Optional header parameter "Idempotency-Key" -------------
 	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
 		var IdempotencyKey IdempotencyKey
@@ -16954,6 +17220,21 @@ func (w *ServerInterfaceWrapper) DrainServer(ctx echo.Context) error {
 	}
 
 	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
+	}
 	// ------------- Optional header parameter "Idempotency-Key" -------------
 	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
 		var IdempotencyKey IdempotencyKey
@@ -17244,6 +17525,21 @@ func (w *ServerInterfaceWrapper) ReplaceServer(ctx echo.Context) error {
 	}
 
 	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
+	}
 	// ------------- Optional header parameter "Idempotency-Key" -------------
 	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
 		var IdempotencyKey IdempotencyKey
@@ -17981,6 +18277,23 @@ func (w *ServerInterfaceWrapper) ReleaseBackup(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
 	}
 
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.ReleaseBackup(ctx, tenantId, backupId, params)
 	return err
@@ -18262,6 +18575,23 @@ func (w *ServerInterfaceWrapper) DeleteTenantDomain(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
 	}
 
 	// Invoke the callback with all the unmarshaled arguments
@@ -18908,6 +19238,23 @@ func (w *ServerInterfaceWrapper) DeleteSnapshot(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
 	}
 
 	// Invoke the callback with all the unmarshaled arguments
@@ -19632,6 +19979,23 @@ func (w *ServerInterfaceWrapper) ReleaseVolumeBackup(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
 	}
 
 	// Invoke the callback with all the unmarshaled arguments

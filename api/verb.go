@@ -24,7 +24,6 @@ type Verb struct {
 	Sorts                   []string     // of a list: what the API sorts by
 	Table                   *Table       // of the answer, or of its items
 	Say                     string       // a text in place of the table
-	Confirm                 string       // the action to confirm: "deletes server"
 	Impact                  impact.Class // the worst that it may do
 	Own                     bool         // the program has code for it
 }

@@ -1071,7 +1071,7 @@ var verbs = []Verb{
 		{Name: "RELEASE", In: "path", Field: "name", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[63], Say: "release {name} is {status}", Impact: "interrupts"},
+	}, Table: &tables[63], Say: "release {name} is {status}", Impact: "none"},
 	{Operation: "cancelTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/cancel", Use: "tenant cancel TENANT…", Short: "Cancel a tenant", Long: "Cancel a tenant.\n\nactive or suspended → grace_period; trial → terminated. A tenant that is\nprovisioning stays in that state until its workflow has undone its work, and is then\nfailed with reason cancelled; repeating the request returns the same answer. If a trial has a site, the\nimpact must be accepted (impact_not_accepted).\n\nIn any other state the request is refused with invalid_transition.", Example: "  prego tenant cancel acme-eu --reason \"moves away\" --watch", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
@@ -1178,7 +1178,7 @@ var verbs = []Verb{
 		{Name: "region", Help: "region, whatever the policy says", In: "body", Field: "inputs.region", Type: "string"},
 	}, Set: []Flag{
 		{Name: "action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "NODE_CREATE", Required: true},
-	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Impact: "destroys"},
+	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Impact: "interrupts"},
 	{Operation: "createFleetAction", Method: "POST", Path: "/v1/fleets/{fleet_id}/actions", Use: "fleet replace FLEET", Short: "Renew the servers of earlier specs", Long: "Renew the servers of earlier specs.\n\nQueues the action; the actions of a fleet run one at a time. Policies are evaluated when the\naction begins, and their results are in data. With dry_run nothing is written. Repeating\nthe request with the same Idempotency-Key returns the same action.", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
@@ -1187,7 +1187,7 @@ var verbs = []Verb{
 		{Name: "max-surge", Help: "how many extra servers the fleet may have during the replacement; 1 without it", In: "body", Field: "inputs.max_surge", Type: "int"},
 	}, Set: []Flag{
 		{Name: "action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_REPLACE", Required: true},
-	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Confirm: "replaces the servers of fleet", Impact: "destroys"},
+	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Impact: "interrupts"},
 	{Operation: "createFleetAction", Method: "POST", Path: "/v1/fleets/{fleet_id}/actions", Use: "fleet resize FLEET", Short: "Resize a fleet: --to, --by or --percent, within --min and --max", Long: "Resize a fleet: --to, --by or --percent, within --min and --max.\n\nQueues the action; the actions of a fleet run one at a time. Policies are evaluated when the\naction begins, and their results are in data. With dry_run nothing is written. Repeating\nthe request with the same Idempotency-Key returns the same action.", Example: "  prego fleet resize web --to 5 --watch", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
@@ -1197,7 +1197,7 @@ var verbs = []Verb{
 		{Name: "min-step", Help: "minimum number of servers that --percent changes", In: "body", Field: "inputs.min_step", Type: "int"},
 	}, Set: []Flag{
 		{Name: "action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_RESIZE", Required: true},
-	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Confirm: "may remove servers of fleet", Impact: "destroys"},
+	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Impact: "interrupts"},
 	{Operation: "createFleetAction", Method: "POST", Path: "/v1/fleets/{fleet_id}/actions", Use: "fleet scale-in FLEET", Short: "Remove servers", Long: "Remove servers.\n\nQueues the action; the actions of a fleet run one at a time. Policies are evaluated when the\naction begins, and their results are in data. With dry_run nothing is written. Repeating\nthe request with the same Idempotency-Key returns the same action.", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
@@ -1205,7 +1205,7 @@ var verbs = []Verb{
 		{Name: "count", Help: "how many; as the scaling policy says, or 1, without it", In: "body", Field: "inputs.count", Type: "int"},
 	}, Set: []Flag{
 		{Name: "action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_SCALE_IN", Required: true},
-	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Confirm: "removes servers of fleet", Impact: "destroys"},
+	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Impact: "interrupts"},
 	{Operation: "createFleetAction", Method: "POST", Path: "/v1/fleets/{fleet_id}/actions", Use: "fleet scale-out FLEET", Short: "Add servers", Long: "Add servers.\n\nQueues the action; the actions of a fleet run one at a time. Policies are evaluated when the\naction begins, and their results are in data. With dry_run nothing is written. Repeating\nthe request with the same Idempotency-Key returns the same action.", Example: "  prego fleet scale-out web --count 4 --dry-run", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
@@ -1214,7 +1214,7 @@ var verbs = []Verb{
 		{Name: "region", Help: "only in this region", In: "body", Field: "inputs.regions", Type: "list"},
 	}, Set: []Flag{
 		{Name: "action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_SCALE_OUT", Required: true},
-	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Impact: "destroys"},
+	}, Body: "required", Table: &tables[25], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Impact: "interrupts"},
 	{Operation: "createGroup", Method: "POST", Path: "/v1/envs/{env_id}/groups", Use: "group create ENV NAME [-- COMMAND…]", Short: "Create a process group", Long: "Create a process group.\n\nTakes the quota that its replicas need from the org, or is refused with quota_exceeded.\nIdempotent on the name: repeating the same body returns the existing group; a different body\nis refused with group_exists.", Example: "  prego group create prod web --image nginx:1.29 --memory 256M --port 80 --replicas 2", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
 		{Name: "NAME", In: "body", Field: "name", Required: true},
@@ -1385,43 +1385,43 @@ var verbs = []Verb{
 		{Name: "APP", In: "path", Field: "app_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Say: "deleted app {typed}", Confirm: "deletes app", Impact: "interrupts"},
+	}, Say: "deleted app {typed}", Impact: "none"},
 	{Operation: "deleteBackup", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}", Use: "backup delete TENANT BACKUP…", Short: "Delete a backup", Long: "Delete a backup.\n\nThe backup can no longer be restored. It is shown as deleting until the storage reports that its objects are\ngone. A held backup is not deleted (backup_not_ready). The impact must be accepted (impact_not_accepted):\nit has the time of the newest other backup.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "BACKUP", In: "path", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Say: "deleted backup {typed}", Confirm: "deletes backup", Impact: "destroys"},
+	}, Say: "deleted backup {typed}", Impact: "destroys"},
 	{Operation: "deleteBackupPolicy", Method: "DELETE", Path: "/v1/backup-policies/{owner}", Use: "backup policy delete OWNER", Short: "Return a tenant to the backup policy of its plan", Long: "Return a tenant to the backup policy of its plan.\n\nRepeating the request changes nothing. Plans always have one: to stop backups by schedule set\nan empty schedule.", Args: []Flag{
 		{Name: "OWNER", In: "path", Field: "owner", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[10], Confirm: "deletes the policy of tenant", Impact: "destroys"},
+	}, Table: &tables[10], Impact: "destroys"},
 	{Operation: "deleteDomain", Method: "DELETE", Path: "/v1/domains/{domain_id}", Use: "domain delete DOMAIN…", Short: "Give up a name", Long: "Give up a name.\n\nRefused with domain_in_use while routes of the org have it.", Args: []Flag{
 		{Name: "DOMAIN", In: "path", Field: "domain_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Say: "deleted domain {typed}", Confirm: "deletes domain", Impact: "interrupts"},
+	}, Say: "deleted domain {typed}", Impact: "interrupts"},
 	{Operation: "deleteEnv", Method: "DELETE", Path: "/v1/envs/{env_id}", Use: "env delete ENV…", Short: "Delete an environment", Long: "Delete an environment.\n\nRefused with env_in_use while it has process groups, routes or an IPv4 address. Repeating\nthe request changes nothing.", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Say: "deleted env {typed}", Confirm: "deletes env", Impact: "interrupts"},
+	}, Say: "deleted env {typed}", Impact: "none"},
 	{Operation: "deleteFleet", Method: "DELETE", Path: "/v1/fleets/{fleet_id}", Use: "fleet delete FLEET…", Short: "Delete an empty fleet", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Say: "deleted fleet {typed}", Confirm: "deletes fleet", Impact: "none"},
+	}, Say: "deleted fleet {typed}", Impact: "none"},
 	{Operation: "deleteGroup", Method: "DELETE", Path: "/v1/groups/{group_id}", Use: "group delete GROUP…", Short: "Delete a process group", Long: "Delete a process group.\n\nIts instances are stopped, and count towards the quota until they have stopped. A group with\nroutes or volumes is refused with group_in_use. While instances run, the impact must be accepted\n(impact_not_accepted).", Args: []Flag{
 		{Name: "GROUP", In: "path", Field: "group_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Say: "deleted process group {typed}; its instances are being stopped", Confirm: "deletes group", Impact: "interrupts"},
+	}, Say: "deleted process group {typed}; its instances are being stopped", Impact: "interrupts"},
 	{Operation: "deleteImage", Method: "DELETE", Path: "/v1/images/{image_id}", Use: "image delete IMAGE…", Short: "Delete a golden image, or cancel its build", Long: "Delete a golden image, or cancel its build.\n\nThe current image is refused with golden_image_current, an image that a server is being\ncreated from with golden_image_in_use. A cancelled build ends as failed and leaves\nnothing at the provider. The request can safely be repeated.", Args: []Flag{
 		{Name: "IMAGE", In: "path", Field: "image_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[29], Say: "accepted: image {image_id} is {status}, workflow {workflow_id}", Confirm: "deletes image", Impact: "destroys"},
+	}, Table: &tables[29], Say: "accepted: image {image_id} is {status}, workflow {workflow_id}", Impact: "destroys"},
 	{Operation: "deleteImageDigest", Method: "DELETE", Path: "/v1/image-digests", Use: "registry unpin NAME…", Short: "Unpin images, so that the next host that pulls one resolves it again", Long: "Unpin images, so that the next host that pulls one resolves it again.\n\nThe next host that pulls the image resolves its tag again. Running containers are not\naffected.", Args: []Flag{
 		{Name: "NAME", In: "query", Field: "image", Required: true},
 	}, Flags: []Flag{
@@ -1431,23 +1431,23 @@ var verbs = []Verb{
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Say: "deleted placement pool {typed}", Confirm: "deletes placement pool", Impact: "none"},
+	}, Say: "deleted placement pool {typed}", Impact: "none"},
 	{Operation: "deletePolicy", Method: "DELETE", Path: "/v1/policies/{policy_id}", Use: "policy delete POLICY…", Short: "Delete an unattached policy", Args: []Flag{
 		{Name: "POLICY", In: "path", Field: "policy_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Say: "deleted policy {typed}", Confirm: "deletes policy", Impact: "none"},
+	}, Say: "deleted policy {typed}", Impact: "none"},
 	{Operation: "deleteRegistry", Method: "DELETE", Path: "/v1/registries/{host}", Use: "registry delete REGISTRY…", Short: "Delete the credentials of a registry", Long: "Delete the credentials of a registry.\n\nImages that hosts have already pulled stay there.", Args: []Flag{
 		{Name: "REGISTRY", In: "path", Field: "host", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Say: "deleted registry {typed}", Confirm: "deletes registry", Impact: "none"},
+	}, Say: "deleted registry {typed}", Impact: "none"},
 	{Operation: "deleteRoute", Method: "DELETE", Path: "/v1/envs/{env_id}/routes/{route_id}", Use: "route delete ENV ROUTE…", Short: "Delete a route", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
 		{Name: "ROUTE", In: "path", Field: "route_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Say: "deleted route {typed}", Confirm: "deletes route", Impact: "interrupts"},
+	}, Say: "deleted route {typed}", Impact: "interrupts"},
 	{Operation: "deleteServer", Method: "DELETE", Path: "/v1/servers/{server_id}", Use: "server delete SERVER…", Short: "Decommission a server", Long: "Decommission a server.\n\nAccepted at any time, even during provisioning. Revokes the server's identity, deletes\neverything it owns at the provider and keeps its row as terminated. Repeating the request\nreturns the same answer. Refused with impact_not_accepted while tenants, instances or volumes are on the server\n(holds): the answer names them, and what is lost. Repeat the request with the impact's digest in\nImpact-Accepted to lose it.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -1458,7 +1458,7 @@ var verbs = []Verb{
 		{Name: "SNAPSHOT", In: "path", Field: "snapshot_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Say: "deleted snapshot {typed}", Confirm: "deletes snapshot", Impact: "destroys"},
+	}, Say: "deleted snapshot {typed}", Impact: "destroys"},
 	{Operation: "deleteTenantMail", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/mail", Use: "tenant mail unset TENANT", Short: "Remove the mail settings of a tenant's site", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Say: "the site has no mail settings", Impact: "none"},
@@ -1473,7 +1473,7 @@ var verbs = []Verb{
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Say: "deleted backup {typed}", Confirm: "deletes backup", Impact: "destroys"},
+	}, Say: "deleted backup {typed}", Impact: "destroys"},
 	{Operation: "deployGroup", Method: "POST", Path: "/v1/groups/{group_id}/deploys", Use: "group deploy GROUP [-- COMMAND…]", Short: "Deploy a new release of a process group", Long: "Deploy a new release of a process group.\n\nInstances are replaced according to rollout_policy: at most max_surge more than replicas exist, and at\nmost max_unavailable fewer are healthy. If the org's quota has no room for an extra instance, a group of\nseveral instances stops one first (see deploy_message), and a group of one is refused with quota_exceeded. A\ngroup with a volume always stops its instance first. The rollout fails when more than max_failures of its\ninstances failed, or none became healthy for progress_deadline_seconds: the group then goes back to its last\ngood release, unless auto_rollback is false. Deploying the current spec again starts no rollout. The\nconstraint may be left out; a different one is refused with constraint_immutable.", Example: "  prego group deploy web --image nginx:1.30 --watch", Args: []Flag{
 		{Name: "GROUP", In: "path", Field: "group_id", Required: true},
 	}, Flags: []Flag{
@@ -1511,12 +1511,12 @@ var verbs = []Verb{
 		{Name: "ATTACHMENT", In: "path", Field: "attachment_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Say: "detached {typed}", Impact: "interrupts"},
+	}, Say: "detached {typed}", Impact: "none"},
 	{Operation: "disableIPv4", Method: "DELETE", Path: "/v1/envs/{env_id}/ipv4", Use: "ipv4 disable ENV…", Short: "Release an environment's IPv4 address", Long: "Release an environment's IPv4 address.\n\nRefused with ipv4_in_use while routes listen on it.", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[30], Confirm: "releases the address of env", Impact: "destroys"},
+	}, Table: &tables[30], Impact: "interrupts"},
 	{Operation: "dissociatePlacementPool", Method: "DELETE", Path: "/v1/orgs/{org_id}/placement-pools/{pool}", Use: "placement-pool dissociate ORG PLACEMENT-POOL", Short: "Dissociate an org from a placement pool", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
@@ -1530,7 +1530,7 @@ var verbs = []Verb{
 		{Name: "keep-tenants", Help: "whether tenants stay and only instances are moved; not of a replacement", In: "body", Field: "keep_tenants", Type: "bool"},
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
 		{Name: "timeout", Help: "how long instances may take to be moved; 0 for as long as it takes", In: "body", Field: "timeout_seconds", Type: "duration"},
-	}, Body: "optional", Table: &tables[35], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "moves"},
+	}, Body: "optional", Table: &tables[35], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "interrupts"},
 	{Operation: "enableIPv4", Method: "POST", Path: "/v1/envs/{env_id}/ipv4", Use: "ipv4 enable ENV…", Short: "Request an IPv4 address for an environment", Long: "Request an IPv4 address for an environment.\n\nChecks max_ipv4_allocations, then creates the address at the provider. While the provider\nhas none left the address is pending with reason ipam_exhausted; this is the provider's\ncapacity, not the org's quota. Repeating the request returns the existing address; an\naddress that failed is tried again.", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
 	}, Flags: []Flag{
@@ -1672,7 +1672,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "size", Help: "not less than now; rounded up to whole GB by the provider", In: "body", Field: "size_bytes", Type: "disk", Required: true},
-	}, Body: "required", Table: &tables[68], Impact: "interrupts"},
+	}, Body: "required", Table: &tables[68], Impact: "none"},
 	{Operation: "holdBackup", Method: "PUT", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}/hold", Use: "backup hold TENANT BACKUP", Short: "Keep a backup until it is released", Long: "Keep a backup until it is released.\n\nWhile it is held, neither retention nor a request nor the end of the tenant deletes it.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "BACKUP", In: "path", Field: "backup_id", Required: true},
@@ -2187,7 +2187,7 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
 		{Name: "timeout", Help: "how long instances may take to be moved; 0 for as long as it takes", In: "body", Field: "timeout_seconds", Type: "duration"},
-	}, Body: "optional", Table: &tables[35], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Confirm: "deletes server", Impact: "destroys"},
+	}, Body: "optional", Table: &tables[35], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "interrupts"},
 	{Operation: "replayDecision", Method: "POST", Path: "/v1/decisions/{decision_id}/replay", Use: "decision replay DECISION", Short: "Decide again on the input of a decision", Long: "Decide again on the input of a decision.\n\nDecides on the stored input twice: with the policy of then, which must give the same answer unless the program\nhas changed, and with the policy of today. differences are the fields of the policy that differ, and\ndecisive marks the ones changing the answer. Nothing is reserved or stored.", Args: []Flag{
 		{Name: "DECISION", In: "path", Field: "decision_id", Required: true},
 	}, Table: &tables[18], Impact: "none"},
@@ -2225,7 +2225,7 @@ var verbs = []Verb{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[0], Say: "accepted: server {server_id}, workflow {workflow_id}", Impact: "destroys"},
+	}, Table: &tables[0], Say: "accepted: server {server_id}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "retryTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/retry", Use: "tenant retry TENANT…", Short: "Retry the provisioning of a failed tenant", Long: "Retry the provisioning of a failed tenant.\n\nfailed → provisioning, with its generation incremented. If the tenant had returned its\nquota to its org it takes it again, or is refused with quota_exceeded.\n\nA tenant whose server was lost is restored from its newest backup that can be read, or refused with backup_not_found.\n\nAny other state is refused with invalid_transition.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
@@ -2285,7 +2285,7 @@ var verbs = []Verb{
 		{Name: "AGENT-RELEASE", In: "path", Field: "version", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[3], Say: "release {version} of the agent is {status}", Impact: "interrupts"},
+	}, Table: &tables[3], Say: "release {version} of the agent is {status}", Impact: "none"},
 	{Operation: "startRelease", Method: "POST", Path: "/v1/releases/{name}/start", Use: "release start RELEASE", Short: "Deploy a release, ring by ring", Long: "Deploy a release, ring by ring.\n\nGives every server its ring, and updates them ring by ring, as many concurrently as the limits allow. A server\nthat fails to take the release is rolled back, and the release is stopped with a reason. While another release\nis rolling, paused or stopped it is invalid_transition.", Args: []Flag{
 		{Name: "RELEASE", In: "path", Field: "name", Required: true},
 	}, Flags: []Flag{

@@ -254,35 +254,10 @@ func TestOneOfSeveralFails(t *testing.T) {
 	on := map[string][]func(http.ResponseWriter){
 		"DELETE /v1/fleets/a": {say(204, nil)}, "DELETE /v1/fleets/b": {refuse(409, "fleet_not_empty", "it has servers")}, "DELETE /v1/fleets/c": {say(204, nil)},
 	}
-	r := run(t, around{say: on}, "fleet", "delete", "a", "b", "c", "--yes")
+	r := run(t, around{say: on}, "fleet", "delete", "a", "b", "c")
 	require.Equal(t, ExitRefused, r.code)
 	require.Equal(t, "deleted fleet a\ndeleted fleet c\n", r.out)
 	require.Equal(t, "prego: b: it has servers (fleet_not_empty)\nprego: 1 of 3 failed\n", r.errs)
-}
-
-func TestWhatDestroysIsConfirmed(t *testing.T) {
-	t.Parallel()
-	on := map[string][]func(http.ResponseWriter){"DELETE /v1/fleets/a": {say(204, nil)}, "DELETE /v1/fleets/b": {say(204, nil)}}
-	for name, tc := range map[string]struct {
-		around
-		args []string
-		sent int
-		code int
-		errs string
-	}{
-		"in a pipe":    {around{}, nil, 0, ExitUsage, "prego: this deletes fleet a; without a terminal to ask at, confirm it with --yes\n"},
-		"with --yes":   {around{}, []string{"--yes"}, 1, 0, ""},
-		"typed":        {around{width: 80, stdin: "a\n"}, nil, 1, 0, "This deletes fleet a. Type its name to confirm: "},
-		"two":          {around{width: 80, stdin: "a\nb\n"}, []string{"b"}, 2, 0, "This deletes fleet a. Type its name to confirm: This deletes fleet b. Type its name to confirm: "},
-		"another name": {around{width: 80, stdin: "yes\n"}, nil, 0, ExitUsage, "This deletes fleet a. Type its name to confirm: prego: not confirmed; nothing was done\n"},
-		"no terminal":  {around{width: 80}, nil, 0, ExitUsage, "This deletes fleet a. Type its name to confirm: prego: not confirmed; nothing was done\n"},
-	} {
-		tc.say = on
-		r := run(t, tc.around, append([]string{"fleet", "delete", "a"}, tc.args...)...)
-		require.Len(t, r.asked, tc.sent, name)
-		require.Equal(t, tc.code, r.code, name)
-		require.Equal(t, tc.errs, r.errs, name)
-	}
 }
 
 func TestNamesStandForIDs(t *testing.T) {

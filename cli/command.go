@@ -22,18 +22,17 @@ import (
 
 // hook is what the program adds to a command that the contract describes.
 type hook struct {
-	flags    func(cmd *cobra.Command, f *pflag.FlagSet)
-	check    func(in *call) error                     // rejects flags before anything is read
-	body     func(in *call, body object) (any, error) // changes the body, or replaces it
-	method   func(in *call) string
-	harmless func(in *call) bool // reports whether the flags rule out destruction, so that there is nothing to confirm
-	wait     time.Duration       // for an answer
-	finish   func(in *call) error
-	say      func(in *call) (string, error)        // in place of the table
-	after    func(in *call) error                  // shows what the table lacks
-	instead  func(in *call) (done bool, err error) // shows another kind of answer
-	watch    follower
-	stream   func(in *call, r io.Reader) error // reads an answer as it arrives
+	flags   func(cmd *cobra.Command, f *pflag.FlagSet)
+	check   func(in *call) error                     // rejects flags before anything is read
+	body    func(in *call, body object) (any, error) // changes the body, or replaces it
+	method  func(in *call) string
+	wait    time.Duration // for an answer
+	finish  func(in *call) error
+	say     func(in *call) (string, error)        // in place of the table
+	after   func(in *call) error                  // shows what the table lacks
+	instead func(in *call) (done bool, err error) // shows another kind of answer
+	watch   follower
+	stream  func(in *call, r io.Reader) error // reads an answer as it arrives
 }
 
 // said formats an answer with a hook.
@@ -369,11 +368,8 @@ func (c *CLI) single(cmd *cobra.Command, v *api.Verb, h hook) {
 			cmd.MarkFlagsMutuallyExclusive("dry-run", "watch")
 		}
 	}
-	demands := v.Impact == impact.Interrupts || v.Impact == impact.Destroys
-	if v.Confirm != "" || demands {
-		f.BoolP("yes", "y", false, "don't ask for confirmation; accept what is interrupted")
-	}
-	if demands {
+	if v.Impact.Exceeds(impact.Moves) {
+		f.BoolP("yes", "y", false, "accept what is interrupted")
 		f.String("accept", "", "accept what is interrupted (interrupts), or also what is destroyed (destroys)")
 	}
 	if v.Method == http.MethodPost && h.stream == nil {
@@ -392,11 +388,6 @@ func (c *CLI) single(cmd *cobra.Command, v *api.Verb, h hook) {
 		q, body, err := in.request(v, h)
 		if err != nil {
 			return nil, err
-		}
-		if v.Confirm != "" && !in.is("yes") && !in.is("dry-run") && (h.harmless == nil || !h.harmless(in)) {
-			if err := in.confirm(v.Confirm); err != nil {
-				return nil, err
-			}
 		}
 		watch, reads := h.watch != nil && in.is("watch"), v.Method == http.MethodGet
 		if watch && !reads {

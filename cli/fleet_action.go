@@ -10,14 +10,14 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/placement/scale"
 	"github.com/prego/prego/server"
 )
 
 // fleetAction queues an action, or shows its plan.
 var fleetAction = hook{
-	harmless: grows,
-	watch:    watchAction,
+	watch: watchAction,
 	body: func(_ *call, body object) (any, error) {
 		if body["inputs"] == nil {
 			body["inputs"] = object{}
@@ -28,7 +28,10 @@ var fleetAction = hook{
 		if !in.is("dry-run") {
 			return false, nil
 		}
-		var tried struct{ Plan api.FleetActionPlan }
+		var tried struct {
+			Impact impact.Impact
+			Plan   api.FleetActionPlan
+		}
 		if err := json.Unmarshal(in.answer, &tried); err != nil {
 			return false, err
 		}
@@ -37,10 +40,13 @@ var fleetAction = hook{
 		if p.Reason != nil { // an impossible plan is an outcome, just as it is for the action itself
 			return true, &Exit{Code: ExitOutcome, Err: fmt.Errorf("%s (%s)", deref(p.Message), *p.Reason)}
 		}
-		if in.forPeople() {
-			return true, in.plan(p)
+		if !in.forPeople() {
+			return true, nil
 		}
-		return true, nil
+		if len(tried.Impact.Affected) > 0 {
+			printImpact(in.w, tried.Impact, in.Now())
+		}
+		return true, in.plan(p)
 	},
 }
 
@@ -75,16 +81,6 @@ var resizeFleet = func() hook {
 var showAction = hook{watch: watchAction, after: below("FleetActionStep", func(a api.FleetAction) []api.FleetActionStep {
 	return deref(a.Steps)
 })}
-
-// grows reports whether a resize by a number can't remove anything.
-func grows(in *call) bool {
-	for _, flag := range []string{"by", "percent"} {
-		if in.given(flag) {
-			return !in.given("max") && !strings.HasPrefix(in.Flag(flag).Value.String(), "-")
-		}
-	}
-	return false
-}
 
 // plan prints counts per region, and the servers to remove.
 func (in *call) plan(p api.FleetActionPlan) error {

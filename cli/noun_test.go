@@ -69,9 +69,7 @@ func TestEveryVerbFollowsTheConventions(t *testing.T) {
 				}
 				require.NotNil(t, cmd.Flag("output"), path)
 			}
-			if cmd.Name() == "delete" && noun.Name() != "context" {
-				require.NotNil(t, cmd.Flag("yes"), path)
-			}
+			require.Equal(t, cmd.Flag("accept") != nil, cmd.Flag("yes") != nil, "%s: both accept an impact", path)
 			flags := 0
 			cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
 				if _, needed := f.Annotations[cobra.BashCompOneRequiredFlag]; needed {

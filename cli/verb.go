@@ -149,15 +149,6 @@ func (in *call) arg(name string) string {
 // given reports whether a flag was given.
 func (in *call) given(flag string) bool { return in.Flags().Changed(flag) }
 
-// confirm requests the name of the thing to destroy.
-func (in *call) confirm(destroys string) error {
-	if in.Width(in.InOrStdin()) == 0 {
-		return usagef("this %s %s; without a terminal to ask at, confirm it with --yes", destroys, in.typed)
-	}
-	fmt.Fprintf(in.ErrOrStderr(), "This %s %s. Type its name to confirm: ", destroys, in.typed)
-	return in.typedAgain()
-}
-
 // typedAgain reads the name of the thing to destroy.
 func (in *call) typedAgain() error {
 	line, err := in.ask()

@@ -147,7 +147,7 @@ func (c *Console) asking(ec echo.Context, form url.Values) (*asking, error) {
 	for i := range a.Fields {
 		a.Fields[i].Value = form.Get(fieldOf + a.Fields[i].Name)
 	}
-	if (op.dangerous() && !op.accepts || a.Accepted != "") && len(op.path) > 0 {
+	if a.Accepted != "" && len(op.path) > 0 {
 		a.Confirm = name
 	}
 	if op.Method == http.MethodPut && op.etag && !slices.ContainsFunc(a.Params, func(f field) bool { return f.Required && f.Value == "" }) {

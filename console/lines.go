@@ -152,9 +152,6 @@ func (o *operation) line(names []string, given func(name string) any) string {
 	if slices.Contains(bySpec, o.OperationID) && input != "" {
 		line += " --file -"
 	}
-	if v.Confirm != "" {
-		line += " --yes"
-	}
 	if rest, ok := given(v.Rest).([]string); ok && input == "" {
 		line += " --"
 		for _, arg := range rest {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 
-	"github.com/prego/prego/api"
 	"github.com/prego/prego/ops/impact"
 )
 
@@ -107,7 +106,7 @@ func (o *operation) label() string { return cmp.Or(o.button().Label, o.Summary) 
 type buttonText struct {
 	Label  string
 	When   string // conditions: "field", "!field", "field=a|b"
-	Danger bool   // it ends something or loses data, although its command does not ask
+	Danger bool   // it ends something or loses data, although its impact may be harmless
 }
 
 func (o *operation) button() (b buttonText) {
@@ -138,11 +137,9 @@ func (o *operation) can(thing object) bool {
 	return true
 }
 
-// dangerous reports whether an operation ends something or loses data: its form asks for the name, as its command asks.
+// dangerous reports whether an operation ends something or loses data.
 func (o *operation) dangerous() bool {
-	verbs := o.verbs()
-	confirms := len(verbs) > 0 && !slices.ContainsFunc(verbs, func(v *api.Verb) bool { return v.Confirm == "" })
-	return confirms || o.button().Danger || o.accepts && o.Extensions["x-impact"] == string(impact.Destroys)
+	return o.button().Danger || o.accepts && o.Extensions["x-impact"] == string(impact.Destroys)
 }
 
 // reading finds the operation that reads a path of the contract.

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -277,7 +276,7 @@ func (s *Store) DeleteBackup(ctx context.Context, of tenant.BackupOwner, id preg
 		event: "backup.delete", by: by, details: map[string]any{},
 		none: prego.Errorf(prego.CodeBackupNotReady,
 			"backup %s is being made or restored, or it or its %s is held", id, kind),
-		demands: func(tx *txn) { tx.demands(ctx, "", string(id), sqlOfBackup) },
+		deletes: true,
 	}, sqlDeleteBackup, id, of.String())
 }
 
@@ -285,8 +284,8 @@ func (s *Store) DeleteBackup(ctx context.Context, of tenant.BackupOwner, id preg
 type backupChange struct {
 	event, by string
 	details   map[string]any
-	none      error      // why the statement changed nothing
-	demands   func(*txn) // the acceptance of what is lost; nil if nothing is
+	none      error // why the statement changed nothing
+	deletes   bool
 }
 
 // changeBackup changes a backup of the given owner.
@@ -306,11 +305,16 @@ func (s *Store) changeBackup(
 		// A restore and a drill begin while they hold the org. An UPDATE would only wait for their backup's row, and
 		// after that wait it does not check for them again.
 		tx.check(lockOrg(ctx, tx, v.OrgID))
-		if c.demands != nil {
-			c.demands(tx)
+		ok := false
+		change := func() { ok = tx.run(ctx, sql, args...) }
+		if c.deletes {
+			tx.demandsBackups(ctx, "", string(id), id)
+			change()
+		} else {
+			tx.demandsSurplus(ctx, undoHold, string(id), of.String(), change)
 		}
-		if ok, err := changed(ctx, tx, sql, args...); err != nil || !ok {
-			return cmp.Or(err, c.none)
+		if !ok {
+			return c.none
 		}
 		event := org.Event{OrgID: v.OrgID, Type: c.event, Subject: string(v.BackupID), Actor: c.by}
 		return orgEvent(ctx, tx, event, c.details)

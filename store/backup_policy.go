@@ -77,7 +77,10 @@ func (s *Store) changeBackupPolicy(ctx context.Context, of tenant.BackupPolicy, 
 		text, _ = json.Marshal(kept) // numbers and a word
 	}
 	apply := func(tx *txn, org func(event string, details map[string]any) error) error {
-		if !tx.run(ctx, sql, args...) {
+		ok := false
+		undo := "set the former retention again before the next backup of each"
+		tx.demandsSurplus(ctx, undo, of.ID(), of.ID(), func() { ok = tx.run(ctx, sql, args...) })
+		if !ok {
 			return nil
 		}
 		tx.run(ctx, sqlBackupPolicyChange, of.ID(), by, text)
@@ -155,6 +158,8 @@ ON CONFLICT (volume_id) DO UPDATE SET reason = EXCLUDED.reason, held_by = EXCLUD
 	sqlBackupHold     = `SELECT reason, held_by, held_at FROM backup_holds WHERE COALESCE(tenant_id, volume_id) = $1`
 )
 
+const undoHold = "hold them again before the next backup"
+
 // HoldBackups keeps all backups of a tenant or a volume, including future ones, until ReleaseBackups.
 func (s *Store) HoldBackups(ctx context.Context, of tenant.BackupOwner, reason, by string) error {
 	sql := sqlHoldTenantBackups
@@ -171,7 +176,9 @@ func (s *Store) ReleaseBackups(ctx context.Context, of tenant.BackupOwner, by st
 
 func (s *Store) changeHold(ctx context.Context, of tenant.BackupOwner, event, by string, details map[string]any, sql string, args ...any) error {
 	change := func(tx *txn, orgID prego.OrgID) error {
-		if !tx.run(ctx, sql, args...) {
+		ok := false
+		tx.demandsSurplus(ctx, undoHold, of.String(), of.String(), func() { ok = tx.run(ctx, sql, args...) })
+		if !ok {
 			return nil
 		}
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: event, Subject: of.String(), Actor: by}, details)

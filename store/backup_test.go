@@ -128,7 +128,7 @@ func TestBackupLifecycle(t *testing.T) {
 	left, err := s.BackupsLeft(ctx, time.Hour, 10)
 	require.NoError(t, err)
 	require.Empty(t, left, "its retention has ended, and it is held")
-	_, err = s.ReleaseBackup(ctx, tenant.BackupOwner{TenantID: "t-0"}, "bak-0", "ann")
+	_, err = s.ReleaseBackup(impact.By(ctx, "test"), tenant.BackupOwner{TenantID: "t-0"}, "bak-0", "ann")
 	require.NoError(t, err)
 	_, err = s.CreateRestore(impact.By(ctx, "test"), "t-1", tenant.RestoreOf{BackupID: "bak-0"}, "rst-x", "ann")
 	require.Equal(t, prego.CodeBackupUnknown, prego.CodeOf(err), "another tenant's backup does not count")
@@ -320,7 +320,7 @@ func TestHeldTenantLosesNoBackup(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left)
 	for range 2 {
-		require.NoError(t, s.ReleaseBackups(ctx, tenant.BackupOwner{TenantID: "t-0"}, "ann"))
+		require.NoError(t, s.ReleaseBackups(impact.By(ctx, "test"), tenant.BackupOwner{TenantID: "t-0"}, "ann"))
 	}
 	left, err = s.BackupsLeft(ctx, time.Hour, 10)
 	require.NoError(t, err)

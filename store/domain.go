@@ -132,6 +132,7 @@ func (s *Store) DeleteDomain(ctx context.Context, id prego.DomainID, by string) 
 		if valueIn[bool](ctx, tx, sqlDomainInUse, id) {
 			return prego.Errorf(prego.CodeDomainInUse, "routes of the org have this name: delete them first")
 		}
+		tx.demands(ctx, "claim it again: its TXT record stays valid", string(id), sqlOfDomain)
 		d = getIn[org.Domain](ctx, tx, noSuchDomain(id), sqlDeleteDomain, id)
 		return domainEvent(ctx, tx, "domain.delete", d, by)
 	})

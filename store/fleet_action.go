@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 )
 
@@ -28,10 +29,13 @@ INSERT INTO fleet_actions AS a (fleet_id, seq, action, inputs, status, cause, dr
 SELECT $1, last_seq, $2, $3, 'queued', $4, $5, $6, NULLIF($7, '') FROM next RETURNING ` + actionColumns
 
 // RequestFleetAction queues an action. Repeating the request with the same key returns the
-// existing action; a different request with that key is CodeIdempotencyConflict.
-func (s *Store) RequestFleetAction(ctx context.Context, r server.FleetActionRequest) (a server.FleetAction, err error) {
+// existing action; a different request with that key is CodeIdempotencyConflict. What it interrupts is read from the
+// steps that plan returns now: the action makes its plan when it begins.
+func (s *Store) RequestFleetAction(
+	ctx context.Context, r server.FleetActionRequest, plan planner,
+) (a server.FleetAction, err error) {
 	err = s.inTx(ctx, "request action", func(tx *txn) error {
-		got(lockFleet(ctx, tx, r.FleetID)).in(tx)
+		f := got(lockFleet(ctx, tx, r.FleetID)).in(tx)
 		if r.IdempotencyKey != "" {
 			met, err := find[server.FleetAction](ctx, tx, sqlActionOfKey, r.FleetID, r.IdempotencyKey)
 			switch {
@@ -45,6 +49,14 @@ func (s *Store) RequestFleetAction(ctx context.Context, r server.FleetActionRequ
 			}
 		}
 		a = oneIn[server.FleetAction](ctx, tx, sqlQueueAction, r.FleetID, r.Action, r.Inputs, r.Cause, drivenByFleet, r.By, r.IdempotencyKey)
+		p := got(plan(got(fleetState(ctx, tx, f)).in(tx), a)).in(tx)
+		removed := []prego.ServerID{}
+		for _, step := range p.Steps {
+			if step.Op == server.StepOpDelete {
+				removed = append(removed, step.ServerID)
+			}
+		}
+		tx.demandsOf(ctx, "cancel it: servers that it has not removed stay", string(f.FleetID), removed, impact.Moves)
 		return nil
 	})
 	return a, err

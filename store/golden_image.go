@@ -206,13 +206,10 @@ WHERE image_id = $1 AND status IN ('ready', 'failed') AND NOT current AND NOT ` 
 // cancel its run. The current image, and an image in use for a new server, are refused.
 func (s *Store) RequestImageDelete(ctx context.Context, imageID prego.ImageID, by string) (g server.GoldenImage, err error) {
 	err = s.inTx(ctx, fmt.Sprintf("delete image %s", imageID), func(tx *txn) error {
-		// Held first, so that both statements see a build that ends in the meantime.
-		for _, st := range []struct {
-			sql  string
-			args []any
-		}{{sqlHoldImage, []any{imageID}}, {sqlDeleteImage, []any{imageID, by}}} {
-			tx.run(ctx, st.sql, st.args...)
-		}
+		// Held first, so that the others see a build that ends in the meantime.
+		tx.run(ctx, sqlHoldImage, imageID)
+		tx.demands(ctx, "build it again", string(imageID), sqlOfImage)
+		tx.run(ctx, sqlDeleteImage, imageID, by)
 		g = got(imageIn(ctx, tx, imageID)).in(tx)
 		return nil
 	})

@@ -65,13 +65,13 @@ SELECT 'tenant' AS kind, t.tenant_id AS id, t.slug AS name, t.org_id,
 UNION ALL SELECT ` + lostSite + ` FROM tenants t WHERE $2 = 'destroys' AND t.tenant_id = $1 AND t.site <> ''
 ORDER BY kind`
 
-// A backup, and the next newest usable one of the same tenant or volume.
-const sqlOfBackup = `
+// Backups, and the newest usable one of the same tenant or volume that stays.
+const sqlOfBackups = `
 SELECT 'backup' AS kind, b.backup_id AS id, b.site AS name, b.org_id, 'destroys' AS class, b.bytes,
     (SELECT max(o.taken_at) FROM backups o
-        WHERE (o.tenant_id = b.tenant_id OR o.volume_id = b.volume_id) AND o.backup_id <> b.backup_id
+        WHERE (o.tenant_id = b.tenant_id OR o.volume_id = b.volume_id) AND o.backup_id <> ALL ($1)
         AND backup_is_usable(o.state, o.missing_at, o.verify_message)) AS copy_at
-FROM backups b WHERE b.backup_id = $1 AND b.state <> 'deleted'`
+FROM backups b WHERE b.backup_id = ANY ($1) AND b.state <> 'deleted' ORDER BY b.backup_id`
 
 const sqlOfVolume = `
 SELECT 'volume' AS kind, v.volume_id AS id, v.name, v.org_id, 'destroys' AS class, v.size_bytes AS bytes,
@@ -80,8 +80,53 @@ FROM volumes v WHERE v.volume_id = $1`
 
 const sqlOfGroup = `
 SELECT 'instance' AS kind, i.instance_id AS id, g.name, i.org_id, 'interrupts' AS class, ` + notLost + `
-FROM instances i JOIN process_groups g ON g.group_id = i.group_id WHERE i.group_id = $1 AND i.state <> 'stopped'
+FROM instances i JOIN process_groups g ON g.group_id = i.group_id
+WHERE i.group_id = $1 AND i.state NOT IN ('stopped', 'failed')
 ORDER BY i.instance_id`
+
+// A golden image that a build has verified and that may be deleted. One that failed holds nothing.
+const sqlOfImage = `
+SELECT 'image' AS kind, g.image_id AS id, g.base_image AS name, '' AS org_id, 'destroys' AS class,
+    (g.size_gb * 1e9)::bigint AS bytes, NULL::timestamptz AS copy_at
+FROM golden_images g WHERE g.image_id = $1 AND g.status = 'ready' AND NOT g.current AND NOT ` + imageInUse
+
+// A snapshot that is its site's newest copy. One that cannot be restored any more, since its site is elsewhere, is none.
+const sqlOfSnapshot = `
+SELECT 'snapshot' AS kind, s.snapshot_id AS id, s.site AS name, s.org_id, 'destroys' AS class,
+    COALESCE(s.bytes, 0) AS bytes, ` + newestTaken + ` AS copy_at
+FROM snapshots s JOIN tenants t ON t.tenant_id = s.tenant_id
+WHERE s.snapshot_id = $1 AND s.status = 'succeeded' AND has_place_on(s.tenant_id, s.server_id)
+  AND NOT EXISTS (SELECT FROM backups b
+    WHERE b.tenant_id = s.tenant_id AND b.taken_at >= s.created_at AND ` + usableBackup + `)
+  AND NOT EXISTS (SELECT FROM snapshots o WHERE o.tenant_id = s.tenant_id AND o.server_id = s.server_id
+    AND o.status = 'succeeded' AND (o.created_at, o.snapshot_id) > (s.created_at, s.snapshot_id))`
+
+const sqlOfAddress = `
+SELECT 'address' AS kind, a.allocation_id AS id, a.address AS name, a.org_id, 'interrupts' AS class, ` + notLost + `
+FROM ipv4_allocations a WHERE a.allocation_id = $1 AND a.status = 'ready'`
+
+// A route that is published and leads to something that runs.
+const sqlOfRoute = `
+SELECT 'route' AS kind, r.route_id AS id, COALESCE(NULLIF(r.hostname, ''), 'port ' || r.listen_port) AS name, r.org_id,
+    'interrupts' AS class, ` + notLost + `
+FROM routes r WHERE r.route_id = $1 AND r.deleted_at IS NULL
+  AND (r.hostname = '' OR EXISTS (SELECT FROM domains d WHERE d.org_id = r.org_id AND d.name = r.hostname
+    AND d.status = 'verified' AND d.deleted_at IS NULL))
+  AND EXISTS (SELECT FROM instances i WHERE i.group_id = r.group_id AND i.state = 'running')`
+
+// A verified name of a tenant with a site. That of a route is deleted with the last route.
+const sqlOfDomain = `
+SELECT 'domain' AS kind, d.domain_id AS id, d.name, d.org_id, 'interrupts' AS class, ` + notLost + `
+FROM domains d JOIN tenants t ON t.tenant_id = d.tenant_id
+WHERE d.domain_id = $1 AND d.status = 'verified' AND d.deleted_at IS NULL AND has_site(t.state)`
+
+// The tenants whose sites a release is going to migrate.
+const sqlOfRelease = `
+SELECT 'tenant' AS kind, t.tenant_id AS id, t.slug AS name, t.org_id, 'interrupts' AS class, ` + notLost + `
+FROM stack_release_servers v
+JOIN tenant_allocations a ON a.app_server_id = v.server_id AND a.released_at IS NULL
+JOIN tenants t ON t.tenant_id = a.tenant_id
+WHERE v.release = $1 AND v.status IN ('pending', 'updating') AND has_site(t.state) ORDER BY id`
 
 // impactOf reads what a change affects.
 func impactOf(ctx context.Context, tx *txn, i impact.Impact, sql string, args ...any) impact.Impact {

@@ -96,6 +96,7 @@ func (s *Store) DisableIPv4(ctx context.Context, envID prego.EnvID, by string) (
 		if routes > 0 {
 			return prego.Errorf(prego.CodeIPv4InUse, "%d routes listen on the address: delete them first", routes)
 		}
+		tx.demands(ctx, "", out.AllocationID, sqlOfAddress)
 		out = oneIn[workload.IPv4Allocation](ctx, tx, sqlIPv4Status, out.AllocationID, workload.ResourceReleasing)
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "ipv4.disable", Subject: out.AllocationID, Actor: by}, map[string]any{"env_id": envID, "address": out.Address})
 	})

@@ -75,6 +75,11 @@ func (s *Store) rollOut(ctx context.Context, tx *txn, g lockedGroup, r release) 
 	if err != nil {
 		return g.Group, err
 	}
+	surge, unavailable := g.Policy.Bounds(g.Replicas)
+	first := g.volumes > 0 || (status == workload.DeployDrainingFirst || surge == 0) && unavailable >= g.Replicas
+	if first {
+		tx.demands(ctx, "", string(g.GroupID), sqlOfGroup)
+	}
 	tx.run(ctx, sqlReleaseGroup, g.GroupID, r.spec, r.spec.MemoryLimitBytes, r.spec.CPURequest, r.release, status, message, status == workload.DeployDrainingFirst)
 	tx.check(beginRollout(ctx, tx, g.GroupID, r.kind, r.by, r.request))
 	out := got(oneGroup(ctx, tx, sqlGetGroup, string(g.GroupID))).in(tx)

@@ -147,6 +147,7 @@ RETURNING ` + domainColumns
 // one.
 func (s *Store) DeleteRoute(ctx context.Context, envID prego.EnvID, id prego.RouteID, by string) error {
 	return s.inEnv(ctx, "delete route", envID, func(tx *txn, orgID prego.OrgID, _ prego.Region) error {
+		tx.demands(ctx, "create it again", string(id), sqlOfRoute)
 		r := getIn[workload.Route](ctx, tx, noSuchRoute(id), sqlDeleteRoute, envID, id)
 		if r.Hostname != "" {
 			d, err := find[org.Domain](ctx, tx, sqlDeleteRouteDomain, orgID, r.Hostname)

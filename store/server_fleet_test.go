@@ -51,7 +51,7 @@ func attach(t testing.TB, s *Store, fleet prego.FleetID, policy string, kind ser
 
 func ask(t testing.TB, s *Store, fleet string, action server.FleetActionKind, inputs string) server.FleetAction {
 	t.Helper()
-	a, err := s.RequestFleetAction(context.Background(), server.FleetActionRequest{FleetID: prego.FleetID(fleet), Action: action, Inputs: json.RawMessage(inputs), Cause: "operator", By: "test"})
+	a, err := s.RequestFleetAction(context.Background(), server.FleetActionRequest{FleetID: prego.FleetID(fleet), Action: action, Inputs: json.RawMessage(inputs), Cause: "operator", By: "test"}, scale.Plan)
 	require.NoError(t, err)
 	return a
 }
@@ -280,7 +280,7 @@ func TestOneKeyIsOneAction(t *testing.T) {
 	seqs := make([]int, 16)
 	for i := range seqs {
 		wg.Go(func() {
-			a, err := s.RequestFleetAction(ctx, r)
+			a, err := s.RequestFleetAction(ctx, r, scale.Plan)
 			if err == nil {
 				seqs[i] = a.Seq
 			}
@@ -292,19 +292,19 @@ func TestOneKeyIsOneAction(t *testing.T) {
 	}
 	require.Equal(t, 1, count(t, s, `fleet_actions`))
 	r.Inputs = json.RawMessage(`{ "count" : 2 }`)
-	_, err := s.RequestFleetAction(ctx, r)
+	_, err := s.RequestFleetAction(ctx, r, scale.Plan)
 	require.NoError(t, err, "the same body, written in another way")
 	r.Inputs = json.RawMessage(`{"count":3}`)
-	_, err = s.RequestFleetAction(ctx, r)
+	_, err = s.RequestFleetAction(ctx, r, scale.Plan)
 	code(t, err, prego.CodeIdempotencyConflict)
 	r.FleetID = "nope"
-	_, err = s.RequestFleetAction(ctx, r)
+	_, err = s.RequestFleetAction(ctx, r, scale.Plan)
 	code(t, err, prego.CodeFleetNotFound)
 
 	// Without keys, each is a separate action.
 	r.FleetID, r.IdempotencyKey = "pool", ""
 	for range 32 {
-		wg.Go(func() { _, _ = s.RequestFleetAction(ctx, r) })
+		wg.Go(func() { _, _ = s.RequestFleetAction(ctx, r, scale.Plan) })
 	}
 	wg.Wait()
 	require.Equal(t, 33, count(t, s, `fleet_actions`))
@@ -350,7 +350,7 @@ func TestConcurrentPlannersStayWithinTheFleet(t *testing.T) {
 				}
 				errs <- err
 			default:
-				_, err := s.RequestFleetAction(ctx, server.FleetActionRequest{FleetID: "pool", Action: server.ClusterScaleOut, Inputs: json.RawMessage(`{"count":1}`), Cause: "operator", By: "test"})
+				_, err := s.RequestFleetAction(ctx, server.FleetActionRequest{FleetID: "pool", Action: server.ClusterScaleOut, Inputs: json.RawMessage(`{"count":1}`), Cause: "operator", By: "test"}, scale.Plan)
 				errs <- err
 				a, err := s.BeginFleetAction(ctx, "pool", scale.Plan)
 				errs <- err

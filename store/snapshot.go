@@ -129,6 +129,7 @@ func (s *Store) DeleteSnapshot(ctx context.Context, tenantID prego.TenantID, id 
 		if valueIn[bool](ctx, tx, sqlSnapshotInRestore, id) {
 			return prego.Errorf(prego.CodeRestoreUnderWay, "snapshot %s is being restored", id)
 		}
+		tx.demands(ctx, "", string(id), sqlOfSnapshot)
 		tx.must(ctx, prego.Errorf(prego.CodeSnapshotNotReady, "snapshot %s is still being made", id), sqlDeleteSnapshot, id, tenantID)
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "snapshot.delete", Subject: string(id), Actor: by}, map[string]any{"tenant_id": tenantID})
 	})

@@ -82,6 +82,8 @@ UPDATE stack_releases SET status = $2, reason = $3, message = $4, updated_at = n
 WHERE name = $1 RETURNING ` + releaseColumns
 )
 
+const undoRelease = "pause or cancel it: sites that were not migrated yet stay as they are"
+
 // StartStackRelease starts the rollout of a release: every server gets its ring. While another
 // one is open it is CodeInvalidTransition.
 func (s *Store) StartStackRelease(ctx context.Context, name server.StackReleaseName, by string) (out server.StackRelease, err error) {
@@ -105,6 +107,7 @@ func (s *Store) StartStackRelease(ctx context.Context, name server.StackReleaseN
 			ids, rings = append(ids, string(id)), append(rings, ring)
 		}
 		tx.run(ctx, sqlEnrol, name, ids, rings)
+		tx.demands(ctx, undoRelease, string(name), sqlOfRelease)
 		out = oneIn[server.StackRelease](ctx, tx, sqlReleaseStatus, name, server.ReleaseRolling, "", fmt.Sprintf("%d servers, started by %s", len(ids), by))
 		return nil
 	})
@@ -154,6 +157,7 @@ func (s *Store) ResumeStackRelease(ctx context.Context, name server.StackRelease
 		return r.Status == server.ReleasePaused || r.Status == server.ReleaseStopped
 	}, func(tx *txn) error {
 		tx.run(ctx, sqlReleaseRetries, name)
+		tx.demands(ctx, undoRelease, string(name), sqlOfRelease)
 		if filled, err := changed(ctx, tx, sqlFillRing, name); err != nil || filled {
 			return err
 		}

@@ -172,7 +172,7 @@ func TestSitesAreClosedForARelease(t *testing.T) {
 	in := server.CreateStackReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "rest"}}}
 	_, err := s.CreateStackRelease(ctx, in, "ann")
 	require.NoError(t, err)
-	_, err = s.StartStackRelease(ctx, "r1", "ann")
+	_, err = s.StartStackRelease(impact.By(ctx, "test"), "r1", "ann")
 	require.NoError(t, err)
 	st, err := s.StepStackRelease(ctx, "r1", releaseLimits)
 	require.NoError(t, err)
@@ -225,7 +225,7 @@ func TestLostServerReleasesItsTenants(t *testing.T) {
 	exec(t, s, `UPDATE tenants SET converged_state = 'active'`)
 	_, err := s.CreateStackRelease(ctx, server.CreateStackReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "early", Percent: 5}, {Name: "rest"}}}, "ann")
 	require.NoError(t, err)
-	_, err = s.StartStackRelease(ctx, "r1", "ann")
+	_, err = s.StartStackRelease(impact.By(ctx, "test"), "r1", "ann")
 	require.NoError(t, err)
 	exec(t, s, `UPDATE stack_release_servers SET ring = CASE server_id WHEN 'n-0' THEN 0 ELSE 1 END`)
 	step := func() server.StackReleaseStep {
@@ -295,7 +295,7 @@ func TestLostServerReleasesItsTenants(t *testing.T) {
 	require.Equal(t, server.BenchSkipped, servers[0].Status)
 
 	// Another server takes its place in the ring before the next ring begins.
-	_, err = s.ResumeStackRelease(ctx, "r1", "ann")
+	_, err = s.ResumeStackRelease(impact.By(ctx, "test"), "r1", "ann")
 	require.NoError(t, err)
 	require.Equal(t, []prego.ServerID{"n-1"}, step().Updating)
 	require.NoError(t, s.EndBench(ctx, "r1", "n-1", 1, server.BenchDone, "", ""))
@@ -304,7 +304,7 @@ func TestLostServerReleasesItsTenants(t *testing.T) {
 	_, err = s.LoseServer(impact.By(ctx, "test"), "n-2", "its disk also died", "ann")
 	require.NoError(t, err)
 	require.Equal(t, server.ReleaseStopped, step().Status)
-	_, err = s.ResumeStackRelease(ctx, "r1", "ann")
+	_, err = s.ResumeStackRelease(impact.By(ctx, "test"), "r1", "ann")
 	require.NoError(t, err)
 	require.Equal(t, server.ReleaseDone, step().Status)
 }
@@ -330,7 +330,7 @@ func TestReleaseOfLostServersIsNotDone(t *testing.T) {
 	require.Equal(t, server.ReleaseStopped, step())
 	_, err = s.CancelStackRelease(ctx, "r1", "ann")
 	require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(err), "it may come back with its sites in maintenance")
-	_, err = s.ResumeStackRelease(ctx, "r1", "ann")
+	_, err = s.ResumeStackRelease(impact.By(ctx, "test"), "r1", "ann")
 	require.NoError(t, err)
 	run, err := s.BeginBenchUpdate(ctx, "r1", "app-0")
 	require.NoError(t, err)
@@ -340,7 +340,7 @@ func TestReleaseOfLostServersIsNotDone(t *testing.T) {
 	require.NoError(t, err)
 	for range 2 {
 		require.Equal(t, server.ReleaseStopped, step())
-		_, err = s.ResumeStackRelease(ctx, "r1", "ann")
+		_, err = s.ResumeStackRelease(impact.By(ctx, "test"), "r1", "ann")
 		require.NoError(t, err)
 	}
 	r, err := s.GetStackRelease(ctx, "r1")

@@ -325,7 +325,7 @@ func TestAVolumesBackupsAreHeldTogether(t *testing.T) {
 	require.NoError(t, s.HoldBackups(ctx, tenant.BackupOwner{VolumeID: "vol-1"}, "a case", "ann"), "its last backup is there")
 	require.Empty(t, left())
 	for range 2 {
-		require.NoError(t, s.ReleaseBackups(ctx, vol0, "ann"))
+		require.NoError(t, s.ReleaseBackups(impact.By(ctx, "test"), vol0, "ann"))
 	}
 	require.ElementsMatch(t, []prego.BackupID{"bak-vol-0", "bak-later"}, left())
 }

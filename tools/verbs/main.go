@@ -280,10 +280,10 @@ var argument = regexp.MustCompile(`^\[?([A-Z][A-Z0-9-]*)(?:=(-|[a-z_.]+))?…?\]
 
 func (g *generator) verb(method, path string, item *openapi3.PathItem, op *openapi3.Operation, x map[string]any) {
 	where := "x-cli of " + op.OperationID
-	g.known(where, x, "use short long example aliases flags set say confirm limit own")
+	g.known(where, x, "use short long example aliases flags set say limit own")
 	v := api.Verb{
 		Operation: op.OperationID, Method: method, Path: path, Short: cmp.Or(text(x, "short"), op.Summary), Long: text(x, "long"), Example: text(x, "example"),
-		Say: text(x, "say"), Confirm: text(x, "confirm"), Own: x["own"] == true,
+		Say: text(x, "say"), Own: x["own"] == true,
 	}
 	if bound, ok := op.Extensions["x-impact"].(string); ok {
 		v.Impact = impact.Class(bound)
@@ -371,11 +371,11 @@ func (g *generator) verb(method, path string, item *openapi3.PathItem, op *opena
 		}
 		v.Flags = append(v.Flags, fl)
 	}
-	if v.Confirm == "" && method == http.MethodDelete && v.Table == nil {
+	if method == http.MethodDelete && v.Table == nil {
 		words := strings.Fields(v.Use)
 		if slices.Contains(words, "delete") {
 			noun := strings.ReplaceAll(words[slices.Index(words, "delete")-1], "-", " ")
-			v.Confirm, v.Say = "deletes "+noun, cmp.Or(v.Say, "deleted "+noun+" {typed}")
+			v.Say = cmp.Or(v.Say, "deleted "+noun+" {typed}")
 		}
 	}
 	g.verbs = append(g.verbs, v)
