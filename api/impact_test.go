@@ -192,13 +192,18 @@ func TestWhatIsGoneIsAccepted(t *testing.T) {
 			sealed_identity, sha256, plain_sha256, manifest_sha256)
 			VALUES ($1, 'acme', $2, 'app-1', 'manual', 'stored', 'bakery.sites.test', 'ann', $1, $3, 9, 'x', 'x', 'x', 'x')`, backup, id, taken.Add(-time.Duration(n)*time.Hour))
 	}
+	verified := taken.Add(-time.Hour)
+	b.sql(`UPDATE backups SET verified_at = now() WHERE backup_id = 'bak-2'`)
+	bakery := impact.Loss{
+		Kind: "site", ID: id, Name: "bakery.sites.test", OrgID: "acme", Bytes: 12, CopyAt: &verified, UnverifiedAt: &taken,
+	}
 	for _, tc := range []struct {
 		method, path, body string
 		lost               impact.Loss
 	}{
-		{"POST", "/v1/servers/app-1/lost", `{"reason":"its disk died"}`, impact.Loss{Kind: "site", ID: id, Name: "bakery.sites.test", OrgID: "acme", Bytes: 12, CopyAt: &taken}},
-		{"POST", "/v1/tenants/" + id + "/restores", `{"backup_id":"bak-2"}`, impact.Loss{Kind: "site", ID: id, Name: "bakery.sites.test", OrgID: "acme", Bytes: 12, CopyAt: &taken}},
-		{"DELETE", "/v1/tenants/" + id + "/backups/bak-2", "", impact.Loss{Kind: "backup", ID: "bak-2", Name: "bakery.sites.test", OrgID: "acme", Bytes: 9, CopyAt: &taken}},
+		{"POST", "/v1/servers/app-1/lost", `{"reason":"its disk died"}`, bakery},
+		{"POST", "/v1/tenants/" + id + "/restores", `{"backup_id":"bak-2"}`, bakery},
+		{"DELETE", "/v1/tenants/" + id + "/backups/bak-2", "", impact.Loss{Kind: "backup", ID: "bak-2", Name: "bakery.sites.test", OrgID: "acme", Bytes: 9, UnverifiedAt: &taken}},
 		{"POST", "/v1/tenants/" + trial + "/cancel", `{}`, impact.Loss{Kind: "site", ID: trial, Name: "trial.sites.test", OrgID: "acme", Bytes: 12}},
 	} {
 		shown := b.refusedImpact(tc.method, tc.path, tc.body, nothing)

@@ -69,12 +69,7 @@ func printImpact(w io.Writer, i impact.Impact, now time.Time) {
 		if d.Bytes > 0 {
 			line += ", " + bytesText(d.Bytes)
 		}
-		if d.CopyAt == nil {
-			line += ", and there is no backup of it"
-		} else {
-			line += ", newest backup " + age(now.Sub(*d.CopyAt)) + " ago"
-		}
-		fmt.Fprintln(w, line)
+		fmt.Fprintln(w, line+copies(d, now))
 	}
 	for _, a := range i.Affected {
 		fmt.Fprintf(w, "%s %s\n", a.Class, named(a.Kind, a.ID, a.Name, a.OrgID))
@@ -82,6 +77,24 @@ func printImpact(w io.Writer, i impact.Impact, now time.Time) {
 	if i.Undo != "" {
 		fmt.Fprintf(w, "To undo it: %s.\n", i.Undo)
 	}
+}
+
+// copies states how old the newest backups of something are.
+func copies(d impact.Loss, now time.Time) string {
+	ago := func(at *time.Time) string { return age(now.Sub(*at)) + " ago" }
+	switch {
+	case d.Kind == "image":
+		return ""
+	case d.CopyAt == nil && d.UnverifiedAt == nil && d.Kind == "backup":
+		return ", and there is no other backup"
+	case d.CopyAt == nil && d.UnverifiedAt == nil:
+		return ", and there is no backup of it"
+	case d.CopyAt == nil:
+		return ", newest backup " + ago(d.UnverifiedAt) + ", which is not verified"
+	case d.UnverifiedAt == nil:
+		return ", newest verified backup " + ago(d.CopyAt)
+	}
+	return ", newest verified backup " + ago(d.CopyAt) + "; a newer one, " + ago(d.UnverifiedAt) + ", is not verified"
 }
 
 func named(kind, id, name string, org prego.OrgID) string {

@@ -26,7 +26,7 @@ func TestWhatIsLostIsAccepted(t *testing.T) {
 		Undo: "restore it",
 	}
 	interrupts := impact.Impact{Class: impact.Interrupts, Digest: "1-abcd", Affected: []impact.Thing{tenant}}
-	const inWords = "destroys site bakery.example.com (t-1) of acme, 3 GiB, newest backup 3h ago\n" +
+	const inWords = "destroys site bakery.example.com (t-1) of acme, 3 GiB, newest verified backup 3h ago\n" +
 		"destroys volume vol-1, and there is no backup of it\n" +
 		"interrupts tenant bakery (t-1) of acme\n" +
 		"To undo it: restore it.\n"
@@ -76,4 +76,19 @@ func TestADryRunShowsTheImpact(t *testing.T) {
 	on = always(map[string]any{"DELETE /v1/fleets/a?dry_run=true": map[string]any{"impact": impact.Impact{Class: impact.None}}})
 	r = run(t, around{say: on}, "fleet", "delete", "a", "--dry-run")
 	require.Equal(t, "It affects nothing else.\nIt was a dry run: nothing has changed.\n", r.out, "it asks for no confirmation")
+}
+
+func TestTheAgeOfBackupsIsShown(t *testing.T) {
+	t.Parallel()
+	at := func(hours int) *time.Time { return new(born.Add(-time.Duration(hours) * time.Hour)) }
+	for want, d := range map[string]impact.Loss{
+		"":                                {Kind: "image"},
+		", and there is no backup of it":  {Kind: "site"},
+		", and there is no other backup":  {Kind: "backup"},
+		", newest verified backup 3h ago": {Kind: "site", CopyAt: at(3)},
+		", newest backup 2h ago, which is not verified":                         {Kind: "volume", UnverifiedAt: at(2)},
+		", newest verified backup 3h ago; a newer one, 2h ago, is not verified": {CopyAt: at(3), UnverifiedAt: at(2)},
+	} {
+		require.Equal(t, want, copies(d, born))
+	}
 }

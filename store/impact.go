@@ -15,16 +15,23 @@ type touched struct {
 	Class          impact.Class
 	Bytes          int64
 	CopyAt         *time.Time
+	UnverifiedAt   *time.Time // of the newest backup, which may be the verified one
 }
 
 const (
 	// What is not destroyed, behind its class.
-	notLost = `0::bigint AS bytes, NULL::timestamptz AS copy_at`
+	notLost = `0::bigint AS bytes, ` + noCopy
+	noCopy  = `NULL::timestamptz AS copy_at, NULL::timestamptz AS unverified_at`
+	// The newest of the backups b that follow.
+	newestCopies = `max(b.taken_at) FILTER (WHERE b.verified_at IS NOT NULL) AS copy_at,
+    max(b.taken_at) AS unverified_at
+    FROM backups b WHERE ` + usableBackup + ` AND `
 
 	// A tenant's site with its data.
 	lostSite = `'site' AS kind, t.tenant_id AS id, t.site AS name, t.org_id, 'destroys' AS class,
     COALESCE((SELECT u.database_bytes + u.files_bytes FROM site_usage u WHERE u.tenant_id = t.tenant_id), 0) AS bytes,
-    ` + newestTaken + ` AS copy_at`
+    c.copy_at, c.unverified_at`
+	siteCopies = `CROSS JOIN LATERAL (SELECT ` + newestCopies + `b.tenant_id = t.tenant_id) c`
 
 	// Whether an instance i of a group g leaves its group without a running one until it runs elsewhere.
 	stopsFirst = `((g.no_surge
@@ -43,7 +50,7 @@ SELECT 'tenant' AS kind, t.tenant_id AS id, t.slug AS name, t.org_id,
     WHERE $2 <> 'none' AND t.tenant_id IN (SELECT w.tenant_id FROM tenant_places w WHERE w.server_id = ANY ($1))
 UNION ALL SELECT ` + lostSite + `
     FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id
-    LEFT JOIN db_shards d ON d.shard_id = a.db_shard_id
+    LEFT JOIN db_shards d ON d.shard_id = a.db_shard_id ` + siteCopies + `
     WHERE $2 = 'destroys' AND a.released_at IS NULL AND t.site <> ''
     AND (a.app_server_id = ANY ($1) OR (a.on_shard AND d.server_id = ANY ($1)))
 UNION ALL SELECT 'instance', i.instance_id, g.name, i.org_id,
@@ -62,21 +69,22 @@ const sqlOfTenant = `
 SELECT 'tenant' AS kind, t.tenant_id AS id, t.slug AS name, t.org_id,
     CASE $2::text WHEN 'moves' THEN 'moves' ELSE 'interrupts' END AS class, ` + notLost + `
     FROM tenants t WHERE t.tenant_id = $1
-UNION ALL SELECT ` + lostSite + ` FROM tenants t WHERE $2 = 'destroys' AND t.tenant_id = $1 AND t.site <> ''
+UNION ALL SELECT ` + lostSite + ` FROM tenants t ` + siteCopies + `
+    WHERE $2 = 'destroys' AND t.tenant_id = $1 AND t.site <> ''
 ORDER BY kind`
 
 // Backups, and the newest usable one of the same tenant or volume that stays.
 const sqlOfBackups = `
-SELECT 'backup' AS kind, b.backup_id AS id, b.site AS name, b.org_id, 'destroys' AS class, b.bytes,
-    (SELECT max(o.taken_at) FROM backups o
-        WHERE (o.tenant_id = b.tenant_id OR o.volume_id = b.volume_id) AND o.backup_id <> ALL ($1)
-        AND backup_is_usable(o.state, o.missing_at, o.verify_message)) AS copy_at
-FROM backups b WHERE b.backup_id = ANY ($1) AND b.state <> 'deleted' ORDER BY b.backup_id`
+SELECT 'backup' AS kind, l.backup_id AS id, l.site AS name, l.org_id, 'destroys' AS class, l.bytes,
+    c.copy_at, c.unverified_at
+FROM backups l CROSS JOIN LATERAL (SELECT ` + newestCopies + `(b.tenant_id = l.tenant_id OR b.volume_id = l.volume_id)
+    AND b.backup_id <> ALL ($1)) c
+WHERE l.backup_id = ANY ($1) AND l.state <> 'deleted' ORDER BY l.backup_id`
 
 const sqlOfVolume = `
 SELECT 'volume' AS kind, v.volume_id AS id, v.name, v.org_id, 'destroys' AS class, v.size_bytes AS bytes,
-    (SELECT max(b.taken_at) FROM backups b WHERE b.volume_id = v.volume_id AND ` + usableBackup + `) AS copy_at
-FROM volumes v WHERE v.volume_id = $1`
+    c.copy_at, c.unverified_at
+FROM volumes v CROSS JOIN LATERAL (SELECT ` + newestCopies + `b.volume_id = v.volume_id) c WHERE v.volume_id = $1`
 
 const sqlOfGroup = `
 SELECT 'instance' AS kind, i.instance_id AS id, g.name, i.org_id, 'interrupts' AS class, ` + notLost + `
@@ -87,14 +95,14 @@ ORDER BY i.instance_id`
 // A golden image that a build has verified and that may be deleted. One that failed holds nothing.
 const sqlOfImage = `
 SELECT 'image' AS kind, g.image_id AS id, g.base_image AS name, '' AS org_id, 'destroys' AS class,
-    (g.size_gb * 1e9)::bigint AS bytes, NULL::timestamptz AS copy_at
+    (g.size_gb * 1e9)::bigint AS bytes, ` + noCopy + `
 FROM golden_images g WHERE g.image_id = $1 AND g.status = 'ready' AND NOT g.current AND NOT ` + imageInUse
 
 // A snapshot that is its site's newest copy. One that cannot be restored any more, since its site is elsewhere, is none.
 const sqlOfSnapshot = `
 SELECT 'snapshot' AS kind, s.snapshot_id AS id, s.site AS name, s.org_id, 'destroys' AS class,
-    COALESCE(s.bytes, 0) AS bytes, ` + newestTaken + ` AS copy_at
-FROM snapshots s JOIN tenants t ON t.tenant_id = s.tenant_id
+    COALESCE(s.bytes, 0) AS bytes, c.copy_at, c.unverified_at
+FROM snapshots s JOIN tenants t ON t.tenant_id = s.tenant_id ` + siteCopies + `
 WHERE s.snapshot_id = $1 AND s.status = 'succeeded' AND has_place_on(s.tenant_id, s.server_id)
   AND NOT EXISTS (SELECT FROM backups b
     WHERE b.tenant_id = s.tenant_id AND b.taken_at >= s.created_at AND ` + usableBackup + `)
@@ -134,6 +142,9 @@ func impactOf(ctx context.Context, tx *txn, i impact.Impact, sql string, args ..
 	for _, t := range manyIn[touched](ctx, tx, sql, args...) {
 		if t.Class == impact.Destroys {
 			l := impact.Loss{Kind: t.Kind, ID: t.ID, Name: t.Name, OrgID: t.OrgID, Bytes: t.Bytes, CopyAt: t.CopyAt}
+			if t.UnverifiedAt != nil && (t.CopyAt == nil || t.UnverifiedAt.After(*t.CopyAt)) {
+				l.UnverifiedAt = t.UnverifiedAt
+			}
 			i.Destroyed = append(i.Destroyed, l)
 		} else {
 			a := impact.Thing{Kind: t.Kind, ID: t.ID, Name: t.Name, OrgID: t.OrgID, Class: t.Class}

@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/ops/impact"
+	"github.com/prego/prego/placement/scale"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
@@ -67,6 +70,28 @@ func TestEmptyingAServerInterruptsWhatStopsFirst(t *testing.T) {
 	})
 	require.Equal(t, impact.Moves, i.Class)
 	require.Empty(t, i.Digest)
+}
+
+// TestAFleetsActionInterruptsWhatStopsFirst on the servers that it would remove now.
+func TestAFleetsActionInterruptsWhatStopsFirst(t *testing.T) {
+	t.Parallel()
+	b, groups := maintenanceSetup(t, 1, 1)
+	exec(t, b.Store, `UPDATE process_groups SET no_surge = true WHERE group_id = $1`, groups[0])
+	remove := func(n int) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := b.RequestFleetAction(ctx, server.FleetActionRequest{
+				FleetID: "nodes", Action: server.ClusterScaleIn, Inputs: fmt.Appendf(nil, `{"count":%d}`, n), By: "ann",
+			}, scale.Plan)
+			return err
+		}
+	}
+	require.Empty(t, classes(trying(t, b.Store, remove(1))), "node-2 is empty")
+	i := trying(t, b.Store, remove(2))
+	require.Equal(t, impact.Interrupts, i.Class)
+	require.Len(t, i.Affected, 2)
+	require.ElementsMatch(t, []impact.Class{impact.Interrupts, impact.Moves}, slices.Collect(maps.Values(classes(i))))
+	require.Equal(t, prego.CodeImpactNotAccepted, prego.CodeOf(remove(2)(t.Context())))
+	require.NoError(t, remove(1)(t.Context()))
 }
 
 // TestWhatInterruptsOrDestroysIsAccepted: each kind of change, on something that others use and on something that

@@ -56,7 +56,9 @@ type Loss struct {
 	Name   string      `json:"name,omitempty"`
 	OrgID  prego.OrgID `json:"org_id,omitempty"`
 	Bytes  int64       `json:"bytes,omitempty"`
-	CopyAt *time.Time  `json:"copy_at,omitempty"` // when its newest backup was made
+	// When its newest verified backup was made, and a newer one that is not verified yet.
+	CopyAt       *time.Time `json:"copy_at,omitempty"`
+	UnverifiedAt *time.Time `json:"unverified_at,omitempty"`
 }
 
 // Impact is what a change does.
