@@ -95,6 +95,8 @@ const (
 	ReasonCellMismatch Reason = "cell_mismatch"
 	// ReasonAwaitingSite: the placement holds until a pool site is ready.
 	ReasonAwaitingSite Reason = "awaiting_site"
+	// ReasonAwaitingEdge: the site is built, and no edge has opened it yet.
+	ReasonAwaitingEdge Reason = "awaiting_edge"
 	// ReasonBuildingServer: the tenant's own server is being provisioned.
 	ReasonBuildingServer Reason = "building_server"
 	// ReasonTrialExpired, ReasonGraceOver and ReasonRetentionOver are the timers'.

@@ -46,14 +46,22 @@ func TestATenantIsBuiltOnce(t *testing.T) {
 		verbs  []string
 		steps  []string
 	}{
-		"pool site": {true, nil, []string{"promote-site", "configure", "add-user", "enable-scheduler"}, []string{"site_promoted", "user_added", "state_changed"}},
+		"pool site": {
+			true, nil,
+			[]string{"promote-site", "configure", "add-user", "enable-scheduler", "answers"},
+			[]string{"site_promoted", "user_added", "state_changed"},
+		},
 		"pool site and apps": {
 			true,
 			[]string{"erpnext", "hrms"},
-			[]string{"promote-site", "configure", "install-app", "install-app", "add-user", "enable-scheduler"},
+			[]string{"promote-site", "configure", "install-app", "install-app", "add-user", "enable-scheduler", "answers"},
 			[]string{"site_promoted", "apps_installed", "user_added", "state_changed"},
 		},
-		"new site": {false, nil, []string{"new-site", "configure", "add-user", "enable-scheduler"}, []string{"site_created", "user_added", "state_changed"}},
+		"new site": {
+			false, nil,
+			[]string{"new-site", "configure", "add-user", "enable-scheduler", "answers"},
+			[]string{"site_created", "user_added", "state_changed"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -164,6 +172,92 @@ func TestATenantWhoseServerIsLostTakesAnotherPlace(t *testing.T) {
 			_, err = s.env.ExecuteActivity(s.BuildTenant, ref)
 			require.NoError(t, err)
 			require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenants JOIN tenant_allocations USING (tenant_id) WHERE state = 'active' AND released_at IS NULL`))
+		})
+	}
+}
+
+// TestABuiltSiteWaitsForAnEdge: a repeated step runs nothing on the host again, and no tenant is active before an edge
+// has found its site up. After half a minute the row has why none has.
+func TestABuiltSiteWaitsForAnEdge(t *testing.T) {
+	t.Parallel()
+	for name, pooled := range map[string]bool{"pool site": true, "new site": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, s, ref := toBuild(t, pooled)
+			p.Server("edge-0", prego.RoleEdge, "")
+			p.Exec(`INSERT INTO edges (server_id, network, watched_from, watched_until)
+				SELECT 'edge-0', COALESCE(network_id, region), now(), now() FROM servers WHERE server_id = 'app-0'`)
+			build := func() (open bool) {
+				t.Helper()
+				v, err := s.env.ExecuteActivity(s.BuildTenant, ref)
+				require.NoError(t, err)
+				require.NoError(t, v.Get(&open))
+				return open
+			}
+			look := func() (now activities.OpenResult) {
+				t.Helper()
+				v, err := s.env.ExecuteActivity(s.OpenTenant, ref)
+				require.NoError(t, err)
+				require.NoError(t, v.Get(&now))
+				return now
+			}
+			require.False(t, build())
+			require.Equal(t, "enable-scheduler", verb(s.hosts.ran[len(s.hosts.ran)-1][1:]), "the edge asks whether it answers")
+			s.hosts.ran = nil
+			require.False(t, build(), "the answer was lost")
+			require.Zero(t, look())
+			require.Empty(t, s.hosts.ran)
+			state := func() string {
+				return p.Text(`SELECT concat(state, ' ', status_reason, ' ',
+					(SELECT count(*) FROM site_pool WHERE state = 'reserved')) FROM tenants`)
+			}
+			require.Equal(t, "provisioning  0", state())
+			p.Exec(`UPDATE tenants SET opening_since = now() - interval '30 seconds'`)
+			require.Zero(t, look())
+			require.Equal(t, "provisioning awaiting_edge 0", state())
+			p.Exec(`UPDATE edges SET asked_at = 'epoch'`)
+			require.Equal(t, activities.OpenResult{Alone: true}, look())
+			p.Exec(`UPDATE edges SET asked_at = now()`)
+			p.Exec(`INSERT INTO site_health (tenant_id, server_id, up, cause, since, seen_from)
+				SELECT tenant_id, 'edge-0', true, '', now(), now() FROM tenants`)
+			for range 2 {
+				require.Equal(t, activities.OpenResult{Open: true}, look())
+			}
+			require.Equal(t, "active  0", state())
+			require.True(t, build())
+			require.Empty(t, s.hosts.ran)
+		})
+	}
+}
+
+// TestASiteWithoutALiveEdgeIsAskedOnItsHost: until it answers, and also when its edges die while it waits for them.
+func TestASiteWithoutALiveEdgeIsAskedOnItsHost(t *testing.T) {
+	t.Parallel()
+	for name, waits := range map[string]bool{"none": false, "edges die": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, s, ref := toBuild(t, true)
+			if waits {
+				p.Server("edge-0", prego.RoleEdge, "")
+				p.Exec(`INSERT INTO edges (server_id, network) SELECT 'edge-0', COALESCE(network_id, region) FROM servers
+					WHERE server_id = 'app-0'`)
+				_, err := s.env.ExecuteActivity(s.BuildTenant, ref)
+				require.NoError(t, err)
+				p.Exec(`UPDATE servers SET status = 'failed' WHERE server_id = 'edge-0'`)
+			}
+			s.hosts.refusals = map[string]int{"answers": 2}
+			v, err := s.env.ExecuteActivity(s.BuildTenant, ref)
+			require.NoError(t, err)
+			var open bool
+			require.NoError(t, v.Get(&open))
+			require.True(t, open)
+			asked := map[string]bool{}
+			for _, c := range s.hosts.all {
+				if verb(c.Args) == "answers" {
+					asked[c.AuditID] = true
+				}
+			}
+			require.Len(t, asked, 3, "each time again")
 		})
 	}
 }

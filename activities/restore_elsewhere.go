@@ -61,10 +61,11 @@ func (a *Tenants) buildFromBackup(ctx context.Context, ref tenant.Ref, t tenant.
 	}
 	limit += a.Settings.StepTimeout
 	if err := a.part(ctx, StepOpen, limit, func(ctx context.Context) error {
-		if t.Muted {
-			return nil
+		var unmute []server.BenchCommand
+		if !t.Muted {
+			unmute = a.onSiteInTurn(t, "unmute", tenant.Unmute(true))
 		}
-		_, err := a.inTurn(ctx, a.onSiteInTurn(t, "unmute", tenant.Unmute(true))...)
+		_, err := a.openInTurn(ctx, t, unmute...)
 		return err
 	}); err != nil {
 		return err

@@ -182,9 +182,10 @@ type benchSite struct {
 
 func (s benchSite) pooled() bool { return s.site.TenantID == "" }
 
-// serves reports whether the site is to answer visitors.
+// serves reports whether the site must answer visitors, or edges that have not opened it yet.
 func (s benchSite) serves() bool {
-	return !s.pooled() && (s.t.State == tenant.Active || s.t.State == tenant.GracePeriod)
+	state := s.t.State
+	return !s.pooled() && (state == tenant.Active || state == tenant.GracePeriod || s.t.OpeningSince != nil)
 }
 
 func (a *StackReleases) site(ctx context.Context, ref SiteRef) (s benchSite, err error) {

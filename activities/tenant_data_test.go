@@ -80,6 +80,7 @@ func TestATenantsDataIsOnItsShardAndInItsPool(t *testing.T) {
 				{"redis-0", "create-user", database, number},
 				{"app-0", "--site", site, "connect-cache", "10.64.0.12", number},
 				{"app-0", "--site", site, "enable-scheduler"},
+				{"app-0", "--site", site, "answers"},
 			}
 			if !pooled {
 				want = slices.Concat([][]string{

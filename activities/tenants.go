@@ -449,6 +449,10 @@ func (a *Tenants) RequestOwnServer(ctx context.Context, in OwnServerInput) (Serv
 func (a *Tenants) activate(ctx context.Context, ref tenant.Ref, plan prego.Plan, done ...tenant.Event) error {
 	a.hook("tenant_activate/start")
 	seconds, err := a.Store.ActivateTenant(ctx, ref, a.Settings.Periods.For(tenant.Active, plan), done...)
+	if errors.Is(err, store.ErrNotOpen) {
+		a.hook("tenant_open/waits")
+		return err
+	}
 	if err != nil {
 		return fromStore(err)
 	}

@@ -68,6 +68,8 @@ type hosts struct {
 	says map[string]string
 	// fails is the verb that no host can do.
 	fails string
+	// refusals is how often a verb fails first.
+	refusals map[string]int
 }
 
 // verb is what a command asks for.
@@ -97,7 +99,11 @@ func (h *hosts) Bench(_ context.Context, c server.BenchCommand) (string, error) 
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ran, h.all = append(h.ran, append([]string{string(c.ServerID)}, c.Args...)), append(h.all, c)
-	if h.fails != "" && verb(c.Args) == h.fails {
+	refused := h.refusals[verb(c.Args)] > 0
+	if refused {
+		h.refusals[verb(c.Args)]--
+	}
+	if refused || h.fails != "" && verb(c.Args) == h.fails {
 		return "", &server.CommandError{Kind: "bench", ExitCode: 1, Stderr: "no", Permanent: true, Code: server.CommandFailed}
 	}
 	return h.says[verb(c.Args)], nil

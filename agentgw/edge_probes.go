@@ -3,13 +3,17 @@ package agentgw
 import (
 	"context"
 	"slices"
+	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/internal/edge"
 )
 
-// edgeProbes takes the changes of the health of an edge's sites. An edge can report only the sites of its network.
+// edgeProbes takes the changes of the health of an edge's sites, and signals the runs that wait for one to be up. An
+// edge can report only the sites of its network.
 func (g *Gateway) edgeProbes(ctx context.Context, who caller, in wire.EdgeProbes) (any, error) {
 	const oldest = 10 * 365 * 24 * 3600 * 1000 // ms
 	if in.Watch == "" || len(in.Watch) > wire.MaxEdgePartName ||
@@ -30,6 +34,12 @@ func (g *Gateway) edgeProbes(ctx context.Context, who caller, in wire.EdgeProbes
 		// A watch can begin a moment after a change that it reports.
 		c.Tenant, c.AgeMS = printable(c.Tenant), min(c.AgeMS, in.SinceMS)
 	}
-	known, err := g.store.EdgeProbed(ctx, edge.Probed{ServerID: who.serverID, EdgeProbes: in})
+	known, opened, err := g.store.EdgeProbed(ctx, edge.Probed{ServerID: who.serverID, EdgeProbes: in})
+	late := time.Now().Add(batchSlotTimeout)
+	for _, id := range opened {
+		g.send(ctx, time.Until(late), "site_up", zap.String("tenant_id", string(id)), func(ctx context.Context) error {
+			return g.runs.WakeTenant(ctx, id)
+		})
+	}
 	return wire.EdgeProbesAnswer{Restate: !known}, err
 }

@@ -32,12 +32,13 @@ type PeersSigner interface {
 	Keys() map[string]string // the public halves, PEM by key id
 }
 
-// Signaler signals provisioning runs about their agents, and process groups' runs about their instances.
+// Signaler signals provisioning runs about their agents and sites, and process groups' runs about their instances.
 type Signaler interface {
 	AgentHeartbeat(ctx context.Context, serverID prego.ServerID, attempt int) error
 	BootstrapRefused(ctx context.Context, serverID prego.ServerID, attempt int) error
 	BootFailed(ctx context.Context, serverID prego.ServerID, attempt int) error
 	WakeGroup(ctx context.Context, groupID prego.GroupID, orgID prego.OrgID) error
+	WakeTenant(ctx context.Context, tenantID prego.TenantID) error
 }
 
 // Authority issues and verifies certificates.

@@ -80,6 +80,10 @@ func (s *signals) WakeGroup(_ context.Context, id prego.GroupID, _ prego.OrgID) 
 	return s.add("group", prego.ServerID(id))
 }
 
+func (s *signals) WakeTenant(_ context.Context, id prego.TenantID) error {
+	return s.add("tenant", prego.ServerID(id))
+}
+
 func (s *signals) all() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7175,7 +7175,8 @@ type Tenant struct {
 	SiteUrl *string `json:"site_url,omitempty"`
 	Slug    string  `json:"slug"`
 
-	// State trial: requested on the trial plan and not started yet
+	// State trial: requested on the trial plan and not started yet. active: the site is open. An edge
+	// found it up, or no edge of its network was alive when it was built.
 	State         TenantState `json:"state"`
 	StatusMessage *string     `json:"status_message,omitempty"`
 
@@ -7211,7 +7212,8 @@ type TenantAccepted struct {
 	// Operation What an accepted request has started; part of every 202 answer
 	Operation *Operation `json:"operation,omitempty"`
 
-	// State trial: requested on the trial plan and not started yet
+	// State trial: requested on the trial plan and not started yet. active: the site is open. An edge
+	// found it up, or no edge of its network was alive when it was built.
 	State TenantState `json:"state"`
 
 	// StatusUrl Path of the object, which shows the progress
@@ -7289,7 +7291,8 @@ type TenantLoss struct {
 	RestoredAt *time.Time `json:"restored_at,omitempty"`
 	ServerId   string     `json:"server_id"`
 
-	// State trial: requested on the trial plan and not started yet
+	// State trial: requested on the trial plan and not started yet. active: the site is open. An edge
+	// found it up, or no edge of its network was alive when it was built.
 	State TenantState `json:"state"`
 }
 
@@ -7310,7 +7313,8 @@ type TenantPage struct {
 	Tenants    []TenantSummary `json:"tenants"`
 }
 
-// TenantState trial: requested on the trial plan and not started yet
+// TenantState trial: requested on the trial plan and not started yet. active: the site is open. An edge
+// found it up, or no edge of its network was alive when it was built.
 type TenantState = tenant.State
 
 // TenantStorage Storage used by a site, as last measured on its host
@@ -7370,7 +7374,8 @@ type TenantSummary struct {
 	SiteUrl *string `json:"site_url,omitempty"`
 	Slug    string  `json:"slug"`
 
-	// State trial: requested on the trial plan and not started yet
+	// State trial: requested on the trial plan and not started yet. active: the site is open. An edge
+	// found it up, or no edge of its network was alive when it was built.
 	State         TenantState `json:"state"`
 	StatusMessage *string     `json:"status_message,omitempty"`
 

@@ -187,7 +187,7 @@ func TestTenantShowsWhetherItsSiteAnswers(t *testing.T) {
 		{Tenant: id, State: wire.EdgeProbeUp, AgeMS: 100_000},
 		{Tenant: id, State: wire.EdgeProbeDown, Cause: wire.EdgeProbeMissing, AgeMS: 50_000},
 	}}}
-	_, err := b.store.EdgeProbed(t.Context(), report)
+	_, _, err := b.store.EdgeProbed(t.Context(), report)
 	require.NoError(t, err)
 	tn := shown()
 	h := tn.SiteHealth

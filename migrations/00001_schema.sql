@@ -1017,6 +1017,8 @@ CREATE TABLE tenants (
     external_ref        text NOT NULL DEFAULT '', -- the caller's own reference
     mail                jsonb,
     waiting_network     text, -- the network of a waiting tenant's missing servers; NULL is any
+    -- since when its site is built and waits for an edge to open it
+    opening_since       timestamptz CHECK (opening_since IS NULL OR state = 'provisioning'),
     -- A tenant whose server is gone has no site until it is restored elsewhere. What its next site is made from is
     -- on its row, so that any run of any generation restores it and none makes an empty site in its place. since
     -- when its site is gone with its server
@@ -2835,9 +2837,11 @@ CREATE TRIGGER servers_note_network BEFORE UPDATE OF network_id, private_address
 CREATE TRIGGER domains_noted AFTER UPDATE OF status, deleted_at ON domains FOR EACH ROW WHEN ((old.status = 'verified'
     AND old.deleted_at IS NULL) <> (new.status = 'verified' AND new.deleted_at IS NULL)) EXECUTE FUNCTION note_domain();
 
-CREATE TRIGGER tenants_note_edges AFTER UPDATE OF state ON tenants FOR EACH ROW WHEN (old.state IS DISTINCT FROM
-    new.state AND ((old.state IN ('active', 'suspended', 'grace_period')) OR (new.state IN ('active', 'suspended',
-    'grace_period')))) EXECUTE FUNCTION note_edges();
+-- A site that becomes active is in the documents since it was opened.
+CREATE TRIGGER tenants_note_edges AFTER UPDATE OF state, opening_since ON tenants FOR EACH ROW WHEN
+    ((old.opening_since IS DISTINCT FROM new.opening_since OR old.state IS DISTINCT FROM new.state AND ((old.state IN
+    ('active', 'suspended', 'grace_period')) OR (new.state IN ('active', 'suspended', 'grace_period')))) AND NOT
+    (old.opening_since IS NOT NULL AND new.state = 'active')) EXECUTE FUNCTION note_edges();
 CREATE TRIGGER tenant_allocations_note_edges AFTER UPDATE OF released_at ON tenant_allocations FOR EACH ROW WHEN
     (old.released_at IS DISTINCT FROM new.released_at) EXECUTE FUNCTION note_edges();
 CREATE TRIGGER restore_jobs_note_edges AFTER UPDATE OF status ON restore_jobs FOR EACH ROW WHEN (old.status IS

@@ -355,7 +355,17 @@ LEFT JOIN LATERAL (SELECT c.certificate_id, c.names, c.org_id FROM certificates 
         (SELECT count(DISTINCT h.tenant_id) FROM ` + probedNow + `
             JOIN servers i ON i.server_id = e.server_id WHERE i.region = x.region) AS probed
     FROM x WHERE x.n > 1 GROUP BY x.region, x.n
-), many AS (SELECT * FROM regions WHERE n > 5 OR 2 * n > probed), ` + attFrom + `
+), many AS (SELECT * FROM regions WHERE n > 5 OR 2 * n > probed), dark AS (
+    SELECT e.network, min(i.region) AS region, max(e.asked_at) AS since,
+        string_agg(i.server_id, ', ' ORDER BY i.server_id) AS edges
+    FROM edges e JOIN servers i ON i.server_id = e.server_id AND i.status NOT IN ('provisioning', 'terminated')
+    WHERE e.network NOT IN (SELECT e.network FROM ` + liveEdges + `) GROUP BY e.network
+), unreached AS (
+    SELECT d.network, d.region, d.since, d.edges, count(*) AS sites
+    FROM dark d JOIN servers s ON COALESCE(s.network_id, s.region) = d.network
+    JOIN tenant_allocations a ON a.app_server_id = s.server_id AND a.released_at IS NULL
+    JOIN tenants t ON t.tenant_id = a.tenant_id AND t.state = 'active' GROUP BY d.network, d.region, d.since, d.edges
+), ` + attFrom + `
 SELECT 'region', m.region, m.region, '', '', 'region_down',
     m.n || ' of ' || GREATEST(m.n, m.probed) || ' sites do not answer'
         || CASE WHEN m.everywhere THEN '' ELSE ' at some edges' END
@@ -371,7 +381,15 @@ UNION ALL SELECT 'tenant', tenant_id, slug, '', org_id, cause,
         || CASE WHEN down < edges THEN ', at edge ' || down_at || ' and not at ' || edges - down || ' more'
             WHEN edges > 1 THEN ', at all ' || edges || ' edges' ELSE '' END,
     since, 'region', region
-FROM x WHERE region NOT IN (SELECT region FROM many)` + attTo
+FROM x WHERE region NOT IN (SELECT region FROM many)
+UNION ALL SELECT 'tenant', tenant_id, slug, '', org_id, 'not_open',
+    'the site of ' || slug || ' is built and not open: ' || status_message,
+    opening_since, 'region', region
+FROM tenants WHERE state IN ('trial', 'provisioning') AND opening_since IS NOT NULL AND status_reason = 'awaiting_edge'
+UNION ALL SELECT 'region', region, region, '', '', 'no_edge',
+    'no edge of network ' || network || ' is alive (' || edges || '): visitors do not reach its ' || sites
+        || ' sites, and new tenants become active without being open',
+    since, 'region', region FROM unreached` + attTo
 
 	sqlAttDNSRecordFailing = `WITH ` + attFrom + `
 SELECT 'dns_record', name || '.' || zone || '/' || type, name || '.' || zone, '', '', 'record_failing', error, COALESCE(changed_at, now()), 'installation', 'prego'

@@ -10,10 +10,11 @@ import (
 
 // Changes to sites that must end before a server's sites are taken offline.
 const sqlBenchWaits = `
-WITH here AS (SELECT t.tenant_id, t.state, t.converged_state FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id WHERE a.app_server_id = $1 AND a.released_at IS NULL)
+WITH here AS (SELECT t.tenant_id, t.state, t.converged_state, t.opening_since FROM tenant_allocations a
+    JOIN tenants t ON t.tenant_id = a.tenant_id WHERE a.app_server_id = $1 AND a.released_at IS NULL)
 SELECT text FROM (
     SELECT 1 AS n, 'tenant ' || tenant_id || ' is ' || CASE WHEN state = 'provisioning' THEN 'being provisioned' ELSE 'becoming ' || state END AS text FROM here
-    WHERE state = 'provisioning' OR has_site(state) AND converged_state IS DISTINCT FROM state
+    WHERE state = 'provisioning' AND opening_since IS NULL OR has_site(state) AND converged_state IS DISTINCT FROM state
     UNION ALL SELECT 2, 'tenant ' || tenant_id || ' is being restored' FROM here h WHERE EXISTS (SELECT FROM restore_jobs j WHERE j.tenant_id = h.tenant_id AND j.status IN ('queued', 'running'))
     UNION ALL SELECT 2, 'tenant ' || tenant_id || ' is being moved' FROM tenant_moves WHERE $1 IN (from_server_id, to_server_id) AND (state IN ('copying', 'frozen') OR state = 'switched' AND opened_at IS NULL)
     UNION ALL SELECT 3, 'a site of the pool is being built' FROM site_pool WHERE app_server_id = $1 AND state = 'reserved' AND tenant_id IS NULL
@@ -34,7 +35,8 @@ const (
 	sqlFindBenchSites   = `
 INSERT INTO stack_release_sites (release, server_id, site, tenant_id, pool_site_id, org_id)
 SELECT $1, $2, t.site, t.tenant_id, '', t.org_id FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id
-WHERE a.app_server_id = $2 AND a.released_at IS NULL AND has_site(t.state) AND t.site <> ''
+WHERE a.app_server_id = $2 AND a.released_at IS NULL AND t.site <> ''
+  AND (has_site(t.state) OR t.opening_since IS NOT NULL)
 UNION ALL SELECT $1, $2, site_name, '', pool_site_id, '' FROM site_pool WHERE app_server_id = $2 AND state = 'available'`
 	sqlBenchPhase = `UPDATE stack_release_servers SET phase = $3, updated_at = now() WHERE release = $1 AND server_id = $2 AND status = 'updating'`
 )

@@ -3,7 +3,6 @@ package store
 import (
 	"cmp"
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -47,7 +46,7 @@ FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.rele
 LEFT JOIN LATERAL (SELECT COALESCE(f.network_id, f.region) AS network, COALESCE(host(f.private_address), '') AS address, m.opened_at
     FROM tenant_moves m JOIN servers f ON f.server_id = m.from_server_id JOIN servers g ON g.server_id = m.to_server_id
     WHERE m.tenant_id = t.tenant_id AND m.allocation_id = a.allocation_id AND m.finished_at IS NULL AND m.state = 'switched' AND COALESCE(f.network_id, f.region) <> COALESCE(g.network_id, g.region)) l ON true
-WHERE has_site(t.state) AND t.site <> ''`
+WHERE (has_site(t.state) OR t.opening_since IS NOT NULL) AND t.site <> ''`
 
 // A name is served only for the org that showed that it owns it.
 const sqlEdgeGroups = `
@@ -164,20 +163,20 @@ func (s *Store) EdgeApplied(ctx context.Context, a edge.Applied) error {
 	return s.exec(ctx, "edge applied", sqlEdgeApplied, a.ServerID, a.Version, a.RefusedVersion, a.RefusedReason, kinds, names, tenants, routes, reasons)
 }
 
-// An edge silent for this long is away, and no caller waits for it. A poll lasts 25 seconds.
-const edgeAway = 40 * time.Second
+// liveEdges are the edges e that callers wait for. A silent edge is away after 40 seconds: a poll lasts 25.
+const liveEdges = `edges e JOIN servers p ON p.server_id = e.server_id AND p.status IN ('active', 'draining')
+    AND e.asked_at > now() - interval '40 seconds'`
 
 const sqlLiveEdges = `
-SELECT DISTINCT e.network FROM edges e JOIN servers s ON s.server_id = e.server_id
-WHERE e.network IN (SELECT COALESCE(network_id, region) FROM servers WHERE server_id = ANY ($1))
-  AND e.asked_at > now() - make_interval(secs => $2) AND s.status IN ('active', 'draining') ORDER BY 1`
+SELECT DISTINCT e.network FROM ` + liveEdges + `
+WHERE e.network IN (SELECT COALESCE(network_id, region) FROM servers WHERE server_id = ANY ($1)) ORDER BY 1`
 
 const sqlEdgeBarrier = `INSERT INTO changes (kind, id) VALUES ('edges', gen_random_uuid()::text) RETURNING xid::text`
 
 // EdgeBarrier marks the current commits for the live edges of the servers' networks. Without live edges there is
 // nothing to wait for.
 func (s *Store) EdgeBarrier(ctx context.Context, servers []prego.ServerID) (networks []string, barrier string, err error) {
-	networks, err = values[string](ctx, s.pool, sqlLiveEdges, prego.Strings(servers), edgeAway.Seconds())
+	networks, err = values[string](ctx, s.pool, sqlLiveEdges, prego.Strings(servers))
 	if err == nil && len(networks) > 0 {
 		barrier, err = value[string](ctx, s.pool, sqlEdgeBarrier)
 	}
@@ -188,13 +187,12 @@ func (s *Store) EdgeBarrier(ctx context.Context, servers []prego.ServerID) (netw
 const sqlEdgesBehind = `
 SELECT n.network || '/' || COALESCE(e.server_id, '') FROM unnest($1::text[]) n (network)
 LEFT JOIN edge_documents d ON d.network = n.network
-LEFT JOIN edges e ON e.network = n.network AND e.asked_at > now() - make_interval(secs => $3) AND e.version < d.version AND e.refused_version < d.version
-    AND EXISTS (SELECT FROM servers s WHERE s.server_id = e.server_id AND s.status IN ('active', 'draining'))
+LEFT JOIN (` + liveEdges + `) ON e.network = n.network AND e.version < d.version AND e.refused_version < d.version
 WHERE d.network IS NULL OR NOT pg_visible_in_snapshot($2::text::xid8, d.seen) OR e.server_id IS NOT NULL ORDER BY 1`
 
 // EdgesBehind returns the edges, or their networks, that don't serve yet what was committed at the barrier.
 func (s *Store) EdgesBehind(ctx context.Context, networks []string, barrier string) ([]string, error) {
-	return collectValues[string](ctx, s, "edges that are behind", sqlEdgesBehind, networks, barrier, edgeAway.Seconds())
+	return collectValues[string](ctx, s, "edges that are behind", sqlEdgesBehind, networks, barrier)
 }
 
 const sqlServerRole = `SELECT role FROM servers WHERE server_id = $1`

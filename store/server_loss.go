@@ -297,7 +297,8 @@ const sqlLostTenants = `
 SELECT t.tenant_id FROM tenants t
 WHERE t.lost_at IS NOT NULL AND t.state = 'failed' AND t.status_reason = 'server_lost' AND t.plan = ANY($1)
   AND EXISTS (SELECT FROM backups b WHERE b.tenant_id = t.tenant_id AND ` + usableBackup + `)
-ORDER BY t.lost_at, t.tenant_id LIMIT GREATEST(0, $2 - (SELECT count(*) FROM tenants r WHERE r.restore_from IS NOT NULL AND r.state = 'provisioning'))`
+ORDER BY t.lost_at, t.tenant_id LIMIT GREATEST(0, $2 - (SELECT count(*) FROM tenants r
+    WHERE r.restore_from IS NOT NULL AND r.state = 'provisioning' AND r.opening_since IS NULL))`
 
 // LostTenants lists tenants of some plans that must be restored elsewhere and can be, as long
 // as fewer than most are being restored.

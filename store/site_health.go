@@ -52,7 +52,7 @@ SELECT u.* FROM (SELECT array_agg(a.tenant_id) AS tenants,
     uncounted_uptime(old.tenants, old.until) u` + sumUptime
 
 // Of a site elsewhere an edge can report only that it does not probe it. A site that is still down has been down since
-// the earlier report.
+// the earlier report, unless the tenant has got another site since.
 const sqlKeepHealth = `
 WITH c AS MATERIALIZED (
     SELECT u.tenant_id, u.state, u.cause, now() - make_interval(secs => u.age / 1000.0) AS at
@@ -65,7 +65,8 @@ JOIN tenant_allocations a ON a.tenant_id = c.tenant_id AND a.released_at IS NULL
 JOIN servers s ON s.server_id = a.app_server_id AND COALESCE(s.network_id, s.region) = e.network
 WHERE c.state <> 'gone'
 ON CONFLICT (tenant_id, server_id) DO UPDATE SET up = excluded.up, cause = excluded.cause,
-    since = CASE WHEN h.up = excluded.up THEN h.since ELSE excluded.since END,
+    since = CASE WHEN h.up = excluded.up AND (h.since < (SELECT t.opening_since FROM tenants t
+        WHERE t.tenant_id = h.tenant_id)) IS NOT TRUE THEN h.since ELSE excluded.since END,
     seen_from = CASE WHEN h.seen_from >= (SELECT watched_from FROM edges WHERE server_id = $1)
         THEN h.seen_from ELSE excluded.seen_from END`
 
@@ -107,9 +108,12 @@ WHERE ` + siteOpen + `
         WHEN 'up' THEN h.up IS DISTINCT FROM true AND l.step = $6 ELSE false END
     AND c.tenant_id NOT IN (SELECT h.tenant_id FROM ` + probedNow + ` WHERE NOT h.up AND h.server_id <> $1)`
 
-// EdgeProbed records what an edge found when it probed its sites. It is not known, and nothing is recorded, if changes
-// that were reported earlier are missing: the database was restored from a backup.
-func (s *Store) EdgeProbed(ctx context.Context, p edge.Probed) (known bool, err error) {
+const sqlOpenedSites = `SELECT tenant_id FROM tenants WHERE tenant_id = ANY ($1) AND opening_since IS NOT NULL`
+
+// EdgeProbed records what an edge found when it probed its sites, and returns the tenants that wait until one is up. It
+// is not known, and nothing is recorded, if changes that were reported earlier are missing: the database was restored
+// from a backup.
+func (s *Store) EdgeProbed(ctx context.Context, p edge.Probed) (known bool, opened []prego.TenantID, err error) {
 	err = s.inTx(ctx, "probes of edge", func(tx *txn) error {
 		tx.run(ctx, sqlHoldEdges, p.ServerID)
 		asks := prego.Errorf(prego.CodeNotReady, "edge %s has not requested its document yet", p.ServerID)
@@ -130,9 +134,18 @@ func (s *Store) EdgeProbed(ctx context.Context, p edge.Probed) (known bool, err 
 		for len(rest) > 0 && tx.err == nil {
 			rest = keepHealth(ctx, tx, p.ServerID, rest)
 		}
+		var found []string
+		for _, c := range p.Changes {
+			if c.State == wire.EdgeProbeUp {
+				found = append(found, c.Tenant)
+			}
+		}
+		if len(found) > 0 {
+			opened = valuesIn[prego.TenantID](ctx, tx, sqlOpenedSites, found)
+		}
 		return nil
 	})
-	return known, err
+	return known, opened, err
 }
 
 // keepHealth applies changes of different tenants, and returns those from the first on that has one twice.

@@ -72,7 +72,7 @@ func (p probes) report(edgeID prego.ServerID, watch string, since, until int64, 
 
 func (p probes) known(edgeID prego.ServerID, r wire.EdgeProbes) bool {
 	p.Helper()
-	known, err := p.s.EdgeProbed(context.Background(), edge.Probed{ServerID: edgeID, EdgeProbes: r})
+	known, _, err := p.s.EdgeProbed(context.Background(), edge.Probed{ServerID: edgeID, EdgeProbes: r})
 	require.NoError(p, err)
 	return known
 }

@@ -11,7 +11,7 @@ import (
 const tenantColumns = `tenant_id, slug, org_id, COALESCE(parent_org_id, '') AS parent_org_id, region, plan, expected_users, storage_quota_gb,
     COALESCE(data_residency, '') AS data_residency, jsonb_build_object('require', require_tags, 'disallow', disallow_tags) AS "constraint", dedicated_redis, apps, policy, admin_email, admin_name, external_ref, mail, state, status_reason, status_message,
     generation, converged_state, site, deadline_at AS deadline, waiting_since, waiting_roles, cancel_requested_at, created_by, created_at, updated_at, active_at,
-    lost_at, COALESCE(restore_from, '') AS restore_from, muted`
+    opening_since, lost_at, COALESCE(restore_from, '') AS restore_from, muted`
 
 const sqlGetTenant = `SELECT ` + tenantColumns + ` FROM tenants WHERE tenant_id = $1`
 

@@ -29,6 +29,7 @@ SELECT t.*, now() AS now,
        COALESCE(o.server_id, '') AS own_server_id, COALESCE(o.status, '') AS own_server_status, COALESCE(o.status_reason, '') AS own_server_reason,
        EXISTS (SELECT FROM tenant_moves m WHERE m.tenant_id = t.tenant_id AND m.allocation_id = a.allocation_id AND (m.state = 'frozen' OR m.state = 'switched' AND m.opened_at IS NULL)) AS held,
        EXISTS (SELECT FROM tenant_moves m WHERE m.tenant_id = t.tenant_id AND m.finished_at IS NULL) AS moving,
+       EXISTS (SELECT FROM ` + liveEdges + ` WHERE e.network = COALESCE(s.network_id, s.region)) AS edge_lives,
        EXISTS (SELECT FROM tenants q WHERE q.region = t.region AND q.waiting_since IS NOT NULL AND q.tenant_id <> t.tenant_id AND q.policy = t.policy AND q.status_reason <> 'cell_mismatch') AS queued,
        COALESCE((SELECT jsonb_agg(jsonb_build_object('name', p.name, 'require', p.require_tags, 'disallow', p.disallow_tags) ORDER BY p.pool_id) FROM placement_pools_of(t.org_id) p), '[]') AS pools
 FROM (SELECT ` + tenantColumns + ` FROM tenants WHERE tenant_id = $1) t
@@ -138,43 +139,72 @@ func (s *Store) SiteRestored(ctx context.Context, ref tenant.Ref, site string, e
 	return s.tenantStep(ctx, e, fmt.Sprintf("%s/g%d", e.Step, ref.Generation), server.ErrSuperseded, sqlSiteReady, ref.TenantID, ref.Generation, site)
 }
 
-// From its activation on a site is measured.
+// siteOpens is whether the site of tenant t is open: a live edge of its network found it up since it was built. Without
+// a live edge there is nothing to wait for.
+const siteOpens = `EXISTS (SELECT FROM ` + probedNow + `
+        WHERE h.tenant_id = t.tenant_id AND h.up AND h.since >= t.opening_since)
+    OR NOT EXISTS (SELECT FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id
+        JOIN (` + liveEdges + `) ON e.network = COALESCE(s.network_id, s.region)
+        WHERE a.tenant_id = t.tenant_id AND a.released_at IS NULL)`
+
+// From its activation on a site is measured. Until an edge has opened it, it is only in the edges' documents. A tenant
+// that is suspended again has no site to open.
 // The site is the tenant's name if it was not recorded before.
 const sqlActivateTenant = `
 WITH was AS (
-    SELECT b.backup_id, b.taken_at, l.loss_id, COALESCE(l.state, 'active') AS state, l.deadline_at
+    SELECT b.backup_id, b.taken_at, l.loss_id, COALESCE(l.state, 'active') AS state, l.deadline_at,
+        l.state IS NOT DISTINCT FROM 'suspended' OR ` + siteOpens + ` AS opens
     FROM tenants t LEFT JOIN tenant_losses l ON l.tenant_id = t.tenant_id AND l.restored_at IS NULL LEFT JOIN backups b ON b.backup_id = t.restore_from WHERE t.tenant_id = $1
 ), active AS (
     UPDATE tenants t SET state = was.state, converged_state = CASE was.state WHEN 'suspended' THEN '' ELSE was.state END, status_reason = '', status_message = '',
         active_at = COALESCE(active_at, now()), waiting_since = NULL, waiting_roles = '{}', updated_at = now(), lost_at = NULL, restore_from = NULL,
         deadline_at = COALESCE(was.deadline_at, CASE WHEN plan = 'trial' AND $3 > 0 THEN now() + make_interval(secs => $3) END),
-        site = COALESCE(NULLIF($4, ''), site)
+        site = COALESCE(NULLIF($4, ''), site), opening_since = NULL
     FROM was
-    WHERE tenant_id = $1 AND generation = $2 AND t.state = 'provisioning' AND cancel_requested_at IS NULL AND (lost_at IS NULL OR restore_from IS NOT NULL)
+    WHERE was.opens AND ` + mayOpen + `
     RETURNING tenant_id, org_id, site, storage_quota_gb, t.state, EXTRACT(EPOCH FROM now() - created_at)::float8 AS seconds
+), opening AS (
+    UPDATE tenants t SET opening_since = COALESCE(opening_since, now()), site = COALESCE(NULLIF($4, ''), site),
+        updated_at = CASE WHEN opening_since IS NULL THEN now() ELSE updated_at END
+    FROM was
+    WHERE NOT was.opens AND ` + mayOpen + `
+    RETURNING tenant_id, org_id, site
+), built AS (
+    SELECT tenant_id, org_id, site, state FROM active UNION ALL SELECT tenant_id, org_id, site, '' FROM opening
 ), measured AS ( -- the site's turn to be measured comes at once
     INSERT INTO site_usage (tenant_id, quota_gb, tried_at) SELECT tenant_id, storage_quota_gb, 'epoch' FROM active ON CONFLICT (tenant_id) DO NOTHING
 ), assigned AS (
     UPDATE site_pool p SET state = 'assigned', site_name = a.site, reserved_until = NULL, updated_at = now()
-    FROM active a WHERE p.tenant_id = a.tenant_id AND p.state = 'reserved'
+    FROM built a WHERE p.tenant_id = a.tenant_id AND p.state = 'reserved'
 ), back AS (
     UPDATE tenant_losses l SET restored_at = now(), backup_id = was.backup_id, taken_at = was.taken_at FROM was, active WHERE l.loss_id = was.loss_id
 ), job AS (
-    UPDATE restore_jobs j SET status = 'succeeded', finished_at = now() FROM active a WHERE j.tenant_id = a.tenant_id AND j.elsewhere AND j.status IN ('queued', 'running')
+    UPDATE restore_jobs j SET status = 'succeeded', finished_at = now() FROM built a
+    WHERE j.tenant_id = a.tenant_id AND j.elsewhere AND j.status IN ('queued', 'running')
 ), noted AS (
     INSERT INTO events (kind, id, org_id, from_status, status, step, actor, message, dedup_key)
-    SELECT 'tenant', tenant_id, org_id, 'provisioning', CASE e.state WHEN 'active' THEN active.state ELSE e.state END, e.step, 'workflow', e.message, e.key
-    FROM active, unnest($5::text[], $6::text[], $7::text[], $8::text[]) WITH ORDINALITY e (step, state, message, key, n) ORDER BY e.n
+    SELECT 'tenant', tenant_id, org_id, 'provisioning', CASE e.state WHEN 'active' THEN b.state ELSE e.state END,
+        e.step, 'workflow', e.message, e.key
+    FROM built b,
+        unnest($5::text[], $6::text[], $7::text[], $8::text[]) WITH ORDINALITY e (step, state, message, key, n)
+    WHERE e.state <> 'active' OR b.state <> '' ORDER BY e.n
     ` + onceByKey + `
 )
-SELECT seconds FROM active`
+SELECT seconds, true AS open FROM active UNION ALL SELECT 0, false FROM opening`
+
+const mayOpen = `tenant_id = $1 AND generation = $2 AND t.state = 'provisioning' AND cancel_requested_at IS NULL
+        AND (lost_at IS NULL OR restore_from IS NOT NULL)`
 
 const sqlTenantIsActive = `SELECT EXISTS (SELECT FROM tenants WHERE tenant_id = $1 AND generation = $2 AND has_site(state))`
+
+// ErrNotOpen means that a tenant's site is built, and no edge has opened it yet.
+var ErrNotOpen = errors.New("no edge has opened the site yet")
 
 // ActivateTenant is the final transition of a tenant's provisioning, with one UPDATE. done
 // are the steps that it completes, for the timeline; a step that names the origin of
 // its site names the site. It returns the seconds since the request; a repeated call is the
-// same success.
+// same success. With ErrNotOpen, edges serve the site from now on, and the call is repeated
+// when one has found it up.
 func (s *Store) ActivateTenant(ctx context.Context, ref tenant.Ref, trial time.Duration, done ...tenant.Event) (seconds float64, err error) {
 	var site string
 	var steps, states, messages, keys []string
@@ -189,17 +219,58 @@ func (s *Store) ActivateTenant(ctx context.Context, ref tenant.Ref, trial time.D
 		add(e.Step, tenant.Provisioning, e.Message, string(e.Step))
 	}
 	add(tenant.StepChanged, tenant.Active, "", "active")
-	seconds, err = value[float64](ctx, s.pool, sqlActivateTenant, ref.TenantID, ref.Generation, trial.Seconds(), site, steps, states, messages, keys)
-	if isNoRows(err) {
+	now, err := one[activation](ctx, s.pool, sqlActivateTenant,
+		ref.TenantID, ref.Generation, trial.Seconds(), site, steps, states, messages, keys)
+	switch {
+	case isNoRows(err):
 		// Looked up by a separate statement, which sees a concurrent commit.
 		err = doneBefore(ctx, s.pool, server.ErrSuperseded, sqlTenantIsActive, ref.TenantID, ref.Generation)
+	case err == nil && !now.Open:
+		err = ErrNotOpen
 	}
-	return seconds, failed(fmt.Sprintf("activate tenant %s", ref.TenantID), err)
+	return now.Seconds, failed(fmt.Sprintf("activate tenant %s", ref.TenantID), err)
+}
+
+type activation struct {
+	Seconds float64
+	Open    bool
+}
+
+// Why each live edge has not opened a tenant's site.
+const sqlNotOpen = `
+UPDATE tenants t SET status_reason = $3, status_message = w.message
+FROM (SELECT COALESCE(string_agg('edge ' || e.server_id || CASE
+            WHEN o.reason IS NOT NULL THEN ' refuses its name: ' || o.reason
+            WHEN e.refused_version > e.version THEN ' refuses its document: ' || e.refused_reason
+            WHEN NOT h.up THEN ' gets no answer from it: ' || h.cause
+            ELSE ' has not found it up yet' END, '; ' ORDER BY e.server_id), '') AS message
+    FROM tenants n JOIN tenant_allocations a ON a.tenant_id = n.tenant_id AND a.released_at IS NULL
+    JOIN servers s ON s.server_id = a.app_server_id
+    JOIN (` + liveEdges + `) ON e.network = COALESCE(s.network_id, s.region)
+    LEFT JOIN edge_left_out o ON o.server_id = e.server_id AND o.kind = 'host' AND o.name = n.site
+        AND o.tenant_id = n.tenant_id
+    LEFT JOIN site_health h ON h.server_id = e.server_id AND h.tenant_id = n.tenant_id AND h.since >= n.opening_since
+    WHERE n.tenant_id = $1) w
+WHERE t.tenant_id = $1 AND t.generation = $2 AND t.opening_since IS NOT NULL
+  AND (t.status_reason, t.status_message) <> ($3, w.message)
+RETURNING t.status_message`
+
+// NotOpen records why no edge has opened a tenant's site, on its timeline once.
+func (s *Store) NotOpen(ctx context.Context, ref tenant.Ref) error {
+	return s.inTx(ctx, fmt.Sprintf("tenant %s is not open", ref.TenantID), func(tx *txn) error {
+		why, err := value[string](ctx, tx, sqlNotOpen, ref.TenantID, ref.Generation, prego.ReasonAwaitingEdge)
+		if err != nil {
+			return ifNoRows(err, nil)
+		}
+		return tenantEvent(ctx, tx, tenant.Event{
+			TenantID: ref.TenantID, Step: tenant.StepAwaitingEdge, Reason: string(prego.ReasonAwaitingEdge), Message: why,
+		}, fmt.Sprintf("%s/g%d", tenant.StepAwaitingEdge, ref.Generation))
+	})
 }
 
 const sqlFailTenant = `
 UPDATE tenants n SET state = 'failed', converged_state = 'failed', status_reason = $3, status_message = $4, waiting_since = NULL, waiting_roles = '{}',
-    site = '', deadline_at = NULL, updated_at = now()
+    site = '', opening_since = NULL, deadline_at = NULL, updated_at = now()
 FROM (SELECT tenant_id, state FROM tenants WHERE tenant_id = $1 FOR NO KEY UPDATE) o
 WHERE n.tenant_id = o.tenant_id AND n.generation = $2 AND n.state IN ('trial', 'provisioning')
 RETURNING o.state`
@@ -255,7 +326,7 @@ const sqlKeepFailedSite = `
 UPDATE site_pool SET state = 'failed', tenant_id = NULL, reserved_until = NULL, updated_at = now(), reason = 'what is left of it could not be dropped'
 WHERE pool_site_id = $1`
 
-const sqlClearSite = `UPDATE tenants SET site = '' WHERE tenant_id = $1 AND NOT has_site(state)`
+const sqlClearSite = `UPDATE tenants SET site = '', opening_since = NULL WHERE tenant_id = $1 AND NOT has_site(state)`
 
 // FreePlace frees a tenant's place: counts, dedications and its site. A server among those to destroy stays
 // dedicated, so that no tenant lands on it meanwhile. Without a live allocation it changes nothing.

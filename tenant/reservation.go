@@ -96,6 +96,8 @@ type Record struct {
 	// them instead of overtaking. Tenants that no server satisfies do not block others.
 	Queued bool
 	Now    time.Time // the database's clock
+	// EdgeLives: an edge of its site's network is alive.
+	EdgeLives bool
 	// Pools are the placement pools that apply to the tenant now, by name.
 	Pools []prego.AppliedPool
 }

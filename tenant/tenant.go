@@ -300,6 +300,8 @@ type Tenant struct {
 	Deadline       *time.Time   `json:"deadline_at,omitempty"`
 	WaitingSince   *time.Time   `json:"waiting_since,omitempty"`
 	WaitingRoles   []prego.Role `json:"waiting_roles"` // the role that it waits for, while WaitingSince is set
+	// OpeningSince is since when its site is built and waits for an edge to open it.
+	OpeningSince *time.Time `json:"-"`
 	// LostAt is since when its site is gone with its server; nil while it has one.
 	LostAt *time.Time `json:"-"`
 	// RestoreFrom is the backup that its next site is made from, "" for none.
@@ -366,6 +368,7 @@ const (
 	StepPlaced           Step = "placed"
 	StepAwaitingCapacity Step = "awaiting_capacity"
 	StepAwaitingSite     Step = "awaiting_site"
+	StepAwaitingEdge     Step = "awaiting_edge"
 	StepServerRequested  Step = "server_requested"
 	StepSitePromoted     Step = "site_promoted"
 	StepSiteCreated      Step = "site_created"

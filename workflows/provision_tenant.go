@@ -27,11 +27,14 @@ type ProvisionTenantInput struct {
 
 // ProvisionTenant gives a tenant a place, a site and its apps (placement-policy §2). If
 // there is no place it waits: for a dedicated server, for a scale-out, or for a pool
-// site. A run that fails or is cancelled leaves nothing behind: its steps are undone in
-// reverse order.
+// site. When the site is built it waits until an edge has opened it. A run that fails or is
+// cancelled leaves nothing behind: its steps are undone in reverse order.
 func ProvisionTenant(ctx workflow.Context, in ProvisionTenantInput) error {
 	p := &provisionTenant{in: in, wake: workflow.GetSignalChannel(ctx, SignalWake)}
-	err := p.end(ctx, p.run(ctx))
+	err := p.run(ctx)
+	if !workflow.IsContinueAsNewError(err) {
+		err = p.end(ctx, err)
+	}
 	if next := nextGeneration(ctx, in.Generation); next > in.Generation {
 		return workflow.NewContinueAsNewError(ctx, ProvisionTenant, ProvisionTenantInput{TenantID: in.TenantID, Generation: next})
 	}
@@ -68,7 +71,7 @@ func (p *provisionTenant) run(ctx workflow.Context) error {
 		}
 		begun = nil
 		step, err := p.build(ctx)
-		if err == nil || isSuperseded(err) || temporal.IsCanceledError(err) {
+		if err == nil || isSuperseded(err) || temporal.IsCanceledError(err) || workflow.IsContinueAsNewError(err) {
 			return err
 		}
 		if step == activities.StepApps {
@@ -115,8 +118,8 @@ func tenantAttributes(tenantID prego.TenantID, orgID prego.OrgID, region prego.R
 	}
 }
 
-// build makes the site, installs its apps, opens it and makes the tenant active. step is
-// the part that failed.
+// build makes the site, installs its apps, and waits until it is open and the tenant active.
+// step is the part that failed.
 func (p *provisionTenant) build(ctx workflow.Context) (step activities.BuildStep, err error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
@@ -139,13 +142,55 @@ func (p *provisionTenant) build(ctx workflow.Context) (step activities.BuildStep
 	if p.plan.Apps > 0 || p.plan.RestoreFor > 0 {
 		options = long(options)
 	}
-	err = do(options, nil, p.steps.BuildTenant, p.ref())
+	var open bool
+	if err = do(options, &open, p.steps.BuildTenant, p.ref()); err == nil && !open {
+		err = p.awaitOpen(ctx, options)
+	}
 	if failed, ok := errors.AsType[*temporal.ApplicationError](err); ok && failed.HasDetails() {
 		if e := failed.Details(&step); e != nil {
 			return "", e
 		}
 	}
 	return step, err
+}
+
+// Pauses between two looks at a site that no edge has opened. The gateway wakes the run when
+// one has, so looks are for lost signals, and for edges that have died.
+const (
+	openPause    = 15 * time.Second
+	openMaxPause = 5 * time.Minute
+)
+
+// awaitOpen waits until an edge has opened the site, or none is left that could, and the
+// tenant is active. It has no deadline: the site is fine, and the row has what edges lack.
+// options are of the step that built it.
+func (p *provisionTenant) awaitOpen(ctx, options workflow.Context) error {
+	p.details(ctx, "waiting until an edge opens the site")
+	began := workflow.Now(ctx)
+	for now := (activities.OpenResult{}); !now.Open; {
+		pause := min(max(openPause, workflow.Now(ctx).Sub(began)/2), openMaxPause)
+		woken := func() bool { return p.wake.Len() > 0 }
+		const summary = "look again: a hint may be lost, and edges may have died"
+		wait := workflow.AwaitOptions{Timeout: pause, TimerOptions: workflow.TimerOptions{Summary: summary}}
+		if _, err := workflow.AwaitWithOptions(ctx, wait, woken); err != nil {
+			return err
+		}
+		for p.wake.ReceiveAsync(nil) { // one look serves several hints
+		}
+		look := unstoppable(ctx, "make the tenant active if its site is open")
+		if err := workflow.ExecuteLocalActivity(look, p.steps.OpenTenant, p.ref()).Get(ctx, &now); err != nil {
+			return err
+		}
+		if now.Alone {
+			if err := do(options, &now.Open, p.steps.BuildTenant, p.ref()); err != nil {
+				return err
+			}
+		}
+		if !now.Open && workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
+			return workflow.NewContinueAsNewError(ctx, ProvisionTenant, p.in)
+		}
+	}
+	return nil
 }
 
 // stepFailed gives a failed step its reason, unless the run was superseded or

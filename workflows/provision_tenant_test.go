@@ -10,6 +10,7 @@ import (
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/workflow"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
@@ -23,7 +24,9 @@ type scripted struct {
 	env  *testsuite.TestWorkflowEnvironment
 	look activities.TenantNow
 	did  []string
-	end  activities.FailTenantInput
+	// alone: no edge is alive
+	alone bool
+	end   activities.FailTenantInput
 }
 
 func script(place func() (activities.PlaceResult, error)) *scripted {
@@ -88,4 +91,109 @@ func TestAnotherRunMadeTheTenantsServer(t *testing.T) {
 		require.True(t, s.env.IsWorkflowCompleted())
 		require.Equal(t, reason, s.end.Reason, status)
 	}
+}
+
+// built is a script whose site is built; open answers whether it is open at the nth look.
+func built(open func(n int) (bool, error)) (s *scripted, looks *[]time.Duration) {
+	s = script(func() (activities.PlaceResult, error) { return activities.PlaceResult{Placed: true}, nil })
+	looks = &[]time.Duration{}
+	began := s.env.Now()
+	step := func(name string, f any) { s.env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
+	step("BuildTenant", func(context.Context, tenant.Ref) (bool, error) {
+		s.did = append(s.did, "built")
+		return s.alone, nil
+	})
+	step("OpenTenant", func(context.Context, tenant.Ref) (activities.OpenResult, error) {
+		*looks = append(*looks, s.env.Now().Sub(began).Round(time.Second))
+		is, err := open(len(*looks))
+		return activities.OpenResult{Open: is, Alone: s.alone}, err
+	})
+	return s, looks
+}
+
+// TestARunEndsWhenItsSiteIsOpen: with the gateway's signal, which may come before the run waits, twice, or for nothing.
+// Without it the run looks by itself, less and less often.
+func TestARunEndsWhenItsSiteIsOpen(t *testing.T) {
+	t.Parallel()
+	after := func(n int) func(int) (bool, error) { return func(look int) (bool, error) { return look == n, nil } }
+	for name, c := range map[string]struct {
+		opensAt int // look
+		wakes   []time.Duration
+		looks   []time.Duration
+	}{
+		"signalled":       {1, []time.Duration{2 * time.Second}, []time.Duration{2 * time.Second}},
+		"signalled early": {1, []time.Duration{0}, []time.Duration{0}},
+		"signalled twice": {1, []time.Duration{time.Second, time.Second}, []time.Duration{time.Second}},
+		"signalled for less": {
+			2, []time.Duration{time.Second, 3 * time.Second}, []time.Duration{time.Second, 3 * time.Second},
+		},
+		"signal is lost": {1, nil, []time.Duration{15 * time.Second}},
+		"none for minutes": {7, nil, []time.Duration{
+			15 * time.Second, 30 * time.Second, 45 * time.Second, 68 * time.Second, 101 * time.Second,
+			152 * time.Second, 228 * time.Second,
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, looks := built(after(c.opensAt))
+			for _, at := range c.wakes {
+				s.env.RegisterDelayedCallback(func() { s.env.SignalWorkflow(SignalWake, nil) }, at)
+			}
+			s.run()
+			require.True(t, s.env.IsWorkflowCompleted())
+			require.NoError(t, s.env.GetWorkflowError())
+			require.Equal(t, []string{"placed", "built"}, s.did)
+			require.Equal(t, c.looks, *looks)
+		})
+	}
+}
+
+// TestEdgesDieWhileATenantWaits: the step that built the site asks it on its host.
+func TestEdgesDieWhileATenantWaits(t *testing.T) {
+	t.Parallel()
+	s, _ := built(func(int) (bool, error) { return false, nil })
+	s.env.RegisterDelayedCallback(func() { s.alone = true }, time.Minute)
+	s.run()
+	require.NoError(t, s.env.GetWorkflowError())
+	require.Equal(t, []string{"placed", "built", "built"}, s.did)
+}
+
+// TestAWaitForAnEdgeIsCancelled: what was built is undone.
+func TestAWaitForAnEdgeIsCancelled(t *testing.T) {
+	t.Parallel()
+	s, _ := built(func(int) (bool, error) { return false, nil })
+	s.env.RegisterDelayedCallback(s.env.CancelWorkflow, time.Hour)
+	s.run()
+	require.True(t, s.env.IsWorkflowCompleted())
+	require.Equal(t, []string{"placed", "built", "released"}, s.did)
+	require.Equal(t, prego.ReasonCancelled, s.end.Reason)
+}
+
+// TestASiteThatIsLostBeforeItOpensIsBuiltElsewhere: its server is gone while the run waits for an edge.
+func TestASiteThatIsLostBeforeItOpensIsBuiltElsewhere(t *testing.T) {
+	t.Parallel()
+	s, _ := built(func(look int) (bool, error) {
+		if look == 2 {
+			return false, temporal.NewNonRetryableApplicationError(
+				"server app-1 is gone", activities.ErrTypeCommand, nil, activities.StepSite)
+		}
+		return look == 3, nil
+	})
+	s.env.RegisterActivityWithOptions(func(context.Context, tenant.Ref) (activities.PlaceResult, error) {
+		s.did = append(s.did, "placed again")
+		return activities.PlaceResult{Placed: true}, nil
+	}, activity.RegisterOptions{Name: "PlaceTenant"})
+	s.run()
+	require.NoError(t, s.env.GetWorkflowError())
+	require.Equal(t, []string{"placed", "built", "released", "placed again", "built"}, s.did)
+}
+
+// TestALongWaitForAnEdgeIsContinued: no history grows with it.
+func TestALongWaitForAnEdgeIsContinued(t *testing.T) {
+	t.Parallel()
+	s, _ := built(func(look int) (bool, error) { return false, nil })
+	s.env.SetContinueAsNewSuggested(true)
+	s.run()
+	require.True(t, workflow.IsContinueAsNewError(s.env.GetWorkflowError()))
+	require.Equal(t, []string{"placed", "built"}, s.did, "nothing is undone")
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"slices"
@@ -85,4 +86,57 @@ func TestASiteThatDoesNotAnswer(t *testing.T) {
 	require.Positive(t, month.DownSeconds)
 	require.Less(t, *month.UptimePct, 100.0)
 	require.InDelta(t, 100, *(*p.getTenant(other).Uptime)[0].UptimePct, 0)
+}
+
+// TestATenantIsActiveWhenItsSiteIsOpen: its caller can hand out the link. A site that no edge opens keeps its tenant
+// waiting, with the cause, and no other one. Dead edges delay no tenant, and are reported.
+func TestATenantIsActiveWhenItsSiteIsOpen(t *testing.T) {
+	t.Parallel()
+	p := newPublic(t, sharedVars())
+	p.org("acme", "")
+	p.create("edge", prego.RoleEdge, server.Spec{})
+	p.awaitStatus("edge", server.Active)
+	edge := p.id("edge")
+	bad := p.tenant("bad", prego.PlanStarter, nil) // waits for servers
+	p.exec(`UPDATE tenants SET slug = 'xn--e1afmkfd-385f3' WHERE tenant_id = $1`, bad)
+	address := func(slug string) (url, page string) {
+		site := slug + ".sites." + ourZone
+		return "https://" + site, "<h1>" + site + "</h1>"
+	}
+	p.settledTenant(p.tenant("alpha", prego.PlanStarter, nil), tenant.Active)
+	url, page := address("alpha")
+	p.opens(p.visitor(), url, page) // there is a certificate
+	for i := range 5 {
+		slug := fmt.Sprint("beta-", i)
+		id := p.tenant(slug, prego.PlanStarter, nil)
+		active := func() bool { return p.getTenant(id).State == tenant.Active }
+		eventually(t, active, patience, 2*time.Millisecond)
+		url, page := address(slug)
+		p.shows(p.visitor(), url, page, "the moment that it is active")
+		if i == 0 {
+			keepHistory(t, p.cell, "tenant-awaited-edge", tenant.ProvisionWorkflowID(prego.TenantID(id)))
+		}
+	}
+
+	waits := func(tn api.Tenant) bool { return deref(tn.StatusReason) == string(prego.ReasonAwaitingEdge) }
+	tn := p.awaitTenant(bad, "waiting for its edge", waits)
+	require.Equal(t, tenant.Provisioning, tn.State)
+	require.Contains(t, deref(tn.StatusMessage), "edge "+edge+" refuses its name: ")
+	down := p.sitesDown()
+	require.Len(t, down, 1)
+	require.Equal(t, "the site of xn--e1afmkfd-385f3 is built and not open: "+deref(tn.StatusMessage), down[0].Message)
+	p.send(http.MethodPost, "/v1/tenants/"+bad+"/cancel", nil, http.StatusAccepted, nil)
+	p.settledTenant(bad, tenant.Failed)
+	keepHistory(t, p.cell, "tenant-refused-by-edge", tenant.ProvisionWorkflowID(prego.TenantID(bad)))
+	require.Empty(t, p.sitesDown())
+
+	require.NoError(t, p.sim.HostAction(p.hostOf(edge), "stop-agent"))
+	p.exec(`UPDATE edges SET asked_at = now() - interval '41 seconds'`)
+	late := p.settledTenant(p.tenant("gamma", prego.PlanStarter, nil), tenant.Active)
+	require.NotContains(t, tenantSteps(late), "awaiting_edge")
+	require.Contains(t, p.sitesDown()[0].Message, "no edge of network ")
+	require.NoError(t, p.sim.HostAction(p.hostOf(edge), "resume-agent"))
+	url, page = address("gamma")
+	p.opens(p.visitor(), url, page)
+	await(t, "its edge is alive again", p.sitesDown, func(a []api.Attention) bool { return len(a) == 0 })
 }

@@ -46,13 +46,13 @@ func TestCancelWaitsForTheReservation(t *testing.T) {
 	})
 	step("PlaceTenant", func(context.Context, tenant.Ref) (activities.PlaceResult, error) { return place() })
 	// A local activity ends within its workflow task, so the run hears of the cancel after it.
-	step("BuildTenant", func(ctx context.Context, _ tenant.Ref) error {
+	step("BuildTenant", func(ctx context.Context, _ tenant.Ref) (bool, error) {
 		for ctx.Err() == nil {
 			activity.RecordHeartbeat(ctx)
 			time.Sleep(20 * time.Millisecond)
 		}
 		note("not built")
-		return ctx.Err()
+		return false, ctx.Err()
 	})
 	step("DropSite", func(context.Context, activities.DropInput) error { note("dropped"); return nil })
 	step("FreePlace", func(context.Context, activities.FreePlaceInput) error { note("released"); return nil })

@@ -534,9 +534,14 @@ var ordered = []struct {
 		actions: about("server", listPeers, showServer), all: []Action{listPeers},
 	}},
 	{SiteDown, spec{
-		severity: Warning, critical: []string{"region_down"}, says: "it does not answer", plural: "sites do not answer",
+		severity: Warning, critical: []string{"region_down", "no_edge"},
+		says: "it does not answer", plural: "sites do not answer",
 		todo: "Find out what its server lacks: whether its agent is connected, its containers run, and its database " +
 			"answers. It ends by itself with the first request that the site answers.",
+		todos: map[string]string{
+			"not_open": "Fix what its edges lack: its tenant becomes active with the first request that the site answers.",
+			"no_edge":  "Restart the agents of its edges, or make new ones: visitors get no answer.",
+		},
 		docs: "docs/edges.md#sites-that-do-not-answer",
 		actions: map[string][]Action{
 			"tenant": {showTenant},
