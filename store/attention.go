@@ -25,16 +25,29 @@ SELECT subject, id, name, owner, org_id, reason, message, since, "by", by_id, co
 	attListed = `
 WHERE count <= 5 OR nth = 1 ORDER BY since, id LIMIT 500`
 	attTo = attEnd + attSummed + attListed
-	// Who is affected by a server, or by all servers of a sum: the tenants that a list by server has, those with the
-	// largest plans first, and the orgs of the instances. It is read for the listed rows only.
-	attAffected = `
-CROSS JOIN LATERAL (SELECT CASE WHEN x.count <= 5 THEN ARRAY[x.id]
-    ELSE ARRAY(SELECT g.id FROM f g WHERE (g."by", g.by_id, g.reason) = (x."by", x.by_id, x.reason)) END AS ids) these
+	// The tenants of a condition: how many, and the names of those with the largest plans.
+	attTenants = `
 CROSS JOIN LATERAL (
     SELECT count(*)::int AS tenants, COALESCE((array_agg(t.slug
         ORDER BY array_position('{enterprise,business,starter,trial}', t.plan), t.slug))[:3], '{}') AS slugs
-    FROM tenants t WHERE t.state NOT IN ('terminated', 'data_purged')
-      AND t.tenant_id = ANY (ARRAY(SELECT w.tenant_id FROM tenant_places w WHERE w.server_id = ANY (these.ids)))
+    FROM tenants t WHERE `
+	// The servers of a finding, or of all findings of a sum.
+	attTheseServers = `
+CROSS JOIN LATERAL (SELECT CASE WHEN x.count <= 5 THEN ARRAY[x.id]
+    ELSE ARRAY(SELECT g.id FROM f g WHERE (g."by", g.by_id, g.reason) = (x."by", x.by_id, x.reason)) END AS ids) these`
+	// Edges that request their documents.
+	attEdgeLives = `e.asked_at > now() - interval '40 seconds' AND o.status IN ('active', 'draining')`
+	// Who is affected by these servers: the tenants that a list by server has, all tenants of a network that has no
+	// other edge, and the orgs of the instances. It is read for the listed rows only.
+	attAffected = `
+CROSS JOIN LATERAL (SELECT ARRAY(SELECT COALESCE(c.network_id, c.region) FROM servers c
+    WHERE c.server_id = ANY (these.ids) AND c.role = 'edge' AND NOT EXISTS (
+        SELECT FROM edges e JOIN servers o ON o.server_id = e.server_id
+        WHERE e.network = COALESCE(c.network_id, c.region) AND e.server_id <> ALL (these.ids) AND ` + attEdgeLives + `)
+    ) AS closed) networks` + attTenants + `t.state NOT IN ('terminated', 'data_purged') AND t.tenant_id = ANY (ARRAY(
+        SELECT w.tenant_id FROM tenant_places w WHERE w.server_id = ANY (these.ids)
+        UNION SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id
+        WHERE a.released_at IS NULL AND COALESCE(s.network_id, s.region) = ANY (networks.closed)))
 ) of_tenants
 CROSS JOIN LATERAL (
     SELECT COALESCE(sum(n), 0)::int AS instances, count(*)::int AS orgs,
@@ -48,7 +61,7 @@ CROSS JOIN LATERAL (
     AND s.purpose <> 'import_existing_server'
     AND (s.status = 'draining' OR s.provider_server_id IS NULL OR s.agent_first_heartbeat_at IS NULL
         OR s.agent_status = 'connected')) AS empty,
-    tenants, slugs, instances, orgs, org_ids` + attSummed + attAffected + attListed
+    tenants, slugs, instances, orgs, org_ids` + attSummed + attTheseServers + attAffected + attListed
 	// A single failure that no state records is reported for a week.
 	attRecent = ` > now() - interval '7 days'`
 	// No step of creating or deleting takes this long, and no step that copies data takes as long as the second.
@@ -184,7 +197,9 @@ SELECT 'rebalance', rebalance_id, rebalance_id, '', '', COALESCE(NULLIF(reason, 
 FROM (SELECT * FROM rebalances ORDER BY created_at DESC, rebalance_id DESC LIMIT 1) r WHERE state = 'stopped' AND finished_at` + attRecent + attTo
 
 	sqlAttReleaseStopped = `WITH ` + attFrom + `
-SELECT 'release', name, name, '', '', COALESCE(NULLIF(reason, ''), 'stopped'), message, updated_at, 'installation', 'prego' FROM stack_releases WHERE status = 'stopped'` + attTo
+SELECT 'release', name, name, '', '', COALESCE(NULLIF(reason, ''), 'stopped'), message, updated_at,
+    'installation', 'prego' FROM stack_releases WHERE status = 'stopped'` + attEnd + `, tenants, slugs` + attSummed + attTenants + offlineForRelease + `
+) of_tenants` + attListed
 
 	sqlAttAgentReleaseStopped = `WITH ` + attFrom + `
 SELECT 'agent_release', version, version, '', '', COALESCE(NULLIF(reason, ''), 'stopped'), message, updated_at, 'installation', 'prego' FROM agent_releases WHERE status = 'stopped'` + attTo
@@ -242,8 +257,11 @@ UNION ALL SELECT 'volume', v.volume_id, v.name, '', v.org_id, 'drill_late', '', 
 
 	// An ending certificate is not also reported as failing.
 	sqlAttCertificateEnding = `WITH ` + attFrom + `
-SELECT 'certificate', certificate_id, names[1], '', COALESCE(org_id, ''), COALESCE(NULLIF(reason, ''), 'not_renewed'),
-    'it ends on ' || to_char(not_after AT TIME ZONE 'UTC', 'YYYY-MM-DD') || CASE message WHEN '' THEN '' ELSE ': ' || message END, not_after - interval '14 days', 'installation', 'prego'
+SELECT 'certificate', certificate_id, names[1], '', COALESCE(org_id, ''),
+    CASE WHEN not_after < now() + interval '3 days' THEN 'ends_in_days'
+        ELSE COALESCE(NULLIF(reason, ''), 'not_renewed') END,
+    concat_ws(': ', CASE WHEN not_after < now() THEN 'it ended on ' ELSE 'it ends on ' END
+        || to_char(not_after AT TIME ZONE 'UTC', 'YYYY-MM-DD'), NULLIF(reason, ''), NULLIF(message, '')), not_after - interval '14 days', 'installation', 'prego'
 FROM certificates WHERE status = 'active' AND renews AND not_after < now() + interval '14 days'` + attTo
 
 	sqlAttCertificateFailing = `WITH ` + attFrom + `
@@ -302,8 +320,19 @@ SELECT 'server', s.server_id, s.server_id, '', '', CASE p.refused WHEN '' THEN '
 FROM ` + peersBehind + ` AND s.status IN ('active', 'draining') AND s.agent_status = 'connected' AND (p.refused <> '' OR p.changed_at < now() - interval '5 minutes')` + attTo
 
 	sqlAttEdgeBehind = `WITH ` + attFrom + `
-SELECT 'server', s.server_id, s.server_id, '', '', 'document_refused', e.refused_reason, COALESCE(e.refused_since, e.applied_at, e.asked_at, now()), 'region', s.region
-FROM edges e JOIN servers s ON s.server_id = e.server_id WHERE e.refused_version > e.version AND s.status IN ('active', 'draining')` + attTo
+SELECT 'server', s.server_id, s.server_id, '', '',
+    CASE WHEN EXISTS (SELECT FROM edges e JOIN servers o ON o.server_id = e.server_id
+        WHERE e.network = b.network AND e.refused_version <= e.version AND ` + attEdgeLives + `)
+    THEN 'document_refused' ELSE 'no_edge_opens' END,
+    b.refused_reason, COALESCE(b.refused_since, b.applied_at, b.asked_at, now()), 'region', s.region
+FROM edges b JOIN servers s ON s.server_id = b.server_id
+WHERE b.refused_version > b.version AND s.status IN ('active', 'draining')` + attEnd + `, tenants, slugs` + attSummed +
+		attTheseServers + attTenants + `x.reason = 'no_edge_opens' AND t.state IN ('trial', 'provisioning', 'active')
+    AND t.created_at >= x.since AND t.tenant_id IN (
+        SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id
+        JOIN edges e ON e.network = COALESCE(s.network_id, s.region)
+        WHERE a.released_at IS NULL AND e.server_id = ANY (these.ids))
+) of_tenants` + attListed
 
 	// One finding for each name, however many edges leave it out and for however many purposes.
 	sqlAttEdgeRejectedName = `WITH x AS (

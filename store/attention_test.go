@@ -125,7 +125,10 @@ var ailments = map[attention.Kind][]struct{ sql, is string }{
 		{`UPDATE backup_schedules SET drilled_at = now() - interval '2 days'`, "t-1 drill_late"},
 		{`UPDATE volume_backup_schedules SET drilled_at = now() - interval '2 days'; UPDATE backups SET volume_id = 'vol-a', tenant_id = NULL; UPDATE backup_schedules SET due_at = NULL`, "vol-a drill_late"},
 	},
-	attention.CertificateEnding: {{`UPDATE certificates SET not_after = now() + interval '13 days', failures = 2, reason = 'dns'`, "crt-a dns"}},
+	attention.CertificateEnding: {
+		{`UPDATE certificates SET not_after = now() + interval '13 days', failures = 2, reason = 'dns'`, "crt-a dns"},
+		{`UPDATE certificates SET not_after = now() + interval '2 days', failures = 9, reason = 'dns'`, "crt-a ends_in_days"},
+	},
 	attention.CertificateFailing: {
 		{`UPDATE certificates SET failures = 2, reason = 'caa'`, "crt-a caa"},
 		{`UPDATE certificates SET status = 'failed', reason = 'caa'`, "crt-a caa"},
@@ -160,7 +163,19 @@ var ailments = map[attention.Kind][]struct{ sql, is string }{
 		{`UPDATE site_health SET up = false, cause = 'refused' WHERE tenant_id = 't-2'`, "t-2 refused"},
 		{`UPDATE site_health SET up = false, cause = 'refused'`, "eu region_down"},
 	},
-	attention.EdgeBehind: {{`UPDATE edges SET refused_version = 4, refused_reason = 'no'`, "app-1 document_refused"}},
+	attention.EdgeBehind: {
+		{`UPDATE edges SET refused_version = 4, refused_reason = 'no'`, "app-1 no_edge_opens"},
+		{
+			`UPDATE edges SET refused_version = 4, refused_reason = 'no';
+			INSERT INTO edges (server_id, network, version) VALUES ('app-2', 'n', 4)`,
+			"app-1 document_refused",
+		},
+		{
+			`UPDATE edges SET refused_version = 4, refused_reason = 'no';
+			INSERT INTO edges (server_id, network, version, asked_at) VALUES ('app-2', 'n', 4, now() - interval '1 hour')`,
+			"app-1 no_edge_opens",
+		},
+	},
 	attention.EdgeRejectedName: {
 		{`INSERT INTO edge_left_out (server_id, kind, name, tenant_id, reason) VALUES ('app-1', 'host', 'x.eu.example.com', 't-2', 'no')`, "t-2 host_refused"},
 		{`INSERT INTO edge_left_out (server_id, kind, name, tenant_id, reason) VALUES ('app-1', 'host', 'shop.example.com', 't-1', 'no'), ('app-1', 'challenge', 'shop.example.com', '', 'no')`, "dom-a host_refused"},
@@ -328,6 +343,25 @@ func TestAServersFindingNamesWhoIsThere(t *testing.T) {
 	require.Contains(t, message(well+`DELETE FROM server_maintenances;
 		UPDATE servers SET status = 'provisioning', status_reason = 'awaiting_capacity', dedicated_for_tenant_id = 't-5'
 		WHERE server_id = 'app-6'`), "; affects 1 tenant: shop-5", "which waits for it")
+
+	const edge = `;UPDATE servers SET status = 'active', dedicated_for_tenant_id = NULL;
+		UPDATE servers SET role = 'edge', agent_status = 'degraded' WHERE server_id = 'app-12'`
+	require.Equal(t, "its agent is silent; affects 7 tenants: shop-7, shop-1, shop-2 and 4 more",
+		message(well+edge), "the only edge of its network")
+	require.Equal(t, "its agent is silent", message(`INSERT INTO edges (server_id, network) VALUES ('app-11', 'eu')`))
+	require.Contains(t, message(`UPDATE edges SET asked_at = now() - interval '1 minute' WHERE server_id = 'app-11'`),
+		"; affects 7 tenants: ", "the other edge does not request its document")
+	require.Equal(t, "no", message(well+`UPDATE servers SET role = 'app';
+		UPDATE edges SET asked_at = now(), refused_version = 9, refused_reason = 'no',
+			refused_since = now() - interval '1 hour'
+		WHERE server_id = 'app-11'; UPDATE tenants SET created_at = now() - interval '1 day'`))
+	require.Equal(t, "no; affects 1 tenant: shop-2",
+		message(`UPDATE tenants SET created_at = now() WHERE tenant_id = 't-2'`), "which does not open")
+	require.Equal(t, "broken; affects 1 tenant: shop-4", message(`UPDATE edges SET refused_version = 0;
+		INSERT INTO stack_releases (name, image, rings, created_by, status, message)
+		VALUES ('1', 'i', '[]', 'test', 'stopped', 'broken');
+		INSERT INTO stack_release_sites (release, server_id, site, tenant_id, offline_at)
+		VALUES ('1', 'app-2', 's', 't-4', now())`))
 }
 
 // TestOnlyEmptyServersAreProposedForDeletion: rows show whether a failed or stuck server may hold data.

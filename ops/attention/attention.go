@@ -17,10 +17,10 @@ import (
 // Severity is how urgent something is.
 type Severity string
 
-// The severities, the most urgent first.
+// The severities, the most urgent first. They follow the harm to customers, not what is wrong with prego's own parts.
 const (
-	Critical Severity = "critical" // needs a look immediately
-	Warning  Severity = "warning"  // needs action today
+	Critical Severity = "critical" // customers are cut off, or lose data with the next fault: needs a look immediately
+	Warning  Severity = "warning"  // a customer waits, or is harmed without action: needs action today
 	Info     Severity = "info"     // good to know
 )
 
@@ -139,7 +139,8 @@ func (s spec) item(f Finding) Item {
 		Severity: s.severity, Kind: f.Kind, Subject: Subject{Kind: f.Subject, ID: f.ID, Name: cmp.Or(f.Name, f.ID)}, OrgID: f.OrgID,
 		Reason: cmp.Or(f.Reason, string(f.Kind)), Message: sentence(cmp.Or(f.Message, fill(s.says, f, false))), Since: f.Since, Docs: s.docs, Count: 1,
 	}
-	if slices.Contains(s.critical, f.Reason) {
+	if slices.Contains(s.critical, f.Reason) || f.Tenants+f.Instances > 0 &&
+		(slices.Contains(s.harmful, "") || slices.Contains(s.harmful, f.Reason)) {
 		i.Severity = Critical
 	}
 	i.Todo = fill(cmp.Or(s.todos[f.Reason], s.todo), f, false)

@@ -24,7 +24,7 @@ func TestTheMostUrgentComesFirst(t *testing.T) {
 		{Kind: attention.TenantFailed, Subject: "tenant", ID: "t-3", Reason: "failed_site", Since: at},
 		{Kind: attention.TenantFailed, Subject: "tenant", ID: "t-1", Reason: "failed_site", Since: at},
 		{Kind: attention.ServerFailed, Subject: "server", ID: "app-1", Reason: "failed_boot", Since: at},
-		{Kind: attention.ServerFailed, Subject: "server", ID: "app-2", Reason: "heartbeat_lost", Since: at},
+		{Kind: attention.ServerFailed, Subject: "server", ID: "app-2", Reason: "heartbeat_lost", Since: at, Tenants: 1},
 		{Kind: attention.ReconcileBreaker, Subject: "installation", ID: "prego", Reason: "breaker_hit", Since: at.Add(time.Hour)},
 		{Kind: "no_such_kind", ID: "x"},
 	})
@@ -223,4 +223,104 @@ func TestRebootsKeepTenants(t *testing.T) {
 		}
 	}
 	require.Equal(t, 2, proposed, "of a silent agent and a stopped dockerd")
+}
+
+// TestSeverityIsHarmToCustomers: which customer is harmed now, for each kind. always are the reasons that make a kind
+// critical, harmed those that do while tenants or instances are affected.
+func TestSeverityIsHarmToCustomers(t *testing.T) {
+	t.Parallel()
+	type harm struct {
+		severity       attention.Severity
+		who            string
+		always, harmed string
+	}
+	const critical, warning, info = attention.Critical, attention.Warning, attention.Info
+	harms := map[attention.Kind]harm{
+		attention.ReconcileBreaker:    {critical, "all: the database may be another one, or older than the world", "", ""},
+		attention.DNSBreaker:          {critical, "all: the database may be another one, or older than the world", "", ""},
+		attention.SweepFrozen:         {critical, "those of a fifth of all hosts", "", ""},
+		attention.LookLate:            {critical, "all that wait: nothing is done", "", ""},
+		attention.LookFailing:         {warning, "none yet: what it would find is found within 15 minutes", "", ""},
+		attention.ProviderBlocked:     {warning, "those that wait for a new server", "", ""},
+		attention.CatalogStale:        {warning, "none yet: new servers may be refused", "", ""},
+		attention.ServerFailed:        {warning, "its tenants, if any", "failed_bootstrap", "heartbeat_lost server_missing"},
+		attention.ServerStuck:         {warning, "those that wait for it", "", ""},
+		attention.ServerAwaitingStock: {warning, "those that wait for it", "", ""},
+		attention.AgentSilent:         {warning, "its tenants, if it stays away", "", "agent_disconnected"},
+		attention.ClockSkewed:         {warning, "its tenants: commands for them are refused", "", ""},
+		attention.DockerStopped:       {warning, "its tenants: what ends there does not start again", "", "docker_stopped"},
+		attention.TenantLost:          {critical, "it has no site", "", ""},
+		attention.TenantFailed:        {warning, "one that never had its site", "", ""},
+		attention.TenantStuck:         {warning, "its change is not made", "", ""},
+		attention.TenantsWaiting:      {warning, "it waits", "", ""},
+		attention.GroupUnschedulable:  {warning, "one org's wish is not met", "", ""},
+		attention.GroupOverQuota:      {info, "none: its org decides", "", ""},
+		attention.RolloutFailed:       {warning, "none: the former release runs", "", ""},
+		attention.WarmPoolLow:         {warning, "the next ones wait longer", "", ""},
+		attention.SitePoolLow:         {warning, "the next ones wait longer", "", ""},
+		attention.FleetActionFailed:   {warning, "none", "", ""},
+		attention.MaintenanceFailed:   {warning, "none: they are where they were", "", ""},
+		attention.MaintenanceStuck:    {warning, "none: they are where they were", "", ""},
+		attention.MoveFailed:          {warning, "none: it is where it was", "", ""},
+		attention.RebalanceStopped:    {warning, "none", "", ""},
+		attention.ReleaseStopped:      {warning, "those whose sites are offline for it", "", "rollback_failed why"},
+		attention.AgentReleaseStopped: {warning, "none: hosts went back", "", ""},
+		attention.ImageFailed:         {warning, "none: the former image is used", "", ""},
+		attention.BackupLate:          {critical, "it loses what it wrote since then with the next fault", "", ""},
+		attention.BackupMissing:       {critical, "it loses data with the next fault, and perhaps all do", "", ""},
+		attention.BackupFailed:        {warning, "none before the next one is late", "", ""},
+		attention.BackupLimit:         {warning, "its requests are refused", "", ""},
+		attention.RestoreFailed:       {warning, "it has not what it asked for", "", ""},
+		attention.DrillFailed:         {critical, "it loses data with the next fault", "", ""},
+		attention.BackupUnverified:    {warning, "none as far as is known", "", ""},
+		attention.CertificateEnding:   {warning, "its visitors, when it ends", "ends_in_days", ""},
+		attention.CertificateFailing:  {warning, "its visitors, if it is new", "", ""},
+		attention.DomainFailing:       {warning, "its visitors, when it is given up", "", ""},
+		attention.VolumeFailed:        {warning, "it has not what it asked for", "", ""},
+		attention.AddressFailed:       {warning, "it has not what it asked for", "", ""},
+		attention.SiteReadOnly:        {warning, "its users enter nothing", "", ""},
+		attention.SiteOverQuota:       {info, "none yet", "", ""},
+		attention.OrgAtQuota:          {warning, "its requests are refused", "", ""},
+		attention.OrgNearQuota:        {info, "none yet", "", ""},
+		attention.PatchesMissing:      {warning, "none yet", "", ""},
+		attention.OperationStuck:      {warning, "it has not what it asked for", "", ""},
+		attention.QuotaDrifted:        {warning, "its requests were held against a wrong usage", "", ""},
+		attention.PeersBehind:         {warning, "sites whose parts may not reach each other", "", ""},
+		attention.SiteDown:            {warning, "one whose site does not answer, or most of a region", "region_down", ""},
+		attention.EdgeBehind:          {warning, "new ones at this edge, or at every edge", "no_edge_opens", ""},
+		attention.EdgeRejectedName:    {warning, "the one with that name", "", ""},
+		attention.DNSRecordFailing:    {warning, "names that are not found", "", ""},
+		attention.ProviderUntracked:   {warning, "none, unless it was in use", "protected", ""},
+	}
+	about := attention.Subjects()
+	severity := func(kind attention.Kind, reason string, tenants int) attention.Severity {
+		f := attention.Finding{Kind: kind, Subject: about[kind][0], ID: "x", Reason: reason, Since: at, Tenants: tenants}
+		return attention.List([]attention.Finding{f})[0].Severity
+	}
+	reasons := map[string]bool{"other": true}
+	for _, h := range harms {
+		for _, r := range strings.Fields(h.always + " " + h.harmed) {
+			reasons[r] = true
+		}
+	}
+	for _, kind := range attention.Kinds() {
+		h, ok := harms[kind]
+		require.True(t, ok && h.who != "", "%s: which customer is harmed by it?", kind)
+		for reason := range reasons {
+			want, affected := h.severity, h.severity
+			if slices.Contains(strings.Fields(h.always), reason) {
+				want, affected = critical, critical
+			}
+			if slices.Contains(strings.Fields(h.harmed), reason) {
+				affected = critical
+			}
+			require.Equal(t, want, severity(kind, reason, 0), "%s, %s", kind, reason)
+			if kind != attention.DockerStopped && kind != attention.ReleaseStopped { // which have one cause
+				require.Equal(t, affected, severity(kind, reason, 1), "%s, %s", kind, reason)
+			}
+		}
+		for reason := range strings.FieldsSeq(h.harmed) {
+			require.Equal(t, critical, severity(kind, reason, 1), "%s, %s", kind, reason)
+		}
+	}
 }

@@ -72,6 +72,7 @@ const (
 type spec struct {
 	severity Severity
 	critical []string          // reasons that make it critical
+	harmful  []string          // reasons that do while customers are affected; "" is any
 	byReason bool              // one thing may have it for several reasons
 	says     string            // unless the rows have a message
 	plural   string            // of a sum, such as "tenants failed"
@@ -199,7 +200,7 @@ var ordered = []struct {
 		all: []Action{get("List the tenants", "/v1/tenants?region={by}", "prego tenant list --region {by}")},
 	}},
 	{ReleaseStopped, spec{
-		severity: Critical, says: "the release has stopped", plural: "releases have stopped",
+		severity: Warning, harmful: []string{""}, says: "the release has stopped", plural: "releases have stopped",
 		todo: "Read why, mend the server or the image, and resume the release or cancel it. After `broken` sites may be in maintenance.",
 		docs: "docs/releases.md",
 		actions: about("release", get("Show the release", "/v1/releases/{id}", "prego release show {id}"),
@@ -217,14 +218,16 @@ var ordered = []struct {
 		all: []Action{get("List the tenants", "/v1/tenants?region={by}", "prego tenant list --region {by}")},
 	}},
 	{CertificateEnding, spec{
-		severity: Critical, says: "it ends soon and was not renewed", plural: "certificates end soon and were not renewed",
+		severity: Warning, critical: []string{"ends_in_days"},
+		says: "it ends soon and was not renewed", plural: "certificates end soon and were not renewed",
 		todo:    "See why its last orders failed and renew it: when it ends, visitors are turned away.",
 		docs:    "docs/certificates.md",
 		actions: about("certificate", showCertificate, renewCertificate),
 		all:     []Action{listCertificates},
 	}},
 	{ServerFailed, spec{
-		severity: Warning, critical: []string{"heartbeat_lost", "server_missing", "failed_bootstrap"}, says: "it failed: {reason}", plural: "servers failed",
+		severity: Warning, critical: []string{"failed_bootstrap"}, harmful: []string{"heartbeat_lost", "server_missing"},
+		says: "it failed: {reason}", plural: "servers failed",
 		todo: "Read the reason and its message on the server's timeline, mend the cause, and provision it again or delete it.",
 		todos: map[string]string{
 			"server_missing":   "Find out who deleted it at the provider, and provision it again, give it up or delete it.",
@@ -244,14 +247,15 @@ var ordered = []struct {
 		all:     []Action{get("List the failed servers", "/v1/servers?region={by}&status=failed", "prego server list --region {by} --state failed")},
 	}},
 	{DockerStopped, spec{
-		severity: Critical, says: "dockerd does not run on its host", plural: "servers are without a running dockerd",
+		severity: Warning, harmful: []string{""},
+		says: "dockerd does not run on its host", plural: "servers are without a running dockerd",
 		todo:    "Check the host: running containers keep running, but none can be started, stopped or inspected.",
 		docs:    "docs/containers.md",
 		actions: about("server", showServer, listTenants, rebootServer),
 		all:     []Action{get("List the servers", "/v1/servers?region={by}", "prego server list --region {by}")},
 	}},
 	{GroupUnschedulable, spec{
-		severity: Critical, says: "no server has a place for it", plural: "process groups find no place",
+		severity: Warning, says: "no server has a place for it", plural: "process groups find no place",
 		todo: "Add room: its org is within quota, and no server has a place for it. Look at the fleets that serve workloads, and their limits.",
 		todos: map[string]string{
 			"cell_mismatch": "No server has the tags that it requires: tag servers, or change its constraint or its org's placement pools.",
@@ -298,7 +302,7 @@ var ordered = []struct {
 		actions: about("provider", showCatalog, post("Read it now", "/internal/catalog/refresh", "prego catalog refresh")), all: []Action{showCatalog},
 	}},
 	{AgentSilent, spec{
-		severity: Warning, critical: []string{"agent_disconnected"}, says: "its agent is silent", plural: "agents are silent",
+		severity: Warning, harmful: []string{"agent_disconnected"}, says: "its agent is silent", plural: "agents are silent",
 		todo: "Find out whether its host runs and reaches the gateway: its sites may still be served. " +
 			"A reboot restarts an agent that hangs, and its tenants are down meanwhile. " +
 			"An active server whose agent is silent for long is failed; its data stays.",
@@ -550,8 +554,15 @@ var ordered = []struct {
 		all: []Action{listServers},
 	}},
 	{EdgeBehind, spec{
-		severity: Critical, says: "it refused what it should serve", plural: "edges refused what they should serve",
-		todo:    "Fix the cause, which the message and the log of the agent name. Until then no new site or name of its network opens over it; what it served before is served.",
+		severity: Warning, critical: []string{"no_edge_opens"},
+		says: "it refused what it should serve", plural: "edges refused what they should serve",
+		todo: "Fix the cause, which the message and the log of the agent name. Until then no new site or name of its " +
+			"network opens over it; what it served before is served.",
+		todos: map[string]string{
+			"no_edge_opens": "Fix the cause, which the message and the log of the agent name. Until then no new site or " +
+				"name of its network opens, since no other edge there has taken the document either. " +
+				"What it served before is served.",
+		},
 		docs:    "docs/edges.md#names-that-an-edge-refuses",
 		actions: about("server", showServer), all: []Action{get("List the edges", "/v1/servers?role=edge", "prego server list --role edge")},
 	}},
