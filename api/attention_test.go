@@ -22,16 +22,19 @@ func TestAttentionIsFilteredAndCounted(t *testing.T) {
 	require.Empty(t, get("").Items)
 	for _, sql := range []string{
 		`INSERT INTO looks (look, holder, leased_until, began_at, every_seconds, looked_at, error) VALUES ('fleet', 'w', now(), now(), 15, now() - interval '1 hour', 'oh no <b>')`,
+		`INSERT INTO looks (look, holder, leased_until, began_at, every_seconds)
+			VALUES ('agentgw', 'cp-1/x', now(), now() - interval '1 hour', 10)`,
 		`INSERT INTO warm_pools (region, plan, target, updated_by) VALUES ('eu', 'trial', 1, 'test')`,
 	} {
 		_, err := b.pool.Exec(context.Background(), sql)
 		require.NoError(t, err)
 	}
 	all := get("")
-	require.Equal(t, api.AttentionCounts{Critical: 1, Warning: 2}, all.Counts)
-	require.Len(t, all.Items, 3)
-	require.Equal(t, "look_late/fleet", all.Items[0].Id)
-	require.Equal(t, "oh no <b>", all.Items[1].Message)
+	require.Equal(t, api.AttentionCounts{Critical: 1, Warning: 3}, all.Counts)
+	require.Len(t, all.Items, 4)
+	require.Equal(t, "process_down/agentgw", all.Items[0].Id)
+	require.Equal(t, "look_late/fleet", all.Items[1].Id)
+	require.Equal(t, "oh no <b>", all.Items[2].Message)
 	for query, n := range map[string]int{"?severity=critical": 1, "?kind=look_failing,warm_pool_low": 2, "?severity=info": 0, "?limit=1": 1} {
 		some := get(query)
 		require.Len(t, some.Items, n, query)
@@ -41,7 +44,7 @@ func TestAttentionIsFilteredAndCounted(t *testing.T) {
 		resp, body := b.do("GET", "/v1/attention"+query, "viewer", "", "")
 		require.Equal(t, 422, resp.StatusCode, "%s", body)
 	}
-	require.Equal(t, attention.LookLate, all.Items[0].Kind)
+	require.Equal(t, attention.LookLate, all.Items[1].Kind)
 }
 
 func TestTheQueueHasPages(t *testing.T) {

@@ -6107,7 +6107,12 @@ type Readiness struct {
 	//
 	// Example: {"database":"ok","migrations":"ok","temporal":"does not answer"}
 	Checks map[string]string `json:"checks"`
-	Ready  bool              `json:"ready"`
+
+	// Processes Of the other kinds of processes: "ok" or the fault. They do not decide `ready`. Absent if unknown
+	//
+	// Example: {"agentgw":"ok","worker":"none runs since 2026-11-24T09:12:00Z"}
+	Processes *map[string]string `json:"processes,omitempty"`
+	Ready     bool               `json:"ready"`
 }
 
 // Rebalance defines model for Rebalance.
@@ -20416,7 +20421,6 @@ func RegisterHandlersWithBaseURL(router EchoRouter, si ServerInterface, baseURL 
 // RegisterHandlersWithOptions registers handlers using the supplied options,
 // including any per-operation middleware.
 func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options RegisterHandlersOptions) {
-
 	wrapper := ServerInterfaceWrapper{
 		Handler: si,
 	}
@@ -20659,5 +20663,4 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.PUT(options.BaseURL+"/v1/registries/:host", wrapper.PutRegistry, options.OperationMiddlewares["putRegistry"]...)
 	router.DELETE(options.BaseURL+"/v1/image-digests", wrapper.DeleteImageDigest, options.OperationMiddlewares["deleteImageDigest"]...)
 	router.GET(options.BaseURL+"/v1/image-digests", wrapper.ListImageDigests, options.OperationMiddlewares["listImageDigests"]...)
-
 }

@@ -99,8 +99,15 @@ func (a *API) Readyz(c echo.Context) error {
 			results[i] = check.Run(ctx)
 		}()
 	}
+	processes, unread := a.d.Store.Processes(ctx) // which do not decide whether this API is ready
 	wg.Wait()
 	out, status := Readiness{Ready: true, Checks: map[string]string{}}, http.StatusOK
+	if unread == nil {
+		out.Processes = &map[string]string{}
+	}
+	for _, p := range processes {
+		(*out.Processes)[p.Process] = running(p)
+	}
 	for i, check := range a.d.Checks {
 		out.Checks[check.Name] = "ok"
 		if err := results[i]; err != nil {
@@ -109,6 +116,19 @@ func (a *API) Readyz(c echo.Context) error {
 		}
 	}
 	return c.JSON(status, out)
+}
+
+// running is "ok", or why processes of a kind are not. Errors are for those who may read them (prego status).
+func running(p ops.ProcessState) string {
+	switch {
+	case p.SeenAt == nil:
+		return "none has run yet"
+	case p.Silent:
+		return "none runs since " + p.SeenAt.UTC().Format(time.RFC3339)
+	case p.Error != "":
+		return "is not ready"
+	}
+	return "ok"
 }
 
 func (a *API) notReady(name string, err error) string {

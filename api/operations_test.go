@@ -16,6 +16,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 )
 
@@ -35,14 +36,41 @@ func TestReadinessNamesWhatIsNotReady(t *testing.T) {
 	resp, body := b.do("GET", "/readyz", "", "", "")
 	require.Equal(t, 503, resp.StatusCode)
 	require.JSONEq(t, `{"ready":false,"checks":{"database":"ok","temporal":"does not answer","disk":"does not answer",
-		"migrations":"the schema is at 1, this binary needs 2: run prego migrate"}}`, string(body))
+		"migrations":"the schema is at 1, this binary needs 2: run prego migrate"},
+		"processes":{"agentgw":"none has run yet","worker":"none has run yet"}}`, string(body))
 	for _, e := range b.logs.FilterMessage("not ready").All() {
 		require.NotContains(t, e.ContextMap()["error"], "hunter2")
 	}
 	ready := setup(t, nil)
 	resp, body = ready.do("GET", "/readyz", "", "", "")
 	require.Equal(t, 200, resp.StatusCode)
-	require.JSONEq(t, `{"ready":true,"checks":{"database":"ok"}}`, string(body))
+	require.JSONEq(t, `{"ready":true,"checks":{"database":"ok"},
+		"processes":{"agentgw":"none has run yet","worker":"none has run yet"}}`, string(body))
+}
+
+// TestReadinessHasTheOtherProcesses, which do not decide whether the API is ready.
+func TestReadinessHasTheOtherProcesses(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	for _, process := range []string{ops.ProcessWorker, ops.ProcessGateway} {
+		_, _, err := b.store.BeginLook(t.Context(), process, "cp-1/x", time.Minute, time.Minute)
+		require.NoError(t, err)
+	}
+	processes := func(sql string) map[string]string {
+		t.Helper()
+		if sql != "" {
+			_, err := b.pool.Exec(t.Context(), sql)
+			require.NoError(t, err)
+		}
+		resp, body := b.do("GET", "/readyz", "", "", "")
+		require.Equal(t, 200, resp.StatusCode)
+		return *as[api.Readiness](t, body).Processes
+	}
+	require.Equal(t, map[string]string{"agentgw": "ok", "worker": "ok"}, processes(""))
+	late := processes(`UPDATE looks SET looked_at = '2026-11-24T09:12:00Z', began_at = '2026-11-24T09:11:59Z' WHERE look = 'worker'`)
+	require.Equal(t, map[string]string{"agentgw": "ok", "worker": "none runs since 2026-11-24T09:12:00Z"}, late)
+	notReady := processes(`UPDATE looks SET began_at = now(), error = 'dial hunter2'`)
+	require.Equal(t, map[string]string{"agentgw": "is not ready", "worker": "is not ready"}, notReady)
 }
 
 func TestMetricsAndLogsAreBoundedAndHoldNoSecret(t *testing.T) {

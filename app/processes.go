@@ -18,6 +18,7 @@ import (
 	"github.com/prego/prego/internal/relay"
 	"github.com/prego/prego/internal/telemetry"
 	"github.com/prego/prego/migrations"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/placement/pack"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
@@ -134,6 +135,7 @@ func serveAgents(ctx context.Context, p *Process, runs *workflows.Client) error 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return telemetry.ServeOps(ctx, p.cfg.MetricsAddr, p.reg, p.ready(runs)) })
 	g.Go(func() error { return gw.Serve(ctx, l, tlsConfig, stopWithin) })
+	g.Go(func() error { return p.looker(p.selfLook(ops.ProcessGateway, runs)).Run(ctx) })
 	p.log.Info("serving agents at " + l.Addr().String())
 	return g.Wait()
 }
@@ -162,6 +164,7 @@ func work(ctx context.Context, p *Process, runs *workflows.Client, queues []stri
 	if err != nil {
 		return err
 	}
+	b.Looker.Looks = append(b.Looker.Looks, p.selfLook(ops.ProcessWorker, runs))
 	watchCatalog(ctx, p, runs)
 	p.exportRows(b.catalogs)
 	g, ctx := errgroup.WithContext(ctx)

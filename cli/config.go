@@ -117,18 +117,27 @@ func (c *CLI) chosen(s *settings) (place, error) {
 	return s.Contexts[s.Current], nil
 }
 
+// API returns the API's URL as configured by flags, environment or context, in this order.
+func (c *CLI) API() (string, error) {
+	base, _, err := c.place()
+	return base, err
+}
+
+func (c *CLI) place() (base string, p place, err error) {
+	s, err := c.load()
+	if err == nil {
+		p, err = c.chosen(s)
+	}
+	return cmp.Or(c.api, c.Getenv("PREGO_API_URL"), p.API, defaultAPI), p, err
+}
+
 // Client returns a client as configured by flags, environment or context, in this
 // order.
 func (c *CLI) Client() (*Client, error) {
-	s, err := c.load()
+	base, p, err := c.place()
 	if err != nil {
 		return nil, err
 	}
-	p, err := c.chosen(s)
-	if err != nil {
-		return nil, err
-	}
-	base := cmp.Or(c.api, c.Getenv("PREGO_API_URL"), p.API, defaultAPI)
 	token, file := "", c.tokenFile
 	if file == "" {
 		if token, file = c.Getenv("PREGO_TOKEN"), c.Getenv("PREGO_TOKEN_FILE"); token != "" {

@@ -13,6 +13,23 @@ type LookState struct {
 	Error        string     // why the last one failed
 }
 
+// The processes beside the API, each with a look: its own readiness. Whichever process of the kind looks, one runs.
+const (
+	ProcessGateway = "agentgw"
+	ProcessWorker  = "worker"
+
+	// ProcessEvery is how often they look. A minute after the last look none counts as running.
+	ProcessEvery = 10 * time.Second
+)
+
+// ProcessState is whether processes of a kind run.
+type ProcessState struct {
+	Process string
+	SeenAt  *time.Time // nil: never
+	Silent  bool       // for a minute
+	Error   string     // why the last one that looked was not ready
+}
+
 // LookResult is what a look came to.
 type LookResult struct {
 	Found bool // something to do

@@ -91,12 +91,26 @@ WHERE ` + isFrozen
 SELECT 'zone', zone, zone, '', '', 'breaker_hit', orphans || ' of its ' || owned || ' records of ours have no row here, and none is deleted', breaker_since, 'installation', 'prego'
 FROM dns_comparisons WHERE breaker_since IS NOT NULL` + attTo
 
+	sqlAttProcessDown = `WITH ` + attFrom + `
+SELECT 'process', l.look, l.look, '', '', CASE WHEN ` + processSilent + ` THEN 'no_' || l.look ELSE 'not_ready' END,
+    CASE WHEN NOT ` + processSilent + ` THEN 'it is not ready: ' || l.error
+        WHEN l.look = 'worker' THEN 'no worker runs: requests are accepted, and nothing is done; the last one was on '
+        ELSE 'no agent gateway runs: nothing is heard of hosts, and edges open no site; the last one was on ' END
+        || CASE WHEN ` + processSilent + ` THEN split_part(l.holder, '/', 1) ELSE '' END,
+    CASE WHEN ` + processSilent + ` THEN GREATEST(l.began_at, l.looked_at) ELSE COALESCE(l.looked_at, l.began_at) END,
+    'installation', 'prego'
+FROM looks l WHERE l.look IN (` + processes + `) AND (` + processSilent + ` OR l.error <> '')` + attTo
+
+	// Without a worker every look is late, and that is reported instead.
 	sqlAttLookLate = `WITH ` + attFrom + `
 SELECT 'look', look, look, '', '', 'look_late', '', COALESCE(looked_at, began_at), 'installation', 'prego'
-FROM looks WHERE COALESCE(looked_at, began_at) < now() - make_interval(secs => 60 + 3 * GREATEST(every_seconds, pause_seconds))` + attTo
+FROM looks WHERE COALESCE(looked_at, began_at) < now() - make_interval(secs => 60 + 3 * GREATEST(every_seconds, pause_seconds))
+    AND look NOT IN (` + processes + `)
+    AND NOT EXISTS (SELECT FROM looks l WHERE l.look = 'worker' AND ` + processSilent + `)` + attTo
 
 	sqlAttLookFailing = `WITH ` + attFrom + `
-SELECT 'look', look, look, '', '', 'look_failing', error, COALESCE(looked_at, began_at), 'installation', 'prego' FROM looks WHERE error <> ''` + attTo
+SELECT 'look', look, look, '', '', 'look_failing', error, COALESCE(looked_at, began_at), 'installation', 'prego'
+FROM looks WHERE error <> '' AND look NOT IN (` + processes + `)` + attTo
 
 	sqlAttProviderBlocked = `WITH ` + attFrom + `
 SELECT 'provider', project, project, '', '', 'rate_limited', 'the provider limits requests until ' || to_char(blocked_until AT TIME ZONE 'UTC', 'HH24:MI:SS') || ' UTC', LEAST(refilled_at, now()), 'installation', 'prego'
@@ -459,6 +473,7 @@ func (s *Store) attentionIn(ctx context.Context, tx *txn, l attention.Limits) (f
 	}{
 		{attention.ReconcileBreaker, sqlAttBreaker},
 		{attention.DNSBreaker, sqlAttDNSBreaker},
+		{attention.ProcessDown, sqlAttProcessDown},
 		{attention.LookLate, sqlAttLookLate},
 		{attention.LookFailing, sqlAttLookFailing},
 		{attention.ProviderBlocked, sqlAttProviderBlocked},

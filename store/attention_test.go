@@ -57,6 +57,10 @@ INSERT INTO org_quotas (org_id, dimension, limit_value, reason, updated_by) VALU
 DELETE FROM org_counters;
 INSERT INTO org_counters (org_id, dimension, used) VALUES ('acme', 'max_apps', 10)`
 
+// aWorker is the look of workers at themselves, which began now.
+const aWorker = `INSERT INTO looks (look, holder, leased_until, every_seconds, began_at, looked_at, error)
+	VALUES ('worker', 'cp-1/X', now(), 10, now()`
+
 const maintenanceOf = `INSERT INTO server_maintenances (server_id, number, kind, requested_by, was_open, `
 
 // ailments are the rows behind each kind of finding: statements, and the id and the reason of the only finding that
@@ -65,8 +69,16 @@ var ailments = map[attention.Kind][]struct{ sql, is string }{
 	attention.ReconcileBreaker: {{`INSERT INTO reconcile_runs (started_at, finished_at, findings) VALUES (now(), now(), '{"breaker_hit": true, "orphans": 9, "owned": 20}')`, "prego breaker_hit"}},
 	attention.DNSBreaker:       {{`UPDATE dns_comparisons SET breaker_since = now(), orphans = 9`, "example.com breaker_hit"}},
 	attention.SweepFrozen:      {{`UPDATE servers SET agent_last_heartbeat_at = now() - interval '2 minutes' WHERE server_id IN ('app-1', 'app-2', 'app-3')`, "prego mass_silence"}},
-	attention.LookLate:         {{`UPDATE looks SET looked_at = now() - interval '106 seconds'`, "fleet look_late"}},
-	attention.LookFailing:      {{`UPDATE looks SET error = 'oh no'`, "fleet look_failing"}},
+	attention.ProcessDown: {
+		{aWorker + ` - interval '61 seconds', now() - interval '71 seconds', '')`, "worker no_worker"},
+		{aWorker + `, now() - interval '9 seconds', 'temporal does not answer')`, "worker not_ready"},
+		{
+			aWorker + ` - interval '2 minutes', NULL, ''); UPDATE looks SET looked_at = now() - interval '1 hour'`,
+			"worker no_worker",
+		},
+	},
+	attention.LookLate:    {{`UPDATE looks SET looked_at = now() - interval '106 seconds'`, "fleet look_late"}},
+	attention.LookFailing: {{`UPDATE looks SET error = 'oh no'`, "fleet look_failing"}},
 	attention.ProviderBlocked: {
 		{`UPDATE provider_budgets SET blocked_until = now() + interval '1 minute'`, "main rate_limited"},
 		{`INSERT INTO acme_budgets (bucket, capacity, refill_per_s, tokens, blocked_until) VALUES ('orders', 1, 1, 1, now() + interval '1 minute')`, "orders rate_limited"},

@@ -50,11 +50,28 @@ func (s *Store) EndLook(ctx context.Context, look, holder string, r ops.LookResu
 	return s.exec(ctx, "end look "+look, sqlEndLook, look, holder, r.Pause.Seconds(), r.Found, message)
 }
 
-const sqlLooks = `SELECT look, holder, looked_at, found_at, GREATEST(every_seconds, pause_seconds) AS every_seconds, took_seconds, error FROM looks ORDER BY look`
+const sqlLooks = `SELECT look, holder, looked_at, found_at, GREATEST(every_seconds, pause_seconds) AS every_seconds, took_seconds, error
+FROM looks WHERE look NOT IN (` + processes + `) ORDER BY look`
 
 // Looks are all looks, with when they last happened.
 func (s *Store) Looks(ctx context.Context) ([]ops.LookState, error) {
 	return collect[ops.LookState](ctx, s, "looks", sqlLooks)
+}
+
+const (
+	processes = `'agentgw', 'worker'` // ops.ProcessGateway and ops.ProcessWorker
+	// No process of the kind of row l has looked for a minute.
+	processSilent = `GREATEST(l.began_at, l.looked_at) < now() - interval '1 minute'`
+
+	sqlProcesses = `
+SELECT p.process, GREATEST(l.began_at, l.looked_at) AS seen_at, COALESCE(` + processSilent + `, true) AS silent,
+    COALESCE(l.error, '') AS error
+FROM unnest(ARRAY[` + processes + `]) p (process) LEFT JOIN looks l ON l.look = p.process ORDER BY p.process`
+)
+
+// Processes returns whether the processes run that state so, one of each kind.
+func (s *Store) Processes(ctx context.Context) ([]ops.ProcessState, error) {
+	return collect[ops.ProcessState](ctx, s, "processes", sqlProcesses)
 }
 
 const sqlTenantsNeedSweep = `

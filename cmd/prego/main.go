@@ -31,9 +31,11 @@ func newRoot() *cobra.Command {
 	}
 	root.AddCommand(
 		newAPICommand(), newGatewayCommand(), newWorkerCommand(), newMigrateCommand(), newKeysCommand(), newTokenCommand(),
-		newPlanCommand(), newSimulateCommand(), newHealthCommand(), newImportBackupsCommand(),
+		newPlanCommand(), newSimulateCommand(), newImportBackupsCommand(),
 	)
-	cli.New(os.Getenv).AddTo(root)
+	verbs := cli.New(os.Getenv)
+	verbs.AddTo(root)
+	root.AddCommand(newHealthCommand(verbs.API))
 	if restore, _, err := root.Find([]string{"restore"}); err == nil {
 		restore.AddCommand(newRestoreCheckCommand()) // needs a worker's keys, and no API
 	}

@@ -14,6 +14,7 @@ const (
 	ReconcileBreaker    Kind = "reconcile_breaker"
 	DNSBreaker          Kind = "dns_breaker"
 	SweepFrozen         Kind = "sweep_frozen"
+	ProcessDown         Kind = "process_down"
 	LookLate            Kind = "look_late"
 	LookFailing         Kind = "look_failing"
 	ProviderBlocked     Kind = "provider_blocked"
@@ -167,9 +168,21 @@ var ordered = []struct {
 		docs:    "docs/operations.md#background-work",
 		actions: about("installation", get("List the servers", "/v1/servers?agent_status=connected,degraded", "prego server list --agent connected,degraded")),
 	}},
+	{ProcessDown, spec{
+		severity: Warning, critical: []string{"no_worker", "no_agentgw"},
+		says: "it does not run", plural: "kinds of processes do not run",
+		todo: "Start it, and read its log: accepted requests wait until then and lose nothing. " +
+			"`prego health` shows all processes.",
+		todos: map[string]string{
+			"not_ready": "Read its error: it needs Postgres and Temporal, and continues by itself with them.",
+		},
+		docs:    "docs/operations.md#background-work",
+		actions: about("process", showReady), all: []Action{showReady},
+	}},
 	{LookLate, spec{
-		severity: Critical, says: "no worker has checked {id} for minutes", plural: "checks are late",
-		todo:    "Check that a worker runs and reaches Postgres: until then lost runs, silent agents and waiting tenants are noticed late.",
+		severity: Warning, says: "no worker has checked {id} for minutes", plural: "checks are late",
+		todo: "Read the worker's log: a worker runs, and this check does not end or does not start. " +
+			"What it would find is found every 15 minutes.",
 		docs:    "docs/operations.md#background-work",
 		actions: about("look", showReady), all: []Action{showReady},
 	}},
