@@ -20421,6 +20421,7 @@ func RegisterHandlersWithBaseURL(router EchoRouter, si ServerInterface, baseURL 
 // RegisterHandlersWithOptions registers handlers using the supplied options,
 // including any per-operation middleware.
 func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options RegisterHandlersOptions) {
+
 	wrapper := ServerInterfaceWrapper{
 		Handler: si,
 	}
@@ -20663,4 +20664,5 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.PUT(options.BaseURL+"/v1/registries/:host", wrapper.PutRegistry, options.OperationMiddlewares["putRegistry"]...)
 	router.DELETE(options.BaseURL+"/v1/image-digests", wrapper.DeleteImageDigest, options.OperationMiddlewares["deleteImageDigest"]...)
 	router.GET(options.BaseURL+"/v1/image-digests", wrapper.ListImageDigests, options.OperationMiddlewares["listImageDigests"]...)
+
 }

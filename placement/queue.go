@@ -30,6 +30,7 @@ type Waiter struct {
 	Code         prego.Reason
 	Reason       string
 	MissingRoles []prego.Role // of a tenant
+	Own          *Coming      `json:"-"` // a tenant's own server, the only one that it waits for
 }
 
 // ComingKind is what kind of capacity is on its way.
@@ -107,6 +108,11 @@ func (q Queue) Expect() []Expectation {
 	for i, w := range q.Waiters {
 		e := &out[i]
 		e.Waiter = w
+		if w.Own != nil {
+			e.ExpectedAt, e.Because = q.expected(*w.Own)
+			e.Coming = []ComingAt{{*w.Own, e.ExpectedAt}}
+			continue
+		}
 		lanes := q.lanes(w)
 		e.Coming = q.coming(lanes)
 		for _, l := range lanes {

@@ -132,8 +132,11 @@ UNION ALL SELECT 'server', server_id, server_id, '', '', 'decommission_requested
 FROM servers WHERE status = 'draining' AND decommission_requested_at` + attStuck + attToServer
 
 	sqlAttServerAwaitingStock = `WITH ` + attFrom + `
-SELECT 'server', server_id, server_id, '', '', status_reason, status_message, created_at, 'region', region
-FROM servers WHERE status = 'provisioning' AND status_reason = 'awaiting_capacity'` + attToServer
+SELECT 'server', s.server_id, s.server_id, '', '', s.status_reason,
+    COALESCE('the own server of ' || t.slug || ' (' || t.plan || ')', 'it')
+        || ' waits for the provider''s stock or quota: ' || s.status_message, s.created_at, 'region', s.region
+FROM servers s LEFT JOIN tenants t ON t.tenant_id = s.dedicated_for_tenant_id
+WHERE s.status = 'provisioning' AND s.status_reason = 'awaiting_capacity'` + attToServer
 
 	// A server that failed because of it is reported as failed, and a server being deleted needs no agent.
 	sqlAttAgentSilent = `WITH ` + attFrom + `

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,8 +16,20 @@ import (
 
 const sqlQueuedTenants = `
 SELECT row_number() OVER (PARTITION BY w.region ORDER BY ` + servedFirst + `)::int AS position, w.tenant_id AS id, t.slug AS name, t.org_id, t.region, t.plan, t.waiting_since,
-    t.status_reason AS code, t.status_message AS reason, t.waiting_roles AS missing_roles
+    t.status_reason AS code, t.status_message AS reason, t.waiting_roles AS missing_roles, '' AS own
 FROM (` + tenantTurns + `) w JOIN tenants t ON t.tenant_id = w.tenant_id ORDER BY w.region, ` + servedFirst
+
+// Tenants whose own servers wait for the provider's stock or quota. They are after the others of their region, which
+// they do not delay.
+const sqlQueuedForStock = `
+SELECT row_number() OVER (PARTITION BY t.region ORDER BY s.created_at, t.tenant_id)::int AS position, t.tenant_id AS id, t.slug AS name,
+    t.org_id, t.region, t.plan, s.created_at AS waiting_since, s.status_reason AS code,
+    'its own server ' || s.server_id || ' waits for the provider''s stock or quota: ' || s.status_message AS reason,
+    ARRAY[s.role] AS missing_roles, s.server_id AS own
+FROM servers s JOIN tenants t ON t.tenant_id = s.dedicated_for_tenant_id
+WHERE s.status = 'provisioning' AND s.status_reason = 'awaiting_capacity' AND t.state = 'provisioning'
+    AND t.waiting_since IS NULL AND t.cancel_requested_at IS NULL
+ORDER BY t.region, 1`
 
 const sqlQueuedGroups = `
 SELECT g.group_id, g.name, g.org_id, g.region, g.wanted, ` + groupTried + ` AS tried, ` + groupSince + ` AS since, ` + groupSize + ` AS size, g.status_reason AS code, g.status_message AS reason,
@@ -68,13 +81,15 @@ func (s *Store) Queue(ctx context.Context) (placement.Queue, error) {
 		Code         prego.Reason
 		Reason       string
 		MissingRoles []prego.Role
+		Own          string
 	}
-	var tenants []tenantRow
+	var tenants, forStock []tenantRow
 	var groups []queuedGroup
 	q := placement.Queue{Target: server.ActivationTarget}
 	b := &pgx.Batch{}
 	b.Queue(`SELECT now()`).QueryRow(func(row pgx.Row) error { return row.Scan(&q.At) })
 	queueRows(b, &tenants, sqlQueuedTenants)
+	queueRows(b, &forStock, sqlQueuedForStock)
 	queueRows(b, &groups, sqlQueuedGroups)
 	queueRows(b, &q.Coming, sqlComing)
 	queueRows(b, &q.Usual, sqlUsual, usualWithin.Seconds())
@@ -84,11 +99,22 @@ func (s *Store) Queue(ctx context.Context) (placement.Queue, error) {
 	}
 	next := inTurns(groups)
 	for _, region := range prego.Regions() {
-		for _, t := range tenants {
+		served := 0
+		for _, t := range slices.Concat(tenants, forStock) {
 			if t.Region == region {
+				var own *placement.Coming
+				if t.Own == "" {
+					served = t.Position
+				} else {
+					t.Position += served
+					own = &placement.Coming{
+						Kind: placement.ComingServer, ID: t.Own, Status: string(t.Code), Region: region, Role: t.MissingRoles[0],
+						Tenants: true, RequestedAt: t.WaitingSince, Stock: true,
+					}
+				}
 				q.Waiters = append(q.Waiters, placement.Waiter{
 					Position: t.Position, Kind: placement.WaiterTenant, ID: t.ID, Name: t.Name, OrgID: t.OrgID, Region: region, Plan: t.Plan,
-					WaitingSince: t.WaitingSince, Code: t.Code, Reason: t.Reason, MissingRoles: t.MissingRoles,
+					WaitingSince: t.WaitingSince, Code: t.Code, Reason: t.Reason, MissingRoles: t.MissingRoles, Own: own,
 				})
 			}
 		}

@@ -1,12 +1,14 @@
 package store
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/attention"
 	"github.com/prego/prego/placement"
 )
 
@@ -99,4 +101,49 @@ func TestTheQueueIsInTheOrderInWhichItIsServed(t *testing.T) {
 			require.Equal(t, "scale-out/test/sg/app", e.Coming[0].ID)
 		}
 	}
+}
+
+// TestTenantsThatWaitForStockAreInTheQueue: a business or enterprise tenant waits for its own server alone, and nothing
+// else showed which tenant lacks the provider's stock.
+func TestTenantsThatWaitForStockAreInTheQueue(t *testing.T) {
+	t.Parallel()
+	s := tenantStore(t)
+	exec(t, s, `INSERT INTO orgs (org_id, tier, created_by) VALUES ('bulk', 'enterprise', 'test')`)
+	exec(t, s, `INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, policy,
+			request_hash, state, waiting_since, waiting_roles, status_reason, created_by)
+		SELECT 't-' || i, 's-' || i, 'bulk', 'eu', 'business', 1, 1, 'shared', '', 'provisioning',
+			CASE WHEN i < 3 THEN now() END, '{}', 'building_server', 'test' FROM generate_series(1, 6) i`)
+	exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id,
+			created_by, status_reason, status_message, dedicated_for_tenant_id, created_at)
+		SELECT 'n-' || i, '', 'node', 'eu', 'hetzner', '{}', 'provisioning', 'w', 'test',
+			CASE i WHEN 5 THEN '' ELSE 'awaiting_capacity' END, 'no cpx42', CASE WHEN i < 7 THEN 't-' || i END,
+			now() - make_interval(mins => i) FROM generate_series(3, 7) i`)
+	exec(t, s, `UPDATE tenants SET cancel_requested_at = now() WHERE tenant_id = 't-6'`)
+	q, err := s.Queue(t.Context())
+	require.NoError(t, err)
+	var got []string
+	for _, e := range q.Expect() {
+		got = append(got, fmt.Sprint(e.ID, " ", e.Position, " ", e.Code, " ", len(e.Coming), " ", e.ExpectedAt == nil, " ", e.Because))
+	}
+	require.Equal(t, []string{
+		"t-1 1 building_server 0 true it lacks no server: it waits for its site, or for its turn",
+		"t-2 2 building_server 0 true it lacks no server: it waits for its site, or for its turn",
+		"t-4 3 awaiting_capacity 1 true server n-4 waits for the provider's stock or quota",
+		"t-3 4 awaiting_capacity 1 true server n-3 waits for the provider's stock or quota",
+	}, got)
+	w := q.Waiters[2]
+	require.Equal(t, "its own server n-4 waits for the provider's stock or quota: no cpx42", w.Reason)
+	require.Equal(t, "s-4", w.Name)
+
+	found, _, err := s.Attention(t.Context(), attentionLimits)
+	require.NoError(t, err)
+	var lines []string
+	for _, i := range attention.List(found) {
+		if i.Kind == attention.ServerAwaitingStock {
+			lines = append(lines, i.Message)
+		}
+	}
+	require.Contains(t, lines, "the own server of s-4 (business) waits for the provider's stock or quota: no cpx42; "+
+		"affects 1 tenant: s-4")
+	require.Contains(t, lines, "it waits for the provider's stock or quota: no cpx42")
 }

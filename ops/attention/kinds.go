@@ -342,9 +342,10 @@ var ordered = []struct {
 	}},
 	{ServerAwaitingStock, spec{
 		severity: Warning, says: "the provider has no stock, or no quota for us", plural: "servers wait for the provider's stock or quota",
-		todo:    "Raise the quota at the provider, or add machine types or locations to the catalog. After PREGO_CAPACITY_WAIT it fails.",
+		todo: "If the provider has no stock, add machine types or locations to the catalog; if it is its quota for us, " +
+			"raise that there. The queue shows which requests wait for it. After PREGO_CAPACITY_WAIT it fails.",
 		docs:    "docs/operations.md#the-life-of-a-server",
-		actions: about("server", showServer, showCatalog),
+		actions: about("server", showServer, showQueue, showCatalog),
 		all:     []Action{get("List them", "/v1/servers?region={by}&status=provisioning", "prego server list --region {by} --state provisioning"), showCatalog},
 	}},
 	{TenantStuck, spec{
