@@ -62,6 +62,16 @@ CROSS JOIN LATERAL (
     AND (s.status = 'draining' OR s.provider_server_id IS NULL OR s.agent_first_heartbeat_at IS NULL
         OR s.agent_status = 'connected')) AS empty,
     tenants, slugs, instances, orgs, org_ids` + attSummed + attTheseServers + attAffected + attListed
+	// Whether prego itself restarts the host of server s now: the provider or apt was asked within the quarter of an hour
+	// after which the maintenance gives up.
+	attRestarts = `EXISTS (SELECT FROM server_maintenances m WHERE m.server_id = s.server_id
+    AND m.finished_at IS NULL AND m.status = 'finishing' AND m.kind IN ('reboot', 'resize', 'patch')
+    AND COALESCE(m.acted_at, m.patching_at, m.updated_at) > now() - interval '15 minutes')`
+	// Whether the host of any place of tenant t is restarted, or was two minutes ago.
+	attPlaceRestarts = `EXISTS (SELECT FROM tenant_places w JOIN server_maintenances m ON m.server_id = w.server_id
+    WHERE w.tenant_id = t.tenant_id AND m.kind IN ('reboot', 'resize', 'patch')
+    AND (m.finished_at IS NULL AND m.status = 'finishing'
+        OR m.status = 'done' AND m.finished_at > now() - interval '2 minutes'))`
 	// A single failure that no state records is reported for a week.
 	attRecent = ` > now() - interval '7 days'`
 	// No step of creating or deleting takes this long, and no step that copies data takes as long as the second.
@@ -123,7 +133,8 @@ SELECT 'provider', provider, provider, '', '', 'catalog_stale', failure, COALESC
 FROM provider_catalogs WHERE COALESCE(refreshed_at, attempted_at) < now() - make_interval(secs => $1)` + attTo
 
 	sqlAttServerFailed = `WITH ` + attFrom + `
-SELECT 'server', server_id, server_id, '', '', status_reason, status_message, updated_at, 'region', region FROM servers WHERE status = 'failed'` + attToServer
+SELECT 'server', server_id, server_id, '', '', status_reason, status_message, updated_at, 'region', region
+FROM servers s WHERE status = 'failed' AND NOT (status_reason = 'heartbeat_lost' AND ` + attRestarts + `)` + attToServer
 
 	sqlAttServerStuck = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', 'provisioning', 'it has been provisioning without progress for more than an hour', updated_at, 'region', region
@@ -141,7 +152,7 @@ WHERE s.status = 'provisioning' AND s.status_reason = 'awaiting_capacity'` + att
 	// A server that failed because of it is reported as failed, and a server being deleted needs no agent.
 	sqlAttAgentSilent = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', 'agent_' || agent_status, '', COALESCE(agent_last_heartbeat_at, updated_at), 'region', region
-FROM servers WHERE status = 'active' AND agent_status IN ('degraded', 'disconnected')` + attToServer
+FROM servers s WHERE status = 'active' AND agent_status IN ('degraded', 'disconnected') AND NOT ` + attRestarts + attToServer
 
 	sqlAttClockSkewed = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', 'clock_skew', 'its clock is ' || round(abs(clock_ahead_seconds)::numeric, 1) || CASE WHEN clock_ahead_seconds < 0 THEN ' s behind' ELSE ' s ahead' END,
@@ -150,13 +161,15 @@ FROM servers WHERE status IN ('active', 'failed', 'draining') AND clock_skewed A
 
 	sqlAttDockerStopped = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', 'docker_stopped', '', COALESCE(agent_last_heartbeat_at, updated_at), 'region', region
-FROM servers WHERE status = 'active' AND docker_state = 'stopped' AND agent_status = 'connected'` + attToServer
+FROM servers s WHERE status = 'active' AND docker_state = 'stopped' AND agent_status = 'connected'
+    AND NOT ` + attRestarts + attToServer
 
 	sqlAttTenantLost = `WITH ` + attFrom + `
 SELECT 'tenant', t.tenant_id, t.slug, '', t.org_id, COALESCE(NULLIF(t.status_reason, ''), 'server_lost'), t.status_message, t.lost_at, 'region', t.region FROM tenants t WHERE ` + isLost + attTo
 
+	// What its caller cancelled is no fault.
 	sqlAttTenantFailed = `WITH ` + attFrom + `
-SELECT 'tenant', tenant_id, slug, '', org_id, status_reason, status_message, updated_at, 'region', region FROM tenants WHERE state = 'failed' AND lost_at IS NULL` + attTo
+SELECT 'tenant', tenant_id, slug, '', org_id, status_reason, status_message, updated_at, 'region', region FROM tenants WHERE state = 'failed' AND lost_at IS NULL AND status_reason <> 'cancelled'` + attTo
 
 	sqlAttTenantStuck = `WITH ` + attFrom + `
 SELECT 'tenant', tenant_id, slug, '', org_id, 'not_' || state, '', updated_at, 'region', region
@@ -164,9 +177,11 @@ FROM tenants WHERE (converged_state <> state) IS TRUE AND state NOT IN ('trial',
 UNION ALL SELECT 'tenant', tenant_id, slug, '', org_id, 'provisioning', 'it has been provisioning without progress for more than an hour', updated_at, 'region', region
 FROM tenants WHERE state IN ('trial', 'provisioning') AND waiting_since IS NULL AND status_reason <> 'building_server' AND updated_at` + attStuck + attTo
 
+	// Within two minutes a scale-out gives a place to most.
 	sqlAttTenantsWaiting = `WITH ` + attFrom + `
 SELECT 'tenant', w.tenant_id, t.slug, '', t.org_id, t.status_reason, t.status_message, t.waiting_since, 'region', t.region
-FROM (` + tenantTurns + `) w JOIN tenants t ON t.tenant_id = w.tenant_id` + attTo
+FROM (` + tenantTurns + `) w JOIN tenants t ON t.tenant_id = w.tenant_id
+WHERE w.waiting_since < now() - interval '2 minutes'` + attTo
 
 	attUnschedulable = `'group', group_id, name, '', org_id, status_reason, status_message, status_since, 'region', region
 FROM process_groups WHERE status = 'unschedulable' AND deleted_at IS NULL AND `
@@ -240,7 +255,7 @@ FROM backups b JOIN volumes v ON v.volume_id = b.volume_id WHERE b.missing_at IS
 	sqlAttBackupFailed = `WITH ` + attFrom + `
 SELECT 'tenant', t.tenant_id, t.slug, b.backup_id, t.org_id, COALESCE(NULLIF(b.reason, ''), 'backup_failed'), b.message, b.finished_at, 'region', t.region
 FROM backups b JOIN tenants t ON t.tenant_id = b.tenant_id
-WHERE b.state = 'failed' AND b.finished_at` + attRecent + ` AND t.state IN ('active', 'suspended')
+WHERE b.state = 'failed' AND b.reason <> 'superseded' AND b.finished_at` + attRecent + ` AND t.state IN ('active', 'suspended')
   AND NOT EXISTS (SELECT FROM backups n WHERE n.tenant_id = b.tenant_id AND n.created_at > b.created_at AND n.state IN ('stored', 'failed', 'deleting', 'deleted'))
 UNION ALL SELECT 'volume', v.volume_id, v.name, b.backup_id, v.org_id, COALESCE(NULLIF(b.reason, ''), 'backup_failed'), b.message, b.finished_at, 'region', v.region
 FROM backups b JOIN volumes v ON v.volume_id = b.volume_id
@@ -386,7 +401,7 @@ LEFT JOIN LATERAL (SELECT c.certificate_id, c.names, c.org_id FROM certificates 
     FROM v JOIN tenants t ON t.tenant_id = v.tenant_id
     JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
     JOIN servers s ON s.server_id = a.app_server_id
-    WHERE ` + siteOpen + `
+    WHERE ` + siteOpen + ` AND NOT ` + attPlaceRestarts + `
     WINDOW r AS (PARTITION BY s.region)
 ), causes AS (
     SELECT region, string_agg(cause || ' ' || n, ', ' ORDER BY n DESC, cause) AS text

@@ -99,7 +99,7 @@ var ailments = map[attention.Kind][]struct{ sql, is string }{
 		{`UPDATE tenants SET state = 'suspended', updated_at = now() - interval '61 minutes' WHERE tenant_id = 't-2'`, "t-2 not_suspended"},
 		{`UPDATE tenants SET state = 'provisioning', updated_at = now() - interval '61 minutes' WHERE tenant_id = 't-2'`, "t-2 provisioning"},
 	},
-	attention.TenantsWaiting:     {{`UPDATE tenants SET state = 'provisioning', waiting_since = now(), status_reason = 'awaiting_capacity' WHERE tenant_id = 't-2'`, "t-2 awaiting_capacity"}},
+	attention.TenantsWaiting:     {{`UPDATE tenants SET state = 'provisioning', waiting_since = now() - interval '3 minutes', status_reason = 'awaiting_capacity' WHERE tenant_id = 't-2'`, "t-2 awaiting_capacity"}},
 	attention.GroupUnschedulable: {{`UPDATE process_groups SET status = 'unschedulable', status_reason = 'no_capacity_memory'`, "grp-a no_capacity_memory"}},
 	attention.GroupOverQuota:     {{`UPDATE process_groups SET status = 'unschedulable', status_reason = 'org_quota_exceeded:max_apps', waiting_since = now() + interval '30 seconds'`, "grp-a org_quota_exceeded:max_apps"}},
 	attention.RolloutFailed:      {{`UPDATE process_groups SET deploy_status = 'failed', deploy_reason = 'instance_failed'`, "grp-a instance_failed"}},
@@ -279,7 +279,7 @@ func TestAttentionFindsEachKind(t *testing.T) {
 	}
 
 	waiting := func(n int) []attention.Finding {
-		return with(fmt.Sprintf(`UPDATE tenants SET state = 'provisioning', waiting_since = now() - make_interval(mins => substr(tenant_id, 3)::int), status_reason = 'awaiting_capacity'
+		return with(fmt.Sprintf(`UPDATE tenants SET state = 'provisioning', waiting_since = now() - make_interval(mins => 2 + substr(tenant_id, 3)::int), status_reason = 'awaiting_capacity'
 			WHERE substr(tenant_id, 3)::int <= %d`, n), attentionLimits)
 	}
 	require.Len(t, waiting(attention.Many), attention.Many)
@@ -294,6 +294,85 @@ func TestAttentionFindsEachKind(t *testing.T) {
 	require.Empty(t, with(ailments[attention.SweepFrozen][0].sql, tiny))
 	for _, off := range []attention.Kind{attention.BackupLate, attention.BackupUnverified, attention.CatalogStale} {
 		require.Empty(t, with(ailments[off][0].sql, attention.Limits{}), off)
+	}
+}
+
+// TestIntendedActionsRaiseNoAlarm: what prego does on purpose, and for as long as it may take. After that time, or
+// without the action, the same rows do.
+func TestIntendedActionsRaiseNoAlarm(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s := tenantStore(t)
+	conn, err := s.pool.Acquire(ctx)
+	require.NoError(t, err)
+	defer conn.Release()
+	all, err := conn.Begin(ctx)
+	require.NoError(t, err)
+	defer func() { _ = all.Rollback(ctx) }()
+	runEach(t, all, `SET LOCAL session_replication_role = replica;`+wellInstallation+`;
+		INSERT INTO db_shards (shard_id, server_id, region, tenant_capacity) VALUES ('d', 'app-3', 'eu', 9)`)
+	kinds := func(sql string) (out []string) {
+		t.Helper()
+		tx, err := all.Begin(ctx)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, tx.Rollback(ctx)) }()
+		runEach(t, tx, sql)
+		found, _, err := s.attentionIn(ctx, &txn{Tx: tx}, attentionLimits)
+		require.NoError(t, err, sql)
+		for _, f := range found {
+			out = append(out, string(f.Kind)+" "+f.ID)
+		}
+		return out
+	}
+	restart := func(server, kind, ago string) string {
+		return fmt.Sprintf(`INSERT INTO server_maintenances
+			(server_id, number, kind, requested_by, was_open, status, acted_at) VALUES ('%s', 1, '%s', 'test', true, 'finishing', now() - interval '%s')`, server, kind, ago)
+	}
+	const (
+		silent  = `UPDATE servers SET agent_status = 'degraded' WHERE server_id = 'app-1'`
+		gone    = `UPDATE servers SET status = 'failed', status_reason = 'heartbeat_lost' WHERE server_id = 'app-1'`
+		docker  = `UPDATE servers SET docker_state = 'stopped' WHERE server_id = 'app-1'`
+		down    = `UPDATE site_health SET up = false, cause = 'refused' WHERE tenant_id = 't-2'`
+		ended   = `;UPDATE server_maintenances SET status = 'done', finished_at = now() - interval '`
+		waiting = `UPDATE tenants SET state = 'provisioning', waiting_since = now() - interval '`
+	)
+	for _, kind := range []string{"reboot", "resize", "patch"} {
+		for finding, sql := range map[string]string{
+			"agent_silent app-1": silent, "server_failed app-1": gone, "docker_stopped app-1": docker,
+		} {
+			require.Equal(t, []string{finding}, kinds(sql))
+			require.Empty(t, kinds(sql+";"+restart("app-1", kind, "14 minutes")), kind)
+			require.Equal(t, []string{finding}, kinds(sql+";"+restart("app-1", kind, "16 minutes")), kind)
+			require.Equal(t, []string{finding}, kinds(sql+";"+restart("app-2", kind, "1 minute")), kind)
+		}
+		for _, place := range []string{"app-1", "app-3"} { // of the site, and of its database
+			require.Empty(t, kinds(down+";"+restart(place, kind, "1 minute")), kind)
+			require.Empty(t, kinds(down+";"+restart(place, kind, "9 minutes")+ended+`1 minute'`), "it starts")
+			require.Equal(t, []string{"site_down t-2"}, kinds(down+";"+restart(place, kind, "9 minutes")+ended+`3 minutes'`))
+		}
+		require.Equal(t, []string{"site_down t-2"}, kinds(down+";"+restart("app-9", kind, "1 minute")))
+	}
+	require.Empty(t, kinds(waiting+`1 minute' WHERE tenant_id = 't-8'`), "a scale-out is made for it")
+	require.Equal(t, []string{"tenants_waiting t-8"}, kinds(waiting+`3 minutes' WHERE tenant_id = 't-8'`))
+	require.Empty(t, kinds(`UPDATE tenants SET state = 'failed', status_reason = 'cancelled' WHERE tenant_id = 't-8'`))
+	for name, sql := range map[string]string{
+		"a suspension": `UPDATE tenants SET state = 'suspended' WHERE tenant_id = 't-2'`,
+		"a move": `INSERT INTO tenant_moves (move_id, org_id, tenant_id, allocation_id, requested_by, site, database_name,
+			from_server_id, to_server_id, state) VALUES ('m', 'acme', 't-2', 1, 'test', 's', 'd', 'app-1', 'app-2', 'frozen')`,
+		"a restore": `INSERT INTO restore_jobs (job_id, org_id, tenant_id, snapshot_id, status, created_by)
+			VALUES ('r', 'acme', 't-2', 'snp', 'running', 'test')`,
+		"a release": `INSERT INTO stack_releases (name, image, rings, created_by, status)
+			VALUES ('1', 'i', '[]', 'test', 'rolling');
+			INSERT INTO stack_release_sites (release, server_id, site, tenant_id, offline_at)
+			VALUES ('1', 'app-1', 's', 't-2', now())`,
+		"a drain": maintenanceOf + `status) VALUES ('app-1', 1, 'drain', 'test', true, 'moving')`,
+		"a deletion": `UPDATE servers SET status = 'draining', decommission_requested_at = now(),
+			agent_status = 'disconnected' WHERE server_id = 'app-1'`,
+	} {
+		if name != "a drain" {
+			sql += ";" + down
+		}
+		require.Empty(t, kinds(sql), name)
 	}
 }
 
