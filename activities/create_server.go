@@ -177,9 +177,6 @@ func (a *Servers) createOnce(ctx context.Context, infra Infra, st server.Provisi
 		return handle, err
 	}
 	// The machine of an earlier attempt has the name, and was in use.
-	if err := a.holdsData(ctx, st, p.Attempt); err != nil {
-		return handle, err
-	}
 	found, err := infra.FindServers(ctx, p.ServerID)
 	if err != nil {
 		return handle, err

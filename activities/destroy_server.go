@@ -36,8 +36,11 @@ func (a *Servers) DestroyServer(ctx context.Context, in DestroyInput) (DestroyRe
 	if err != nil {
 		return DestroyResult{}, err
 	}
-	if err := a.holdsData(ctx, st, in.Attempt); err != nil {
-		return DestroyResult{}, err
+	// Before its identity is revoked. Each deletion asks again.
+	if st.ProviderServerID != "" && st.Attempt <= in.Attempt {
+		if err := a.Store.MayDelete(ctx, st.Provider, server.ResourceServer, st.ProviderServerID); err != nil {
+			return DestroyResult{}, err
+		}
 	}
 	if err := a.Store.BeginRelease(ctx, in.ServerID, in.Attempt); err != nil {
 		return DestroyResult{}, err
@@ -78,24 +81,6 @@ func (a *Servers) DestroyServer(ctx context.Context, in DestroyInput) (DestroyRe
 		}
 	}
 	return result, a.Store.FinishRelease(ctx, in.ServerID, in.Attempt, in.Reason, in.Message)
-}
-
-// holdsData refuses to destroy a server that the rows know to be in use, unless its deletion was accepted: the state
-// draining is, and was refused before as long as someone would have lost data unasked. Whatever road led here, this is
-// the last gate before the provider.
-func (a *Servers) holdsData(ctx context.Context, st server.ProvisionState, attempt int) error {
-	if st.Attempt > attempt || st.Status == server.Decommissioning || st.Status == server.Terminated {
-		return nil
-	}
-	use, err := a.Store.ServerUse(ctx, st.ServerID)
-	if err != nil {
-		return err
-	}
-	if use.Tenants+use.Instances+use.Volumes == 0 {
-		return nil
-	}
-	return fmt.Errorf("holds_data: server %s is %s and has %d tenants, %d instances and %d volumes: nothing of it is deleted",
-		st.ServerID, st.Status, use.Tenants, use.Instances, use.Volumes)
 }
 
 // serversToDestroy returns the provider ids that labels or the ledger assign to

@@ -193,7 +193,7 @@ func TestAServerInUseIsNotDestroyed(t *testing.T) {
 	a, env := p.servers(c, p.Store)
 	in := activities.DestroyInput{ServerID: "srv-1", Attempt: 1, Reason: prego.ReasonDecommission}
 	_, err := env.ExecuteActivity(a.DestroyServer, in)
-	require.ErrorContains(t, err, "holds_data: server srv-1 is failed and has 1 tenants")
+	require.ErrorContains(t, err, "server 10 is not deleted: server srv-1 is failed and has 1 tenants")
 	require.Empty(t, c.deleted())
 	require.True(t, c.things[0].Protected)
 

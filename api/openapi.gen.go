@@ -4681,6 +4681,23 @@ type FreedServer struct {
 	ServerId string   `json:"server_id"`
 }
 
+// Freeze defines model for Freeze.
+type Freeze struct {
+	// By Who froze it: `prego` is the control plane itself
+	By *string `json:"by,omitempty"`
+
+	// Frozen Whether everything that deletes is stopped
+	Frozen bool       `json:"frozen"`
+	Reason *string    `json:"reason,omitempty"`
+	Since  *time.Time `json:"since,omitempty"`
+}
+
+// FreezeRequest defines model for FreezeRequest.
+type FreezeRequest struct {
+	// Reason Reason for other operators
+	Reason string `json:"reason"`
+}
+
 // Funnel How a decision was made, for app servers, DB shards and Redis pools each
 type Funnel = placement.Funnel
 
@@ -8700,6 +8717,24 @@ type AttachPolicyParams struct {
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
+// UnfreezeParams defines parameters for Unfreeze.
+type UnfreezeParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// FreezeParams defines parameters for Freeze.
+type FreezeParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListAllGroupsParams defines parameters for ListAllGroups.
 type ListAllGroupsParams struct {
 	// OrgId Only of these orgs
@@ -10389,6 +10424,9 @@ type CreateFleetActionJSONRequestBody = CreateFleetAction
 // AttachPolicyJSONRequestBody defines body for AttachPolicy for application/json ContentType.
 type AttachPolicyJSONRequestBody = AttachPolicy
 
+// FreezeJSONRequestBody defines body for Freeze for application/json ContentType.
+type FreezeJSONRequestBody = FreezeRequest
+
 // DeployGroupJSONRequestBody defines body for DeployGroup for application/json ContentType.
 type DeployGroupJSONRequestBody = DeployGroup
 
@@ -10772,6 +10810,15 @@ type ServerInterface interface {
 	// AttachPolicy Attach a policy, reorder it, or enable or disable it
 	// (PUT /v1/fleets/{fleet_id}/policies/{policy_id})
 	AttachPolicy(ctx echo.Context, fleetId FleetID, policyId PolicyID, params AttachPolicyParams) error
+	// Unfreeze Resume deletions
+	// (DELETE /v1/freeze)
+	Unfreeze(ctx echo.Context, params UnfreezeParams) error
+	// GetFreeze Show whether deletions are frozen
+	// (GET /v1/freeze)
+	GetFreeze(ctx echo.Context) error
+	// Freeze Stop everything that deletes
+	// (PUT /v1/freeze)
+	Freeze(ctx echo.Context, params FreezeParams) error
 	// ListAllGroups List the process groups of all environments
 	// (GET /v1/groups)
 	ListAllGroups(ctx echo.Context, params ListAllGroupsParams) error
@@ -13978,6 +14025,85 @@ func (w *ServerInterfaceWrapper) AttachPolicy(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.AttachPolicy(ctx, fleetId, policyId, params)
+	return err
+}
+
+// Unfreeze converts echo context to params.
+func (w *ServerInterfaceWrapper) Unfreeze(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UnfreezeParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.Unfreeze(ctx, params)
+	return err
+}
+
+// GetFreeze converts echo context to params.
+func (w *ServerInterfaceWrapper) GetFreeze(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetFreeze(ctx)
+	return err
+}
+
+// Freeze converts echo context to params.
+func (w *ServerInterfaceWrapper) Freeze(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params FreezeParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.Freeze(ctx, params)
 	return err
 }
 
@@ -20429,6 +20555,9 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/internal/servers/create", wrapper.CreateServer, options.OperationMiddlewares["createServer"]...)
 	router.GET(options.BaseURL+"/v1/operations/:operation_id", wrapper.GetOperation, options.OperationMiddlewares["getOperation"]...)
 	router.POST(options.BaseURL+"/internal/reconcile", wrapper.Reconcile, options.OperationMiddlewares["reconcile"]...)
+	router.DELETE(options.BaseURL+"/v1/freeze", wrapper.Unfreeze, options.OperationMiddlewares["unfreeze"]...)
+	router.GET(options.BaseURL+"/v1/freeze", wrapper.GetFreeze, options.OperationMiddlewares["getFreeze"]...)
+	router.PUT(options.BaseURL+"/v1/freeze", wrapper.Freeze, options.OperationMiddlewares["freeze"]...)
 	router.GET(options.BaseURL+"/v1/ledger", wrapper.ListLedger, options.OperationMiddlewares["listLedger"]...)
 	router.GET(options.BaseURL+"/v1/costs", wrapper.GetCosts, options.OperationMiddlewares["getCosts"]...)
 	router.GET(options.BaseURL+"/v1/catalog", wrapper.GetCatalog, options.OperationMiddlewares["getCatalog"]...)

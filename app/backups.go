@@ -48,7 +48,7 @@ func newBackups(p *Process, runs *workflows.Client, tenants *activities.Tenants,
 	if s.Endpoint == "" {
 		return out, nil
 	}
-	storage, err := newStorage(s, p.storage)
+	storage, err := newStorage(s, p.storage, p.db.MayDeleteObject)
 	if err != nil {
 		return nil, err
 	}

@@ -33,14 +33,19 @@ func newImport(p *Process) (*activities.Backups, error) {
 	if err != nil || p.cfg.Backups.Endpoint == "" {
 		return out, err
 	}
-	storage, err := newStorage(p.cfg.Backups, nil)
+	storage, err := newStorage(p.cfg.Backups, nil, p.db.MayDeleteObject)
 	out.Objects, out.Vault = storage, vault
 	return out, err
 }
 
 // newStorage reaches the storage of backups.
-func newStorage(s config.Backups, over http.RoundTripper) (*objects.Store, error) {
-	storage, err := objects.New(objects.Config{Endpoint: s.Endpoint, Bucket: s.Bucket, Region: s.Region, AccessKey: s.AccessKey, SecretKey: s.SecretKey, PathStyle: s.PathStyle, Transport: over})
+func newStorage(
+	s config.Backups, over http.RoundTripper, mayDelete func(ctx context.Context, key string) error,
+) (*objects.Store, error) {
+	storage, err := objects.New(objects.Config{
+		Endpoint: s.Endpoint, Bucket: s.Bucket, Region: s.Region, AccessKey: s.AccessKey, SecretKey: s.SecretKey,
+		PathStyle: s.PathStyle, Transport: over, MayDelete: mayDelete,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("PREGO_BACKUP_…: %w", err)
 	}

@@ -184,6 +184,7 @@ func buildActivities(ctx context.Context, p *Process, runs *workflows.Client) (*
 	provider, err := hetzner.New(hetzner.Config{
 		Endpoint: h.Endpoint, Token: h.Token, Environment: p.cfg.Environment, Timeout: h.Timeout, Poll: h.Poll, Simulated: h.Simulated,
 		Budget: budget, Log: p.log.Named("hetzner"), Metrics: p.reg, Transport: p.provider,
+		MayDelete: p.db.MayDelete,
 	})
 	if err != nil {
 		return nil, nil, err

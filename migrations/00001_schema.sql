@@ -1976,6 +1976,30 @@ CREATE TABLE dns_comparisons (
     breaker_since timestamptz -- NULL: it is closed
 );
 
+-- Times in which nothing outside this database is deleted, by an operator or by the breaker.
+CREATE TABLE freezes (
+    freeze_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    since     timestamptz NOT NULL DEFAULT now(),
+    frozen_by text NOT NULL,
+    reason    text NOT NULL,
+    ended_at  timestamptz,
+    ended_by  text NOT NULL DEFAULT ''
+);
+CREATE UNIQUE INDEX freezes_open ON freezes ((true)) WHERE ended_at IS NULL;
+
+-- What the last gate let through although it held data, and what it refused.
+CREATE TABLE destructions (
+    kind          text NOT NULL,
+    id            text NOT NULL,
+    at            timestamptz, -- when it was let through
+    refused_since timestamptz,
+    refused_at    timestamptz, -- the last time
+    message       text NOT NULL DEFAULT '',
+    PRIMARY KEY (kind, id)
+);
+CREATE INDEX destructions_at ON destructions (at) WHERE at IS NOT NULL;
+CREATE INDEX destructions_refused ON destructions (refused_at) WHERE refused_at IS NOT NULL;
+
 -- Accounts at certificate authorities. The key is sealed under the master key.
 CREATE TABLE acme_accounts (
     account_id text PRIMARY KEY,
@@ -2698,6 +2722,7 @@ BEGIN
         ('workload_settings',   $a$'workload_settings', 'one', '', '', ''$a$, always),
         ('residency_zones',     $a$'residency_zone', 'country', '', '', ''$a$, always),
         ('infra_providers',     $a$'infra_provider', 'id', '', '', ''$a$, always),
+        ('freezes',             $a$'freeze', 'freeze_id', '', '', ''$a$, always),
         ('servers',             $a$'server', 'server_id', '', '', 'request_hash agent_key_sha256 updated_at changed_xid'$a$, requests),
         ('server_maintenances', $a$'maintenance', 'server_id number', '', '', 'updated_at'$a$, requests),
         ('patch_waves',         $a$'patch_wave', 'wave_id', '', '', ''$a$, requests),

@@ -80,6 +80,19 @@ CROSS JOIN LATERAL (
 )
 
 const (
+	sqlAttFreeze = `WITH ` + attFrom + `
+SELECT 'installation', 'prego', 'deletions', '', '', CASE frozen_by WHEN 'prego' THEN 'breaker' ELSE 'operator' END,
+    frozen_by || ' has frozen all deletions: ' || reason, since, 'installation', 'prego'
+FROM freezes WHERE ended_at IS NULL` + attTo
+
+	// What asks for a deletion repeats at least every few minutes.
+	sqlAttRefused = `WITH ` + attFrom + `
+SELECT d.kind, d.id, COALESCE(t.slug, v.name, d.id), '', COALESCE(t.org_id, v.org_id, ''), 'holds_data', d.message,
+    d.refused_since, 'kind', d.kind
+FROM destructions d LEFT JOIN tenants t ON d.kind = 'tenant' AND t.tenant_id = d.id
+LEFT JOIN volumes v ON d.kind = 'volume' AND v.volume_id = d.id
+WHERE d.refused_at > now() - interval '1 hour'` + attTo
+
 	sqlAttBreaker = `WITH ` + attFrom + `
 SELECT 'installation', 'prego', 'reconciliation', '', '', 'breaker_hit',
     'nothing is deleted at the provider: ' || COALESCE(r.findings ->> 'orphans', 'many') || ' of its ' || COALESCE(r.findings ->> 'owned', '') || ' resources of ours have no row here',
@@ -489,6 +502,8 @@ func (s *Store) attentionIn(ctx context.Context, tx *txn, l attention.Limits) (f
 		kind attention.Kind
 		sql  string
 	}{
+		{attention.DeletionsFrozen, sqlAttFreeze},
+		{attention.DeletionRefused, sqlAttRefused},
 		{attention.ReconcileBreaker, sqlAttBreaker},
 		{attention.DNSBreaker, sqlAttDNSBreaker},
 		{attention.ProcessDown, sqlAttProcessDown},

@@ -66,6 +66,12 @@ const maintenanceOf = `INSERT INTO server_maintenances (server_id, number, kind,
 // ailments are the rows behind each kind of finding: statements, and the id and the reason of the only finding that
 // they cause.
 var ailments = map[attention.Kind][]struct{ sql, is string }{
+	attention.DeletionsFrozen: {
+		{`INSERT INTO freezes (frozen_by, reason) VALUES ('prego', 'too much')`, "prego breaker"},
+		{`INSERT INTO freezes (frozen_by, reason) VALUES ('ann', 'a wrong policy')`, "prego operator"},
+	},
+	attention.DeletionRefused: {{`INSERT INTO destructions (kind, id, refused_since, refused_at, message)
+		SELECT kind, id, now() - interval '1 day', at, 'it holds data' FROM (VALUES ('server', 'app-2', now()), ('volume', 'vol-9', now() - interval '61 minutes')) d (kind, id, at)`, "app-2 holds_data"}},
 	attention.ReconcileBreaker: {{`INSERT INTO reconcile_runs (started_at, finished_at, findings) VALUES (now(), now(), '{"breaker_hit": true, "orphans": 9, "owned": 20}')`, "prego breaker_hit"}},
 	attention.DNSBreaker:       {{`UPDATE dns_comparisons SET breaker_since = now(), orphans = 9`, "example.com breaker_hit"}},
 	attention.SweepFrozen:      {{`UPDATE servers SET agent_last_heartbeat_at = now() - interval '2 minutes' WHERE server_id IN ('app-1', 'app-2', 'app-3')`, "prego mass_silence"}},

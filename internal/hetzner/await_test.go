@@ -2,6 +2,7 @@ package hetzner_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -394,4 +395,30 @@ func TestDeletingNeedsNoPolling(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-stuck, context.Canceled)
 	budget.open("poll") // lets the poller see that there are no waiters
+}
+
+// TestWhoMayDeleteIsAsked before the provider is, whatever is to be deleted.
+func TestWhoMayDeleteIsAsked(t *testing.T) {
+	t.Parallel()
+	p := newProject(t)
+	frozen := errors.New("frozen")
+	var asked []string
+	hz := p.provider(func(c *hetzner.Config) {
+		c.MayDelete = func(_ context.Context, provider prego.InfraProviderID, kind server.ResourceKind, id string) error {
+			asked = append(asked, fmt.Sprintf("%s/%s/%s", provider, kind, id))
+			return frozen
+		}
+	})
+	h := p.running("app-1")
+	require.ErrorIs(t, hz.DestroyServer(t.Context(), prego.ServerID(h.ProviderServerID)), frozen)
+	want := []string{"hetzner/server/" + h.ProviderServerID}
+	for _, kind := range []server.ResourceKind{
+		server.ResourceServer, server.ResourceVolume, server.ResourcePrimaryIP, server.ResourceFloatingIP, server.ResourceFirewall,
+		server.ResourcePlacementGroup, server.ResourceImage, server.ResourceNetwork,
+	} {
+		require.ErrorIs(t, hz.DeleteResource(t.Context(), kind, "7"), frozen)
+		want = append(want, fmt.Sprintf("hetzner/%s/7", kind))
+	}
+	require.Equal(t, want, asked)
+	require.Len(t, p.list(), 1)
 }

@@ -111,8 +111,8 @@ func (p *Provider) DeleteSnapshots(ctx context.Context, imageID prego.ImageID) e
 		return p.classify(err)
 	}
 	for _, i := range images {
-		if _, err := p.write.Image.Delete(ctx, i); p.gone(err) != nil {
-			return p.classify(err)
+		if err := p.DeleteResource(ctx, server.ResourceImage, prego.ServerID(strconv.FormatInt(i.ID, 10))); err != nil {
+			return err
 		}
 	}
 	return nil

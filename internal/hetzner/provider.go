@@ -7,6 +7,7 @@ package hetzner
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -36,7 +37,12 @@ type Config struct {
 	Metrics     prometheus.Registerer // may be nil
 	// Transport sends requests; nil for a separate pool of connections.
 	Transport http.RoundTripper
+	// MayDelete is asked before anything is deleted; nil is yes.
+	MayDelete Gate
 }
+
+// Gate decides whether a resource may be deleted.
+type Gate func(ctx context.Context, provider prego.InfraProviderID, kind server.ResourceKind, id string) error
 
 // Provider is one Hetzner project. It is safe for concurrent use.
 type Provider struct {
@@ -49,6 +55,7 @@ type Provider struct {
 	actions, deletions *actionPoller
 	poll               time.Duration
 	log                *zap.Logger
+	gate               Gate
 }
 
 // New checks the configuration; it sends nothing.
@@ -95,7 +102,7 @@ func New(cfg Config) (*Provider, error) {
 	}
 	p := &Provider{
 		token: cfg.Token, environment: cfg.Environment, read: connect(3), write: connect(0), log: cfg.Log,
-		poll: cmp.Or(max(cfg.Poll, 0), time.Second),
+		poll: cmp.Or(max(cfg.Poll, 0), time.Second), gate: cfg.MayDelete,
 	}
 	p.actions, p.deletions = newActionPoller(p, LanePoll), newActionPoller(p, LaneDelete)
 	return p, nil
@@ -103,6 +110,13 @@ func New(cfg Config) (*Provider, error) {
 
 // ID is the provider's id.
 func (p *Provider) ID() prego.InfraProviderID { return prego.ProviderHetzner }
+
+func (p *Provider) mayDelete(ctx context.Context, kind server.ResourceKind, id string) error {
+	if p.gate == nil {
+		return nil
+	}
+	return p.gate(ctx, p.ID(), kind, id)
+}
 
 // simulatedMachines is the network of the simulator's machines; its light hosts are on loopback.
 var simulatedMachines = netip.MustParsePrefix("10.99.0.0/16")

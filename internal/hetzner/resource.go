@@ -345,6 +345,9 @@ func (p *Provider) DeleteResource(ctx context.Context, kind server.ResourceKind,
 	if err != nil {
 		return err
 	}
+	if err := p.mayDelete(ctx, kind, string(providerID)); err != nil {
+		return err
+	}
 	ctx = WithLane(ctx, LaneDelete)
 	switch kind {
 	case server.ResourceVolume:

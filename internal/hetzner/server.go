@@ -284,6 +284,9 @@ func (p *Provider) DestroyServer(ctx context.Context, providerServerID prego.Ser
 	if err != nil {
 		return err
 	}
+	if err := p.mayDelete(ctx, server.ResourceServer, string(providerServerID)); err != nil {
+		return err
+	}
 	ctx = WithLane(ctx, LaneDelete)
 	result, _, err := p.write.Server.DeleteWithResult(ctx, &hcloud.Server{ID: id})
 	if err != nil {

@@ -35,15 +35,18 @@ type Config struct {
 	AccessKey string
 	SecretKey string
 	PathStyle bool // the bucket is in the path, not in the host's name
+	// MayDelete is asked before an object is deleted; nil is yes.
+	MayDelete func(ctx context.Context, key string) error
 	// Transport replaces the default transport in tests.
 	Transport http.RoundTripper
 }
 
 // Store is one bucket.
 type Store struct {
-	core   minio.Core
-	bucket string
-	host   string
+	core      minio.Core
+	bucket    string
+	host      string
+	mayDelete func(ctx context.Context, key string) error
 }
 
 // callTime bounds one request; no object that passes through this process is large.
@@ -67,7 +70,7 @@ func New(c Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("object storage: %w", err)
 	}
-	return &Store{core: *core, bucket: c.Bucket, host: u.Host}, nil
+	return &Store{core: *core, bucket: c.Bucket, host: u.Host, mayDelete: c.MayDelete}, nil
 }
 
 // Where names the storage, without secrets.
@@ -254,6 +257,11 @@ func (s *Store) List(ctx context.Context, prefix, after string, n int) ([]Object
 
 // Delete deletes an object and checks that it is gone: some storages confirm a delete that they only accepted.
 func (s *Store) Delete(ctx context.Context, key string) error {
+	if s.mayDelete != nil {
+		if err := s.mayDelete(ctx, key); err != nil {
+			return err
+		}
+	}
 	asking, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	err := failed("delete an object", s.core.RemoveObject(asking, s.bucket, key, minio.RemoveObjectOptions{}))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -212,4 +213,23 @@ func TestADamagedObjectIsSeen(t *testing.T) {
 	b, err := os.ReadFile(s.File("k"))
 	require.NoError(t, err)
 	require.Equal(t, "a manifest", string(b), "the tests of damage write to this file")
+}
+
+// TestWhoMayDeleteIsAsked before the storage is.
+func TestWhoMayDeleteIsAsked(t *testing.T) {
+	t.Parallel()
+	s := s3test.Start(t)
+	refused := errors.New("frozen")
+	var keys []string
+	o := open(t, s, func(c *objects.Config) {
+		c.MayDelete = func(_ context.Context, key string) error { keys = append(keys, key); return refused }
+	})
+	require.NoError(t, o.Put(t.Context(), "a/b", []byte("x")))
+	require.ErrorIs(t, o.Delete(t.Context(), "a/b"), refused)
+	_, there, err := o.Head(t.Context(), "a/b")
+	require.NoError(t, err)
+	require.True(t, there)
+	refused = nil
+	require.NoError(t, o.Delete(t.Context(), "a/b"))
+	require.Equal(t, []string{"a/b", "a/b"}, keys)
 }

@@ -107,7 +107,7 @@ func TestEveryKindIsWhole(t *testing.T) {
 		require.NotEmpty(t, about[kind], kind)
 		for _, subject := range about[kind] {
 			for _, count := range []int{1, attention.Many + 1} {
-				if count > 1 && slices.Contains([]attention.Kind{attention.ReconcileBreaker, attention.SweepFrozen}, kind) {
+				if one := []attention.Kind{attention.DeletionsFrozen, attention.ReconcileBreaker, attention.SweepFrozen}; count > 1 && slices.Contains(one, kind) {
 					continue // there is one
 				}
 				i := attention.List([]attention.Finding{{Kind: kind, Subject: subject, ID: "x-1", Name: "x", OrgID: "acme", Reason: "why", Since: at, By: "region", ByID: "eu", Count: count}})[0]

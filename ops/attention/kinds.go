@@ -11,6 +11,8 @@ type Kind string
 
 // The kinds.
 const (
+	DeletionsFrozen     Kind = "deletions_frozen"
+	DeletionRefused     Kind = "deletion_refused"
 	ReconcileBreaker    Kind = "reconcile_breaker"
 	DNSBreaker          Kind = "dns_breaker"
 	SweepFrozen         Kind = "sweep_frozen"
@@ -150,6 +152,22 @@ var ordered = []struct {
 	kind Kind
 	spec spec
 }{
+	{DeletionsFrozen, spec{
+		severity: Warning, critical: []string{"breaker"}, says: "nothing is deleted: deletions are frozen",
+		todo:    "Find out why. `prego unfreeze` lets deletions continue.",
+		docs:    "docs/operations.md#the-last-gate",
+		actions: about("installation", get("Show the freeze", "/v1/freeze", "prego freeze-status")),
+	}},
+	{DeletionRefused, spec{
+		severity: Critical, says: "a run tried to delete it although it holds data", plural: "deletions were refused",
+		todo: "Nothing is lost. Find out why the run asks: it repeats until the thing is empty, or its deletion was accepted.",
+		docs: "docs/operations.md#the-last-gate",
+		actions: map[string][]Action{
+			"server": {showServer}, "tenant": {showTenant}, "volume": {showVolume},
+			"ipv4": {get("List the addresses", "/v1/ipv4-addresses", "prego ipv4 list")},
+		},
+		all: []Action{get("Show the freeze", "/v1/freeze", "prego freeze-status")},
+	}},
 	{ReconcileBreaker, spec{
 		severity: Critical, says: "the reconciliation deletes nothing: too much at the provider has no row here",
 		todo:    "Find out whether this database is the right one and complete before anything else: it may be empty or restored. `prego restore check` lists what would be deleted.",
