@@ -22,11 +22,15 @@ type DestroyResult struct {
 	// Unresolved counts creates of unknown outcome that may still complete at the
 	// provider. Look again later.
 	Unresolved int `json:"unresolved"`
+	// Unrestored counts the tenants that were lost with the server and have no site yet: until they have one, its machine
+	// is kept, switched off.
+	Unrestored int `json:"unrestored,omitempty"`
 }
 
 // DestroyServer revokes a server's tokens and identity, deletes everything that its
-// attempts created at the provider, and confirms each deletion in the ledger. It is
-// safe to repeat.
+// attempts created at the provider, and confirms each deletion in the ledger. The
+// machine of a lost server is switched off and kept while it has the newest data of a
+// tenant. It is safe to repeat.
 func (a *Servers) DestroyServer(ctx context.Context, in DestroyInput) (DestroyResult, error) {
 	st, err := a.Store.ProvisionState(ctx, in.ServerID)
 	if err != nil {
@@ -36,8 +40,12 @@ func (a *Servers) DestroyServer(ctx context.Context, in DestroyInput) (DestroyRe
 	if err != nil {
 		return DestroyResult{}, err
 	}
+	unrestored, err := a.Store.UnrestoredOf(ctx, in.ServerID)
+	if err != nil {
+		return DestroyResult{}, err
+	}
 	// Before its identity is revoked. Each deletion asks again.
-	if st.ProviderServerID != "" && st.Attempt <= in.Attempt {
+	if unrestored == 0 && st.ProviderServerID != "" && st.Attempt <= in.Attempt {
 		if err := a.Store.MayDelete(ctx, st.Provider, server.ResourceServer, st.ProviderServerID); err != nil {
 			return DestroyResult{}, err
 		}
@@ -58,6 +66,14 @@ func (a *Servers) DestroyServer(ctx context.Context, in DestroyInput) (DestroyRe
 	found, err := infra.FindServers(ctx, in.ServerID)
 	if err != nil {
 		return DestroyResult{}, fromInfra(err)
+	}
+	if unrestored > 0 && len(found) > 0 {
+		for _, h := range found {
+			if err := infra.PowerOff(ctx, prego.ServerID(h.ProviderServerID)); err != nil {
+				return DestroyResult{}, fromInfra(err)
+			}
+		}
+		return DestroyResult{Unrestored: unrestored}, nil
 	}
 	gone := make(map[string]bool) // provider ids of servers deleted here
 	for _, id := range serversToDestroy(found, live, in.Attempt) {

@@ -28,6 +28,7 @@ type cloud struct {
 	activities.Infra
 	things    []server.OwnedResource
 	gone      []string         // "kind/id", in order
+	off       []string         // servers that were switched off
 	fails     map[string]error // by "kind/id", or the name of a call
 	firewalls int              // looked after
 }
@@ -211,6 +212,48 @@ func TestAServerInUseIsNotDestroyed(t *testing.T) {
 	c.fails = nil
 	_, err = env.ExecuteActivity(a.DestroyServer, in)
 	require.NoError(t, err)
+	require.Equal(t, []string{"server/10"}, c.deleted())
+}
+
+func (c *cloud) PowerOff(_ context.Context, id prego.ServerID) error {
+	c.off = append(c.off, string(id))
+	return c.fails["PowerOff"]
+}
+
+// TestALostServersMachineIsKept, switched off, until the tenants that were lost with it have a site again: it has their
+// newest data.
+func TestALostServersMachineIsKept(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	p.machine("srv-1", server.Decommissioning, 1, "10")
+	p.line(server.ResourceServer, "srv-1", "10", "srv-1", 1)
+	p.Server("app-0", prego.RoleApp, "")
+	id := p.Tenant(prego.PlanStarter, nil).TenantID
+	p.Exec(`UPDATE tenants SET state = 'failed', status_reason = 'server_lost', lost_at = now()`)
+	p.Exec(`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name,
+		infra_provider, algorithm, released_at) VALUES ($1, 'srv-1', 'srv-1', 'srv-1', 's', 'd', 'hetzner', 'best_fit', now())`, id)
+	p.Exec(`INSERT INTO tenant_losses (tenant_id, allocation_id, server_id, state, lost_at)
+		SELECT tenant_id, allocation_id, 'srv-1', 'active', now() FROM tenant_allocations`)
+	c := &cloud{}
+	c.has(server.ResourceServer, "10", "srv-1", "srv-1", 1)
+	a, env := p.servers(c, p.Store)
+	destroy := func() activities.DestroyResult {
+		t.Helper()
+		v, err := env.ExecuteActivity(a.DestroyServer, activities.DestroyInput{ServerID: "srv-1", Attempt: 1})
+		require.NoError(t, err)
+		var r activities.DestroyResult
+		require.NoError(t, v.Get(&r))
+		return r
+	}
+
+	require.Equal(t, activities.DestroyResult{Unrestored: 1}, destroy())
+	require.Equal(t, []string{"10"}, c.off)
+	require.Empty(t, c.deleted())
+	require.ErrorContains(t, p.Store.MayDelete(t.Context(), prego.ProviderHetzner, server.ResourceServer, "10"), "is not restored")
+
+	p.Exec(`UPDATE tenants SET state = 'active'; `)
+	p.Exec(`UPDATE tenant_losses SET restored_at = now()`)
+	require.Zero(t, destroy())
 	require.Equal(t, []string{"server/10"}, c.deleted())
 }
 

@@ -28,6 +28,7 @@ type Infra interface {
 	GetServer(ctx context.Context, providerServerID prego.ServerID) (server.Handle, error)
 	LabelServer(ctx context.Context, providerServerID string, labels map[string]string) error
 	DestroyServer(ctx context.Context, providerServerID prego.ServerID) error
+	PowerOff(ctx context.Context, providerServerID prego.ServerID) error
 	EnsureFirewall(ctx context.Context, p server.FirewallParams) (string, error)
 	EnsurePlacementGroup(ctx context.Context, environment, name string, role prego.Role) (string, error)
 	EnsureNetwork(ctx context.Context, p server.NetworkParams) (id, ipRange string, err error)

@@ -35,6 +35,10 @@ WHERE u.tenants + u.instances + u.volumes > 0 AND s.server_id IN (
     UNION SELECT r.server_id FROM resources r JOIN servers o USING (server_id)
     WHERE r.provider = $1 AND r.kind = $2 AND r.provider_id = $3 AND r.state <> 'released' AND (r.attempt = o.attempt
         OR EXISTS (SELECT FROM resources m WHERE m.server_id = r.server_id AND m.attempt = r.attempt AND m.protected)))
+UNION ALL SELECT 'tenant', l.tenant_id,
+    format('tenant %s was lost with server %s and is not restored', t.slug, l.server_id), false
+FROM tenant_losses l JOIN tenants t USING (tenant_id) JOIN servers s USING (server_id)
+WHERE $2 = 'server' AND s.infra_provider = $1 AND s.provider_server_id = $3 AND ` + isUnrestored + `
 UNION ALL SELECT 'volume', v.volume_id, format('volume %s of org %s is %s', v.name, v.org_id, v.status),
     v.status = 'releasing' OR v.deleted_at IS NOT NULL
 FROM volumes v WHERE $2 = 'volume' AND v.provider = $1 AND v.provider_id = $3 AND v.made_bytes > 0
@@ -42,9 +46,15 @@ UNION ALL SELECT 'ipv4', a.allocation_id, format('address %s of org %s is %s', a
 FROM ipv4_allocations a
 WHERE $2 = 'floating_ip' AND a.provider = $1 AND a.provider_id = $3 AND a.deleted_at IS NULL AND a.status = 'ready'`
 
+// isUnrestored is whether a tenant t that was lost (l) has no site since.
+const isUnrestored = `l.restored_at IS NULL AND t.state IN ('failed', 'provisioning')`
+
+const sqlUnrestoredOf = `
+SELECT count(*) FROM tenant_losses l JOIN tenants t USING (tenant_id) WHERE l.server_id = $1 AND ` + isUnrestored
+
 // $1 is the server, $2 the site and $3 the database that a command erases there; an empty one is none. A site that is
-// being built for the first time holds nothing. What a tenant has lost with a server is the only copy of it until it is
-// restored.
+// being built for the first time holds nothing. What a tenant has lost with a server is the only copy of it until its
+// next site is restored and compared with the backup; its cache is none.
 const sqlHeldBySite = `
 SELECT 'tenant' AS kind, t.tenant_id AS id,
     format('tenant %s is %s, and its data is on server %s', t.slug, t.state, $1::text) AS what,
@@ -57,10 +67,10 @@ WHERE a.allocation_id IN (
       AND (o.app_server_id = $1 OR o.db_shard_id IN (SELECT shard_id FROM db_shards WHERE server_id = $1)
         OR o.redis_pool_id IN (SELECT pool_id FROM redis_pools WHERE server_id = $1))
     UNION SELECT l.allocation_id FROM tenant_losses l JOIN tenants h USING (tenant_id)
-    WHERE l.restored_at IS NULL AND l.cleared_at IS NULL AND h.state IN ('failed', 'provisioning'))
+    WHERE l.restored_at IS NULL AND l.cleared_at IS NULL AND h.state IN ('failed', 'provisioning') AND h.site = '')
   AND (a.app_server_id = $1 AND ($2 <> '' AND $2 IN (a.site_name, t.site) OR NOT a.on_shard AND a.database_name = $3)
     OR a.on_shard AND d.server_id = $1 AND a.database_name = $3
-    OR a.on_pool AND r.server_id = $1 AND a.database_name = $3)`
+    OR a.on_pool AND r.server_id = $1 AND a.database_name = $3 AND a.released_at IS NULL)`
 
 const sqlHeldBySnapshot = `
 SELECT 'tenant' AS kind, tenant_id AS id,
@@ -170,6 +180,12 @@ func (s *Store) refuses(ctx context.Context, tx *txn, what string, held []holder
 	why := fmt.Sprintf("%d tenants, volumes and servers lost their data within an hour", many.N)
 	tx.run(ctx, sqlSetFreeze, "prego", why)
 	return fmt.Errorf("frozen: %s is not deleted: %s", what, why)
+}
+
+// UnrestoredOf counts the tenants that were lost with a server and are not restored: its machine has their newest data.
+func (s *Store) UnrestoredOf(ctx context.Context, id prego.ServerID) (int, error) {
+	n, err := value[int](ctx, s.pool, sqlUnrestoredOf, id)
+	return n, failed(fmt.Sprintf("tenants lost with %s", id), err)
 }
 
 // Frozen reads whether all deletions are frozen.

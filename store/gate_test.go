@@ -44,6 +44,8 @@ func TestTheLastGate(t *testing.T) {
 		return func(ctx context.Context) error { return s.MayDeleteObject(ctx, key) }
 	}
 	copied := func(name string) ask { return func(ctx context.Context) error { return s.MayForget(ctx, name) } }
+	exec(t, s, `UPDATE tenant_allocations SET redis_pool_id = 'n-2', on_pool = true`)
+	cache := func(ctx context.Context) error { return s.MayErase(ctx, "n-2", "", "t-0") }
 	const draining = `UPDATE servers SET status = 'draining' WHERE server_id = 'n-0'`
 	const purged = `UPDATE tenants SET state = 'data_purged'`
 	const lost = `UPDATE tenants SET state = 'failed', site = '';
@@ -79,6 +81,10 @@ func TestTheLastGate(t *testing.T) {
 		"another site":                         {site("t-1.example.com", "t-1"), "", true},
 		"the database that survived a loss":    {site("", "t-0"), lost, false},
 		"the same, after the restore":          {site("", "t-0"), lost + `; UPDATE tenant_losses SET restored_at = now()`, true},
+		"the same, restored and compared":      {site("", "t-0"), lost + `; UPDATE tenants SET state = 'provisioning', site = 'pool-7'`, true},
+		"the same, being restored":             {site("", "t-0"), lost + `; UPDATE tenants SET state = 'provisioning'`, false},
+		"the cache that survived":              {cache, lost, true},
+		"the cache":                            {cache, "", false},
 		"the same, of a tenant that has ended": {site("", "t-0"), lost + `; ` + purged, true},
 		"a snapshot":                           {copied("snp-1"), "", false},
 		"a deleted snapshot":                   {copied("snp-1"), `UPDATE snapshots SET status = 'deleted'`, true},

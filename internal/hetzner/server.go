@@ -387,6 +387,18 @@ func (p *Provider) switchOff(
 	return look()
 }
 
+// PowerOff cuts a server's power and waits for it. One that is off, or gone, is success.
+func (p *Provider) PowerOff(ctx context.Context, providerServerID prego.ServerID) error {
+	s, err := p.server(WithLane(ctx, LaneDelete), string(providerServerID))
+	if err != nil {
+		return p.gone(err)
+	}
+	if s.Status == hcloud.ServerStatusOff {
+		return nil
+	}
+	return p.gone(p.done(ctx)(p.write.Server.Poweroff(ctx, s)))
+}
+
 // RebootServer restarts a server: by its button, which the host may ignore, or with hard by cutting its power. It
 // waits for the provider's action, not for the host.
 func (p *Provider) RebootServer(ctx context.Context, providerServerID prego.ServerID, hard bool) error {

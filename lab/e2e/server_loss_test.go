@@ -168,9 +168,11 @@ func TestAServerIsDeclaredLost(t *testing.T) {
 		asked := w.mark()
 		m.post("/v1/servers/"+app+"/lost", map[string]string{"reason": "hangs"}, http.StatusAccepted, nil)
 		m.failedTenant(id, prego.ReasonServerLost)
-		eventually(t, func() bool {
-			return m.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND status = 'terminated'`, app) == 1
-		}, patience, 50*time.Millisecond)
+		// Its disk has the newest data: it is kept, without power, until the tenant is restored.
+		lost := app
+		machine := m.billedServer(lost)
+		eventually(t, func() bool { return m.agentPID(m.id(lost)) == 0 }, patience, 50*time.Millisecond)
+		require.Equal(t, machine, m.billedServer(lost))
 		var job api.RestoreJob
 		m.play(round, func() {
 			m.post("/v1/tenants/"+id+"/restores", map[string]any{"elsewhere": true}, http.StatusAccepted, &job)
@@ -182,6 +184,9 @@ func TestAServerIsDeclaredLost(t *testing.T) {
 		require.Equal(t, app, tn.Allocation.AppServerId)
 		m.send(http.MethodGet, "/v1/tenants/"+id+"/restores/"+job.JobId, nil, http.StatusOK, &job)
 		require.Equal(t, api.JobStatus("succeeded"), job.Status)
+		eventually(t, func() bool {
+			return m.number(`SELECT count(*) FROM servers WHERE server_id = $1 AND status = 'terminated'`, lost) == 1
+		}, patience, 50*time.Millisecond)
 		w.rewound(m.cell, app, database, before, after, asked, w.mark())
 		require.Equal(t, "off", m.maintenance(app, "alpha.sites.test"))
 		again := m.typist(app, id, "alpha.sites.test")
