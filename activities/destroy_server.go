@@ -22,8 +22,8 @@ type DestroyResult struct {
 	// Unresolved counts creates of unknown outcome that may still complete at the
 	// provider. Look again later.
 	Unresolved int `json:"unresolved"`
-	// Unrestored counts the tenants that were lost with the server and have no site yet: until they have one, its machine
-	// is kept, switched off.
+	// Unrestored counts the tenants that were lost with the server and have no site yet: until they have one, its
+	// machine is kept, switched off.
 	Unrestored int `json:"unrestored,omitempty"`
 }
 

@@ -50,7 +50,7 @@ func DecommissionServer(ctx workflow.Context, in DecommissionServerInput) error 
 			activities.DestroyInput{ServerID: in.ServerID, Attempt: plan.Attempt, Reason: prego.ReasonDecommission})
 		switch {
 		case result.Unrestored > 0:
-			tell(fmt.Sprintf("switched off, and kept until %d tenants that were lost with it are restored", result.Unrestored))
+			tell(fmt.Sprintf("switched off, and kept until its %d lost tenants are restored", result.Unrestored))
 			s.pause(ctx, kept, "its disk has the newest data of lost tenants")
 			kept = min(2*kept, keptPoll)
 		case result.Unresolved > 0:

@@ -160,7 +160,7 @@ var ordered = []struct {
 	}},
 	{DeletionRefused, spec{
 		severity: Critical, says: "a run tried to delete it although it holds data", plural: "deletions were refused",
-		todo: "Nothing is lost. Find out why the run asks: it repeats until the thing is empty, or its deletion was accepted.",
+		todo: "Nothing is lost. Find out why the run asks: it repeats until it may.",
 		docs: "docs/operations.md#the-last-gate",
 		actions: map[string][]Action{
 			"server": {showServer}, "tenant": {showTenant}, "volume": {showVolume},
