@@ -10,6 +10,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/worker"
 )
@@ -134,7 +135,7 @@ func TestAnAddressFollowsTheEdges(t *testing.T) {
 	require.True(t, settled())
 	p.Exec(`UPDATE servers SET status = 'active', agent_status = 'connected' WHERE role = 'edge'`)
 
-	_, err = p.Store.DisableIPv4(ctx, "env-a", "a")
+	_, err = p.Store.DisableIPv4(impact.By(ctx, "test"), "env-a", "a")
 	require.NoError(t, err)
 	require.Empty(t, served(), "released addresses are served no longer")
 	require.NoError(t, a.ReleaseOrgResource(ctx, ref))

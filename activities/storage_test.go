@@ -228,7 +228,7 @@ func TestSnapshotsHaveTheNamesThatTheyAreGiven(t *testing.T) {
 	_, err = s.env.ExecuteActivity(b.TakeSnapshot, prego.SnapshotID("snp-2"))
 	require.ErrorContains(t, err, `instead of "snp-2"`)
 
-	_, err = p.Store.DeleteSnapshot(t.Context(), "t1", "snp-1", "op")
+	_, err = p.Store.DeleteSnapshot(impact.By(t.Context(), "test"), "t1", "snp-1", "op")
 	require.NoError(t, err)
 	work, err := p.Store.OrgWork(t.Context(), time.Hour)
 	require.NoError(t, err)

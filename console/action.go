@@ -385,4 +385,4 @@ func normal(v any) any {
 }
 
 // general are operations that belong to no thing; they are offered on the first page.
-const general = "reconcile, refreshCatalog"
+const general = "reconcile, refreshCatalog, freeze, unfreeze"

@@ -325,7 +325,11 @@ func TestAServerIsLostDuringAMove(t *testing.T) {
 			kept := p.number(`SELECT count(*) FROM tenant_moves WHERE clearing_at IS NULL`) == 1
 			p.destroy(gone)
 			if l.declared {
-				p.post("/v1/servers/"+gone+"/lost", map[string]string{"reason": "burnt"}, http.StatusAccepted, nil)
+				// Refused until the edges have found that its sites do not answer.
+				eventually(t, func() bool {
+					status, _ := p.request(http.MethodPost, "/v1/servers/"+gone+"/lost", map[string]string{"reason": "burnt"})
+					return status == http.StatusAccepted
+				}, patience, 200*time.Millisecond)
 			}
 			p.start("worker")
 			if !l.declared {
