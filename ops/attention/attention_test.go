@@ -236,6 +236,8 @@ func TestSeverityIsHarmToCustomers(t *testing.T) {
 	}
 	const critical, warning, info = attention.Critical, attention.Warning, attention.Info
 	harms := map[attention.Kind]harm{
+		attention.DeletionsFrozen:     {warning, "none by an operator's freeze; by the breaker, those whose data was deleted", "breaker", ""},
+		attention.DeletionRefused:     {critical, "it would have lost its data", "", ""},
 		attention.ReconcileBreaker:    {critical, "all: the database may be another one, or older than the world", "", ""},
 		attention.DNSBreaker:          {critical, "all: the database may be another one, or older than the world", "", ""},
 		attention.SweepFrozen:         {critical, "those of a fifth of all hosts", "", ""},
