@@ -580,7 +580,7 @@ func (a *Backups) giveUpSurplus(
 // giveUp starts the deletion of a backup, unless it was put on hold or is being restored meanwhile.
 func (a *Backups) giveUp(ctx context.Context, b tenant.BackupLeft) error {
 	of := tenant.BackupOwner{TenantID: b.TenantID, VolumeID: b.VolumeID}
-	_, err := a.Store.DeleteBackup(impact.By(ctx, "retention"), of, b.BackupID, "retention")
+	_, err := a.Store.DeleteBackup(impact.Standing(ctx, "retention"), of, b.BackupID, "retention")
 	if prego.CodeOf(err) == prego.CodeBackupNotReady {
 		return nil
 	}

@@ -2166,6 +2166,24 @@ CREATE VIEW tenant_lifecycle_events AS
 SELECT seq AS event_id, id AS tenant_id, at, from_status AS from_state, status AS to_state, step, actor, reason, message
 FROM events WHERE payload IS NULL AND kind = 'tenant';
 
+-- Who accepted beforehand what timers destroy. A trial's end is accepted with its creation, the end of another tenant
+-- with its cancellation or termination, as long as nothing that a caller did since takes that back. A backup is deleted
+-- by the policy that it is kept by.
+CREATE VIEW standing_acceptances AS
+SELECT 'lifecycle' AS policy, t.tenant_id AS id, COALESCE(e.actor, t.created_by) AS accepted_by, COALESCE(e.at, t.created_at) AS accepted_at
+FROM tenants t LEFT JOIN LATERAL (
+    SELECT c.actor, c.at, c.message FROM tenant_lifecycle_events c
+    WHERE c.tenant_id = t.tenant_id AND c.step = 'state_changed' AND c.actor NOT IN ('system', 'workflow')
+    ORDER BY c.event_id DESC LIMIT 1) e ON true
+WHERE t.plan = 'trial' OR e.message IN ('cancel', 'terminate')
+UNION ALL SELECT 'retention', b.backup_id, p.updated_by, p.updated_at
+FROM backups b JOIN tenants t ON t.tenant_id = b.tenant_id LEFT JOIN backup_policies own ON own.tenant_id = t.tenant_id
+JOIN backup_policies p ON p.policy_id = COALESCE(own.policy_id, 'plan/' || t.plan)
+UNION ALL SELECT 'retention', b.backup_id, p.updated_by, p.updated_at
+FROM backups b JOIN volumes v ON v.volume_id = b.volume_id
+JOIN LATERAL (SELECT * FROM backup_policies c WHERE c.policy_id IN ('volume/' || v.volume_id, 'org/' || v.org_id, 'volumes')
+    ORDER BY c.volume_id IS NULL, c.org_id IS NULL LIMIT 1) p ON true;
+
 -- What happened to an org's resources: app.create, group.scale, route.delete, org.quota_set, …
 CREATE VIEW org_events AS
 SELECT seq AS event_id, org_id, at, kind || '.' || step AS type,

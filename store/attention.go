@@ -189,6 +189,8 @@ SELECT 'tenant', tenant_id, slug, '', org_id, status_reason, status_message, upd
 	sqlAttTenantStuck = `WITH ` + attFrom + `
 SELECT 'tenant', tenant_id, slug, '', org_id, 'not_' || state, '', updated_at, 'region', region
 FROM tenants WHERE (converged_state <> state) IS TRUE AND state NOT IN ('trial', 'provisioning', 'failed') AND updated_at` + attStuck + `
+UNION ALL SELECT 'tenant', tenant_id, slug, '', org_id, 'timer_held', status_message, deadline_at, 'region', region
+FROM tenants WHERE deadline_at` + attStuck + `
 UNION ALL SELECT 'tenant', tenant_id, slug, '', org_id, 'provisioning', 'it has been provisioning without progress for more than an hour', updated_at, 'region', region
 FROM tenants WHERE state IN ('trial', 'provisioning') AND waiting_since IS NULL AND status_reason <> 'building_server' AND updated_at` + attStuck + attTo
 

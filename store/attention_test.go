@@ -104,6 +104,7 @@ var ailments = map[attention.Kind][]struct{ sql, is string }{
 	attention.TenantStuck: {
 		{`UPDATE tenants SET state = 'suspended', updated_at = now() - interval '61 minutes' WHERE tenant_id = 't-2'`, "t-2 not_suspended"},
 		{`UPDATE tenants SET state = 'provisioning', updated_at = now() - interval '61 minutes' WHERE tenant_id = 't-2'`, "t-2 provisioning"},
+		{`UPDATE tenants SET deadline_at = now() - interval '61 minutes' WHERE tenant_id = 't-2'`, "t-2 timer_held"},
 	},
 	attention.TenantsWaiting:     {{`UPDATE tenants SET state = 'provisioning', waiting_since = now() - interval '3 minutes', status_reason = 'awaiting_capacity' WHERE tenant_id = 't-2'`, "t-2 awaiting_capacity"}},
 	attention.GroupUnschedulable: {{`UPDATE process_groups SET status = 'unschedulable', status_reason = 'no_capacity_memory'`, "grp-a no_capacity_memory"}},

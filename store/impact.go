@@ -167,7 +167,13 @@ func (t *txn) demandsOf(ctx context.Context, undo, id string, servers []prego.Se
 
 func (t *txn) demand(ctx context.Context, id string, i impact.Impact) {
 	t.check(impact.Demand(ctx, i))
-	if c := impact.Of(ctx); c != nil && c.Policy == "" && c.Impact.Digest != "" {
+	switch c := impact.Of(ctx); {
+	case c == nil || c.Impact.Digest == "":
+	case c.Standing && c.Impact.Class == impact.Destroys && !valueIn[bool](ctx, t, sqlStandingAcceptance, c.Policy, id):
+		t.check(&impact.NotAccepted{Impact: c.Impact})
+	case c.Policy == "":
 		t.run(ctx, sqlWriteRequestAudit, requestSetting(ctx), "impact", id, "", c.Impact)
 	}
 }
+
+const sqlStandingAcceptance = `SELECT EXISTS (SELECT FROM standing_acceptances a WHERE a.policy = $1 AND a.id = $2)`

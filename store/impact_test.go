@@ -229,6 +229,15 @@ UPDATE process_groups SET spec = '{"image": "web:1", "memory_limit_bytes": 16777
 	}
 }
 
+func backupAt(t *testing.T, s *Store, of, id string, taken time.Time) {
+	t.Helper()
+	exec(t, s, `
+INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, created_by, state, taken_at, sealed_identity,
+    bytes, sha256, plain_sha256, manifest_sha256)
+SELECT $1, 'acme', $2::text, app_server_id, 's', 'scheduled', 'test', 'stored', $3, '', 1, 'x', 'x', 'x'
+FROM tenant_allocations WHERE tenant_id = $2`, id, of, taken)
+}
+
 // TestShorterRetentionIsAccepted: a policy and the end of a hold state which backups the next prune deletes.
 func TestShorterRetentionIsAccepted(t *testing.T) {
 	t.Parallel()
@@ -236,11 +245,7 @@ func TestShorterRetentionIsAccepted(t *testing.T) {
 	day := time.Now().UTC().Truncate(24 * time.Hour).Add(-time.Hour)
 	for n := range 5 {
 		for _, tenant := range []string{"t-0", "t-1"} {
-			exec(t, s, `
-INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, created_by, state, taken_at, sealed_identity,
-    bytes, sha256, plain_sha256, manifest_sha256)
-SELECT $1, 'acme', $2::text, app_server_id, 's', 'scheduled', 'test', 'stored', $3, '', 1, 'x', 'x', 'x'
-FROM tenant_allocations WHERE tenant_id = $2`, fmt.Sprint(tenant, "-", n), tenant, day.AddDate(0, 0, -n))
+			backupAt(t, s, tenant, fmt.Sprint(tenant, "-", n), day.AddDate(0, 0, -n))
 		}
 	}
 	keep := func(days int) tenant.Retention { return tenant.Retention{Daily: days} }
@@ -283,4 +288,50 @@ FROM tenant_allocations WHERE tenant_id = $2`, fmt.Sprint(tenant, "-", n), tenan
 		return s.DeleteBackupPolicy(ctx, tenant.BackupPolicy{TenantID: "t-1"}, "ann")
 	}
 	require.Empty(t, classes(trying(t, s, back)), "its plan keeps more")
+}
+
+// TestTimersDestroyOnlyWhatWasAccepted: a tenant by its cancellation or as a trial, a backup by its policy. What nobody
+// accepted stays, and states why.
+func TestTimersDestroyOnlyWhatWasAccepted(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 4), t.Context()
+	periods := tenant.LifecyclePeriods{Grace: time.Hour, Retention: time.Hour}
+	cancel := func(id prego.TenantID) {
+		_, err := s.ChangeTenant(impact.By(ctx, "test"), id, tenant.ActionCancel, periods, "ann", "")
+		require.NoError(t, err)
+	}
+	_, err := s.ChangeTenant(ctx, "t-0", tenant.ActionCancel, periods, "ann", "")
+	require.Equal(t, prego.CodeImpactNotAccepted, prego.CodeOf(err), "its end is accepted when it is cancelled")
+	cancel("t-0")
+	exec(t, s, `UPDATE tenants SET plan = 'trial', state = 'grace_period' WHERE tenant_id = 't-1'`)
+	exec(t, s, `UPDATE tenants SET state = 'grace_period' WHERE tenant_id = 't-2'`)
+	cancel("t-3")
+	_, err = s.ChangeTenant(ctx, "t-3", tenant.ActionReactivate, periods, "ann", "")
+	require.NoError(t, err)
+	exec(t, s, `UPDATE tenants SET state = 'grace_period' WHERE tenant_id = 't-3'`)
+	for _, want := range []string{"terminated", "data_purged"} {
+		exec(t, s, `UPDATE tenants SET deadline_at = now() - interval '1 second'`)
+		for _, id := range []prego.TenantID{"t-0", "t-1"} {
+			changed, err := s.ExpireTenant(ctx, id, periods)
+			require.NoError(t, err)
+			require.True(t, changed, id)
+		}
+		for _, id := range []prego.TenantID{"t-2", "t-3"} {
+			_, err := s.ExpireTenant(ctx, id, periods)
+			require.Equal(t, prego.CodeImpactNotAccepted, prego.CodeOf(err), id)
+		}
+		require.Equal(t, 2, count(t, s, `tenants WHERE tenant_id IN ('t-0', 't-1') AND state = '`+want+`'`))
+	}
+	held := `tenants WHERE state = 'grace_period' AND status_message`
+	require.Equal(t, 2, count(t, s, held+` LIKE 'its data is kept: %site t-_.example.com%'`))
+
+	backupAt(t, s, "t-2", "bak-1", time.Now())
+	backupAt(t, s, "t-2", "bak-2", time.Now())
+	prune := func(id prego.BackupID) error {
+		_, err := s.DeleteBackup(impact.Standing(ctx, "retention"), tenant.BackupOwner{TenantID: "t-2"}, id, "retention")
+		return err
+	}
+	require.NoError(t, prune("bak-1"))
+	exec(t, s, `DELETE FROM backup_policies WHERE policy_id = 'plan/starter'`)
+	require.Equal(t, prego.CodeImpactNotAccepted, prego.CodeOf(prune("bak-2")))
 }

@@ -103,7 +103,9 @@ func (s *Store) changeTenant(ctx context.Context, was tenant.Tenant, next tenant
 			tx.check(s.takeQuotaAgain(ctx, tx, was))
 		case next == tenant.Suspended:
 			tx.demands(ctx, "resume it", string(was.TenantID), sqlOfTenant, impact.Interrupts)
-		case next == tenant.Terminated:
+		case next == tenant.GracePeriod:
+			tx.demands(ctx, "reactivate it before its grace period ends", string(was.TenantID), sqlOfTenant, impact.Destroys)
+		case next == tenant.Terminated, next == tenant.DataPurged:
 			tx.demands(ctx, "", string(was.TenantID), sqlOfTenant, impact.Destroys)
 		}
 		t = oneIn[tenant.Tenant](ctx, tx, sql, args...)

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -11,7 +12,10 @@ import (
 
 const sqlTimedChange = `SELECT state FROM tenants WHERE tenant_id = $1 AND deadline_at <= now()`
 
-// ExpireTenant does what the timer of a tenant's state requires, if it ran out.
+const sqlHoldExpired = `UPDATE tenants SET status_message = $2 WHERE tenant_id = $1 AND status_message <> $2`
+
+// ExpireTenant does what the timer of a tenant's state requires, if it ran out. What that destroys must have been
+// accepted: else the tenant stays as it is, and its message states why.
 func (s *Store) ExpireTenant(ctx context.Context, id prego.TenantID, p tenant.LifecyclePeriods) (changed bool, err error) {
 	state, err := value[tenant.State](ctx, s.pool, sqlTimedChange, id)
 	if isNoRows(err) {
@@ -24,7 +28,11 @@ func (s *Store) ExpireTenant(ctx context.Context, id prego.TenantID, p tenant.Li
 	if !ok {
 		return false, nil
 	}
-	_, err = s.ChangeTenant(impact.By(ctx, "lifecycle"), id, action, p, string(prego.ActorSystem), string(reason))
+	_, err = s.ChangeTenant(impact.Standing(ctx, "lifecycle"), id, action, p, string(prego.ActorSystem), string(reason))
+	if prego.CodeOf(err) == prego.CodeImpactNotAccepted {
+		message := "its data is kept: its time is over, and no caller has ended it. The timer's change " + err.Error()
+		return false, cmp.Or(s.exec(ctx, "hold tenant "+string(id), sqlHoldExpired, id, message), err)
+	}
 	if prego.CodeOf(err) == prego.CodeInvalidTransition {
 		return false, nil // it moved on meanwhile
 	}

@@ -51,11 +51,11 @@ type Thing struct {
 
 // Loss is data that is gone after a change.
 type Loss struct {
-	Kind   string      `json:"kind"`
-	ID     string      `json:"id"`
-	Name   string      `json:"name,omitempty"`
-	OrgID  prego.OrgID `json:"org_id,omitempty"`
-	Bytes  int64       `json:"bytes,omitempty"`
+	Kind  string      `json:"kind"`
+	ID    string      `json:"id"`
+	Name  string      `json:"name,omitempty"`
+	OrgID prego.OrgID `json:"org_id,omitempty"`
+	Bytes int64       `json:"bytes,omitempty"`
 	// When its newest verified backup was made, and a newer one that is not verified yet.
 	CopyAt       *time.Time `json:"copy_at,omitempty"`
 	UnverifiedAt *time.Time `json:"unverified_at,omitempty"`
@@ -168,6 +168,7 @@ type Change struct {
 	Bound     Class  // the worst that the operation may do
 	Accepted  string // the digest of the impact that the caller accepts
 	Policy    string // what accepted it beforehand, such as a retention policy
+	Standing  bool   // a row must state who accepted it by the policy
 	At        time.Time
 	DryRun    bool
 
@@ -184,6 +185,12 @@ func With(ctx context.Context, c *Change) context.Context {
 // By returns a context in which a policy accepted every impact beforehand, such as the retention of backups.
 func By(ctx context.Context, policy string) context.Context {
 	return With(ctx, &Change{Operation: policy, Bound: Destroys, Policy: policy})
+}
+
+// Standing returns a context of a timer, whose policy was accepted by a row: the transaction that destroys something
+// looks for it.
+func Standing(ctx context.Context, policy string) context.Context {
+	return With(ctx, &Change{Operation: policy, Bound: Destroys, Policy: policy, Standing: true})
 }
 
 // Of returns the change of a context, nil for what no caller asked for.
