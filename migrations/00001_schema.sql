@@ -695,7 +695,8 @@ CREATE TABLE server_maintenances (
     left_dns            boolean NOT NULL DEFAULT false, -- an edge: no resolver has its addresses any more
     replacement_id      text REFERENCES servers(server_id),
     boot_id             text, -- of the host before its reboot
-    acted_at            timestamptz, -- when the provider was asked last to reboot it
+    acted_at            timestamptz, -- when the provider was first asked to reboot or resize it
+    reset_at            timestamptz, -- when it was last asked again, since the host did not follow
     cancel_requested_at timestamptz,
     created_at          timestamptz NOT NULL DEFAULT now(),
     started_at          timestamptz, -- moving began

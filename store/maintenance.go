@@ -60,6 +60,11 @@ func (s *Store) RequestMaintenance(ctx context.Context, id prego.ServerID, kind 
 			return nil
 		case open != nil:
 			return prego.Errorf(prego.CodeInvalidTransition, "a %s of server %s is %s: let it end, or cancel it", open.Kind, id, open.Status)
+		case status == server.Failed && kind == server.MaintenanceReboot && r.KeepTenants:
+			// A silent host is reset: what is there may still be served, and comes back with it.
+			if srv := got(serverIn(ctx, tx, id)).in(tx); srv.StatusReason != prego.ReasonHeartbeatLost {
+				return prego.Errorf(prego.CodeInvalidTransition, "server %s is %s (%s): a reboot does not help it", id, status, srv.StatusReason)
+			}
 		case status != server.Active:
 			return prego.Errorf(prego.CodeInvalidTransition, "server %s is %s; only an active one can be emptied", id, status)
 		}

@@ -60,7 +60,7 @@ func (d *maintenanceStep) restart(ctx context.Context) error {
 		d.out.Act = server.ActReboot
 	case d.StartedAt != nil && d.Now.After(d.ActedAt.Add(rebootWithin)):
 		return d.end(ctx, server.MaintenanceFailed, server.MaintenanceRebootTimeout, "its agent was not heard of within "+rebootWithin.String())
-	case d.AgentBootID == d.BootID && d.Now.After(d.ActedAt.Add(softReboot)):
+	case d.AgentBootID == d.BootID && d.Now.After(cmp.Or(d.ResetAt, d.ActedAt).Add(softReboot)):
 		d.out.Act, d.text = server.ActReset, "its host does not follow the button, and is reset"
 	}
 	return d.progress(ctx)
@@ -73,7 +73,10 @@ func (s *Store) MaintenanceLeftDNS(ctx context.Context, id prego.ServerID) error
 	return s.exec(ctx, "edge "+string(id), sqlMaintenanceLeftDNS, id)
 }
 
-const sqlMaintenanceActed = `UPDATE server_maintenances SET acted_at = CASE kind WHEN 'resize' THEN COALESCE(acted_at, now()) ELSE now() END, updated_at = now() WHERE server_id = $1 AND finished_at IS NULL AND status = 'finishing'`
+// The time for a host to return counts from the first request: a dead one is reset every two minutes until then.
+const sqlMaintenanceActed = `
+UPDATE server_maintenances SET acted_at = COALESCE(acted_at, now()), reset_at = CASE WHEN acted_at IS NOT NULL THEN now() END, updated_at = now()
+WHERE server_id = $1 AND finished_at IS NULL AND status = 'finishing'`
 
 // MaintenanceActed records that the provider is asked to reboot a server now.
 func (s *Store) MaintenanceActed(ctx context.Context, id prego.ServerID) error {

@@ -38,7 +38,7 @@ const sqlOneMaintenance = `SELECT pg_advisory_xact_lock(hashtextextended('prego/
 
 const sqlMaintenanceNow = `
 SELECT ` + maintenanceColumns + `, s.role, s.region, s.status AS server_status, s.agent_status = 'connected' AS connected, s.agent_boot_id, COALESCE(d.boot_id, '') AS boot_id, d.left_dns, d.by_fleet, d.refused, s.server_type AS has_type, d.checked_at, d.to_patch, d.patching_at, d.patched_at, s.docker_state,
-    COALESCE(s.fleet_id, '') AS fleet_id, COALESCE(r.status, '') AS made, COALESCE(r.status_message, '') AS made_message, clock_timestamp() AS now, d.acted_at
+    COALESCE(s.fleet_id, '') AS fleet_id, COALESCE(r.status, '') AS made, COALESCE(r.status_message, '') AS made_message, clock_timestamp() AS now, d.acted_at, d.reset_at
 FROM server_maintenances d JOIN servers s ON s.server_id = d.server_id LEFT JOIN servers r ON r.server_id = d.replacement_id
 WHERE d.server_id = $1 AND d.finished_at IS NULL FOR NO KEY UPDATE OF d`
 
@@ -105,6 +105,7 @@ type maintenanceRow struct {
 	DockerState  string
 	Now          time.Time
 	ActedAt      *time.Time
+	ResetAt      *time.Time
 }
 
 // maintenanceStep is a step under way.

@@ -340,6 +340,13 @@ func TestARebootEndsWithTheNextBoot(t *testing.T) {
 	code(t, err, prego.CodeInvalidTransition)
 	exec(t, b.Store, `UPDATE server_maintenances SET acted_at = now() - interval '3 minutes'`)
 	require.Equal(t, server.ActReset, b.step("node-1").Act, "it does not listen")
+	require.NoError(t, b.MaintenanceActed(ctx, "node-1"))
+	require.Empty(t, b.step("node-1").Act, "it has two minutes again")
+	exec(t, b.Store, `UPDATE server_maintenances SET reset_at = now() - interval '3 minutes'`)
+	require.Equal(t, server.ActReset, b.step("node-1").Act)
+	require.NoError(t, b.MaintenanceActed(ctx, "node-1"))
+	require.Equal(t, true, asks[bool](t, b.Store, `SELECT acted_at < now() - interval '2 minutes' FROM server_maintenances`),
+		"resets don't prolong its time")
 	exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'second', agent_status = 'disconnected' WHERE server_id = 'node-1'`)
 	require.Equal(t, server.MaintenanceFinishing, b.step("node-1").Status)
 	exec(t, b.Store, `UPDATE servers SET agent_status = 'connected' WHERE server_id = 'node-1'`)
@@ -355,6 +362,30 @@ func TestARebootEndsWithTheNextBoot(t *testing.T) {
 	d, err := b.LastMaintenance(ctx, "node-1")
 	require.NoError(t, err)
 	require.Equal(t, []any{2, server.MaintenanceRebootTimeout}, []any{d.Number, d.Reason})
+}
+
+// TestAFailedServerThatIsSilentCanBeReset: only so, and only with its tenants.
+func TestAFailedServerThatIsSilentCanBeReset(t *testing.T) {
+	t.Parallel()
+	ctx := impact.By(context.Background(), "test")
+	b, _ := maintenanceSetup(t, 2)
+	exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'first', status = 'failed', status_reason = 'failed_container',
+		agent_status = 'disconnected' WHERE server_id = 'node-1'`)
+	ask := func(kind server.MaintenanceKind, keep bool) error {
+		_, err := b.RequestMaintenance(ctx, "node-1", kind, server.MaintenanceRequest{KeepTenants: keep}, "test")
+		return err
+	}
+	code(t, ask(server.MaintenanceReboot, true), prego.CodeInvalidTransition)
+	exec(t, b.Store, `UPDATE servers SET status_reason = 'heartbeat_lost' WHERE server_id = 'node-1'`)
+	code(t, ask(server.MaintenanceReboot, false), prego.CodeInvalidTransition)
+	code(t, ask(server.MaintenanceDrain, true), prego.CodeInvalidTransition)
+	require.NoError(t, ask(server.MaintenanceReboot, true))
+	b.step("node-1")
+	require.Equal(t, server.ActReboot, b.step("node-1").Act)
+	require.NoError(t, b.MaintenanceActed(ctx, "node-1"))
+	exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'second', agent_status = 'connected', status = 'active'
+		WHERE server_id = 'node-1'`)
+	require.Equal(t, server.MaintenanceDone, b.step("node-1").Status)
 }
 
 // TestARebootHelpsAHostThatCannotBeEmptied: nothing is stopped on a host that is silent or without dockerd. A drain waits
