@@ -57,11 +57,12 @@ CROSS JOIN LATERAL (
 	// For servers, also who is affected, and whether they hold no data. A machine that prego did not create may have
 	// data without rows, and so may a server whose agent has fallen silent: leftovers of a failed or unfinished
 	// deletion are for the provider.
-	attToServer = attEnd + `, EXISTS (SELECT FROM servers s, server_use(s.server_id) u WHERE s.server_id = x.id AND u.tenants + u.instances + u.volumes = 0
+	attEmpty = `, EXISTS (SELECT FROM servers s, server_use(s.server_id) u WHERE s.server_id = x.id AND u.tenants + u.instances + u.volumes = 0
     AND s.purpose <> 'import_existing_server'
     AND (s.status = 'draining' OR s.provider_server_id IS NULL OR s.agent_first_heartbeat_at IS NULL
         OR s.agent_status = 'connected')) AS empty,
-    tenants, slugs, instances, orgs, org_ids` + attSummed + attTheseServers + attAffected + attListed
+    tenants, slugs, instances, orgs, org_ids`
+	attToServer = attEnd + attEmpty + attSummed + attTheseServers + attAffected + attListed
 	// Whether prego itself restarts the host of server s now: the provider or apt was asked within the quarter of an hour
 	// after which the maintenance gives up.
 	attRestarts = `EXISTS (SELECT FROM server_maintenances m WHERE m.server_id = s.server_id
@@ -72,6 +73,23 @@ CROSS JOIN LATERAL (
     WHERE w.tenant_id = t.tenant_id AND m.kind IN ('reboot', 'resize', 'patch')
     AND (m.finished_at IS NULL AND m.status = 'finishing'
         OR m.status = 'done' AND m.finished_at > now() - interval '2 minutes'))`
+	// A server is dead if a reset since its last heartbeat did not bring its host back, every site with files or data
+	// on it is probed, and none answers: what no edge probes is not known to be down.
+	attDead = `, x.reason = 'heartbeat_lost' AND EXISTS (
+        SELECT FROM server_maintenances m JOIN servers s ON s.server_id = m.server_id WHERE m.server_id = x.id AND m.status = 'failed' AND m.reason = 'reboot_timeout'
+            AND m.reset_at > COALESCE(s.agent_last_heartbeat_at, s.created_at))
+    AND NOT EXISTS (SELECT FROM ` + attSitesOn + ` WHERE t.state = 'active'
+            AND COALESCE((SELECT bool_or(h.up) FROM ` + probedNow + ` WHERE h.tenant_id = t.tenant_id), true)) AS dead,
+    COALESCE((SELECT string_agg(text, ', ' ORDER BY n) FILTER (WHERE n <= 5)
+            || CASE WHEN count(*) > 5 THEN ' and ' || count(*) - 5 || ' more' ELSE '' END
+        FROM (SELECT t.slug || CASE WHEN b.at IS NULL THEN ' everything, without a backup' ELSE ' ' || ceil(GREATEST(0,
+                extract(epoch FROM COALESCE(s.agent_last_heartbeat_at, now()) - b.at)) / 60)::int || ' min' END AS text,
+                row_number() OVER (ORDER BY b.at NULLS FIRST, t.slug) AS n
+            FROM ` + attSitesOn + ` JOIN servers s ON s.server_id = x.id
+            CROSS JOIN LATERAL (SELECT ` + newestTaken + ` AS at) b) l), '') AS losses`
+	attSitesOn = `tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id AND a.released_at IS NULL
+        AND has_site(t.state) AND (a.app_server_id = x.id
+            OR a.on_shard AND a.db_shard_id IN (SELECT d.shard_id FROM db_shards d WHERE d.server_id = x.id))`
 	// A single failure that no state records is reported for a week.
 	attRecent = ` > now() - interval '7 days'`
 	// No step of creating or deleting takes this long, and no step that copies data takes as long as the second.
@@ -147,7 +165,8 @@ FROM provider_catalogs WHERE COALESCE(refreshed_at, attempted_at) < now() - make
 
 	sqlAttServerFailed = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', status_reason, status_message, updated_at, 'region', region
-FROM servers s WHERE status = 'failed' AND NOT (status_reason = 'heartbeat_lost' AND ` + attRestarts + `)` + attToServer
+FROM servers s WHERE status = 'failed' AND NOT (status_reason = 'heartbeat_lost' AND ` + attRestarts + `)` +
+		attEnd + attEmpty + attDead + attSummed + attTheseServers + attAffected + attListed
 
 	sqlAttServerStuck = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', 'provisioning', 'it has been provisioning without progress for more than an hour', updated_at, 'region', region

@@ -505,6 +505,49 @@ func TestOnlyEmptyServersAreProposedForDeletion(t *testing.T) {
 	}
 }
 
+// TestAServerIsGivenUpLast: only after no site of it answers and a reset did not bring it back, and with the name of
+// each tenant and the minutes that it loses.
+func TestAServerIsGivenUpLast(t *testing.T) {
+	t.Parallel()
+	s := tenantStore(t)
+	conn, err := s.pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	runEach(t, conn, `SET session_replication_role = replica;`+wellInstallation+`;
+		UPDATE servers SET status = 'failed', status_reason = 'heartbeat_lost', agent_status = 'disconnected',
+			agent_last_heartbeat_at = now() - interval '20 minutes' WHERE server_id = 'app-1';
+		UPDATE edges SET server_id = 'app-7'; UPDATE site_health SET server_id = 'app-7', up = false, cause = 'timeout';
+		UPDATE backups SET tenant_id = 't-2', taken_at = now() - interval '50 minutes'`)
+	given := func(sql string) string {
+		t.Helper()
+		runEach(t, conn, sql)
+		found, _, err := s.Attention(t.Context(), attentionLimits)
+		require.NoError(t, err)
+		for _, i := range attention.List(found) {
+			for _, a := range i.Actions {
+				if i.Kind == attention.ServerFailed && a.CLI == "prego server lose app-1" {
+					return i.Todo
+				}
+			}
+			require.NotContains(t, i.Todo, "server lose")
+		}
+		return ""
+	}
+	require.Empty(t, given(`SELECT 1`), "nobody has reset it")
+	const reset = `INSERT INTO server_maintenances (server_id, number, kind, requested_by, was_open, status, reason,
+		finished_at, acted_at, reset_at) VALUES ('app-1', 1, 'reboot', 'test', true, 'failed', 'reboot_timeout', now(), now(), now())`
+	todo := given(reset)
+	require.Contains(t, todo, "is lost: shop-3 everything, without a backup, shop-4 everything, without a backup, "+
+		"shop-2 30 min.")
+	require.Empty(t, given(`UPDATE site_health SET up = true, cause = '' WHERE tenant_id = 't-3'`), "a site answers")
+	require.Empty(t, given(`DELETE FROM site_health WHERE tenant_id = 't-3'`), "nobody knows whether it does")
+	require.NotEmpty(t, given(`UPDATE tenants SET state = 'suspended' WHERE tenant_id = 't-3'`), "it need not")
+	require.Empty(t, given(`UPDATE server_maintenances SET reset_at = now() - interval '1 hour'`), "an earlier reset")
+	require.Empty(t, given(`UPDATE server_maintenances SET reset_at = NULL`), "only the button was pressed")
+	require.NotEmpty(t, given(`UPDATE server_maintenances SET reset_at = now()`))
+	require.Empty(t, given(`UPDATE edges SET watched_until = now() - interval '2 minutes'`), "no edge probes")
+}
+
 func TestAttentionReadsOneSnapshot(t *testing.T) {
 	t.Parallel()
 	s := tenantStore(t)

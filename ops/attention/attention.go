@@ -64,6 +64,10 @@ type Finding struct {
 	By, ByID string
 	Count    int
 	Empty    bool // no data is lost with it: only then is an action proposed that destroys it
+	// Dead is whether none of its sites answers, as far as edges probe them, and a reset did not bring its host back.
+	// Only then is it proposed to give it up. Losses are its tenants with what each loses by that.
+	Dead   bool
+	Losses string
 	// Who is affected by a server, or by all servers of a sum: how many tenants and instances are there, the first of
 	// the tenants' names, and how many orgs have the instances, with the first of them.
 	Tenants, Instances, Orgs int
@@ -79,6 +83,7 @@ type Action struct {
 	Body                map[string]any
 	CLI                 string
 	Destroys            bool // what it is about, with the data that it may have
+	reason              string
 }
 
 // Item is something that needs attention.
@@ -148,6 +153,9 @@ func (s spec) item(f Finding) Item {
 		i.Todo = fill(cmp.Or(s.kept[f.Reason], s.kept[""]), f, false)
 	}
 	actions := s.actions[f.Subject]
+	if f.Dead && s.dead != "" {
+		i.Todo, actions = fill(s.dead, f, false), s.give
+	}
 	i.ID = string(f.Kind) + "/" + f.ID
 	if s.byReason {
 		i.ID += "/" + i.Reason
@@ -164,7 +172,7 @@ func (s spec) item(f Finding) Item {
 	}
 	i.Message += f.affects()
 	for _, a := range actions {
-		if a.Destroys && !f.Empty {
+		if a.Destroys && !f.Empty && !f.Dead || a.reason != "" && a.reason != f.Reason {
 			continue
 		}
 		a.Path, a.CLI = fill(a.Path, f, true), fill(a.CLI, f, false)
@@ -212,7 +220,8 @@ func fill(text string, f Finding, path bool) string {
 		}
 		return v
 	}
-	return strings.NewReplacer("{id}", as(f.ID), "{name}", as(cmp.Or(f.Name, f.ID)), "{owner}", as(f.Owner), "{org}", as(string(f.OrgID)), "{by}", as(f.ByID), "{reason}", as(f.Reason)).Replace(text)
+	return strings.NewReplacer("{id}", as(f.ID), "{name}", as(cmp.Or(f.Name, f.ID)), "{owner}", as(f.Owner), "{org}", as(string(f.OrgID)), "{by}", as(f.ByID), "{reason}", as(f.Reason),
+		"{losses}", cmp.Or(f.Losses, "nothing is lost")).Replace(text)
 }
 
 // longest is how many bytes of a message are kept.

@@ -46,7 +46,7 @@ func TestAnItemSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	i := attention.List([]attention.Finding{{Kind: attention.ServerFailed, Subject: "server", ID: "app-1", Reason: "heartbeat_lost", Message: "  a\n\tb " + strings.Repeat("é", 300), Since: at, Count: 1}})[0]
 	require.Equal(t, "app-1", i.Subject.Name)
-	require.Contains(t, i.Todo, "prego server lose app-1")
+	require.Contains(t, i.Todo, "A reboot restarts the host")
 	require.True(t, strings.HasPrefix(i.Message, "a b éé") && strings.HasSuffix(i.Message, "é…"), i.Message)
 	require.Less(t, len(i.Message), 410)
 	i = attention.List([]attention.Finding{{
@@ -55,6 +55,12 @@ func TestAnItemSaysWhatToDo(t *testing.T) {
 	require.Equal(t, attention.Action{
 		Label: "Provision it again", Method: "POST", Path: "/v1/servers/app-1/retry", CLI: "prego server retry app-1", Destroys: true,
 	}, i.Actions[2])
+	i = attention.List([]attention.Finding{{
+		Kind: attention.ServerFailed, Subject: "server", ID: "app-1", Reason: "heartbeat_lost", Since: at, Count: 1,
+		Dead: true, Losses: "shop 12 min",
+	}})[0]
+	require.Contains(t, i.Todo, "is lost: shop 12 min.")
+	require.Equal(t, "prego server lose app-1", i.Actions[len(i.Actions)-1].CLI)
 
 	i = attention.List([]attention.Finding{{Kind: attention.TenantFailed, Subject: "tenant", ID: "t-1", Name: "shop", OrgID: "acme", Reason: "failed_site", Message: "boom", Since: at, By: "region", ByID: "eu", Count: 7}})[0]
 	require.Equal(t, "tenant_failed/eu/failed_site", i.ID)
@@ -125,7 +131,7 @@ func TestEveryKindIsWhole(t *testing.T) {
 // proposed that provisions it again, deletes it or gives it up, and the advice does not ask for one either.
 func TestNothingWithDataIsProposedForDestruction(t *testing.T) {
 	t.Parallel()
-	verbs := regexp.MustCompile(`^prego server (retry|delete|lost|replace) `)
+	verbs := regexp.MustCompile(`^prego server (retry|delete|lose|replace) `)
 	reasons := []string{
 		"heartbeat_lost", "agent_degraded", "agent_disconnected", "server_missing", "failed_bootstrap",
 		"failed_container", "decommission_requested", "provisioning", "why",
@@ -158,7 +164,9 @@ func TestNothingWithDataIsProposedForDestruction(t *testing.T) {
 		attention.AgentSilent: {
 			"prego server show app-1", "prego tenant list --server app-1", "prego server reboot app-1 --keep-tenants",
 		},
-		attention.ServerFailed: {"prego server show app-1", "prego tenant list --server app-1"},
+		attention.ServerFailed: {
+			"prego server show app-1", "prego tenant list --server app-1", "prego server reboot app-1 --keep-tenants",
+		},
 	} {
 		i := attention.List([]attention.Finding{{
 			Kind: kind, Subject: "server", ID: "app-1", Reason: "heartbeat_lost", Since: at, Count: 1,
@@ -222,7 +230,7 @@ func TestRebootsKeepTenants(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, 2, proposed, "of a silent agent and a stopped dockerd")
+	require.Equal(t, 3, proposed, "of a silent agent, a stopped dockerd and a failed server")
 }
 
 // TestSeverityIsHarmToCustomers: which customer is harmed now, for each kind. always are the reasons that make a kind

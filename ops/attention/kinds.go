@@ -71,7 +71,7 @@ const (
 	ProviderUntracked   Kind = "provider_untracked"
 )
 
-// spec is what a kind means. Texts hold {id}, {name}, {owner}, {org}, {by} and {reason}.
+// spec is what a kind means. Texts hold {id}, {name}, {owner}, {org}, {by}, {reason} and {losses}.
 type spec struct {
 	severity Severity
 	critical []string          // reasons that make it critical
@@ -82,6 +82,8 @@ type spec struct {
 	todo     string            // what to do
 	todos    map[string]string // what to do for some reasons
 	kept     map[string]string // in place of both if data may be lost with it: for some reasons, and "" for the others
+	dead     string            // in place of all if it is dead, with the actions give
+	give     []Action
 	docs     string
 	actions  map[string][]Action // by what it is about, every subject that it may have
 	all      []Action            // of a sum; nil if it is never one
@@ -108,6 +110,12 @@ func with(a Action, body map[string]any) Action {
 // destroys is an action that destroys the data on its subject: it is proposed only where rows show that there is none.
 func destroys(a Action) Action {
 	a.Destroys = true
+	return a
+}
+
+// because is an action that helps only for one reason.
+func because(reason string, a Action) Action {
+	a.reason = reason
 	return a
 }
 
@@ -270,11 +278,15 @@ var ordered = []struct {
 			"": "Read the reason and its message on the server's timeline, and fix the cause. " +
 				"Data may be on its machine, so neither a retry nor a deletion is proposed.",
 			"heartbeat_lost": "Find out whether its host runs: its sites may still be served while only the agent is silent. " +
-				"Reset the host at the provider; the server is active again with its next heartbeat. " +
-				"If the host cannot be brought back, give it up with `prego server lose {id}`: its tenants are restored elsewhere.",
+				"A reboot restarts the host, and resets it if it does not follow; its tenants are down meanwhile. " +
+				"The server is active again with its next heartbeat.",
 		},
-		docs:    "docs/operations.md#the-life-of-a-server",
-		actions: about("server", showServer, listTenants, retryServer, deleteServer),
+		dead: "Give it up if it cannot be brought back at the provider: its tenants are restored elsewhere from " +
+			"their newest backups, and what they wrote since then is lost: {losses}.",
+		give: []Action{showServer, listTenants, destroys(post("Give it up as lost", "/v1/servers/{id}/lost",
+			"prego server lose {id}"))},
+		docs:    "docs/operations.md#a-silent-server",
+		actions: about("server", showServer, listTenants, because("heartbeat_lost", rebootServer), retryServer, deleteServer),
 		all:     []Action{get("List the failed servers", "/v1/servers?region={by}&status=failed", "prego server list --region {by} --state failed")},
 	}},
 	{DockerStopped, spec{
@@ -683,6 +695,7 @@ func AllActions() map[Kind][]Action {
 		for _, subject := range slices.Sorted(maps.Keys(o.spec.actions)) {
 			out[o.kind] = append(out[o.kind], o.spec.actions[subject]...)
 		}
+		out[o.kind] = append(out[o.kind], o.spec.give...)
 		out[o.kind] = append(out[o.kind], o.spec.all...)
 	}
 	return out
