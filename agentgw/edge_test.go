@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -310,4 +311,32 @@ func TestEdgesReportProbes(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, h.Up)
 	require.WithinDuration(t, time.Now(), h.Since, time.Minute)
+}
+
+// TestTheRunThatWaitsForASiteIsSignalled: by each report that the site is up, and for no other tenant.
+func TestTheRunThatWaitsForASiteIsSignalled(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.site("one", "10.0.0.1")
+	b.site("two", "10.0.0.2")
+	_, err := b.pool.Exec(t.Context(), `UPDATE tenants SET state = 'provisioning',
+		opening_since = now() - interval '1 minute' WHERE tenant_id = 'one'`)
+	require.NoError(t, err)
+	e := b.edge("edge-1")
+	status, d := e.poll(0)
+	require.Equal(t, 200, status)
+	require.Len(t, d.Hosts, 2, "the site that is being opened is served")
+	changes := func(state wire.EdgeProbeState, cause wire.EdgeProbeCause) []wire.EdgeProbe {
+		return []wire.EdgeProbe{{Tenant: "one", State: state, Cause: cause}, {Tenant: "two", State: state, Cause: cause}}
+	}
+	down := wire.EdgeProbes{Watch: "w", SinceMS: 60_000, Changes: changes(wire.EdgeProbeDown, wire.EdgeProbeError)}
+	require.Equal(t, 200, e.send(wire.PathEdgeProbes, down))
+	up := wire.EdgeProbes{Watch: "w", SinceMS: 60_000, After: 2, Changes: changes(wire.EdgeProbeUp, "")}
+	require.Equal(t, 200, e.send(wire.PathEdgeProbes, up))
+	require.Equal(t, 200, e.send(wire.PathEdgeProbes, up), "its answer was lost")
+	signalled := func() []string {
+		return slices.DeleteFunc(b.signals.all(), func(s string) bool { return !strings.HasPrefix(s, "tenant ") })
+	}
+	require.Eventually(t, func() bool { return len(signalled()) == 2 }, 10*time.Second, time.Millisecond)
+	require.Equal(t, []string{"tenant one", "tenant one"}, signalled())
 }

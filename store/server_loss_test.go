@@ -97,6 +97,16 @@ func TestAServerThatIsGoneTakesItsTenants(t *testing.T) {
 	back, err := s.ChangeTenant(impact.By(ctx, "test"), "t-0", tenant.ActionRetry, tenant.LifecyclePeriods{}, "test", "")
 	require.NoError(t, err)
 	require.Equal(t, []any{tenant.Provisioning, 2, prego.BackupID("bak-new")}, []any{back.State, back.Generation, back.RestoreFrom})
+	exec(t, s, `INSERT INTO backups SELECT (jsonb_populate_record(b, '{"backup_id": "bak-3", "tenant_id": "t-3"}')).*
+		FROM backups b WHERE backup_id = 'bak-new'`)
+	ids, err = s.LostTenants(ctx, plans, 1)
+	require.NoError(t, err)
+	require.Empty(t, ids, "one is being restored")
+	exec(t, s, `UPDATE tenants SET opening_since = now() WHERE tenant_id = 't-0'`)
+	ids, err = s.LostTenants(ctx, plans, 1)
+	require.NoError(t, err)
+	require.Equal(t, []prego.TenantID{"t-3"}, ids, "a site that waits for an edge is restored")
+	exec(t, s, `DELETE FROM backups WHERE backup_id = 'bak-3'`)
 	ref := tenant.Ref{TenantID: "t-0", Generation: 2}
 	require.NoError(t, s.FailTenant(ctx, ref, prego.ReasonFailedRestore, "no"))
 	require.Equal(t, 1, count(t, s, "restore_jobs WHERE elsewhere AND status = 'failed' AND message = 'no'"))

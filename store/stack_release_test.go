@@ -162,8 +162,8 @@ func TestAReleaseKeepsItsBudget(t *testing.T) {
 	require.True(t, p.fits(of("a", "a", "a", "a"), 2, map[prego.OrgID]int{"b": 2}), "an org whose sites are all on one server")
 }
 
-// TestSitesAreClosedForARelease: servers begin within the budget of their tenants' org, once no other work is changing
-// a site; then edges are notified, and no other work changes the sites until they are open again.
+// TestSitesAreClosedForARelease: servers begin within the budget of their tenants' org, once no other work is
+// changing a site; then edges are notified, and no other work changes the sites until they are open again.
 func TestSitesAreClosedForARelease(t *testing.T) {
 	t.Parallel()
 	s, ctx := backupTenants(t, 9), context.Background()
@@ -182,10 +182,14 @@ func TestSitesAreClosedForARelease(t *testing.T) {
 	run, err := s.BeginBenchUpdate(ctx, "r1", "n-0")
 	require.NoError(t, err)
 	require.Equal(t, "tenant t-3 is becoming active", run.Waits)
-	exec(t, s, `UPDATE tenants SET converged_state = 'active' WHERE tenant_id = 't-3'`)
+	exec(t, s, `UPDATE tenants SET state = 'provisioning' WHERE tenant_id = 't-3'`)
 	run, err = s.BeginBenchUpdate(ctx, "r1", "n-0")
 	require.NoError(t, err)
-	require.Empty(t, run.Waits)
+	require.Equal(t, "tenant t-3 is being provisioned", run.Waits)
+	exec(t, s, `UPDATE tenants SET opening_since = now() WHERE tenant_id = 't-3'`)
+	run, err = s.BeginBenchUpdate(ctx, "r1", "n-0")
+	require.NoError(t, err)
+	require.Empty(t, run.Waits, "a site that waits for an edge is updated with the others")
 	require.Len(t, run.Sites, 3)
 	again, err := s.BeginBenchUpdate(ctx, "r1", "n-0")
 	require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -92,7 +93,10 @@ func TestASiteThatDoesNotAnswer(t *testing.T) {
 // waiting, with the cause, and no other one. Dead edges delay no tenant, and are reported.
 func TestATenantIsActiveWhenItsSiteIsOpen(t *testing.T) {
 	t.Parallel()
-	p := newPublic(t, sharedVars())
+	crash := filepath.Join(t.TempDir(), "crash")
+	vars := sharedVars()
+	vars["PREGO_TEST_CRASH"] = crash
+	p := newPublic(t, vars)
 	p.org("acme", "")
 	p.create("edge", prego.RoleEdge, server.Spec{})
 	p.awaitStatus("edge", server.Active)
@@ -116,6 +120,17 @@ func TestATenantIsActiveWhenItsSiteIsOpen(t *testing.T) {
 		if i == 0 {
 			keepHistory(t, p.cell, "tenant-awaited-edge", tenant.ProvisionWorkflowID(prego.TenantID(id)))
 		}
+	}
+	for i, point := range []string{"tenant_open/waits", "tenant_activate/done"} {
+		require.NoError(t, os.WriteFile(crash, []byte(point), 0o600))
+		slug := fmt.Sprint("killed-", i)
+		id := p.tenant(slug, prego.PlanStarter, nil)
+		p.dies(crash, point)
+		p.start("worker")
+		p.settledTenant(id, tenant.Active)
+		url, page := address(slug)
+		p.shows(p.visitor(), url, page, point)
+		require.Equal(t, 1, p.number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, id), point)
 	}
 
 	waits := func(tn api.Tenant) bool { return deref(tn.StatusReason) == string(prego.ReasonAwaitingEdge) }

@@ -37,6 +37,17 @@ var alwaysOfNames = []invariant{
 			AND NOT EXISTS (SELECT FROM org_events e WHERE e.subject = c.certificate_id
 			AND e.type = 'certificate.issued')`,
 	},
+	// Only edges count that were alive at that moment and have asked for nothing since. A site may go down afterwards.
+	{
+		"I9 a tenant is active when an edge finds its site up",
+		`SELECT t.tenant_id FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id
+			AND a.released_at IS NULL JOIN servers s ON s.server_id = a.app_server_id
+			JOIN edges e ON e.network = COALESCE(s.network_id, s.region)
+			JOIN servers p ON p.server_id = e.server_id AND p.status = 'active'
+		WHERE t.state = 'active' AND t.updated_at = t.active_at AND e.asked_at < t.active_at
+			AND e.asked_at > t.active_at - interval '35 s'
+			AND NOT EXISTS (SELECT FROM site_health h WHERE h.tenant_id = t.tenant_id AND (h.up OR h.since > t.active_at))`,
+	},
 	{
 		"I4 no key outlives its order or certificate",
 		`SELECT order_id FROM acme_orders WHERE ended_at IS NOT NULL AND sealed_key IS NOT NULL
