@@ -81,6 +81,10 @@ const (
 	CodeServerHasTenants    Code = "server_has_tenants"
 	// CodeSiteAnswers rejects declaring a server lost while sites on it answer.
 	CodeSiteAnswers Code = "site_answers"
+	// CodeHoldsData rejects a deletion of something that holds something live, or the only copy of something.
+	CodeHoldsData Code = "holds_data"
+	// CodeFrozen rejects every deletion while they are frozen.
+	CodeFrozen Code = "frozen"
 	// CodeServerUpdating rejects what would take a server away from a release that is being tried on it.
 	CodeServerUpdating Code = "server_being_updated"
 	// CodeTenantsCannotMove rejects emptying a server with tenants.

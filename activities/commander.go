@@ -39,7 +39,7 @@ const recordWithin = 5 * time.Second
 
 // Bench runs bench on a host and returns the end of its output, with secrets removed.
 func (c *Commander) Bench(ctx context.Context, b server.BenchCommand) (stdout string, err error) {
-	if err := c.mayRun(ctx, b); err != nil {
+	if err := c.Audit.MayRun(ctx, b.ServerID, b.Args); err != nil {
 		return "", err
 	}
 	cmd := auditedAs(b)
@@ -66,7 +66,7 @@ const notRun = "not run: the command before it failed"
 func (c *Commander) BenchAll(ctx context.Context, bs []server.BenchCommand) (done int, err error) {
 	cmds, outcomes := make([]server.Command, len(bs)), make([]server.CommandOutcome, len(bs))
 	for i, b := range bs {
-		if err := c.mayRun(ctx, b); err != nil {
+		if err := c.Audit.MayRun(ctx, b.ServerID, b.Args); err != nil {
 			return 0, err
 		}
 		cmds[i], outcomes[i] = auditedAs(b), server.CommandOutcome{AuditID: b.AuditID, Stderr: notRun}
@@ -90,20 +90,6 @@ func (c *Commander) BenchAll(ctx context.Context, bs []server.BenchCommand) (don
 		return 0, errors.Join(kept, err)
 	}
 	return done, err
-}
-
-// mayRun is the last gate before a command that deletes a site, its data or the only copy of it on its server. Which do
-// is in policy's table.
-func (c *Commander) mayRun(ctx context.Context, b server.BenchCommand) error {
-	switch verb := verbOf(b.Args); verb {
-	case "erase-site", "leave-site": // SITE --db-name DATABASE
-		return c.Audit.MayErase(ctx, b.ServerID, b.Args[1], b.Args[3])
-	case "erase-database", "drop-database", "erase-user": // DATABASE
-		return c.Audit.MayErase(ctx, b.ServerID, "", b.Args[1])
-	case "delete-backup": // --site SITE delete-backup NAME
-		return c.Audit.MayForget(ctx, b.Args[3])
-	}
-	return nil
 }
 
 // verbOf is what a command of bench does.

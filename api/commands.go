@@ -115,6 +115,12 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	if in.TimeoutSeconds != nil {
 		timeout = time.Duration(*in.TimeoutSeconds) * time.Second
 	}
+	if err := a.d.Store.MayRun(c.Request().Context(), id, in.Args); err != nil {
+		if held, ok := errors.AsType[*store.Held](err); ok {
+			err = prego.Errorf(held.Code, "%s", held.Message)
+		}
+		return err
+	}
 	// The command is waited for, so that its row gets an outcome.
 	ctx, done, err := a.stream(c, true)
 	if err != nil {

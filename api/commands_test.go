@@ -197,6 +197,46 @@ func TestExecRefusals(t *testing.T) {
 }
 
 // TestStreamsEndWithTheirCallerAndTheProcess serves with the process's own limits.
+// TestACommandThatErasesIsRefused, also from an operator, while a tenant has what it would erase.
+func TestACommandThatErasesIsRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.reachable("app-1")
+	b.org("acme", "")
+	id := b.tenant(`{"slug":"acme","org_id":"acme","region":"eu","plan":"starter"}`)
+	for _, sql := range []string{
+		`UPDATE tenants SET state = 'active', site = 'acme.example.com'`,
+		`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name,
+			infra_provider, algorithm) VALUES ('` + id + `', 'app-1', 'app-1', 'app-1', 'acme.example.com', 'acme_db', 'hetzner', 'x')`,
+	} {
+		_, err := b.pool.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	ran := 0
+	b.hosts.run = func(context.Context, server.Command, func(string, string)) (server.CommandOutcome, error) {
+		ran++
+		return server.CommandOutcome{}, nil
+	}
+	drop := func(database string) (int, api.Problem) {
+		resp, body := b.send("POST", "/v1/servers/app-1/exec", "operator", js, `{"kind":"mariadb","args":["drop-database","`+database+`"]}`)
+		if resp.StatusCode == http.StatusOK {
+			return resp.StatusCode, api.Problem{}
+		}
+		return resp.StatusCode, as[api.Problem](t, body)
+	}
+	status, p := drop("acme_db")
+	require.Equal(t, []any{409, "holds_data"}, []any{status, p.Code})
+	require.Contains(t, *p.Detail, "tenant acme is active")
+	require.Zero(t, ran)
+	status, _ = drop("old_db")
+	require.Equal(t, []any{200, 1}, []any{status, ran})
+	_, err := b.pool.Exec(t.Context(), `INSERT INTO freezes (frozen_by, reason) VALUES ('ann', 'a wrong policy')`)
+	require.NoError(t, err)
+	status, p = drop("old_db")
+	require.Equal(t, []any{409, "frozen"}, []any{status, p.Code})
+	require.Equal(t, 1, ran)
+}
+
 func TestStreamsEndWithTheirCallerAndTheProcess(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

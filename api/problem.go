@@ -31,6 +31,8 @@ var statuses = map[prego.Code]int{
 	prego.CodeServerIDConflict: http.StatusConflict, prego.CodeServerTerminated: http.StatusConflict, prego.CodeInvalidTransition: http.StatusConflict,
 	prego.CodeProviderServerUsed: http.StatusConflict, prego.CodeServerHasTenants: http.StatusConflict,
 	prego.CodeSiteAnswers:          http.StatusConflict,
+	prego.CodeHoldsData:            http.StatusConflict,
+	prego.CodeFrozen:               http.StatusConflict,
 	prego.CodeStackReleaseNotFound: http.StatusNotFound, prego.CodeStackReleaseExists: http.StatusConflict,
 	prego.CodeTenantsCannotMove: http.StatusConflict, prego.CodeServerUpdating: http.StatusConflict, prego.CodeMaintenanceNotFound: http.StatusNotFound, prego.CodeRebalanceNotFound: http.StatusNotFound, prego.CodePatchWaveNotFound: http.StatusNotFound, prego.CodeAuditEntryNotFound: http.StatusNotFound,
 	prego.CodeDecisionNotFound: http.StatusNotFound, prego.CodeInputNotKept: http.StatusConflict,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"slices"
 	"time"
 
 	"github.com/prego/prego"
@@ -128,6 +129,20 @@ func (s *Store) MayErase(ctx context.Context, at prego.ServerID, site, database 
 	return s.gate(ctx, fmt.Sprintf("%s on server %s", site+database, at), sqlHeldBySite, at, site, database)
 }
 
+// MayRun is the last gate before a command on a host: one that deletes a site, its data or a copy of it that stays on the
+// host. Others pass.
+func (s *Store) MayRun(ctx context.Context, at prego.ServerID, args []string) error {
+	switch {
+	case len(args) == 4 && (args[0] == "erase-site" || args[0] == "leave-site"): // SITE --db-name DATABASE
+		return s.MayErase(ctx, at, args[1], args[3])
+	case len(args) > 1 && slices.Contains([]string{"erase-database", "drop-database", "erase-user"}, args[0]): // DATABASE
+		return s.MayErase(ctx, at, "", args[1])
+	case len(args) == 4 && args[2] == "delete-backup": // --site SITE delete-backup NAME
+		return s.MayForget(ctx, args[3])
+	}
+	return nil
+}
+
 // MayForget is the last gate before a copy of a site that stays on its server is deleted.
 func (s *Store) MayForget(ctx context.Context, name string) error {
 	return s.gate(ctx, name, sqlHeldBySnapshot, name)
@@ -138,7 +153,19 @@ func (s *Store) MayDeleteObject(ctx context.Context, key string) error {
 	return s.gate(ctx, key, sqlHeldByObject, path.Base(path.Dir(key)), key)
 }
 
-// gate returns an error that begins with holds_data or frozen; the step that asked is repeated. A refusal is kept, for
+// Held is a refusal of the last gate. It has no code of the API: a step of a workflow that gets it is repeated.
+type Held struct {
+	Code    prego.Code // CodeHoldsData or CodeFrozen
+	Message string
+}
+
+func (h *Held) Error() string { return string(h.Code) + ": " + h.Message }
+
+func held(code prego.Code, format string, args ...any) error {
+	return &Held{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// gate returns a *Held if it refuses. A refusal is kept, for
 // attention, and so is what passes with data: too much of that in an hour freezes all.
 func (s *Store) gate(ctx context.Context, what, sqlHeld string, args ...any) error {
 	var refusal error
@@ -152,21 +179,21 @@ func (s *Store) gate(ctx context.Context, what, sqlHeld string, args ...any) err
 	return err
 }
 
-func (s *Store) refuses(ctx context.Context, tx *txn, what string, held []holder) error {
+func (s *Store) refuses(ctx context.Context, tx *txn, what string, holders []holder) error {
 	if f := findIn[ops.Freeze](ctx, tx, sqlFreeze); f != nil {
-		return fmt.Errorf("frozen: %s is not deleted: %s has frozen all deletions at %s: %s",
+		return held(prego.CodeFrozen, "%s is not deleted: %s has frozen all deletions at %s: %s",
 			what, f.By, f.Since.UTC().Format(time.RFC3339), f.Reason)
 	}
-	for _, h := range held {
+	for _, h := range holders {
 		if !h.Accepted {
 			tx.run(ctx, sqlRefused, h.Kind, h.ID, what+" is not deleted: "+h.What)
-			return fmt.Errorf("holds_data: %s is not deleted: %s", what, h.What)
+			return held(prego.CodeHoldsData, "%s is not deleted: %s", what, h.What)
 		}
 	}
-	for _, h := range held {
+	for _, h := range holders {
 		tx.run(ctx, sqlDestroying, h.Kind, h.ID)
 	}
-	if len(held) == 0 {
+	if len(holders) == 0 {
 		return nil
 	}
 	tx.run(ctx, sqlForgetDestructions)
@@ -179,7 +206,7 @@ func (s *Store) refuses(ctx context.Context, tx *txn, what string, held []holder
 	}
 	why := fmt.Sprintf("%d tenants, volumes and servers lost their data within an hour", many.N)
 	tx.run(ctx, sqlSetFreeze, "prego", why)
-	return fmt.Errorf("frozen: %s is not deleted: %s", what, why)
+	return held(prego.CodeFrozen, "%s is not deleted: %s", what, why)
 }
 
 // UnrestoredOf counts the tenants that were lost with a server and are not restored: its machine has their newest data.

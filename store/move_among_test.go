@@ -62,7 +62,7 @@ func TestAMoveAmongOthers(t *testing.T) {
 	// A release on both servers waits for the move, which does not wait for it.
 	_, err = b.s.CreateStackRelease(ctx, server.CreateStackReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "all"}}}, "ann")
 	require.NoError(t, err)
-	_, err = b.s.StartStackRelease(ctx, "r1", "ann")
+	_, err = b.s.StartStackRelease(impact.By(ctx, "test"), "r1", "ann")
 	require.NoError(t, err)
 	b.exec(`INSERT INTO stack_release_servers (release, server_id, ring, status, phase) VALUES ('r1', 'app-1', 0, 'updating', 'waiting'), ('r1', 'app-2', 0, 'updating', 'waiting')
 		ON CONFLICT (release, server_id) DO UPDATE SET status = 'updating', phase = 'waiting'`)
