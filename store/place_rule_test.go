@@ -71,7 +71,8 @@ var placeConditions = func() map[string]condition {
 	out := map[string]condition{
 		"no change": {},
 
-		"the site is not available":         {"site", `UPDATE site_pool SET state = 'draining' WHERE pool_site_id = 'S'`},
+		"the site is not available": {"site", `UPDATE site_pool SET state = 'draining', reserved_until = NULL
+			WHERE pool_site_id = 'S'`},
 		"the site is reserved":              {"site", `UPDATE site_pool SET state = 'reserved', reserved_until = now() WHERE pool_site_id = 'S'`},
 		"the site is gone":                  {"site", `DELETE FROM site_pool WHERE pool_site_id = 'S'`},
 		"the site is of another app server": {"site", `UPDATE site_pool SET app_server_id = 'elsewhere' WHERE pool_site_id = 'S'`},
