@@ -3,6 +3,7 @@ package store
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -72,6 +73,9 @@ func TestATenantIsActiveWhenAnEdgeFindsItsSiteUp(t *testing.T) {
 	require.Equal(t, "shop-1.example.com", tn.Site)
 	require.Contains(t, p.served(), prego.TenantID("t-1"))
 	require.Equal(t, 1, count(t, p.s, `events WHERE id = 't-1' AND step = 'site_created'`))
+	p.exec(`UPDATE tenants SET updated_at = now() - interval '1 hour' WHERE tenant_id = 't-1'`)
+	require.ErrorIs(t, p.open(), ErrNotOpen)
+	require.WithinDuration(t, p.tenant().CreatedAt, p.tenant().UpdatedAt, time.Minute, "its run is not looked for")
 	require.Zero(t, count(t, p.s, `events WHERE id = 't-1' AND status = 'active'`))
 
 	p.exec(`UPDATE tenants SET opening_since = opening_since - interval '5 seconds'`)

@@ -140,15 +140,16 @@ func (s *Store) SiteRestored(ctx context.Context, ref tenant.Ref, site string, e
 }
 
 // siteOpens is whether the site of tenant t is open: a live edge of its network found it up since it was built. Without
-// a live edge there is nothing to wait for.
+// a live edge there is nothing to wait for. After a failover the clock may be behind by moments, and no earlier site was
+// found up that late.
 const siteOpens = `EXISTS (SELECT FROM ` + probedNow + `
-        WHERE h.tenant_id = t.tenant_id AND h.up AND h.since >= t.opening_since)
+        WHERE h.tenant_id = t.tenant_id AND h.up AND h.since > t.opening_since - interval '3 seconds')
     OR NOT EXISTS (SELECT FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id
         JOIN (` + liveEdges + `) ON e.network = COALESCE(s.network_id, s.region)
         WHERE a.tenant_id = t.tenant_id AND a.released_at IS NULL)`
 
-// From its activation on a site is measured. Until an edge has opened it, it is only in the edges' documents. A tenant
-// that is suspended again has no site to open.
+// From its activation on a site is measured. Until an edge has opened it, it is only in the edges' documents, and each
+// look is a sign of the run. A tenant that is suspended again has no site to open.
 // The site is the tenant's name if it was not recorded before.
 const sqlActivateTenant = `
 WITH was AS (
@@ -164,8 +165,8 @@ WITH was AS (
     WHERE was.opens AND ` + mayOpen + `
     RETURNING tenant_id, org_id, site, storage_quota_gb, t.state, EXTRACT(EPOCH FROM now() - created_at)::float8 AS seconds
 ), opening AS (
-    UPDATE tenants t SET opening_since = COALESCE(opening_since, now()), site = COALESCE(NULLIF($4, ''), site),
-        updated_at = CASE WHEN opening_since IS NULL THEN now() ELSE updated_at END
+    UPDATE tenants t SET opening_since = COALESCE(opening_since, now()), updated_at = now(),
+        site = COALESCE(NULLIF($4, ''), site)
     FROM was
     WHERE NOT was.opens AND ` + mayOpen + `
     RETURNING tenant_id, org_id, site
