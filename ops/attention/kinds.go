@@ -616,7 +616,7 @@ var ordered = []struct {
 		docs: "docs/edges.md#names-that-an-edge-refuses",
 		actions: map[string][]Action{
 			"tenant":      {showTenant},
-			"domain":      {showDomain, drop("Delete the name", "/v1/domains/{id}", "prego domain delete {id}")},
+			"domain":      {showDomain},
 			"group":       {showGroup},
 			"certificate": {showCertificate, renewCertificate},
 			"server":      {showServer},
