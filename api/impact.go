@@ -9,6 +9,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/ops/impact"
 )
 
@@ -61,6 +62,19 @@ func (a *API) settled(next echo.HandlerFunc) echo.HandlerFunc {
 		c.Response().WriteHeader(http.StatusOK)
 		return c.Echo().JSONSerializer.Serialize(c, out, "")
 	}
+}
+
+// ListUpcoming shows what will be destroyed in the next days.
+func (a *API) ListUpcoming(c echo.Context, p ListUpcomingParams) error {
+	days, limit := 7, 100
+	prego.Assign(&days, p.Days)
+	prego.Assign(&limit, p.Limit)
+	all, truncated, err := a.d.Store.Upcoming(c.Request().Context(), time.Now().AddDate(0, 0, days), a.d.Periods)
+	if err != nil {
+		return err
+	}
+	shown := append([]Upcoming{}, all[:min(limit, len(all))]...)
+	return c.JSON(http.StatusOK, UpcomingList{Upcoming: shown, Total: len(all), Truncated: truncated})
 }
 
 // nowhere is where the answer of a change goes that is rolled back.

@@ -195,7 +195,8 @@ func TestWhatIsGoneIsAccepted(t *testing.T) {
 	verified := taken.Add(-time.Hour)
 	b.sql(`UPDATE backups SET verified_at = now() WHERE backup_id = 'bak-2'`)
 	bakery := impact.Loss{
-		Kind: "site", ID: id, Name: "bakery.sites.test", OrgID: "acme", Bytes: 12, CopyAt: &verified, UnverifiedAt: &taken,
+		Kind: "site", ID: id, Name: "bakery.sites.test", OrgID: "acme", Bytes: 12,
+		CopyAt: &verified, UnverifiedAt: &taken,
 	}
 	for _, tc := range []struct {
 		method, path, body string
@@ -212,4 +213,24 @@ func TestWhatIsGoneIsAccepted(t *testing.T) {
 		require.Equal(t, shown.Destroyed, tried.Destroyed, tc.path)
 	}
 	require.Equal(t, api.ServerStatus("active"), b.show("app-1").Status)
+}
+
+// TestWhatIsDestroyedNextIsListed for viewers, with who accepted it.
+func TestWhatIsDestroyedNextIsListed(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.org("acme", "")
+	b.fleet("app-1", "db-1", "redis-1")
+	id := b.site("bakery")
+	b.ok(202, "POST", "/v1/tenants/"+id+"/cancel", `{}`)
+	b.sql(`UPDATE tenants SET state = 'terminated', deadline_at = now() + interval '2 days' WHERE tenant_id = $1`, id)
+	list := func(days string) api.UpcomingList {
+		return as[api.UpcomingList](t, b.ok(200, "GET", "/v1/impact/upcoming?days="+days, ""))
+	}
+	require.Empty(t, list("1").Upcoming)
+	all := list("3")
+	require.Equal(t, 1, all.Total)
+	u := all.Upcoming[0]
+	require.Equal(t, []string{"site", id, "lifecycle", "operator"}, []string{u.Kind, u.ID, u.Policy, u.AcceptedBy})
+	require.NotEmpty(t, u.Stop)
 }

@@ -7439,6 +7439,19 @@ type Tried struct {
 	Plan *map[string]interface{} `json:"plan,omitempty"`
 }
 
+// Upcoming Something that a timer will destroy
+type Upcoming = impact.Upcoming
+
+// UpcomingList defines model for UpcomingList.
+type UpcomingList struct {
+	// Total How many there are, also beyond the limit
+	Total int `json:"total"`
+
+	// Truncated There are so many backups that not all were read
+	Truncated bool       `json:"truncated"`
+	Upcoming  []Upcoming `json:"upcoming"`
+}
+
 // UpdateFleet defines model for UpdateFleet.
 type UpdateFleet struct {
 	// Constraint Selects servers by their tags; case does not matter. A contradictory constraint is accepted, but no server satisfies it
@@ -8955,6 +8968,15 @@ type DeleteImageParams struct {
 
 	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
 	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
+}
+
+// ListUpcomingParams defines parameters for ListUpcoming.
+type ListUpcomingParams struct {
+	// Days How many days ahead
+	Days *int `form:"days,omitempty" json:"days,omitempty"`
+
+	// Limit Items
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // ListAllInstancesParams defines parameters for ListAllInstances.
@@ -10870,6 +10892,9 @@ type ServerInterface interface {
 	// GetImage Show a golden image
 	// (GET /v1/images/{image_id})
 	GetImage(ctx echo.Context, imageId ImageID) error
+	// ListUpcoming List what will be destroyed in the next days
+	// (GET /v1/impact/upcoming)
+	ListUpcoming(ctx echo.Context, params ListUpcomingParams) error
 	// ListAllInstances List the instances of all process groups
 	// (GET /v1/instances)
 	ListAllInstances(ctx echo.Context, params ListAllInstancesParams) error
@@ -14855,6 +14880,31 @@ func (w *ServerInterfaceWrapper) GetImage(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.GetImage(ctx, imageId)
+	return err
+}
+
+// ListUpcoming converts echo context to params.
+func (w *ServerInterfaceWrapper) ListUpcoming(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListUpcomingParams
+	// ------------- Optional query parameter "days" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "days", ctx.QueryParams(), &params.Days, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter days: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListUpcoming(ctx, params)
 	return err
 }
 
@@ -20713,6 +20763,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/moves/:move_id", wrapper.CancelMove, options.OperationMiddlewares["cancelMove"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/moves/:move_id", wrapper.GetMove, options.OperationMiddlewares["getMove"]...)
 	router.GET(options.BaseURL+"/v1/attention", wrapper.ListAttention, options.OperationMiddlewares["listAttention"]...)
+	router.GET(options.BaseURL+"/v1/impact/upcoming", wrapper.ListUpcoming, options.OperationMiddlewares["listUpcoming"]...)
 	router.GET(options.BaseURL+"/v1/queue", wrapper.ListQueue, options.OperationMiddlewares["listQueue"]...)
 	router.GET(options.BaseURL+"/v1/scaling-events", wrapper.ListScalingEvents, options.OperationMiddlewares["listScalingEvents"]...)
 	router.GET(options.BaseURL+"/v1/fleets", wrapper.ListFleets, options.OperationMiddlewares["listFleets"]...)

@@ -20,6 +20,7 @@ var Nouns = map[string]string{
 	"fleet":          "Manage fleets: sets of servers of one role that grow and shrink by policies",
 	"group":          "Manage process groups: what an env runs, and how many of it",
 	"image":          "Manage golden images, which servers are created from",
+	"impact":         "Show what will be destroyed",
 	"instance":       "Inspect the instances of process groups",
 	"ipv4":           "Manage IPv4 addresses of envs",
 	"ledger":         "Show what providers bill, whose it is, and its price",
@@ -925,6 +926,18 @@ var tables = []Table{
 		{Path: "password", Title: "password"},
 		{Path: "site_url", Title: "site"},
 	}},
+	{Type: "Upcoming", ID: "id", List: []Column{
+		{Path: "at", Title: "at", Format: "time"},
+		{Path: "kind", Title: "kind"},
+		{Path: "id", Title: "id"},
+		{Path: "name", Title: "name"},
+		{Path: "org_id", Title: "org"},
+		{Path: "policy", Title: "policy"},
+		{Path: "accepted_by", Title: "by"},
+		{Path: "stop", Title: "stop"},
+	}, More: []Column{
+		{Path: "accepted_at", Title: "accepted", Format: "time"},
+	}, Spare: []string{"org", "policy", "by"}},
 	{Type: "Volume", ID: "volume_id", List: []Column{
 		{Path: "volume_id", Title: "volume"},
 		{Path: "org_id", Title: "org"},
@@ -1040,7 +1053,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "mount", Help: "path in the group's containers", In: "body", Field: "mount_path", Default: "/data", Always: true},
-	}, Body: "required", Table: &tables[70], Say: "attachment {attachment_id}: volume {volume_id} at {mount_path} of {group_id}", Impact: "none"},
+	}, Body: "required", Table: &tables[71], Say: "attachment {attachment_id}: volume {volume_id} at {mount_path} of {group_id}", Impact: "none"},
 	{Operation: "buildImage", Method: "POST", Path: "/v1/images", Use: "image build", Short: "Build a golden image", Long: "Build a golden image.\n\nBoots a machine from the provider's image, installs the packages, pulls the stack's\ncontainer images, cleans up, powers off and takes a snapshot of the disk. A test server is\nthen booted from the snapshot; once it is active the image becomes current and is used for\nnew servers. Only one image of a base image can be built at a time: a second request is\nrefused with golden_image_building.", Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "debian", Help: "debian release; defaults to that of the configured image", In: "body", Field: "debian"},
@@ -1102,7 +1115,7 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "backup", Help: "the newest by default", In: "body", Field: "backup_id"},
 		{Name: "size", Help: "that of the other one by default", In: "body", Field: "size_bytes", Type: "disk"},
-	}, Body: "required", Table: &tables[69], Impact: "none"},
+	}, Body: "required", Table: &tables[70], Impact: "none"},
 	{Operation: "containerLogs", Method: "GET", Path: "/v1/servers/{server_id}/containers/{name}/logs", Use: "container logs SERVER CONTAINER", Short: "Print a container's log, without secrets", Long: "Print a container's log, without secrets.\n\nSecrets are removed.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 		{Name: "CONTAINER", In: "path", Field: "name", Required: true},
@@ -1369,24 +1382,24 @@ var verbs = []Verb{
 		{Name: "location", Help: "a location of the provider in the region; defaults to the region's first", In: "body", Field: "location"},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "region", Values: []string{"sg", "eu", "us"}, Default: "eu", Always: true},
 		{Name: "size", Help: "rounded up to whole GB by the provider", In: "body", Field: "size_bytes", Type: "disk", Default: "10GB", Always: true},
-	}, Body: "required", Table: &tables[69], Impact: "none"},
+	}, Body: "required", Table: &tables[70], Impact: "none"},
 	{Operation: "createVolumeBackup", Method: "POST", Path: "/v1/volumes/{volume_id}/backups", Use: "volume backup create VOLUME…", Short: "Back up a volume's files to object storage", Long: "Back up a volume's files to object storage.\n\nIts host compresses and encrypts the files as they are at one moment, and uploads them. A volume has one backup\nunder way at a time (backup_under_way). A volume without a server is attached to one for a while; without such\na server at its location, the request is refused with insufficient_resources.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[71], Impact: "none"},
+	}, Table: &tables[72], Impact: "none"},
 	{Operation: "createVolumeDrill", Method: "POST", Path: "/v1/volumes/{volume_id}/drills", Use: "volume drill create VOLUME…", Short: "Restore a volume's backup to see whether it can be", Long: "Restore a volume's backup to see whether it can be.\n\nThe backup is restored into a directory of some server's own disk, compared with its list, and deleted. The\nvolume is not touched. Backups are also drilled automatically; this request drills immediately. Refused with\ninsufficient_resources while no server can take it.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "backup", Help: "the newest by default", In: "body", Field: "backup_id"},
-	}, Body: "optional", Table: &tables[72], Impact: "none"},
+	}, Body: "optional", Table: &tables[73], Impact: "none"},
 	{Operation: "createVolumeRestore", Method: "POST", Path: "/v1/volumes/{volume_id}/restores", Use: "volume restore create VOLUME VOLUME-BACKUP", Short: "Restore a volume from a backup", Long: "Restore a volume from a backup.\n\nThe process group of the volume must be stopped (volume_in_use), and does not start before the restore has\nended. The backup is written beside the volume's content, so there must be room for both; it replaces the\ncontent once all of it was read again and matches the backup. A failed restore leaves the volume as it was. The\nimpact must be accepted (impact_not_accepted).", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "body", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Body: "required", Table: &tables[73], Impact: "destroys"},
+	}, Body: "required", Table: &tables[74], Impact: "destroys"},
 	{Operation: "deleteApp", Method: "DELETE", Path: "/v1/apps/{app_id}", Use: "app delete APP…", Short: "Delete an app", Long: "Delete an app.\n\nRefused with app_in_use while it has environments. Repeating the request changes nothing.", Args: []Flag{
 		{Name: "APP", In: "path", Field: "app_id", Required: true},
 	}, Flags: []Flag{
@@ -1473,7 +1486,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "no-final-backup", Help: "destroy it without a last backup, also if it is being deleted already: why, for the org's events", In: "query", Field: "no_final_backup_reason"},
-	}, Table: &tables[69], Impact: "destroys"},
+	}, Table: &tables[70], Impact: "destroys"},
 	{Operation: "deleteVolumeBackup", Method: "DELETE", Path: "/v1/volumes/{volume_id}/backups/{backup_id}", Use: "volume backup delete VOLUME VOLUME-BACKUP…", Short: "Delete a backup of a volume", Long: "Delete a backup of a volume.\n\nIt is shown as deleting until the storage reports that its objects are gone. A backup that is held or being\nrestored is not deleted (backup_not_ready). The impact must be accepted (impact_not_accepted): it has the\ntime of the newest other backup.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
@@ -1668,22 +1681,22 @@ var verbs = []Verb{
 	}, Table: &tables[65]},
 	{Operation: "getVolume", Method: "GET", Path: "/v1/volumes/{volume_id}", Use: "volume show VOLUME…", Short: "Show a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
-	}, Table: &tables[69]},
+	}, Table: &tables[70]},
 	{Operation: "getVolumeBackup", Method: "GET", Path: "/v1/volumes/{volume_id}/backups/{backup_id}", Use: "volume backup show VOLUME VOLUME-BACKUP…", Short: "Show a backup of a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
-	}, Table: &tables[71]},
+	}, Table: &tables[72]},
 	{Operation: "getVolumeRestore", Method: "GET", Path: "/v1/volumes/{volume_id}/restores/{restore_id}", Use: "volume restore show VOLUME VOLUME-RESTORE…", Short: "Show a restore of a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-RESTORE", In: "path", Field: "restore_id", Required: true},
-	}, Table: &tables[73]},
-	{Operation: "getWarmPool", Method: "GET", Path: "/v1/warm-pools/{region}/{plan}", Use: "pool warm list", Short: "Show a warm pool", Table: &tables[74], Own: true},
+	}, Table: &tables[74]},
+	{Operation: "getWarmPool", Method: "GET", Path: "/v1/warm-pools/{region}/{plan}", Use: "pool warm list", Short: "Show a warm pool", Table: &tables[75], Own: true},
 	{Operation: "growVolume", Method: "PATCH", Path: "/v1/volumes/{volume_id}", Use: "volume grow VOLUME", Short: "Grow a volume", Long: "Grow a volume.\n\nVolumes only grow, also while they are in use. The growth counts toward max_total_volume_bytes immediately;\nthe provider and the file system follow.", Example: "  prego volume grow data --size 40GB", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "size", Help: "not less than now; rounded up to whole GB by the provider", In: "body", Field: "size_bytes", Type: "disk", Required: true},
-	}, Body: "required", Table: &tables[69], Impact: "none"},
+	}, Body: "required", Table: &tables[70], Impact: "none"},
 	{Operation: "holdBackup", Method: "PUT", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}/hold", Use: "backup hold TENANT BACKUP", Short: "Keep a backup until it is released", Long: "Keep a backup until it is released.\n\nWhile it is held, neither retention nor a request nor the end of the tenant deletes it.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "BACKUP", In: "path", Field: "backup_id", Required: true},
@@ -1703,7 +1716,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "the reason, for a later release", In: "body", Field: "reason", Required: true},
-	}, Body: "required", Table: &tables[71], Impact: "none"},
+	}, Body: "required", Table: &tables[72], Impact: "none"},
 	{Operation: "importServer", Method: "POST", Path: "/v1/servers/import", Use: "server import NAME", Short: "Import an existing server", Long: "Import an existing server.\n\nAccepts a server that was created elsewhere. Apply bootstrap from the answer to the host\nonce, before its token expires after 15 minutes; it contains a secret. Repeating the request\nreturns the same bootstrap while the server is provisioning. After the token has expired the\nserver is failed: retry it, then repeat the import to get a new bootstrap. An imported\nserver is never destroyed because its agent did not connect.", Args: []Flag{
 		{Name: "NAME", In: "body", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -2031,20 +2044,24 @@ var verbs = []Verb{
 		{Name: "server", Help: "only on these servers: their site, database or cache is there, moves there or away, or the server is being built for them", In: "query", Field: "server_id", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
 	}, Items: "tenants", Paged: true, Sorts: []string{"created_at", "slug"}, Table: &tables[67]},
+	{Operation: "listUpcoming", Method: "GET", Path: "/v1/impact/upcoming", Use: "impact upcoming", Short: "List what will be destroyed in the next days", Long: "List what will be destroyed in the next days.\n\nThe first first: sites of trials and of cancelled tenants, backups that their retention does not keep if each\nscheduled backup until then is made, and servers that fleets are removing. accepted_by is who accepted it\nbeforehand by the policy: without it, it is kept.", Flags: []Flag{
+		{Name: "days", Help: "how many days ahead", In: "query", Field: "days"},
+		{Name: "limit", Help: "items", In: "query", Field: "limit"},
+	}, Items: "upcoming", Limit: 100, Table: &tables[69]},
 	{Operation: "listVolumeBackups", Method: "GET", Path: "/v1/volumes/{volume_id}/backups", Use: "volume backup list VOLUME", Short: "List the backups of a volume", Long: "List the backups of a volume.\n\nAlso backups of a deleted volume, as long as they are kept.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "state", Help: "only items in these states", In: "query", Field: "state", Values: []string{"queued", "making", "uploading", "stored", "failed", "deleting", "deleted"}, Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "backups", Paged: true, Sorts: []string{"created_at"}, Table: &tables[71]},
+	}, Items: "backups", Paged: true, Sorts: []string{"created_at"}, Table: &tables[72]},
 	{Operation: "listVolumeDrills", Method: "GET", Path: "/v1/volumes/{volume_id}/drills", Use: "volume drill list VOLUME", Short: "List the drills of a volume's backups", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "state", Help: "only items in these states", In: "query", Field: "state", Values: []string{"running", "passed", "failed"}, Many: true},
-	}, Items: "drills", Paged: true, Sorts: []string{"created_at"}, Table: &tables[72]},
+	}, Items: "drills", Paged: true, Sorts: []string{"created_at"}, Table: &tables[73]},
 	{Operation: "listVolumeRestores", Method: "GET", Path: "/v1/volumes/{volume_id}/restores", Use: "volume restore list VOLUME", Short: "List the restores of a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
-	}, Items: "restores", Paged: true, Sorts: []string{"created_at"}, Table: &tables[73]},
+	}, Items: "restores", Paged: true, Sorts: []string{"created_at"}, Table: &tables[74]},
 	{Operation: "listVolumes", Method: "GET", Path: "/v1/volumes", Use: "volume list", Short: "List volumes", Flags: []Flag{
 		{Name: "volume-id", Help: "only these volumes", In: "query", Field: "volume_id", Many: true},
 		{Name: "org", Help: "only of these orgs", In: "query", Field: "org_id", Many: true},
@@ -2053,8 +2070,8 @@ var verbs = []Verb{
 		{Name: "location", Help: "only in these locations", In: "query", Field: "location", Many: true},
 		{Name: "status", Help: "only items in these states", In: "query", Field: "status", Values: []string{"pending", "ready", "releasing", "failed", "deleted"}, Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "volumes", Paged: true, Sorts: []string{"created_at", "name", "size_bytes"}, Table: &tables[69]},
-	{Operation: "listWarmPools", Method: "GET", Path: "/v1/warm-pools", Use: "pool warm list", Short: "List warm pools and how full they are", Items: "warm_pools", Table: &tables[74]},
+	}, Items: "volumes", Paged: true, Sorts: []string{"created_at", "name", "size_bytes"}, Table: &tables[70]},
+	{Operation: "listWarmPools", Method: "GET", Path: "/v1/warm-pools", Use: "pool warm list", Short: "List warm pools and how full they are", Items: "warm_pools", Table: &tables[75]},
 	{Operation: "loseServer", Method: "POST", Path: "/v1/servers/{server_id}/lost", Use: "server lose SERVER…", Short: "Give servers up as lost: they are switched off, and their tenants restored elsewhere", Long: "Give servers up as lost: they are switched off, and their tenants restored elsewhere.\n\nFor a dead server that the provider still has. Tenants whose site or database is on it become failed\n(server_lost), their places are free, and they are restored elsewhere from their newest backups according to\nthe settings. The machine is switched off, and deleted once they are restored. Servers that the provider no longer has, and servers after a\ndeletion, are treated like this automatically. A server that is being provisioned is refused with\ninvalid_transition.\n\nWhile edges find that a site of the server answers, it is refused (site_answers): it isn't lost. The impact must\nbe accepted (impact_not_accepted): each tenant, and when its newest backup was made.", Example: "  prego server lose app-7 --reason \"its disk died\"", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -2164,11 +2181,11 @@ var verbs = []Verb{
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
 		{Name: "timeout", Help: "how long instances may take to be moved; 0 for as long as it takes", In: "body", Field: "timeout_seconds", Type: "duration"},
 	}, Body: "optional", Table: &tables[36], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "interrupts"},
-	{Operation: "reconcile", Method: "POST", Path: "/internal/reconcile", Use: "reconcile", Short: "Compare the database with the provider now", Long: "Compare the database with the provider now.\n\nStarts the reconciliation that also runs periodically. If one is already running, its\nworkflow id is returned.", Table: &tables[76], Say: "started: workflow {workflow_id}", Impact: "none"},
+	{Operation: "reconcile", Method: "POST", Path: "/internal/reconcile", Use: "reconcile", Short: "Compare the database with the provider now", Long: "Compare the database with the provider now.\n\nStarts the reconciliation that also runs periodically. If one is already running, its\nworkflow id is returned.", Table: &tables[77], Say: "started: workflow {workflow_id}", Impact: "none"},
 	{Operation: "refillSitePool", Method: "POST", Path: "/v1/site-pools/{server_id}/refill", Use: "pool refill SERVER", Short: "Refill a site pool now", Long: "Refill a site pool now.\n\nStarts the refill that also runs when the pool falls below its low watermark. If one is\nalready running, its workflow id is returned.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
-	}, Table: &tables[76], Say: "started: workflow {workflow_id}", Impact: "none"},
-	{Operation: "refreshCatalog", Method: "POST", Path: "/internal/catalog/refresh", Use: "catalog refresh", Short: "Refresh the provider's catalog now", Long: "Refresh the provider's catalog now.\n\nStarts the refresh that also runs periodically. If one is already running, its workflow id\nis returned.", Table: &tables[76], Say: "started: workflow {workflow_id}", Impact: "none"},
+	}, Table: &tables[77], Say: "started: workflow {workflow_id}", Impact: "none"},
+	{Operation: "refreshCatalog", Method: "POST", Path: "/internal/catalog/refresh", Use: "catalog refresh", Short: "Refresh the provider's catalog now", Long: "Refresh the provider's catalog now.\n\nStarts the refresh that also runs periodically. If one is already running, its workflow id\nis returned.", Table: &tables[77], Say: "started: workflow {workflow_id}", Impact: "none"},
 	{Operation: "releaseBackup", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}/hold", Use: "backup release TENANT BACKUP", Short: "Release a backup that is held", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "BACKUP", In: "path", Field: "backup_id", Required: true},
@@ -2185,7 +2202,7 @@ var verbs = []Verb{
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[71], Impact: "destroys"},
+	}, Table: &tables[72], Impact: "destroys"},
 	{Operation: "renewCertificate", Method: "POST", Path: "/v1/certificates/{certificate_id}/renew", Use: "certificate renew CERTIFICATE…", Short: "Order a new certificate", Long: "Order a new certificate.\n\nThe existing certificate stays in use until the new one has come. The authority's limits apply nevertheless.", Args: []Flag{
 		{Name: "CERTIFICATE", In: "path", Field: "certificate_id", Required: true},
 	}, Table: &tables[13], Say: "accepted: certificate {certificate_id}, workflow {workflow_id}", Impact: "none"},
@@ -2389,5 +2406,5 @@ var verbs = []Verb{
 		{Name: "plan", Help: "what a tenant pays for", In: "body", Field: "request.plan", Values: []string{"trial", "starter", "business", "enterprise"}},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "request.region", Values: []string{"sg", "eu", "us"}},
 		{Name: "tenant", Help: "as for placing another tenant like this; or else request", In: "body", Field: "tenant_id"},
-	}, Body: "required", Table: &tables[75], Impact: "none"},
+	}, Body: "required", Table: &tables[76], Impact: "none"},
 }

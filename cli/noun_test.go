@@ -203,6 +203,7 @@ var shown = map[string]struct {
 	"pool list":                              {"/v1/site-pools", example[api.SitePoolList](200)},
 	"pool policies":                          {"/v1/site-pool-policies", example[api.SitePoolPolicyList](200)},
 	"pool warm list":                         {"/v1/warm-pools", example[api.WarmPoolList](200)},
+	"impact upcoming":                        {"/v1/impact/upcoming", example[api.UpcomingList](200)},
 	"scaling list":                           {"/v1/scaling-events", example[api.ScalingEventList](200)},
 	"fleet list":                             {"/v1/fleets", example[api.FleetPage](200)},
 	"fleet show web":                         {"/v1/fleets/web", example[api.Fleet](200)},

@@ -118,6 +118,7 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"placement-pool dissociate acme gpu", "", "DELETE /v1/orgs/acme/placement-pools/gpu", ""},
 		{"pool refill app-1", "", "POST /v1/site-pools/app-1/refill", ""},
 		{"pool warm set eu starter 2", "", "PUT /v1/warm-pools/eu/starter", `{"target":2}`},
+		{"impact upcoming --days 3", "", "GET /v1/impact/upcoming?days=3", ""},
 		{"scaling list --region eu", "", "GET /v1/scaling-events?limit=50&region=eu", ""},
 		{"fleet scale-out pool", "", "POST /v1/fleets/pool/actions", `{"action":"CLUSTER_SCALE_OUT","inputs":{}}`},
 		{"fleet scale-out pool --count 3 --region eu --region us", "", "POST /v1/fleets/pool/actions", `{"action":"CLUSTER_SCALE_OUT","inputs":{"count":3,"regions":["eu","us"]}}`},
@@ -223,7 +224,7 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{}`)}
 		if strings.HasPrefix(asks, "GET ") {
 			all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{"tenants":[],"backups":[],"site_pools":[],
-"servers":[],"scaling_events":[],"events":[],"apps":[],"instances":[],"groups":[],"rollouts":[],"images":[],"activations":[],"backup_policies":[],"decisions":[],"resources":[],"routes":[],"ipv4_addresses":[],"results":[],"entries":[]}`)}
+"servers":[],"scaling_events":[],"events":[],"apps":[],"instances":[],"groups":[],"rollouts":[],"images":[],"activations":[],"backup_policies":[],"decisions":[],"resources":[],"routes":[],"ipv4_addresses":[],"results":[],"entries":[],"upcoming":[]}`)}
 		}
 		all["GET /v1/audit/verification?from=7&head=1%3A00"] = []func(http.ResponseWriter){say(http.StatusOK, `{"ok":true}`)}
 		all["POST /v1/fleets"] = []func(http.ResponseWriter){say(http.StatusCreated, `{"fleet_id":"pool"}`)}

@@ -98,7 +98,7 @@ SELECT 'image' AS kind, g.image_id AS id, g.base_image AS name, '' AS org_id, 'd
     (g.size_gb * 1e9)::bigint AS bytes, ` + noCopy + `
 FROM golden_images g WHERE g.image_id = $1 AND g.status = 'ready' AND NOT g.current AND NOT ` + imageInUse
 
-// A snapshot that is its site's newest copy. One that cannot be restored any more, since its site is elsewhere, is none.
+// A snapshot that is its site's newest copy. One whose site is elsewhere cannot be restored, and is none.
 const sqlOfSnapshot = `
 SELECT 'snapshot' AS kind, s.snapshot_id AS id, s.site AS name, s.org_id, 'destroys' AS class,
     COALESCE(s.bytes, 0) AS bytes, c.copy_at, c.unverified_at

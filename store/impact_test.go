@@ -43,7 +43,9 @@ func classes(i impact.Impact) map[string]impact.Class {
 func TestEmptyingAServerInterruptsWhatStopsFirst(t *testing.T) {
 	t.Parallel()
 	b, groups := maintenanceSetup(t, 1, 1, 2)
-	exec(t, b.Store, `UPDATE process_groups SET no_surge = true WHERE group_id = ANY ($1)`, []string{groups[0], groups[2]})
+	for _, group := range []string{groups[0], groups[2]} {
+		exec(t, b.Store, `UPDATE process_groups SET no_surge = true WHERE group_id = $1`, group)
+	}
 	exec(t, b.Store, `UPDATE instances SET server_id = 'node-2' WHERE instance_id =
 		(SELECT max(instance_id) FROM instances WHERE group_id = $1)`, groups[2])
 	of := func(group string) (id string) {
@@ -328,7 +330,8 @@ func TestTimersDestroyOnlyWhatWasAccepted(t *testing.T) {
 	backupAt(t, s, "t-2", "bak-1", time.Now())
 	backupAt(t, s, "t-2", "bak-2", time.Now())
 	prune := func(id prego.BackupID) error {
-		_, err := s.DeleteBackup(impact.Standing(ctx, "retention"), tenant.BackupOwner{TenantID: "t-2"}, id, "retention")
+		of := tenant.BackupOwner{TenantID: "t-2"}
+		_, err := s.DeleteBackup(impact.Standing(ctx, "retention"), of, id, "retention")
 		return err
 	}
 	require.NoError(t, prune("bak-1"))

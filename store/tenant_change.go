@@ -104,7 +104,8 @@ func (s *Store) changeTenant(ctx context.Context, was tenant.Tenant, next tenant
 		case next == tenant.Suspended:
 			tx.demands(ctx, "resume it", string(was.TenantID), sqlOfTenant, impact.Interrupts)
 		case next == tenant.GracePeriod:
-			tx.demands(ctx, "reactivate it before its grace period ends", string(was.TenantID), sqlOfTenant, impact.Destroys)
+			const undo = "reactivate it before its grace period ends"
+			tx.demands(ctx, undo, string(was.TenantID), sqlOfTenant, impact.Destroys)
 		case next == tenant.Terminated, next == tenant.DataPurged:
 			tx.demands(ctx, "", string(was.TenantID), sqlOfTenant, impact.Destroys)
 		}

@@ -142,7 +142,8 @@ func TestASummaryNamesWhatIsAffected(t *testing.T) {
 		"interrupts 6 tenants (name of a, name of b, name of c, name of d, name of e and 1 more)": of(Interrupts, "a b c d e f", ""),
 		"moves tenant name of t-1": of(Moves, "t-1", ""),
 		"interrupts 2 addresses (192.0.2.1, 192.0.2.2)": {Affected: []Thing{
-			{Kind: "address", ID: "192.0.2.1", Class: Interrupts}, {Kind: "address", ID: "192.0.2.2", Class: Interrupts},
+			{Kind: "address", ID: "192.0.2.1", Class: Interrupts},
+			{Kind: "address", ID: "192.0.2.2", Class: Interrupts},
 		}},
 		"interrupts instance i-1, moves tenant t-1": both,
 	} {

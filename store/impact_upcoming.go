@@ -1,0 +1,184 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
+)
+
+// endingTenant is a tenant whose timer runs.
+type endingTenant struct {
+	TenantID   prego.TenantID
+	Slug, Site string
+	OrgID      prego.OrgID
+	Plan       prego.Plan
+	State      tenant.State
+	DeadlineAt time.Time
+	AcceptedBy string
+	AcceptedAt *time.Time
+}
+
+const sqlEndingTenants = `
+SELECT t.tenant_id, t.slug, t.site, t.org_id, t.plan, t.state, t.deadline_at,
+    COALESCE(a.accepted_by, '') AS accepted_by, a.accepted_at
+FROM tenants t LEFT JOIN standing_acceptances a ON a.policy = 'lifecycle' AND a.id = t.tenant_id
+WHERE t.deadline_at < $1 ORDER BY t.deadline_at, t.tenant_id LIMIT $2`
+
+// purgedAt is when the timers of a tenant's states have purged its data; zero if they do not.
+func (t endingTenant) purgedAt(p tenant.LifecyclePeriods) time.Time {
+	for at, state := t.DeadlineAt, t.State; ; {
+		action, _, ok := state.TimedAction()
+		if !ok {
+			return time.Time{}
+		}
+		next, err := action.Apply(state)
+		if err != nil {
+			return time.Time{}
+		}
+		if next == tenant.DataPurged {
+			return at
+		}
+		lasts := p.For(next, t.Plan)
+		if lasts <= 0 {
+			return time.Time{}
+		}
+		at, state = at.Add(lasts), next
+	}
+}
+
+func (t endingTenant) stop() string {
+	switch t.State {
+	case tenant.GracePeriod:
+		return "prego tenant reactivate " + t.Slug
+	case tenant.Terminated:
+		return "its data can only be kept as backups: prego backup policy hold " + string(t.TenantID)
+	case tenant.Active, tenant.Suspended, tenant.Trial, tenant.Provisioning, tenant.DataPurged, tenant.Failed:
+	}
+	return "prego tenant reactivate " + t.Slug + ", in its grace period"
+}
+
+// A backup may lose its owner's purge, its own time or its turn among the others; of owners in the order of their ids.
+const sqlRetainedOf = `
+SELECT x.*, r.org_id AS backup_org, COALESCE(a.accepted_by, '') AS accepted_by, a.accepted_at
+FROM (` + sqlRetainedBy + `) x JOIN backups r ON r.backup_id = x.backup_id
+LEFT JOIN standing_acceptances a ON a.policy = 'retention' AND a.id = x.backup_id ORDER BY owner LIMIT $2`
+
+type retainedOf struct {
+	retained
+	BackupOrg  prego.OrgID
+	AcceptedBy string
+	AcceptedAt *time.Time
+}
+
+const sqlRemovals = `
+SELECT t.server_id AS id, a.fleet_id, a.seq, a.requested_by, a.created_at FROM fleet_actions a
+JOIN fleet_action_steps t ON t.fleet_id = a.fleet_id AND t.seq = a.seq
+WHERE a.status = 'running' AND t.op = 'delete' AND t.state = 'planned' ORDER BY t.server_id LIMIT $1`
+
+// mostUpcoming bounds what Upcoming reads of each kind.
+const mostUpcoming = 20_000
+
+// Upcoming lists what timers destroy until a moment, the first first: the sites of trials and of tenants that were
+// cancelled, backups that retention does not keep, if each scheduled one until then is made, and servers that fleets
+// remove. It is truncated if there are more backups than it reads.
+func (s *Store) Upcoming(
+	ctx context.Context, until time.Time, p tenant.LifecyclePeriods,
+) (out []impact.Upcoming, truncated bool, err error) {
+	err = s.inView(ctx, "what is destroyed next", func(tx *txn) error {
+		now, purged := time.Now(), map[string]impact.Upcoming{}
+		for _, t := range manyIn[endingTenant](ctx, tx, sqlEndingTenants, until, mostUpcoming) {
+			if at := t.purgedAt(p); !at.IsZero() && at.Before(until) {
+				u := impact.Upcoming{
+					Kind: "site", ID: string(t.TenantID), Name: cmp.Or(t.Site, t.Slug), OrgID: t.OrgID, At: later(at, now),
+					Policy: "lifecycle", AcceptedBy: t.AcceptedBy, AcceptedAt: t.AcceptedAt, Stop: t.stop(),
+				}
+				out, purged[u.ID] = append(out, u), u
+			}
+		}
+		all := map[string][]retainedOf{}
+		backups := manyIn[retainedOf](ctx, tx, sqlRetainedOf, "", mostUpcoming)
+		for _, b := range backups {
+			all[b.Owner] = append(all[b.Owner], b)
+		}
+		if truncated = len(backups) == mostUpcoming; truncated {
+			delete(all, backups[len(backups)-1].Owner) // it may have more
+		}
+		for owner, backups := range all {
+			out = append(out, endingBackups(owner, backups, purged[owner], now, until)...)
+		}
+		for _, r := range manyIn[struct {
+			ID          string
+			FleetID     prego.FleetID
+			Seq         int
+			RequestedBy string
+			CreatedAt   time.Time
+		}](ctx, tx, sqlRemovals, mostUpcoming) {
+			out = append(out, impact.Upcoming{
+				Kind: string(server.ResourceServer), ID: r.ID, At: now, Policy: "fleet", AcceptedBy: r.RequestedBy,
+				AcceptedAt: &r.CreatedAt, Stop: fmt.Sprintf("prego fleet cancel %s %d", r.FleetID, r.Seq),
+			})
+		}
+		return nil
+	})
+	slices.SortFunc(out, func(a, b impact.Upcoming) int {
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID))
+	})
+	return out, truncated, err
+}
+
+// later is a moment, which is not in the past.
+func later(at, now time.Time) time.Time {
+	if at.Before(now) {
+		return now
+	}
+	return at
+}
+
+// endingBackups are an owner's backups that are deleted until a moment, if each scheduled backup is made. The purge of
+// its tenant's data ends the time of all but the last.
+func endingBackups(
+	owner string, backups []retainedOf, purge impact.Upcoming, now, until time.Time,
+) (out []impact.Upcoming) {
+	policy, gone := backups[0].policy(), map[prego.BackupID]time.Time{}
+	left := make([]tenant.Retained, len(backups))
+	for i, b := range backups {
+		left[i] = b.Retained
+	}
+	without := func(b tenant.Retained) bool { return !gone[b.BackupID].IsZero() }
+	if !backups[0].Scheduled {
+		policy.Schedule = ""
+	}
+	for at := policy.Next(owner, now); !at.IsZero() && at.Before(until); at = policy.Next(owner, at) {
+		left = append(left, tenant.Retained{BackupID: prego.BackupID(at.Format(time.RFC3339)), TakenAt: at})
+		for _, id := range tenant.Surplus(left, policy.Retention, at) {
+			gone[id] = at
+		}
+		left = slices.DeleteFunc(left, without)
+	}
+	for _, b := range backups {
+		ends := b.ExpiresAt
+		if !purge.At.IsZero() && b.Kind != tenant.BackupFinal {
+			ends = &purge.At
+		}
+		if at := gone[b.BackupID]; !b.Held && ends != nil && ends.Before(until) && (at.IsZero() || ends.Before(at)) {
+			gone[b.BackupID] = later(*ends, now)
+		}
+	}
+	for _, b := range backups {
+		if at := gone[b.BackupID]; !at.IsZero() {
+			out = append(out, impact.Upcoming{
+				Kind: "backup", ID: string(b.BackupID), Name: "of " + owner, OrgID: b.BackupOrg, At: at, Policy: "retention",
+				AcceptedBy: b.AcceptedBy, AcceptedAt: b.AcceptedAt,
+				Stop: "prego backup policy hold " + owner,
+			})
+		}
+	}
+	return out
+}
