@@ -19,11 +19,13 @@ type retained struct {
 
 // The stored backups of an owner, or of all with a policy; of all for "".
 const sqlRetainedBy = `
-SELECT t.tenant_id AS owner, t.state IN ('active', 'suspended') AS scheduled, ` + backupPolicyColumns + `, ` + retainedColumns + `
+SELECT t.tenant_id AS owner, t.state IN ('active', 'suspended') AS scheduled,
+    ` + backupPolicyColumns + `, ` + retainedColumns + `
 FROM tenants t ` + backupPolicyOf + ` JOIN backups b ON b.tenant_id = t.tenant_id AND b.state = 'stored'
 WHERE $1 IN ('', t.tenant_id, 'tenant/' || t.tenant_id, 'plan/' || t.plan)
 UNION ALL SELECT v.volume_id, EXISTS (SELECT FROM volume_attachments a
-    WHERE a.volume_id = v.volume_id AND a.deleted_at IS NULL AND a.server_id IS NOT NULL), ` + backupPolicyColumns + `, ` + retainedColumns + `
+    WHERE a.volume_id = v.volume_id AND a.deleted_at IS NULL AND a.server_id IS NOT NULL),
+    ` + backupPolicyColumns + `, ` + retainedColumns + `
 FROM volumes v ` + volumePolicyOf + ` JOIN backups b ON b.volume_id = v.volume_id AND b.state = 'stored'
 WHERE $1 IN ('', v.volume_id, 'volume/' || v.volume_id, 'org/' || v.org_id, 'volumes')
 ORDER BY owner`

@@ -96,8 +96,9 @@ func (s *Store) Upcoming(
 		for _, t := range manyIn[endingTenant](ctx, tx, sqlEndingTenants, until, mostUpcoming) {
 			if at := t.purgedAt(p); !at.IsZero() && at.Before(until) {
 				u := impact.Upcoming{
-					Kind: "site", ID: string(t.TenantID), Name: cmp.Or(t.Site, t.Slug), OrgID: t.OrgID, At: later(at, now),
-					Policy: "lifecycle", AcceptedBy: t.AcceptedBy, AcceptedAt: t.AcceptedAt, Stop: t.stop(),
+					Kind: "site", ID: string(t.TenantID), Name: cmp.Or(t.Site, t.Slug), OrgID: t.OrgID,
+					At: later(at, now), Policy: "lifecycle", AcceptedBy: t.AcceptedBy, AcceptedAt: t.AcceptedAt,
+					Stop: t.stop(),
 				}
 				out, purged[u.ID] = append(out, u), u
 			}
@@ -174,8 +175,8 @@ func endingBackups(
 	for _, b := range backups {
 		if at := gone[b.BackupID]; !at.IsZero() {
 			out = append(out, impact.Upcoming{
-				Kind: "backup", ID: string(b.BackupID), Name: "of " + owner, OrgID: b.BackupOrg, At: at, Policy: "retention",
-				AcceptedBy: b.AcceptedBy, AcceptedAt: b.AcceptedAt,
+				Kind: "backup", ID: string(b.BackupID), Name: "of " + owner, OrgID: b.BackupOrg, At: at,
+				Policy: "retention", AcceptedBy: b.AcceptedBy, AcceptedAt: b.AcceptedAt,
 				Stop: "prego backup policy hold " + owner,
 			})
 		}

@@ -33,7 +33,7 @@ func TestExactlyWhatIsUpcomingIsDestroyed(t *testing.T) {
 			backupAt(t, s, id, fmt.Sprintf("bak-%s-%d", id, n), noon.AddDate(0, 0, -n))
 		}
 	}
-	// t-0 lives, and one of its backups is held. t-1 is cancelled, t-2 too, and its time is longer than a week. t-3 is a
+	// t-0 lives, and one of its backups is held. t-1 is cancelled, and so is t-2, which has more than a week. t-3 is a
 	// trial, t-4 ends although nobody has ended it, and t-5 has a backup that expires.
 	_, err := s.HoldBackup(ctx, tenant.BackupOwner{TenantID: "t-0"}, "bak-t-0-1", "a case", "ann")
 	require.NoError(t, err)
@@ -43,7 +43,8 @@ func TestExactlyWhatIsUpcomingIsDestroyed(t *testing.T) {
 	}
 	exec(t, s, `UPDATE tenants SET deadline_at = now() + interval '10 days' WHERE tenant_id = 't-2'`)
 	exec(t, s, `UPDATE tenants SET plan = 'trial', deadline_at = now() + interval '2 days' WHERE tenant_id = 't-3'`)
-	exec(t, s, `UPDATE tenants SET state = 'terminated', deadline_at = now() + interval '1 day' WHERE tenant_id = 't-4'`)
+	exec(t, s, `UPDATE tenants SET state = 'terminated', deadline_at = now() + interval '1 day'
+		WHERE tenant_id = 't-4'`)
 	backupAt(t, s, "t-5", "bak-last", noon)
 	exec(t, s, `UPDATE backups SET kind = 'final', expires_at = now() + interval '3 days' WHERE backup_id = 'bak-last'`)
 	exec(t, s, `INSERT INTO fleets (fleet_id, request_hash, role, infra_provider, min_size, max_size, spec, created_by)
@@ -77,7 +78,8 @@ func TestExactlyWhatIsUpcomingIsDestroyed(t *testing.T) {
 
 	// The week passes.
 	exec(t, s, `UPDATE tenants SET deadline_at = deadline_at - interval '7 days'`)
-	exec(t, s, `UPDATE backups SET taken_at = taken_at - interval '7 days', expires_at = expires_at - interval '7 days'`)
+	exec(t, s, `UPDATE backups SET taken_at = taken_at - interval '7 days',
+		expires_at = expires_at - interval '7 days'`)
 	for n := range 7 {
 		backupAt(t, s, "t-0", fmt.Sprintf("bak-new-%d", n), noon.AddDate(0, 0, -n))
 	}
