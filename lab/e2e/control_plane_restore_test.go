@@ -193,7 +193,8 @@ func TestTheControlPlaneIsRestored(t *testing.T) {
 	c.limit("acme", "max_volumes", 9)
 	c.post("/v1/servers/"+c.id("booting")+"/cordon", nil, http.StatusOK, nil) // gamma comes to the server that stays
 	gamma := c.tenant("gamma", prego.PlanStarter, nil)
-	c.todo(app, c.settledTenant(gamma, tenant.Active).Allocation.DatabaseName, "one", "nobody's")
+	of := c.settledTenant(gamma, tenant.Active).Allocation
+	c.todo(of.AppServerId, of.DatabaseName, "one", "nobody's")
 	c.create("late", prego.RoleNode, server.Spec{})
 	c.awaitStatus("late", server.Active)
 	c.ask(kappa, "suspend")
@@ -220,7 +221,7 @@ func TestTheControlPlaneIsRestored(t *testing.T) {
 		"server " + c.id("booting"):                  "keeps its machine, which is protected from deletion",
 		"run server-provision/" + c.id("never"):      "ends when it reads the row",
 		"site beta.sites.test":                       "tenant " + beta + " is active in the database, but server " + app + " does not have its site",
-		"site gamma.sites.test":                      "is on server " + app + ", but belongs to no tenant in the database",
+		"site gamma.sites.test":                      "is on server " + of.AppServerId + ", but belongs to no tenant in the database",
 	} {
 		require.Contains(t, says(t, lines, what), then)
 	}
