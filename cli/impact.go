@@ -74,6 +74,16 @@ func printImpact(w io.Writer, i impact.Impact, now time.Time) {
 	for _, a := range i.Affected {
 		fmt.Fprintf(w, "%s %s\n", a.Class, named(a.Kind, a.ID, a.Name, a.OrgID))
 	}
+	if i.Seconds > 0 {
+		fmt.Fprintf(w, "As measured, that takes at most %s each.\n", time.Duration(i.Seconds)*time.Second)
+	}
+	if i.MonthlyCents != 0 {
+		verb, cents := "costs", i.MonthlyCents
+		if cents < 0 {
+			verb, cents = "saves", -cents
+		}
+		fmt.Fprintf(w, "It %s %d.%02d %s a month.\n", verb, cents/100, cents%100, i.Currency)
+	}
 	if i.Undo != "" {
 		fmt.Fprintf(w, "To undo it: %s.\n", i.Undo)
 	}

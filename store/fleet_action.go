@@ -56,7 +56,11 @@ func (s *Store) RequestFleetAction(
 				removed = append(removed, step.ServerID)
 			}
 		}
-		tx.demandsOf(ctx, "cancel it: servers that it has not removed stay", string(f.FleetID), removed, impact.Moves)
+		i := tx.saves(ctx, removed, "").of(impact.Impact{Undo: "cancel it: servers that it has not removed stay"})
+		if len(removed) > 0 {
+			i.Seconds = tx.lasted(ctx, "move")
+		}
+		tx.demandsOf(ctx, i, string(f.FleetID), removed, impact.Moves)
 		return nil
 	})
 	return a, err

@@ -157,12 +157,19 @@ func impactOf(ctx context.Context, tx *txn, i impact.Impact, sql string, args ..
 // demands ends the transaction with impact.NotAccepted unless the impact of the change on a thing was accepted. The
 // statement reads what is affected, by the thing's id. What a caller accepted is in the audit.
 func (t *txn) demands(ctx context.Context, undo, id, sql string, args ...any) {
-	t.demand(ctx, id, impactOf(ctx, t, impact.Impact{Undo: undo}, sql, append([]any{id}, args...)...))
+	t.demandsAs(ctx, impact.Impact{Undo: undo}, id, sql, args...)
+}
+
+// demandsAs is demands of an impact with figures.
+func (t *txn) demandsAs(ctx context.Context, i impact.Impact, id, sql string, args ...any) {
+	t.demand(ctx, id, impactOf(ctx, t, i, sql, append([]any{id}, args...)...))
 }
 
 // demandsOf is demands of a change that affects what servers have.
-func (t *txn) demandsOf(ctx context.Context, undo, id string, servers []prego.ServerID, tenants impact.Class) {
-	t.demand(ctx, id, impactOf(ctx, t, impact.Impact{Undo: undo}, sqlOnServers, servers, tenants))
+func (t *txn) demandsOf(
+	ctx context.Context, i impact.Impact, id string, servers []prego.ServerID, tenants impact.Class,
+) {
+	t.demand(ctx, id, impactOf(ctx, t, i, sqlOnServers, servers, tenants))
 }
 
 func (t *txn) demand(ctx context.Context, id string, i impact.Impact) {

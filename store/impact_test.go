@@ -338,3 +338,46 @@ func TestTimersDestroyOnlyWhatWasAccepted(t *testing.T) {
 	exec(t, s, `DELETE FROM backup_policies WHERE policy_id = 'plan/starter'`)
 	require.Equal(t, prego.CodeImpactNotAccepted, prego.CodeOf(prune("bak-2")))
 }
+
+// TestFiguresAreMeasured: how long earlier releases took sites away, and what a change costs or saves a month. What was
+// never measured, or has no price, has none.
+func TestFiguresAreMeasured(t *testing.T) {
+	t.Parallel()
+	s := tenantStore(t)
+	exec(t, s, wellInstallation)
+	exec(t, s, `INSERT INTO stack_releases (name, image, rings, created_by)
+		VALUES ('r-1', 'i:1', '[{"name": "all"}]', 'test')`)
+	start := func(ctx context.Context) error {
+		_, err := s.StartStackRelease(ctx, "r-1", "ann")
+		return err
+	}
+	remove := func(ctx context.Context) error {
+		_, err := s.DeleteVolume(ctx, "vol-b", "", "ann")
+		return err
+	}
+	exec(t, s, `
+INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, made_bytes, provider, provider_name, status,
+    created_by)
+VALUES ('vol-b', 'acme', 'eu', 'fsn1', 'more', 10000000000, 10000000000, 'hetzner', 'vb', 'ready', 'test');
+INSERT INTO resources (provider, kind, name, provider_id, state, created_at)
+VALUES ('hetzner', 'volume', 'vb', '77', 'created', now())`)
+	require.Zero(t, trying(t, s, start).Seconds)
+	require.Zero(t, trying(t, s, remove).MonthlyCents)
+	exec(t, s, `
+INSERT INTO stack_releases (name, image, rings, status, created_by, finished_at)
+VALUES ('r-0', 'i:0', '[{"name": "all"}]', 'done', 'test', now());
+INSERT INTO stack_release_servers (release, server_id, ring, status) VALUES ('r-0', 'app-1', 0, 'done');
+INSERT INTO stack_release_sites (release, server_id, site, offline_at, opened_at)
+SELECT 'r-0', 'app-1', 's-' || n, now() - interval '1 hour', now() - interval '1 hour' + make_interval(secs => n)
+FROM generate_series(1, 100) n;
+INSERT INTO provider_prices (provider, kind, type, location, per_gb, monthly, currency)
+VALUES ('hetzner', 'volume', '', '', true, 44000, 'EUR')`)
+	require.InDelta(t, 98, trying(t, s, start).Seconds, 2)
+	saved := trying(t, s, remove)
+	require.Equal(t, []any{int64(-44), "EUR"}, []any{saved.MonthlyCents, saved.Currency})
+	grown := trying(t, s, func(ctx context.Context) error {
+		_, err := s.GrowVolume(ctx, "vol-b", 30_000_000_000, "ann")
+		return err
+	})
+	require.Equal(t, []any{impact.None, int64(88)}, []any{grown.Class, grown.MonthlyCents})
+}

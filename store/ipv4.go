@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/server"
@@ -75,6 +76,7 @@ func (s *Store) EnableIPv4(ctx context.Context, envID prego.EnvID, id, environme
 		tx.check(s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxIPv4Allocations, By: 1}))
 		provider := got(providerOf(ctx, tx, region)).in(tx)
 		out = oneIn[workload.IPv4Allocation](ctx, tx, sqlCreateIPv4, id, orgID, envID, provider, workload.ResourceName(environment, id), location(region), by)
+		tx.costsAddress(ctx, out)
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "ipv4.enable", Subject: id, Actor: by}, map[string]any{"env_id": envID})
 	})
 	return out, err
@@ -96,7 +98,7 @@ func (s *Store) DisableIPv4(ctx context.Context, envID prego.EnvID, by string) (
 		if routes > 0 {
 			return prego.Errorf(prego.CodeIPv4InUse, "%d routes listen on the address: delete them first", routes)
 		}
-		tx.demands(ctx, "", out.AllocationID, sqlOfAddress)
+		tx.demandsAs(ctx, tx.saves(ctx, nil, out.Name).of(impact.Impact{}), out.AllocationID, sqlOfAddress)
 		out = oneIn[workload.IPv4Allocation](ctx, tx, sqlIPv4Status, out.AllocationID, workload.ResourceReleasing)
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "ipv4.disable", Subject: out.AllocationID, Actor: by}, map[string]any{"env_id": envID, "address": out.Address})
 	})

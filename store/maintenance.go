@@ -96,7 +96,11 @@ func (s *Store) RequestMaintenance(ctx context.Context, id prego.ServerID, kind 
 		case r.KeepTenants:
 			tenants = impact.Interrupts
 		}
-		tx.demandsOf(ctx, "cancel it: whatever has moved stays where it is", string(id), []prego.ServerID{id}, tenants)
+		i := impact.Impact{Undo: "cancel it: whatever has moved stays where it is", Seconds: tx.lasted(ctx, "move")}
+		if tenants == impact.Interrupts {
+			i.Seconds = tx.lasted(ctx, string(kind))
+		}
+		tx.demandsOf(ctx, i, string(id), []prego.ServerID{id}, tenants)
 		d = oneIn[server.Maintenance](ctx, tx, sqlRequestMaintenance, id, kind, r.Reason, by, r.KeepTenants, before.CordonedBy == "", r.TimeoutSeconds, r.ServerType, r.Wave)
 		text := fmt.Sprintf("%s, %d instances, %d tenants", byWhom(by, r.Reason), d.Total, d.TenantsTotal)
 		return addEvent(ctx, tx, server.Event{ServerID: id, Step: server.StepMaintenanceRequested, Message: string(kind) + " " + text, Actor: prego.ActorOperator}, "")

@@ -298,7 +298,8 @@ func (s *Store) DeleteServer(ctx context.Context, id prego.ServerID, by string) 
 		tx.check(holdUsed(ctx, tx, id))
 		now := got(serverIn(ctx, tx, id)).in(tx)
 		if now.Status != server.Decommissioning && now.Status != server.Terminated {
-			tx.demandsOf(ctx, "", string(id), []prego.ServerID{id}, impact.Destroys)
+			gone := []prego.ServerID{id}
+			tx.demandsOf(ctx, tx.saves(ctx, gone, "").of(impact.Impact{}), string(id), gone, impact.Destroys)
 		}
 		srv, err = transitionIn(ctx, tx, id, decommissioned(id, "by "+by, prego.ActorOperator), asItIs, sqlDecommission)
 		return err

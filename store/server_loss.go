@@ -143,7 +143,8 @@ func (s *Store) LoseServer(ctx context.Context, id prego.ServerID, reason, by st
 			return prego.Errorf(prego.CodeSiteAnswers, "server %s is not lost: the sites of %d tenants there answer (%s). "+
 				"Drain it, or switch it off at the provider first", id, len(up), strings.Join(up[:min(len(up), 5)], ", "))
 		}
-		tx.demandsOf(ctx, "", string(id), []prego.ServerID{id}, impact.Destroys)
+		gone := []prego.ServerID{id}
+		tx.demandsOf(ctx, tx.saves(ctx, gone, "").of(impact.Impact{}), string(id), gone, impact.Destroys)
 		s.loseTenants(ctx, tx, id, prego.ActorOperator)
 		// Held before it is changed: a server that becomes active meanwhile is seen by both statements.
 		tx.run(ctx, sqlHoldServer, id)

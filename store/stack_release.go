@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 )
 
@@ -84,6 +85,12 @@ WHERE name = $1 RETURNING ` + releaseColumns
 
 const undoRelease = "pause or cancel it: sites that were not migrated yet stay as they are"
 
+// demandsRelease demands the acceptance of the time that a release takes sites away.
+func (t *txn) demandsRelease(ctx context.Context, name server.StackReleaseName) {
+	i := impact.Impact{Undo: undoRelease, Seconds: t.lasted(ctx, "release")}
+	t.demandsAs(ctx, i, string(name), sqlOfRelease)
+}
+
 // StartStackRelease starts the rollout of a release: every server gets its ring. While another
 // one is open it is CodeInvalidTransition.
 func (s *Store) StartStackRelease(ctx context.Context, name server.StackReleaseName, by string) (out server.StackRelease, err error) {
@@ -107,7 +114,7 @@ func (s *Store) StartStackRelease(ctx context.Context, name server.StackReleaseN
 			ids, rings = append(ids, string(id)), append(rings, ring)
 		}
 		tx.run(ctx, sqlEnrol, name, ids, rings)
-		tx.demands(ctx, undoRelease, string(name), sqlOfRelease)
+		tx.demandsRelease(ctx, name)
 		out = oneIn[server.StackRelease](ctx, tx, sqlReleaseStatus, name, server.ReleaseRolling, "", fmt.Sprintf("%d servers, started by %s", len(ids), by))
 		return nil
 	})
@@ -157,7 +164,7 @@ func (s *Store) ResumeStackRelease(ctx context.Context, name server.StackRelease
 		return r.Status == server.ReleasePaused || r.Status == server.ReleaseStopped
 	}, func(tx *txn) error {
 		tx.run(ctx, sqlReleaseRetries, name)
-		tx.demands(ctx, undoRelease, string(name), sqlOfRelease)
+		tx.demandsRelease(ctx, name)
 		if filled, err := changed(ctx, tx, sqlFillRing, name); err != nil || filled {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/server"
@@ -34,6 +35,7 @@ func (s *Store) CreateVolume(ctx context.Context, v workload.Volume, environment
 		tx.check(nameIsFree(ctx, tx, prego.CodeVolumeNameTaken, sqlVolumeOfName, string(v.OrgID), v.Name))
 		tx.check(s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumes, By: 1}, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(v.SizeBytes)}))
 		out = got(oneVolume(ctx, tx, string(v.VolumeID), sqlCreateVolume, v.VolumeID, v.OrgID, v.Region, v.Location, v.Name, v.SizeBytes, provider, workload.ResourceName(environment, string(v.VolumeID)), by)).in(tx)
+		tx.costsVolume(ctx, out, out.SizeBytes)
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.create", Subject: string(v.VolumeID), Actor: by},
 			map[string]any{"name": v.Name, "region": v.Region, "location": v.Location, "size_bytes": v.SizeBytes})
 	})
@@ -146,11 +148,11 @@ func (s *Store) DeleteVolume(ctx context.Context, id prego.VolumeID, without, by
 		if group != "" {
 			return prego.Errorf(prego.CodeVolumeAttached, "volume %s is attached to process group %s: detach it first", id, group)
 		}
-		undo := ""
+		i := tx.saves(ctx, nil, v.ProviderName).of(impact.Impact{})
 		if without == "" {
-			undo = "clone it from the backup that is made first"
+			i.Undo = "clone it from the backup that is made first"
 		}
-		tx.demands(ctx, undo, string(id), sqlOfVolume)
+		tx.demandsAs(ctx, i, string(id), sqlOfVolume)
 		out = got(oneVolume(ctx, tx, string(id), sqlVolumeReleasing, id)).in(tx)
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.delete", Subject: string(id), Actor: by}, map[string]any{"name": v.Name, "size_bytes": v.SizeBytes})
 	})
@@ -230,6 +232,7 @@ func (s *Store) GrowVolume(ctx context.Context, id prego.VolumeID, size int64, b
 			return nil
 		}
 		tx.check(s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(size - v.SizeBytes)}))
+		tx.costsVolume(ctx, v, size-v.SizeBytes)
 		out = got(oneVolume(ctx, tx, string(id), sqlGrowVolume, id, size)).in(tx)
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.grow", Subject: string(id), Actor: by}, map[string]any{"name": v.Name, "from_bytes": v.SizeBytes, "size_bytes": size})
 	})

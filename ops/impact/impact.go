@@ -67,8 +67,11 @@ type Impact struct {
 	Affected  []Thing `json:"affected"`
 	Destroyed []Loss  `json:"destroyed"`
 	Seconds   int     `json:"seconds,omitempty"` // how long what is affected does not answer, if known
-	Undo      string  `json:"undo,omitempty"`
-	Digest    string  `json:"digest,omitempty"`
+	// What it costs a month, in hundredths of the currency; less than 0 if it saves. 0 if it is unknown.
+	MonthlyCents int64  `json:"monthly_cents,omitempty"`
+	Currency     string `json:"currency,omitempty"`
+	Undo         string `json:"undo,omitempty"`
+	Digest       string `json:"digest,omitempty"`
 }
 
 // class is that of what an impact lists: a change that destroys nothing now needs no acceptance to destroy.

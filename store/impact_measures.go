@@ -1,0 +1,74 @@
+package store
+
+import (
+	"context"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
+	"github.com/prego/prego/server"
+	"github.com/prego/prego/workload"
+)
+
+// How long the newest moves, maintenances and releases took something out of service: 9 of 10 took at most as long.
+const sqlLasted = `
+SELECT COALESCE(ceil(percentile_cont(0.9) WITHIN GROUP (ORDER BY extract(epoch FROM lasted))), 0)::int FROM (
+    SELECT lasted FROM (
+        SELECT 'move' AS kind, opened_at - frozen_at AS lasted, opened_at AS at FROM tenant_moves
+        UNION ALL SELECT kind, finished_at - COALESCE(patching_at, acted_at), finished_at
+            FROM server_maintenances WHERE status = 'done'
+        UNION ALL SELECT 'release', opened_at - offline_at, opened_at FROM stack_release_sites
+    ) x WHERE kind = $1 AND lasted > interval '0' ORDER BY at DESC LIMIT 20) newest`
+
+// lasted is for how many seconds changes of a kind took something out of service; 0 if none was measured.
+func (t *txn) lasted(ctx context.Context, kind string) int {
+	return valueIn[int](ctx, t, sqlLasted, kind)
+}
+
+// monthly is an amount of money a month.
+type monthly struct {
+	Cents    int64
+	Currency string
+}
+
+func (m monthly) of(i impact.Impact) impact.Impact {
+	if i.MonthlyCents = m.Cents; m.Cents != 0 {
+		i.Currency = m.Currency
+	}
+	return i
+}
+
+const (
+	currentPrice = `p.provider = x.provider AND p.kind = x.kind AND p.type = x.type AND p.location IN ('', x.location)
+    AND p.valid_to IS NULL`
+
+	sqlSaved = `
+SELECT COALESCE(-round(sum(CASE WHEN p.per_gb THEN p.monthly * x.size_gb::numeric ELSE p.monthly END) / 10000),
+    0)::bigint AS cents, COALESCE(min(p.currency), '') AS currency
+FROM (` + ledgerRows + `) x JOIN provider_prices p ON ` + currentPrice + `
+WHERE x.state <> 'released' AND x.kind NOT IN ` + freeKinds + ` AND (x.server_id = ANY ($1) OR x.name = $2)`
+
+	sqlPriced = `
+SELECT COALESCE(round(min(CASE WHEN p.per_gb THEN p.monthly * $5::numeric ELSE p.monthly END) / 10000),
+    0)::bigint AS cents, COALESCE(min(p.currency), '') AS currency
+FROM provider_prices p, (SELECT $1::text AS provider, $2::text AS kind, $3::text AS type, $4::text AS location) x
+WHERE ` + currentPrice
+)
+
+// saves is what is no longer paid once servers, or the resource of a name, are gone.
+func (t *txn) saves(ctx context.Context, servers []prego.ServerID, name string) monthly {
+	return oneIn[monthly](ctx, t, sqlSaved, filled(servers), name)
+}
+
+const bytesPerGB = 1e9
+
+// costsVolume states what a volume costs, or its growth.
+func (t *txn) costsVolume(ctx context.Context, v workload.Volume, bytes int64) {
+	m := oneIn[monthly](ctx, t, sqlPriced, v.Provider, server.ResourceVolume, "", v.Location, float64(bytes)/bytesPerGB)
+	t.demand(ctx, string(v.VolumeID), m.of(impact.Impact{Affected: []impact.Thing{}, Destroyed: []impact.Loss{}}))
+}
+
+// costsAddress states what an address costs.
+func (t *txn) costsAddress(ctx context.Context, a workload.IPv4Allocation) {
+	m := oneIn[monthly](ctx, t, sqlPriced, a.Provider, server.ResourceFloatingIP, "ipv4", a.Location, 0.0)
+	t.demand(ctx, a.AllocationID, m.of(impact.Impact{Affected: []impact.Thing{}, Destroyed: []impact.Loss{}}))
+}
