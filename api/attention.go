@@ -10,11 +10,10 @@ import (
 
 // ListAttention shows what needs attention now.
 func (a *API) ListAttention(c echo.Context, p ListAttentionParams) error {
-	found, at, err := a.d.Store.Attention(c.Request().Context(), a.d.Attention)
+	items, at, err := a.d.Store.AttentionItems(c.Request().Context(), a.d.Attention)
 	if err != nil {
 		return err
 	}
-	items := attention.List(found)
 	counts := attention.Counts(items)
 	limit := 100
 	if p.Limit != nil {

@@ -301,6 +301,10 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 		worker.Look{Name: "drills", Every: 6 * p.cfg.Backups.SweepEvery, Do: worker.At(drilled, worker.LookAtDrills)},
 		worker.Look{Name: "lost tenants", Every: p.cfg.Backups.SweepEvery, Do: worker.At(tenants, worker.LookAtLost)},
 		worker.Look{Name: "age", Every: p.cfg.Pace.Of(time.Minute), Do: worker.At(&worker.Pruning{Store: p.db, Keep: p.cfg.Keep.Of(), Batch: 1000, Rows: worker.NewPrunedRows(p.reg)}, worker.LookAtAge)},
+		worker.Look{
+			Name: "attention", Every: p.cfg.Pace.Of(30 * time.Second),
+			Do: worker.At(&worker.Attention{Store: p.db, Limits: p.attentionLimits()}, worker.LookAtAttention),
+		},
 		worker.Look{Name: "samples", Every: server.SampleEvery / 5, Do: worker.At(p.db, worker.LookAtSamples)},
 		// The owner of an hour is sampled four times.
 		worker.Look{Name: "costs", Every: p.cfg.Pace.Of(15 * time.Minute), Do: worker.At(&worker.CostCounting{Store: p.db, StoragePrice: storagePrice, StorageCurrency: currency, Now: p.now}, worker.LookAtCosts)},

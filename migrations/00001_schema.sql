@@ -2314,6 +2314,13 @@ CREATE TABLE looks (
     error         text NOT NULL DEFAULT '' -- of the last one, '' if it succeeded
 );
 
+-- Since when each thing has needed attention without interruption. Most rows don't record since when they are wrong,
+-- only when they were last changed or tried.
+CREATE TABLE attention_since (
+    id    text PRIMARY KEY, -- attention.Item.ID
+    since timestamptz NOT NULL
+);
+
 -- ------------------------------------------------------------------------------
 -- Requests, the console, and costs
 -- ------------------------------------------------------------------------------

@@ -57,14 +57,15 @@ CROSS JOIN LATERAL (
 	// For servers, also who is affected, and whether they hold no data. A machine that prego did not create may have
 	// data without rows, and so may a server whose agent has fallen silent: leftovers of a failed or unfinished
 	// deletion are for the provider.
-	attEmpty = `, EXISTS (SELECT FROM servers s, server_use(s.server_id) u WHERE s.server_id = x.id AND u.tenants + u.instances + u.volumes = 0
+	attEmpty = `, EXISTS (SELECT FROM servers s, server_use(s.server_id) u WHERE s.server_id = x.id
+    AND u.tenants + u.instances + u.volumes = 0
     AND s.purpose <> 'import_existing_server'
     AND (s.status = 'draining' OR s.provider_server_id IS NULL OR s.agent_first_heartbeat_at IS NULL
         OR s.agent_status = 'connected')) AS empty,
     tenants, slugs, instances, orgs, org_ids`
 	attToServer = attEnd + attEmpty + attSummed + attTheseServers + attAffected + attListed
-	// Whether prego itself restarts the host of server s now: the provider or apt was asked within the quarter of an hour
-	// after which the maintenance gives up.
+	// Whether prego itself restarts the host of server s now: the provider or apt was asked within the quarter of an
+	// hour after which the maintenance gives up.
 	attRestarts = `EXISTS (SELECT FROM server_maintenances m WHERE m.server_id = s.server_id
     AND m.finished_at IS NULL AND m.status = 'finishing' AND m.kind IN ('reboot', 'resize', 'patch')
     AND COALESCE(m.acted_at, m.patching_at, m.updated_at) > now() - interval '15 minutes')`
@@ -76,7 +77,8 @@ CROSS JOIN LATERAL (
 	// A server is dead if a reset since its last heartbeat did not bring its host back, every site with files or data
 	// on it is probed, and none answers: what no edge probes is not known to be down.
 	attDead = `, x.reason = 'heartbeat_lost' AND EXISTS (
-        SELECT FROM server_maintenances m JOIN servers s ON s.server_id = m.server_id WHERE m.server_id = x.id AND m.status = 'failed' AND m.reason = 'reboot_timeout'
+        SELECT FROM server_maintenances m JOIN servers s ON s.server_id = m.server_id
+        WHERE m.server_id = x.id AND m.status = 'failed' AND m.reason = 'reboot_timeout'
             AND m.reset_at > COALESCE(s.agent_last_heartbeat_at, s.created_at))
     AND NOT EXISTS (SELECT FROM ` + attSitesOn + ` WHERE t.state = 'active'
             AND COALESCE((SELECT bool_or(h.up) FROM ` + probedNow + ` WHERE h.tenant_id = t.tenant_id), true)) AS dead,
@@ -506,6 +508,47 @@ func (s *Store) Attention(ctx context.Context, l attention.Limits) (found []atte
 		return err
 	})
 	return found, at, err
+}
+
+const (
+	sqlAttentionSince = `SELECT id, since FROM attention_since`
+
+	sqlKeepAttention = `
+WITH n AS MATERIALIZED (SELECT * FROM unnest($1::text[], $2::timestamptz[]) u (id, since)),
+gone AS (DELETE FROM attention_since a WHERE NOT EXISTS (SELECT FROM n WHERE n.id = a.id))
+INSERT INTO attention_since AS a SELECT id, since FROM n ON CONFLICT (id) DO UPDATE SET since = excluded.since
+WHERE excluded.since < a.since`
+)
+
+// AttentionItems returns what needs an operator now, each with its first start since it was last well.
+func (s *Store) AttentionItems(ctx context.Context, l attention.Limits) (items []attention.Item, at time.Time, err error) {
+	found, at, err := s.Attention(ctx, l)
+	if err != nil {
+		return nil, at, err
+	}
+	known, err := collect[struct {
+		ID    string
+		Since time.Time
+	}](ctx, s, "since when things need attention", sqlAttentionSince)
+	earlier := make(map[string]time.Time, len(known))
+	for _, k := range known {
+		earlier[k.ID] = k.Since
+	}
+	return attention.Since(attention.List(found), earlier), at, err
+}
+
+// KeepAttention records since when things need attention, and forgets those that don't any more.
+func (s *Store) KeepAttention(ctx context.Context, l attention.Limits) error {
+	found, _, err := s.Attention(ctx, l)
+	if err != nil {
+		return err
+	}
+	var ids []string
+	var since []time.Time
+	for _, i := range attention.List(found) {
+		ids, since = append(ids, i.ID), append(since, i.Since)
+	}
+	return s.exec(ctx, "keep since when things need attention", sqlKeepAttention, ids, since)
 }
 
 func (s *Store) attentionIn(ctx context.Context, tx *txn, l attention.Limits) (found []attention.Finding, at time.Time, err error) {

@@ -380,3 +380,45 @@ func TestAttentionReadsOneSnapshot(t *testing.T) {
 	require.Greater(t, at.Sub(found[0].Since), time.Minute, "since the first of the runs that found it")
 	require.Equal(t, prego.OrgID(""), found[0].OrgID)
 }
+
+// TestSinceNeverRestarts: for each kind, what is repeated between two reads (attempts, reports, heartbeats: each writes
+// the present into all times of the rows) leaves its start as it was first found. Once it is well, the next is a new one.
+func TestSinceNeverRestarts(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s := tenantStore(t)
+	exec(t, s, `INSERT INTO attention_since VALUES ('well/x', now())`)
+	require.NoError(t, s.KeepAttention(ctx, attentionLimits))
+	require.Zero(t, count(t, s, "attention_since"), "it is well")
+
+	first := time.Now().Add(-time.Hour).Truncate(time.Second)
+	for _, kind := range attention.Kinds() {
+		f := attention.Finding{Kind: kind, Subject: attention.Subjects()[kind][0], ID: "x", Since: first}
+		items := attention.List([]attention.Finding{f})
+		earlier := map[string]time.Time{items[0].ID: first}
+		f.Since, f.Reason = time.Now(), "" // of the next attempt
+		require.Equal(t, first, attention.Since(attention.List([]attention.Finding{f}), earlier)[0].Since, kind)
+	}
+
+	since := func(id string) (at time.Time) {
+		t.Helper()
+		items, _, err := s.AttentionItems(ctx, attentionLimits)
+		require.NoError(t, err)
+		for _, i := range items {
+			if i.ID == id {
+				at = i.Since
+			}
+		}
+		require.NoError(t, s.KeepAttention(ctx, attentionLimits))
+		return at
+	}
+	exec(t, s, `INSERT INTO certificates (certificate_id, names, challenge, created_by, status, failures, updated_at)
+		VALUES ('crt-a', '{a.example.com}', 'http-01', 'test', 'failed', 1, now() - interval '1 hour')`)
+	was := since("certificate_failing/crt-a")
+	exec(t, s, `UPDATE certificates SET failures = 2, updated_at = now()`)
+	require.Equal(t, was, since("certificate_failing/crt-a"), "another attempt")
+	exec(t, s, `UPDATE certificates SET status = 'pending', updated_at = now()`)
+	require.Zero(t, since("certificate_failing/crt-a"))
+	exec(t, s, `UPDATE certificates SET status = 'failed', updated_at = now()`)
+	require.True(t, since("certificate_failing/crt-a").After(was.Add(time.Minute)), "after it was well")
+}

@@ -76,6 +76,7 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 		"certificates' look":       func() error { return none(s.CertificatesNeedSweep(ctx, time.Now(), nil)) },
 		"certificates to ask":      func() error { return none(s.CertificatesToAsk(ctx, time.Now(), 100)) },
 		"storage's look":           func() error { return none(s.StorageDue(ctx, time.Hour)) },
+		"attention":                func() error { return s.KeepAttention(ctx, attentionLimits) },
 		"samples":                  func() error { return none(s.TakeSamples(ctx, server.SampleEvery)) },
 		"size of the fleet":        func() error { return none(s.FleetSize(ctx)) },
 		"addresses astray":         func() error { return none(s.AddressesAstray(ctx)) },

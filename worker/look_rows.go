@@ -13,6 +13,7 @@ import (
 
 	"github.com/prego/prego/cost"
 	"github.com/prego/prego/ops"
+	"github.com/prego/prego/ops/attention"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
 )
@@ -57,6 +58,17 @@ func LookAtAge(ctx context.Context, a *Pruning) (ops.LookResult, error) {
 		}
 	}
 	return r, nil
+}
+
+// Attention remembers since when things need attention.
+type Attention struct {
+	Store  *store.Store
+	Limits attention.Limits
+}
+
+// LookAtAttention records what needs attention now, so that its start is known at the next failed attempt too.
+func LookAtAttention(ctx context.Context, a *Attention) (ops.LookResult, error) {
+	return ops.LookResult{}, a.Store.KeepAttention(ctx, a.Limits)
 }
 
 // LookAtSamples keeps what agents reported of their hosts, a sample of each in every span of server.SampleEvery: it takes

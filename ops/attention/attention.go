@@ -111,10 +111,25 @@ func List(found []Finding) []Item {
 			out = append(out, s.item(f))
 		}
 	}
-	slices.SortStableFunc(out, func(a, b Item) int {
+	return inOrder(out)
+}
+
+func inOrder(items []Item) []Item {
+	slices.SortStableFunc(items, func(a, b Item) int {
 		return cmp.Or(cmp.Compare(rank(a.Severity), rank(b.Severity)), cmp.Compare(order[a.Kind], order[b.Kind]), a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID))
 	})
-	return out
+	return items
+}
+
+// Since sets the start of items that were found earlier: an attempt that fails again, or a report that is repeated, is
+// no new start. The items are in their order again.
+func Since(items []Item, earlier map[string]time.Time) []Item {
+	for n, i := range items {
+		if at, ok := earlier[i.ID]; ok && at.Before(i.Since) {
+			items[n].Since = at
+		}
+	}
+	return inOrder(items)
 }
 
 func rank(s Severity) int { return slices.Index(Severities(), s) }
