@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/cli"
 	"github.com/prego/prego/lab/sim"
+	"github.com/prego/prego/ops/attention"
 )
 
 // demo types commands as a person would, and shows their output. In its command lines,
@@ -25,6 +27,7 @@ import (
 type demo struct {
 	ctx    context.Context
 	c      *cli.Client
+	cloud  *cli.Client // of the simulated provider, for what only a demo does to hosts
 	out    io.Writer
 	suffix string
 	sites  devSites
@@ -62,6 +65,7 @@ func (d *demo) play(standIn string) error {
 		d.move,
 		func() error { return d.run("The place of one, and why:", "tenant show business-@") },
 		d.impact,
+		d.silence,
 		d.fleet,
 		func() error { return d.workloads(standIn) },
 	)
@@ -140,6 +144,83 @@ func (d *demo) impact() error {
 		return err
 	}
 	return d.run("What deleting its server would do; nothing changes:", "server delete "+where+" --dry-run")
+}
+
+// silence hangs the agent of a tenant's server, follows the advice, and looks what has become of the tenant's site.
+func (d *demo) silence() error {
+	t, where, err := d.place("business-" + d.suffix)
+	if err != nil {
+		return err
+	}
+	host, err := d.host(where)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(d.out, "\nThe agent of server %s hangs. Its site goes on, and status says what to do:\n", where)
+	stop := fmt.Sprintf("/_sim/hosts/%d/stop-agent", host.ID)
+	if err := d.cloud.Do(d.ctx, http.MethodPost, stop, nil, nil, nil); err != nil {
+		return err
+	}
+	if err := d.attention(where, true); err != nil {
+		return err
+	}
+	reboot := "server reboot " + where + " --keep-tenants"
+	return d.steps(
+		func() error { return d.line("status --todo --kind agent_silent") },
+		func() error { return d.serves(*t.SiteUrl) },
+		func() error {
+			return d.run("A reboot keeps its tenants, and states whom it interrupts:",
+				reboot+" --dry-run", reboot+" --yes --watch")
+		},
+		func() error { return d.attention(where, false) },
+		func() error { return d.serves(*t.SiteUrl) },
+	)
+}
+
+// host is the simulated host of a server.
+func (d *demo) host(serverID string) (sim.HostInfo, error) {
+	hosts, err := d.hosts()
+	for _, h := range hosts {
+		if strings.HasSuffix(h.Name, serverID) {
+			return h, nil
+		}
+	}
+	return sim.HostInfo{}, errors.Join(err, fmt.Errorf("the simulated cloud has no host of server %s", serverID))
+}
+
+func (d *demo) hosts() ([]sim.HostInfo, error) {
+	var all struct{ Hosts []sim.HostInfo }
+	err := d.cloud.Do(d.ctx, http.MethodGet, "/_sim/hosts", nil, nil, &all)
+	return all.Hosts, err
+}
+
+// attention waits until a server's agent is, or is no longer, listed as silent.
+func (d *demo) attention(serverID string, listed bool) error {
+	ctx, cancel := context.WithTimeout(d.ctx, 3*time.Minute)
+	defer cancel()
+	_, err := cli.Until(ctx, func(string) {}, 0, func(ctx context.Context) (all api.AttentionList, err error) {
+		kind := url.Values{"kind": {string(attention.AgentSilent)}}
+		return all, d.c.Do(ctx, http.MethodGet, "/v1/attention", kind, nil, &all)
+	}, func(all api.AttentionList) bool {
+		return slices.ContainsFunc(all.Items, func(i api.Attention) bool { return i.Subject.Id == serverID }) == listed
+	})
+	if err != nil {
+		return fmt.Errorf("status should list the silent agent of %s: %t: %w", serverID, listed, err)
+	}
+	return nil
+}
+
+// serves shows that a site answers, where sites can be visited.
+func (d *demo) serves(address string) error {
+	client, err := d.sites.visitor()
+	if d.sites.missing != "" || err != nil {
+		return err
+	}
+	v, err := d.opened(client, address)
+	if err == nil {
+		fmt.Fprintf(d.out, "%s  %d\n", address, v.status)
+	}
+	return err
 }
 
 // asked is the result of requesting a page without a pause.

@@ -6,33 +6,29 @@ import (
 	"io"
 	"net/http"
 	"strings"
-
-	"github.com/prego/prego/cli"
-	"github.com/prego/prego/lab/sim"
 )
 
 // machines provisions one server of each role, on both Debians, and shows from their
 // consoles that they booted. It creates no more, since each is a whole system on this
 // machine.
-func (d *demo) machines(cloud string) error {
+func (d *demo) machines() error {
 	if err := d.atOnce("One server of each role:",
 		"server create app-@ --role app --region eu --image debian-13 --watch",
 		"server create db-shard-@ --role db-shard --region eu --image debian-12 --volume-gb 10 --watch",
 		"server create redis-pool-@ --role redis-pool --region eu --image debian-13 --watch"); err != nil {
 		return err
 	}
-	at := cli.NewClient(cloud, "")
-	var hosts struct{ Hosts []sim.HostInfo }
-	if err := at.Do(d.ctx, http.MethodGet, "/_sim/hosts", nil, nil, &hosts); err != nil {
+	hosts, err := d.hosts()
+	if err != nil {
 		return err
 	}
 	fmt.Fprintln(d.out, "\nThe machines, and what they wrote to their consoles at last:")
 	for _, name := range []string{"app-" + d.suffix, "db-shard-" + d.suffix, "redis-pool-" + d.suffix} {
-		for _, h := range hosts.Hosts {
+		for _, h := range hosts {
 			if !strings.HasSuffix(h.Name, name) {
 				continue
 			}
-			url := fmt.Sprintf("%s/_sim/hosts/%d/console", cloud, h.ID)
+			url := fmt.Sprintf("%s/_sim/hosts/%d/console", d.cloud.Base, h.ID)
 			text, err := page(d.ctx, url)
 			if err != nil {
 				return err

@@ -142,11 +142,12 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 		demoCtx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		go func() {
+			d := newDemo(demoCtx, out, client)
+			d.cloud = cli.NewClient(fmt.Sprintf("http://127.0.0.1:%d", f.simPort), "")
 			if f.hosts == "machine" {
-				done <- newDemo(demoCtx, out, client).machines(fmt.Sprintf("http://127.0.0.1:%d", f.simPort))
+				done <- d.machines()
 				return
 			}
-			d := newDemo(demoCtx, out, client)
 			d.sites, d.moves = s.sites, s.storage != ""
 			done <- d.play(f.standIn())
 		}()
