@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"encoding/json"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -66,7 +67,7 @@ func TestAdviceLeavesNoTenantWorseOff(t *testing.T) {
 					t.Parallel()
 					b := ailing(t, sqlMore+more+";"+ailment.SQL)
 					for _, action := range b.advice(kind)[0].Actions {
-						if action.Method == "GET" {
+						if action.Method == http.MethodGet {
 							status, answer := b.request(action, "")
 							require.Equal(t, 200, status, "%s: %s", action.Path, answer)
 							continue
@@ -170,7 +171,7 @@ func (b *bundle) follow(a api.AttentionAction) {
 	status, answer = b.request(a, "")
 	if why := refused[what]; status >= 300 && why != "" {
 		code, _, _ := strings.Cut(why, ":")
-		require.Equal(b.t, code, string(as[api.Problem](b.t, answer).Code), what)
+		require.Equal(b.t, code, as[api.Problem](b.t, answer).Code, what)
 	} else {
 		require.Less(b.t, status, 300, "%s: %s", what, answer)
 	}

@@ -148,9 +148,9 @@ func endingBackups(
 	owner string, backups []retainedOf, purge impact.Upcoming, now, until time.Time,
 ) (out []impact.Upcoming) {
 	policy, gone := backups[0].policy(), map[prego.BackupID]time.Time{}
-	left := make([]tenant.Retained, len(backups))
-	for i, b := range backups {
-		left[i] = b.Retained
+	left := make([]tenant.Retained, 0, len(backups))
+	for _, b := range backups {
+		left = append(left, b.Retained)
 	}
 	without := func(b tenant.Retained) bool { return !gone[b.BackupID].IsZero() }
 	if !backups[0].Scheduled {

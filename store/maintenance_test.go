@@ -345,7 +345,7 @@ func TestARebootEndsWithTheNextBoot(t *testing.T) {
 	exec(t, b.Store, `UPDATE server_maintenances SET reset_at = now() - interval '3 minutes'`)
 	require.Equal(t, server.ActReset, b.step("node-1").Act)
 	require.NoError(t, b.MaintenanceActed(ctx, "node-1"))
-	require.Equal(t, true, asks[bool](t, b.Store, `SELECT acted_at < now() - interval '2 minutes' FROM server_maintenances`),
+	require.True(t, asks[bool](t, b.Store, `SELECT acted_at < now() - interval '2 minutes' FROM server_maintenances`),
 		"resets don't prolong its time")
 	exec(t, b.Store, `UPDATE servers SET agent_boot_id = 'second', agent_status = 'disconnected' WHERE server_id = 'node-1'`)
 	require.Equal(t, server.MaintenanceFinishing, b.step("node-1").Status)

@@ -70,7 +70,7 @@ func TestGroupedDigest(t *testing.T) {
 	for _, digest := range []string{"", "ab", strings.Repeat("a", 16), strings.Repeat("a", 17), strings.Repeat("0f", 32)} {
 		grouped := Grouped(digest)
 		require.Equal(t, digest, Ungrouped(grouped))
-		for _, group := range strings.Split(grouped, ":") {
+		for group := range strings.SplitSeq(grouped, ":") {
 			require.LessOrEqual(t, len(group), 16, "a longer run of hex is masked")
 		}
 	}

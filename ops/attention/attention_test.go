@@ -310,7 +310,7 @@ func TestSeverityIsHarmToCustomers(t *testing.T) {
 	}
 	reasons := map[string]bool{"other": true}
 	for _, h := range harms {
-		for _, r := range strings.Fields(h.always + " " + h.harmed) {
+		for r := range strings.FieldsSeq(h.always + " " + h.harmed) {
 			reasons[r] = true
 		}
 	}
