@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
@@ -67,7 +68,8 @@ func (a *Servers) DestroyServer(ctx context.Context, in DestroyInput) (DestroyRe
 	if err != nil {
 		return DestroyResult{}, fromInfra(err)
 	}
-	if unrestored > 0 && len(found) > 0 {
+	disk := func(r server.ProviderResource) bool { return r.Kind == server.ResourceVolume && r.ProviderID != "" }
+	if unrestored > 0 && (len(found) > 0 || slices.ContainsFunc(live, disk)) {
 		for _, h := range found {
 			if err := infra.PowerOff(ctx, prego.ServerID(h.ProviderServerID)); err != nil {
 				return DestroyResult{}, fromInfra(err)

@@ -249,12 +249,20 @@ func TestALostServersMachineIsKept(t *testing.T) {
 	require.Equal(t, activities.DestroyResult{Unrestored: 1}, destroy())
 	require.Equal(t, []string{"10"}, c.off)
 	require.Empty(t, c.deleted())
-	require.ErrorContains(t, p.Store.MayDelete(t.Context(), prego.ProviderHetzner, server.ResourceServer, "10"), "is not restored")
+	p.line(server.ResourceVolume, "srv-1-data", "11", "srv-1", 1)
+	for kind, id := range map[server.ResourceKind]string{server.ResourceServer: "10", server.ResourceVolume: "11"} {
+		require.ErrorContains(t, p.Store.MayDelete(t.Context(), prego.ProviderHetzner, kind, id), "is not restored")
+	}
+	things := c.things
+	c.things = nil
+	require.Equal(t, activities.DestroyResult{Unrestored: 1}, destroy(), "the machine is gone, and its volume is not")
+	require.Empty(t, c.deleted())
+	c.things = things
 
 	p.Exec(`UPDATE tenants SET state = 'active'; `)
 	p.Exec(`UPDATE tenant_losses SET restored_at = now()`)
 	require.Zero(t, destroy())
-	require.Equal(t, []string{"server/10"}, c.deleted())
+	require.Equal(t, []string{"server/10", "volume/11"}, c.deleted())
 }
 
 // TestACreateOfUnknownOutcomeIsWaitedFor for as long as it may still land: then all resources with

@@ -39,7 +39,9 @@ WHERE u.tenants + u.instances + u.volumes > 0 AND s.server_id IN (
 UNION ALL SELECT 'tenant', l.tenant_id,
     format('tenant %s was lost with server %s and is not restored', t.slug, l.server_id), false
 FROM tenant_losses l JOIN tenants t USING (tenant_id) JOIN servers s USING (server_id)
-WHERE $2 = 'server' AND s.infra_provider = $1 AND s.provider_server_id = $3 AND ` + isUnrestored + `
+WHERE s.infra_provider = $1 AND ` + isUnrestored + ` AND ($2 = 'server' AND s.provider_server_id = $3
+    OR $2 = 'volume' AND EXISTS (SELECT FROM resources r WHERE r.server_id = s.server_id
+        AND r.provider = $1 AND r.kind = 'volume' AND r.provider_id = $3 AND r.state <> 'released'))
 UNION ALL SELECT 'volume', v.volume_id, format('volume %s of org %s is %s', v.name, v.org_id, v.status),
     v.status = 'releasing' OR v.deleted_at IS NOT NULL
 FROM volumes v WHERE $2 = 'volume' AND v.provider = $1 AND v.provider_id = $3 AND v.made_bytes > 0
