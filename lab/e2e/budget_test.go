@@ -141,6 +141,10 @@ func quiet(counter *pgtest.Counter) {
 func costs(tb testing.TB) map[string]cost {
 	tb.Helper()
 	c, counter := countedCell(tb)
+	// Every half minute some worker reads all that needs attention, whatever is provisioned.
+	c.exec(`INSERT INTO looks (look, holder, leased_until, began_at, every_seconds)
+		VALUES ('attention', 'test', now() + interval '1 hour', now(), 30)
+		ON CONFLICT (look) DO UPDATE SET holder = excluded.holder, leased_until = excluded.leased_until`)
 	c.tenantReady()
 	c.settledTenant(c.tenant("first", prego.PlanStarter, nil), tenant.Active)
 	out := map[string]cost{

@@ -171,6 +171,7 @@ func TestConsole(t *testing.T) {
 	})
 
 	t.Run("what needs attention", func(t *testing.T) {
+		c.exec(`UPDATE tenants SET waiting_since = now() - interval '3 minutes' WHERE waiting_since IS NOT NULL`)
 		_, err := tab.Open("/console")
 		require.NoError(t, err)
 		text, err := tab.Text("main")

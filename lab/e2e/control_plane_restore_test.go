@@ -234,7 +234,8 @@ func TestTheControlPlaneIsRestored(t *testing.T) {
 	c.reconcile()
 	c.reconcile()
 	r = c.findings()
-	require.Equal(t, []int{1, 0}, []int{r.Orphans, r.Destroyed})
+	require.Equal(t, []int{1, 0}, []int{r.Orphans, r.Destroyed}, "%s",
+		c.text(`SELECT string_agg(concat_ws(' ', kind, name), ', ') FROM orphan_sightings`))
 	require.NotZero(t, c.billedServer("late"), "kept")
 	c.awaitFailed("gone", prego.ReasonServerMissing)
 	require.Equal(t, tenant.Active, c.getTenant(beta).State, "without a visible effect")

@@ -525,8 +525,11 @@ func (a *Agents) PeersNow(ctx context.Context, serverID prego.ServerID, addr str
 // all are the hosts that have power or had it, by address.
 func (hs *hosts) all() map[string]*host {
 	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	return maps.Clone(hs.by)
+	out := maps.Clone(hs.by)
+	hs.mu.Unlock()
+	// A host that was off when it was deleted has not noticed.
+	maps.DeleteFunc(out, func(_ string, h *host) bool { return !hs.w.Exists(h.guest.ID) })
+	return out
 }
 
 // sitesOf are those on a host, by name, for invariants: nil if there is no such host.

@@ -190,6 +190,10 @@ func (w *World) checkPromises(stored []string) {
 	}
 }
 
+// keptServers are the lost servers whose machines are kept: a tenant that was lost with them has no site yet.
+const keptServers = `(SELECT l.server_id FROM tenant_losses l JOIN tenants t USING (tenant_id)
+		WHERE l.restored_at IS NULL AND t.state IN ('failed', 'provisioning'))`
+
 // open are statements that find unfinished work.
 var open = []invariant{
 	{"backups", `SELECT backup_id || ' ' || state FROM backups
@@ -200,11 +204,13 @@ var open = []invariant{
 	{"maintenances", `SELECT server_id || ' ' || status FROM server_maintenances WHERE finished_at IS NULL`},
 	{"drills", `SELECT drill_id || ' ' || state || ' on ' || server_id FROM drills WHERE cleared_at IS NULL`},
 	{"restores", `SELECT job_id || ' ' || status FROM restore_jobs WHERE status IN ('queued', 'running')`},
-	{"servers", `SELECT server_id || ' ' || status FROM servers WHERE status IN ('provisioning', 'draining')`},
+	{"servers", `SELECT server_id || ' ' || status FROM servers
+		WHERE status = 'provisioning' OR status = 'draining' AND server_id NOT IN ` + keptServers},
 	{"tenants", `SELECT tenant_id || ' ' || state || '/' || converged_state FROM tenants
 		WHERE state IN ('provisioning', 'grace_period', 'terminated') OR (converged_state <> state
 		AND state IN ('active', 'suspended', 'terminated', 'grace_period', 'data_purged'))`},
-	{"resources", `SELECT kind || ' ' || name || ' ' || state FROM resources WHERE state IN ('intended', 'releasing')`},
+	{"resources", `SELECT kind || ' ' || name || ' ' || state FROM resources
+		WHERE state = 'intended' OR state = 'releasing' AND (server_id IN ` + keptServers + `) IS NOT TRUE`},
 	{"pool sites", `SELECT pool_site_id || ' ' || state FROM site_pool p JOIN servers s ON s.server_id = p.app_server_id
 		WHERE s.status NOT IN ('failed', 'terminated') AND (state = 'reserved' OR state = 'failed'
 		AND dropped_at IS NULL)`},
@@ -247,8 +253,8 @@ func (w *World) unknown(watch *pgxpool.Pool) []string {
 
 // billed compares billed resources with owned ones.
 func (w *World) billed(watch *pgxpool.Pool) []string {
-	owned, err := w.rows(watch, `SELECT kind || ' ' || provider_id FROM resources WHERE state = 'created'
-		AND kind IN ('server', 'volume', 'primary_ip', 'floating_ip', 'image') ORDER BY 1`)
+	owned, err := w.rows(watch, `SELECT kind || ' ' || provider_id FROM resources
+		WHERE (state = 'created' OR state = 'releasing' AND server_id IN `+keptServers+`) AND kind IN ('server', 'volume', 'primary_ip', 'floating_ip', 'image') ORDER BY 1`)
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -472,8 +478,16 @@ func (w *World) leftOnHosts(watch *pgxpool.Pool, owners map[string]string, datab
 		w.violationf("final: %v", err)
 		return
 	}
+	off, err := w.rows(watch, `SELECT server_id FROM servers WHERE status = 'draining' AND server_id IN `+keptServers)
+	if err != nil {
+		w.violationf("final: %v", err)
+		return
+	}
 	histories := w.Frontend.Histories()
 	for addr, h := range w.hosts.all() {
+		if slices.ContainsFunc(off, func(id string) bool { return strings.HasSuffix(h.guest.Name, "-"+id) }) {
+			continue
+		}
 		h.mu.Lock()
 		for name, s := range h.sites {
 			if owners[name] != addr && !slices.Contains(pooled, name) {
