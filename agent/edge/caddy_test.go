@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -39,13 +40,22 @@ type proxy struct {
 	client   *http.Client
 }
 
-// freePort is an unused port. Ports are taken one after the other.
+// ports counts the ports that were given out.
+var ports atomic.Int64
+
+// freePort is an unused port, each time another one. It is below those that the kernel gives to connections: such a
+// port could be taken before the program that gets it listens.
 func freePort(tb testing.TB) int {
 	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(tb, err)
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
+	for range 1000 {
+		port := int(10_000 + (int64(os.Getpid())*97+ports.Add(1))%20_000)
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			_ = l.Close()
+			return port
+		}
+	}
+	tb.Fatal("no port is free")
+	return 0
 }
 
 func newProxy(tb testing.TB) *proxy {
