@@ -125,6 +125,9 @@ type Deps struct {
 	// Unavailable reports whether an error means that the database cannot be used right now, as in a failover; nil
 	// for never.
 	Unavailable func(error) bool
+	// Trusted is why nothing may be changed by the database, as after it was restored; nil is never. Hosts go on as they
+	// are meanwhile, and repeat what they report.
+	Trusted func() error
 	// OpenKey opens a certificate's sealed private key, PEM; nil if there are none.
 	OpenKey func(tenant.ServedCertificate) ([]byte, error)
 }
@@ -159,6 +162,16 @@ func New(d Deps) *Gateway {
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = g.refuse
 	e.Use(g.observe, g.recoverPanics)
+	if d.Trusted != nil {
+		e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+			return func(c echo.Context) error {
+				if err := d.Trusted(); err != nil {
+					return err
+				}
+				return next(c)
+			}
+		})
+	}
 	e.POST(wire.PathHandshake, g.handshake, limitBody(maxBody))
 	e.POST(wire.PathBootStage, g.bootStage, limitBody(maxBody))
 	e.GET(wire.PathStageTwo, g.stageTwo)

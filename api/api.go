@@ -104,6 +104,8 @@ type Deps struct {
 	// Unavailable reports whether an error means that the database cannot be used right now, as
 	// in a failover; nil for never.
 	Unavailable func(error) bool
+	// Trusted is why nothing may be changed by the database, as after it was restored; nil is never.
+	Trusted func() error
 	// Trace begins the span of a request, and returns what ends it; nil for no traces.
 	Trace    func(*http.Request) (ctx context.Context, end func(method, route string, status int))
 	Log      *zap.Logger

@@ -70,12 +70,19 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// permitted carries out what a caller's role allows: a viewer may send requests that change nothing.
+// permitted carries out what a caller's role allows: a viewer may send requests that change nothing. Nobody may send
+// others while the database is not trusted.
 func (a *API) permitted(c echo.Context, p Principal, next echo.HandlerFunc) error {
 	op := a.contract.operation(c)
-	asks := op != nil && op.changesNothing
-	if m := c.Request().Method; m != http.MethodGet && m != http.MethodOptions && !asks && !p.Operator {
+	m := c.Request().Method
+	changes := m != http.MethodGet && m != http.MethodOptions && (op == nil || !op.changesNothing)
+	if changes && !p.Operator {
 		return prego.Errorf(prego.CodeForbidden, "this requires the role operator")
+	}
+	if changes && a.d.Trusted != nil {
+		if err := a.d.Trusted(); err != nil {
+			return err
+		}
 	}
 	return next(c)
 }

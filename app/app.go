@@ -80,7 +80,8 @@ type Process struct {
 	follow                     time.Duration
 	hooks                      activities.Hooks
 
-	opened bool // the pool is this process's own
+	trust  func() error // why nothing may be changed by the database; a nil func is never
+	opened bool         // the pool is this process's own
 	agent  struct {
 		sync.Once
 		digest string

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -55,6 +56,7 @@ func serveAPI(ctx context.Context, p *Process, runs *workflows.Client) error {
 	}}
 	runs.NotTaken = later.Keep
 	go later.Run(ctx)
+	p.trust = p.trusted(ctx).Refusal
 	a, err := p.API(runs)
 	if err != nil {
 		return err
@@ -98,6 +100,7 @@ func (p *Process) API(runs *workflows.Client) (*api.API, error) {
 		Resources: api.ResourceDeps{Environment: p.cfg.Environment, SiteDomain: p.cfg.Tenants.SiteDomain, Locations: catalog.Locations},
 		Mode:      placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(), Attention: p.attentionLimits(),
 		RatePerSecond: p.cfg.API.RatePerSecond, RateBurst: int(2 * p.cfg.API.RatePerSecond), Unavailable: store.Unavailable,
+		Trusted: p.trust,
 		Checks: []api.Check{
 			{Name: "database", Run: p.db.Writable},
 			{Name: "migrations", Run: func(ctx context.Context) error { return migrated(ctx, p.cfg.DatabaseURL) }},
@@ -124,6 +127,7 @@ func RunGateway(ctx context.Context, o Options) error {
 }
 
 func serveAgents(ctx context.Context, p *Process, runs *workflows.Client) error {
+	p.trust = p.trusted(ctx).Refusal
 	gw, tlsConfig, err := p.Gateway(runs)
 	if err != nil {
 		return err
@@ -150,6 +154,28 @@ func work(ctx context.Context, p *Process, runs *workflows.Client, queues []stri
 	if err != nil {
 		return err
 	}
+	redo, err := p.redoLog()
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	trusted, ready := p.trusted(ctx), p.ready(runs)
+	g.Go(func() error {
+		return telemetry.ServeOps(ctx, p.cfg.MetricsAddr, p.reg, func(ctx context.Context) error {
+			return cmp.Or(trusted.Refusal(), ready(ctx))
+		})
+	})
+	g.Go(func() error { return p.workTrusted(ctx, runs, served, redo) })
+	return g.Wait()
+}
+
+// workTrusted works once the database may be trusted, and for as long.
+func (p *Process) workTrusted(
+	ctx context.Context, runs *workflows.Client, served []workflows.Queue, redo *activities.RedoLog,
+) error {
+	if err := p.awaitTrust(ctx, redo); err != nil {
+		return err
+	}
 	b, err := p.Worker(ctx, runs, served)
 	if err != nil {
 		return err
@@ -168,8 +194,8 @@ func work(ctx context.Context, p *Process, runs *workflows.Client, queues []stri
 	watchCatalog(ctx, p, runs)
 	p.exportRows(b.catalogs)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return telemetry.ServeOps(ctx, p.cfg.MetricsAddr, p.reg, p.ready(runs)) })
 	g.Go(func() error { return b.relay.Serve(ctx, l, b.ca.RelayTLS(), stopWithin) })
+	g.Go(func() error { return p.keepTrust(ctx, redo) })
 	g.Go(func() error {
 		if err := b.Worker.Start(); err != nil {
 			return fmt.Errorf("worker: %w", err)
@@ -277,6 +303,10 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 		Parallel: releaseServerSites, AnswerFor: releaseAnswer, Quiet: p.cfg.Workloads.Quiet,
 		Ended: activities.NewBenchUpdates(p.reg), Log: p.log.Named("releases"), Hooks: p.hooks,
 	}
+	redo, err := p.redoLog()
+	if err != nil {
+		return nil, err
+	}
 	moves := newMoves(p, runs, tenants, backups)
 	moves.Edges = edges
 	drilled := newDrills(p, runs, backups)
@@ -309,6 +339,8 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 		// The owner of an hour is sampled four times.
 		worker.Look{Name: "costs", Every: p.cfg.Pace.Of(15 * time.Minute), Do: worker.At(&worker.CostCounting{Store: p.db, StoragePrice: storagePrice, StorageCurrency: currency, Now: p.now}, worker.LookAtCosts)},
 		worker.Look{Name: "audit", Every: p.cfg.Pace.Of(10 * time.Second), Do: worker.At(&worker.Audit{Store: p.db, Log: p.log.Named("audit")}, worker.LookAtAudit)},
+		worker.Look{Name: "redo log", Every: p.cfg.Pace.Of(redoEvery), Do: worker.At(redo, worker.LookAtRedo)},
+		worker.Look{Name: "old redo log", Every: p.cfg.Pace.Of(time.Hour), Do: worker.At(redo, worker.LookAtOldRedo)},
 		worker.Look{Name: "backup storage", Every: p.cfg.Pace.Of(time.Hour), Do: worker.At(backups, worker.LookAtBackupStorage)},
 	)
 	for i := range looker.Looks { // more looks than that would only load Postgres, at any pace

@@ -462,7 +462,7 @@ func (p *Process) Gateway(runs *workflows.Client) (*agentgw.Gateway, *tls.Config
 	}
 	g := p.cfg.Gateway
 	gw := agentgw.New(agentgw.Deps{
-		Store: p.db, Signals: runs, CA: ca, Tokens: token.NewAgents(agentKeys), Peers: peers,
+		Store: p.db, Signals: runs, CA: ca, Trusted: p.trust, Tokens: token.NewAgents(agentKeys), Peers: peers,
 		Settings: agentgw.Settings{
 			Environment: p.cfg.Environment, CheckSource: g.CheckSource, Heartbeat: g.Heartbeat, TokenTTL: max(leastTokenTTL, p.cfg.Pace.Of(time.Hour)), CertTTL: g.CertTTL,
 			Flush: g.Flush, FlushRows: 500, OTLPEndpoint: g.OTLPEndpoint, AgentBinary: binary, AgentSHA256: digest, ExecKeys: execKeys, AgentReleases: g.AgentReleases,

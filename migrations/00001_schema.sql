@@ -2321,6 +2321,28 @@ CREATE TABLE attention_since (
     since timestamptz NOT NULL
 );
 
+-- The redo log: each committed change of a row that matters goes to the object storage within seconds, so that a database
+-- that was restored to an earlier moment can be completed (docs/adr/0072-*). number is that of the newest entry; unsaved
+-- is that entry while the storage does not have it.
+CREATE TABLE redo (
+    one              boolean PRIMARY KEY DEFAULT true CHECK (one),
+    number           bigint NOT NULL DEFAULT 0,
+    unsaved          bytea,
+    saved_at         timestamptz,
+    -- The database that was last compared with the storage: its system identifier and timeline. Another one may have
+    -- been restored.
+    lineage          text NOT NULL DEFAULT '',
+    recovering_since timestamptz, -- set: the storage has entries that this database lacks
+    recovering       text NOT NULL DEFAULT '' -- in words
+);
+INSERT INTO redo DEFAULT VALUES;
+
+-- Rows that changed since the newest entry: the table, and the row's primary key.
+CREATE TABLE redo_due (
+    tbl text NOT NULL,
+    key jsonb NOT NULL
+);
+
 -- ------------------------------------------------------------------------------
 -- Requests, the console, and costs
 -- ------------------------------------------------------------------------------
@@ -2637,7 +2659,7 @@ DO $$ DECLARE f text; BEGIN
             'note_certificate_name', 'note_change', 'note_domain', 'note_edges', 'note_event',
             'note_fleet_serves', 'note_group_status', 'note_instance_ports', 'note_instances', 'note_move', 'note_new',
             'note_pool_site', 'note_public_port', 'note_server_peers', 'note_volume_change', 'queue_audit',
-            'refuse_audit_change', 'refuse_change', 'refuse_cordoned', 'refuse_referenced'
+            'note_redo', 'refuse_audit_change', 'refuse_change', 'refuse_cordoned', 'refuse_referenced'
     ] LOOP
         EXECUTE format('CREATE FUNCTION %I() RETURNS trigger LANGUAGE plpgsql AS ''''', f);
     END LOOP;
@@ -2782,6 +2804,37 @@ BEGIN
             ' %s EXECUTE FUNCTION note_audit(%s)', t || '_audit', t, unless, args);
         EXECUTE format('CREATE TRIGGER %I AFTER TRUNCATE ON %I EXECUTE FUNCTION note_audit(%s)',
             t || '_audit_truncate', t, args);
+    END LOOP;
+END $$;
+-- +goose StatementEnd
+
+-- Every table is in the redo log, except what is measured, counted from other tables, tried again by itself, or a record
+-- of what happened. Columns that only say when something was last seen make no entry by themselves.
+-- +goose StatementBegin
+DO $$ DECLARE t text; key text; cols text[];
+    left_out constant text[] := '{agent_command_audit,allocation_snapshots,acme_budgets,acme_challenges,acme_orders,attention_since,'
+        'certificate_names_due,changes,changes_pruned,console_logins,container_reports,cost_entries,cost_meters,cost_progress,'
+        'decision_inputs,destructions,dns_comparisons,dns_departures,edge_documents,edge_left_out,events,goose_db_version,looks,'
+        'org_counters,org_sessions,org_usage_changes,org_usage_drifts,org_usage_parts,org_usage_sweep,org_work,orphan_sightings,'
+        'peers_due,provider_budgets,provider_catalogs,provider_prices,pruned,reconcile_runs,redo,redo_due,region_room,'
+        'scaling_events,server_samples,site_health,site_uptime,site_usage}';
+    seen constant text[] := '{updated_at,changed_xid,agent_last_heartbeat_at,agent_status,load1,memory_pct,disk_pct,docker_state,'
+        'cpu_pct,worker_slots_pct,db_disk_pct,redis_memory_pct,clock_ahead_seconds,checked_at,next_check,asked_at,applied_at,'
+        'watched_from,watched_until,watch_changes,taken_until,ari_at,last_used_at}';
+BEGIN
+    FOR t IN SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'
+        AND c.relname <> ALL (left_out) ORDER BY 1
+    LOOP
+        SELECT string_agg(quote_literal(a.attname), ', ' ORDER BY a.attnum) INTO STRICT key FROM pg_index i
+        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+        WHERE i.indrelid = t::regclass AND i.indisprimary;
+        SELECT array_agg(a.attname ORDER BY a.attnum) INTO STRICT cols FROM pg_attribute a
+        WHERE a.attrelid = t::regclass AND a.attnum > 0 AND NOT a.attisdropped AND a.attname <> ALL (seen);
+        EXECUTE format('CREATE TRIGGER %I AFTER INSERT OR DELETE ON %I FOR EACH ROW EXECUTE FUNCTION note_redo(%s)',
+            'redo_' || t, t, key);
+        EXECUTE format('CREATE TRIGGER %I AFTER UPDATE ON %I FOR EACH ROW WHEN (%s) EXECUTE FUNCTION note_redo(%s)',
+            'redo_' || t || '_changed', t,
+            (SELECT string_agg(format('OLD.%I IS DISTINCT FROM NEW.%1$I', c), ' OR ') FROM unnest(cols) c), key);
     END LOOP;
 END $$;
 -- +goose StatementEnd

@@ -2,8 +2,10 @@ package workflows
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/api/workflowservice/v1"
 )
 
@@ -25,4 +27,22 @@ func (c *Client) OpenRuns(ctx context.Context) ([]string, error) {
 			return out, nil
 		}
 	}
+}
+
+// EndRuns ends all runs of this installation's task queue that are open, without any last word of theirs: the rows decide
+// what goes on, and the reconciliation starts what they need.
+func (c *Client) EndRuns(ctx context.Context, why string) (n int, err error) {
+	open, err := c.OpenRuns(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, id := range open {
+		err := c.Temporal.TerminateWorkflow(ctx, id, "", why)
+		var gone *serviceerror.NotFound
+		if err != nil && !errors.As(err, &gone) {
+			return n, fmt.Errorf("end run %s: %w", id, err)
+		}
+		n++
+	}
+	return n, nil
 }

@@ -37,7 +37,7 @@ func newRoot() *cobra.Command {
 	verbs.AddTo(root)
 	root.AddCommand(newHealthCommand(verbs.API))
 	if restore, _, err := root.Find([]string{"restore"}); err == nil {
-		restore.AddCommand(newRestoreCheckCommand()) // needs a worker's keys, and no API
+		restore.AddCommand(newRestoreCheckCommand(), newRestoreApplyCommand()) // needs a worker's keys, and no API
 	}
 	return root
 }

@@ -1,0 +1,181 @@
+package activities
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prego/prego/ops"
+	"github.com/prego/prego/store"
+)
+
+// RedoLog keeps the redo log in the storage of backups, sealed like them. Without a storage there is none, and a restored
+// database can't be told from another.
+type RedoLog struct {
+	Store       *store.Store
+	Objects     ObjectStorage // nil: none
+	Vault       BackupVault
+	Environment string
+	Now         func() time.Time
+}
+
+const (
+	// redoKept is how long entries stay: for a base backup that is older the log is of no use.
+	redoKept = 35 * 24 * time.Hour
+	// redoMostBytes is the size of the largest object that is read.
+	redoMostBytes = 256 << 20
+	redoPage      = 1000
+)
+
+func (l *RedoLog) folder() string { return l.Environment + "/redo/" }
+
+func (l *RedoLog) key(number int64) string { return fmt.Sprintf("%s%012d", l.folder(), number) }
+
+// redoObject is an entry as it is stored.
+type redoObject struct {
+	KeyID  string `json:"key_id"`
+	Sealed []byte `json:"sealed"` // of the gzipped entry
+}
+
+// newest is the number of the newest entry after one, which itself is the answer if there is none.
+func (l *RedoLog) newest(ctx context.Context, after int64) (int64, error) {
+	newest := after
+	for {
+		page, err := l.Objects.List(ctx, l.folder(), l.key(newest), redoPage)
+		if err != nil {
+			return 0, err
+		}
+		for _, o := range page {
+			n, err := strconv.ParseInt(strings.TrimPrefix(o.Key, l.folder()), 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("%s is no entry of the redo log", o.Key)
+			}
+			newest = n
+		}
+		if len(page) < redoPage {
+			return newest, nil
+		}
+	}
+}
+
+// Verify compares the database with the storage, unless it is the one that was compared last. It returns why nothing may be
+// changed by it, "" if all may.
+func (l *RedoLog) Verify(ctx context.Context, anyway bool) (why string, err error) {
+	s, err := l.Store.RedoState(ctx)
+	if err != nil || s.RecoveringSince != nil || !anyway && s.Verified == s.Lineage {
+		return s.Recovering, err
+	}
+	if l.Objects != nil {
+		newest, err := l.newest(ctx, s.Number)
+		if err != nil {
+			return "", fmt.Errorf("compare the database with its redo log: %w", err)
+		}
+		if newest > s.Number {
+			why = fmt.Sprintf("the database was restored to an earlier moment: it ends with entry %d of its redo log, which "+
+				"has %d. Nothing is changed until prego restore apply completes it", s.Number, newest)
+			return why, l.Store.Recovering(ctx, why)
+		}
+	}
+	return "", l.Store.RedoVerified(ctx, s.Number)
+}
+
+// Save makes the next entry and saves it, if anything has changed; n is 0 if not.
+func (l *RedoLog) Save(ctx context.Context) (n int64, err error) {
+	if l.Objects == nil {
+		return 0, l.Store.DropRedo(ctx)
+	}
+	n, body, err := l.Store.NextRedo(ctx, l.seal)
+	if err != nil || body == nil {
+		return 0, err
+	}
+	if err := l.Objects.Put(ctx, l.key(n), body); err != nil {
+		return 0, err
+	}
+	return n, l.Store.RedoSaved(ctx, n)
+}
+
+func (l *RedoLog) seal(number int64, rows []ops.RedoRow) ([]byte, error) {
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	if err := json.NewEncoder(z).Encode(ops.RedoEntry{Number: number, At: l.Now().UTC(), Rows: rows}); err != nil {
+		return nil, fmt.Errorf("entry %d of the redo log: %w", number, err)
+	}
+	if err := z.Close(); err != nil {
+		return nil, fmt.Errorf("entry %d of the redo log: %w", number, err)
+	}
+	sealed, keyID, err := l.Vault.Seal(l.key(number), packed.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(redoObject{KeyID: keyID, Sealed: sealed})
+}
+
+// Missing reads the entries that the database lacks, in order, and the number of the newest.
+func (l *RedoLog) Missing(ctx context.Context) (entries []ops.RedoEntry, newest int64, err error) {
+	s, err := l.Store.RedoState(ctx)
+	if err != nil || l.Objects == nil {
+		return nil, s.Number, err
+	}
+	if newest, err = l.newest(ctx, s.Number); err != nil {
+		return nil, 0, err
+	}
+	for n := s.Number + 1; n <= newest; n++ {
+		e, err := l.read(ctx, n)
+		if err != nil {
+			return nil, newest, fmt.Errorf("entry %d of the redo log, of %d to %d that the database lacks: %w", n, s.Number+1, newest, err)
+		}
+		entries = append(entries, e)
+	}
+	return entries, newest, nil
+}
+
+func (l *RedoLog) read(ctx context.Context, number int64) (e ops.RedoEntry, err error) {
+	body, err := l.Objects.Get(ctx, l.key(number), redoMostBytes)
+	if err != nil {
+		return e, err
+	}
+	var o redoObject
+	if err := json.Unmarshal(body, &o); err != nil {
+		return e, err
+	}
+	packed, err := l.Vault.Open(l.key(number), o.KeyID, o.Sealed)
+	if err != nil {
+		return e, err
+	}
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return e, err
+	}
+	plain, err := io.ReadAll(z)
+	if err != nil {
+		return e, err
+	}
+	return e, json.Unmarshal(plain, &e)
+}
+
+// Prune deletes entries that no base backup needs.
+func (l *RedoLog) Prune(ctx context.Context) (n int, err error) {
+	if l.Objects == nil {
+		return 0, nil
+	}
+	page, err := l.Objects.List(ctx, l.folder(), "", redoPage)
+	if err != nil {
+		return 0, err
+	}
+	for _, o := range page {
+		if l.Now().Sub(o.Modified) < redoKept {
+			break
+		}
+		if err := l.Objects.Delete(ctx, o.Key); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
+}

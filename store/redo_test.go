@@ -1,0 +1,140 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/ops"
+)
+
+// redoLog makes entries until nothing is due, as a worker does.
+func redoLog(t *testing.T, s *Store, log []ops.RedoEntry) []ops.RedoEntry {
+	t.Helper()
+	ctx := context.Background()
+	for {
+		number, body, err := s.NextRedo(ctx, func(number int64, rows []ops.RedoRow) ([]byte, error) {
+			return json.Marshal(ops.RedoEntry{Number: number, Rows: rows})
+		})
+		require.NoError(t, err)
+		if body == nil {
+			return log
+		}
+		var e ops.RedoEntry
+		require.NoError(t, json.Unmarshal(body, &e))
+		log = append(log, e)
+		require.NoError(t, s.RedoSaved(ctx, number))
+	}
+}
+
+// logged are all rows of the tables in the redo log, without what an entry does not carry.
+func logged(t *testing.T, s *Store) map[string][]string {
+	t.Helper()
+	tables, err := values[string](context.Background(), s.pool,
+		`SELECT tgrelid::regclass::text FROM pg_trigger WHERE tgname = 'redo_' || tgrelid::regclass::text`)
+	require.NoError(t, err)
+	require.Greater(t, len(tables), 50)
+	out := map[string][]string{}
+	for _, name := range tables {
+		rows, err := values[string](context.Background(), s.pool, fmt.Sprintf(
+			`SELECT (to_jsonb(r) - '{changed_xid,agent_last_heartbeat_at,memory_pct}'::text[])::text FROM %s r ORDER BY 1`, name))
+		require.NoError(t, err)
+		out[name] = rows
+	}
+	return out
+}
+
+// TestARestoredDatabaseIsCompletedFromTheRedoLog: whatever has happened since the base backup is in the database
+// afterwards, names that were given again, deletions and references in a circle included, and the counts are right.
+func TestARestoredDatabaseIsCompletedFromTheRedoLog(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	live, restored := backupTenants(t, 4), New(pgtest.Pool(t))
+	exec(t, live, `INSERT INTO org_quotas (org_id, dimension, limit_value, updated_by) VALUES ('acme', 'max_apps', 7, 'test')`)
+	log := redoLog(t, live, nil)
+	counted(t, live)
+	storedBackup(t, live, "bak-1", "t-0", 0)
+	for _, sql := range []string{
+		`UPDATE tenants SET restore_from = 'bak-1' WHERE tenant_id = 't-0'`, // which refers to the tenant
+		`UPDATE tenants SET state = 'data_purged', site = '' WHERE tenant_id = 't-1'`,
+		`UPDATE tenants SET slug = (SELECT slug FROM tenants WHERE tenant_id = 't-1') WHERE tenant_id = 't-2'`,
+		`UPDATE tenant_allocations SET app_server_id = 'n-1' WHERE tenant_id = 't-3'`,
+		`UPDATE servers SET cordoned_at = now(), closing = true WHERE server_id = 'n-1'`,
+		`DELETE FROM org_quotas`,
+		`UPDATE servers SET memory_pct = 50, agent_last_heartbeat_at = now() - interval '1 day'`,
+	} {
+		exec(t, live, sql)
+		log = redoLog(t, live, log)
+	}
+	require.Equal(t, 7, len(log), "the last change says only when a host was seen") //nolint:testifylint // they are long
+
+	changes, err := restored.Redo(ctx, 9, log, true)
+	require.NoError(t, err)
+	tenants, err := value[int](ctx, restored.pool, `SELECT count(*) FROM tenants`)
+	require.NoError(t, err)
+	require.Zero(t, tenants, "a dry run")
+	var said []string
+	for _, c := range changes {
+		if c.Name != "" {
+			said = append(said, c.Table+" "+c.Name+" "+c.Is)
+		}
+	}
+	require.Contains(t, strings.Join(said, "\n"), "tenants t-0")
+
+	_, err = restored.Redo(ctx, 9, log, false)
+	require.NoError(t, err)
+	want, got := logged(t, live), logged(t, restored)
+	for name, rows := range want {
+		require.Equal(t, rows, got[name], name)
+	}
+	for _, s := range []*Store{live, restored} {
+		drifts, err := values[string](ctx, s.pool, `SELECT org_id FROM orgs WHERE org_usage_drift(org_id) IS NOT NULL`)
+		require.NoError(t, err)
+		require.Empty(t, drifts)
+	}
+	state, err := restored.RedoState(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []any{int64(9), ""}, []any{state.Number, state.Unverified()})
+	grace, err := value[bool](ctx, restored.pool, `SELECT min(agent_last_heartbeat_at) > now() - interval '1 minute' FROM servers`)
+	require.NoError(t, err)
+	require.True(t, grace, "no host counts as silent for the time when nobody listened")
+
+	// The rules hold again, and what changes is logged.
+	exec(t, restored, `UPDATE tenants SET muted = true WHERE tenant_id = 't-0'`)
+	next := redoLog(t, restored, nil)
+	require.Equal(t, int64(10), next[len(next)-1].Number)
+	_, err = restored.pool.Exec(ctx, `UPDATE tenants SET require_tags = '{x}'`)
+	require.Error(t, err)
+	_, err = restored.pool.Exec(ctx, `INSERT INTO site_usage (tenant_id, quota_gb) VALUES ('t-none', 1)`)
+	require.Error(t, err)
+}
+
+// TestARestoredDatabaseIsNotTrusted: on another timeline, or with entries in the storage that it lacks.
+func TestARestoredDatabaseIsNotTrusted(t *testing.T) {
+	t.Parallel()
+	s, ctx := New(pgtest.Pool(t)), context.Background()
+	why := func() string {
+		state, err := s.RedoState(ctx)
+		require.NoError(t, err)
+		return state.Unverified()
+	}
+	require.Empty(t, why(), "a new one")
+	require.NoError(t, s.RedoVerified(ctx, 0))
+	require.Empty(t, why())
+	exec(t, s, `UPDATE redo SET lineage = '1/00000001'`)
+	require.Contains(t, why(), "a worker compares")
+	require.NoError(t, s.RedoVerified(ctx, 0))
+	require.Empty(t, why())
+	require.NoError(t, s.Recovering(ctx, "entries are missing"))
+	require.Equal(t, "entries are missing", why())
+	require.NoError(t, s.RedoVerified(ctx, 0))
+	require.Equal(t, "entries are missing", why(), "until it is completed")
+	_, body, err := s.NextRedo(ctx, nil)
+	require.NoError(t, err)
+	require.Nil(t, body, "nothing is added to the log meanwhile")
+}
