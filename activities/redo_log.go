@@ -15,8 +15,8 @@ import (
 	"github.com/prego/prego/store"
 )
 
-// RedoLog keeps the redo log in the storage of backups, sealed like them. Without a storage there is none, and a restored
-// database can't be told from another.
+// RedoLog keeps the redo log in the storage of backups, sealed like them. Without a storage there is none, and a
+// restored database can't be told from another.
 type RedoLog struct {
 	Store       *store.Store
 	Objects     ObjectStorage // nil: none
@@ -64,8 +64,8 @@ func (l *RedoLog) newest(ctx context.Context, after int64) (int64, error) {
 	}
 }
 
-// Verify compares the database with the storage, unless it is the one that was compared last. It returns why nothing may be
-// changed by it, "" if all may.
+// Verify compares the database with the storage, unless it is the one that was compared last. It returns why nothing
+// may be changed by it, "" if all may.
 func (l *RedoLog) Verify(ctx context.Context, anyway bool) (why string, err error) {
 	s, err := l.Store.RedoState(ctx)
 	if err != nil || s.RecoveringSince != nil || !anyway && s.Verified == s.Lineage {
@@ -77,8 +77,8 @@ func (l *RedoLog) Verify(ctx context.Context, anyway bool) (why string, err erro
 			return "", fmt.Errorf("compare the database with its redo log: %w", err)
 		}
 		if newest > s.Number {
-			why = fmt.Sprintf("the database was restored to an earlier moment: it ends with entry %d of its redo log, which "+
-				"has %d. Nothing is changed until prego restore apply completes it", s.Number, newest)
+			why = fmt.Sprintf("the database was restored to an earlier moment: it ends with entry %d of its redo log, "+
+				"which has %d. Nothing is changed until prego restore apply completes it", s.Number, newest)
 			return why, l.Store.Recovering(ctx, why)
 		}
 	}
@@ -128,7 +128,8 @@ func (l *RedoLog) Missing(ctx context.Context) (entries []ops.RedoEntry, newest 
 	for n := s.Number + 1; n <= newest; n++ {
 		e, err := l.read(ctx, n)
 		if err != nil {
-			return nil, newest, fmt.Errorf("entry %d of the redo log, of %d to %d that the database lacks: %w", n, s.Number+1, newest, err)
+			return nil, newest, fmt.Errorf("entry %d of the redo log; the database lacks %d to %d: %w",
+				n, s.Number+1, newest, err)
 		}
 		entries = append(entries, e)
 	}

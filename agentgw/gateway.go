@@ -125,8 +125,8 @@ type Deps struct {
 	// Unavailable reports whether an error means that the database cannot be used right now, as in a failover; nil
 	// for never.
 	Unavailable func(error) bool
-	// Trusted is why nothing may be changed by the database, as after it was restored; nil is never. Hosts go on as they
-	// are meanwhile, and repeat what they report.
+	// Trusted is why nothing may be changed by the database, as after it was restored; nil is never. Hosts go on as
+	// they are meanwhile, and repeat what they report.
 	Trusted func() error
 	// OpenKey opens a certificate's sealed private key, PEM; nil if there are none.
 	OpenKey func(tenant.ServedCertificate) ([]byte, error)

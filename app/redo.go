@@ -51,8 +51,8 @@ func (t *trust) Refusal() error {
 	return nil
 }
 
-// trusted follows whether the database may be trusted, until ctx ends. What the database said last holds while it does not
-// answer: nothing can be changed then.
+// trusted follows whether the database may be trusted, until ctx ends. What the database said last holds while it does
+// not answer: nothing can be changed then.
 func (p *Process) trusted(ctx context.Context) *trust {
 	var t trust
 	look := func() {
@@ -89,8 +89,8 @@ func every(ctx context.Context, d time.Duration, f func()) {
 	}
 }
 
-// awaitTrust returns when the database may be trusted. Until then a worker does nothing at all, and what it would do waits
-// in its queues.
+// awaitTrust returns when the database may be trusted. Until then a worker does nothing at all, and what it would do
+// waits in its queues.
 func (p *Process) awaitTrust(ctx context.Context, l *activities.RedoLog) error {
 	for said := ""; ; {
 		why, err := l.Verify(ctx, true)
@@ -112,8 +112,8 @@ func (p *Process) awaitTrust(ctx context.Context, l *activities.RedoLog) error {
 	}
 }
 
-// keepTrust ends with an error when another database has taken the place of the one that was verified, and lacks something:
-// the process ends, and its successor waits.
+// keepTrust ends with an error when another database has taken the place of the one that was verified, and lacks
+// something: the process ends, and its successor waits.
 func (p *Process) keepTrust(ctx context.Context, l *activities.RedoLog) error {
 	t := time.NewTicker(trustEvery)
 	defer t.Stop()

@@ -169,6 +169,11 @@ func (p *played) Worker(l *world.Life) (func(), error) {
 	}
 	b.Looker.Spread = func(d time.Duration) time.Duration { return d / 2 }
 	b.Looker.Holder = l.Name
+	for i, look := range b.Looker.Looks {
+		if look.Name == "redo log" {
+			b.Looker.Looks[i].Every = time.Minute
+		}
+	}
 	b.Tenants.Placer.Draw = func(n int) int { return n / 2 }
 	journals := 0
 	b.Tenants.Placer.NewJournalID = func() string { // by the bubble's time: those of the lives before are in the database

@@ -1400,6 +1400,7 @@ CREATE TABLE backup_holds (
     held_by   text NOT NULL,
     held_at   timestamptz NOT NULL DEFAULT now(),
     volume_id text UNIQUE,
+    of        text GENERATED ALWAYS AS (COALESCE(tenant_id, volume_id)) STORED PRIMARY KEY,
     CONSTRAINT backup_holds_of_tenant UNIQUE (tenant_id),
     CONSTRAINT backup_holds_of_one CHECK (num_nonnulls(tenant_id, volume_id) = 1)
 );
@@ -2321,9 +2322,9 @@ CREATE TABLE attention_since (
     since timestamptz NOT NULL
 );
 
--- The redo log: each committed change of a row that matters goes to the object storage within seconds, so that a database
--- that was restored to an earlier moment can be completed (docs/adr/0072-*). number is that of the newest entry; unsaved
--- is that entry while the storage does not have it.
+-- The redo log: each committed change of a row that matters goes to the object storage within seconds, so that a
+-- database that was restored to an earlier moment can be completed (docs/adr/0072-*). number is that of the newest
+-- entry; unsaved is that entry while the storage does not have it.
 CREATE TABLE redo (
     one              boolean PRIMARY KEY DEFAULT true CHECK (one),
     number           bigint NOT NULL DEFAULT 0,
@@ -2808,19 +2809,21 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- Every table is in the redo log, except what is measured, counted from other tables, tried again by itself, or a record
--- of what happened. Columns that only say when something was last seen make no entry by themselves.
+-- Every table is in the redo log, except what is measured, counted from other tables, tried again by itself, or a
+-- record of what happened. Columns that only note when something was last seen make no entry by themselves.
 -- +goose StatementBegin
 DO $$ DECLARE t text; key text; cols text[];
-    left_out constant text[] := '{agent_command_audit,allocation_snapshots,acme_budgets,acme_challenges,acme_orders,attention_since,'
-        'certificate_names_due,changes,changes_pruned,console_logins,container_reports,cost_entries,cost_meters,cost_progress,'
-        'decision_inputs,destructions,dns_comparisons,dns_departures,edge_documents,edge_left_out,events,goose_db_version,looks,'
-        'org_counters,org_sessions,org_usage_changes,org_usage_drifts,org_usage_parts,org_usage_sweep,org_work,orphan_sightings,'
-        'peers_due,provider_budgets,provider_catalogs,provider_prices,pruned,reconcile_runs,redo,redo_due,region_room,'
-        'scaling_events,server_samples,site_health,site_uptime,site_usage}';
-    seen constant text[] := '{updated_at,changed_xid,agent_last_heartbeat_at,agent_status,load1,memory_pct,disk_pct,docker_state,'
-        'cpu_pct,worker_slots_pct,db_disk_pct,redis_memory_pct,clock_ahead_seconds,checked_at,next_check,asked_at,applied_at,'
-        'watched_from,watched_until,watch_changes,taken_until,ari_at,last_used_at}';
+    left_out constant text[] := string_to_array('agent_command_audit allocation_snapshots acme_budgets acme_challenges '
+        'acme_orders attention_since certificate_names_due changes changes_pruned console_logins container_reports '
+        'cost_entries cost_meters cost_progress decision_inputs destructions dns_comparisons dns_departures '
+        'edge_documents edge_left_out events goose_db_version looks org_counters org_sessions org_usage_changes '
+        'org_usage_drifts org_usage_parts org_usage_sweep org_work orphan_sightings peers_due provider_budgets '
+        'provider_catalogs provider_prices pruned reconcile_runs redo redo_due region_room scaling_events '
+        'server_samples site_health site_uptime site_usage', ' ');
+    seen constant text[] := string_to_array('updated_at changed_xid agent_last_heartbeat_at agent_status load1 '
+        'memory_pct disk_pct docker_state cpu_pct worker_slots_pct db_disk_pct redis_memory_pct clock_ahead_seconds '
+        'checked_at next_check asked_at applied_at watched_from watched_until watch_changes taken_until ari_at '
+        'last_used_at', ' ');
 BEGIN
     FOR t IN SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'
         AND c.relname <> ALL (left_out) ORDER BY 1
@@ -2828,6 +2831,9 @@ BEGIN
         SELECT string_agg(quote_literal(a.attname), ', ' ORDER BY a.attnum) INTO STRICT key FROM pg_index i
         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
         WHERE i.indrelid = t::regclass AND i.indisprimary;
+        IF key IS NULL THEN
+            RAISE EXCEPTION 'table % has no primary key: it needs one for the redo log', t;
+        END IF;
         SELECT array_agg(a.attname ORDER BY a.attnum) INTO STRICT cols FROM pg_attribute a
         WHERE a.attrelid = t::regclass AND a.attnum > 0 AND NOT a.attisdropped AND a.attname <> ALL (seen);
         EXECUTE format('CREATE TRIGGER %I AFTER INSERT OR DELETE ON %I FOR EACH ROW EXECUTE FUNCTION note_redo(%s)',

@@ -102,7 +102,8 @@ type RedoChange struct {
 	Is    string // what becomes of it, in words
 }
 
-// named are the tables whose rows operators know by a name, with the column of it, and the columns that say how the thing is.
+// named are the tables whose rows operators know by a name, with the column of it, and the columns that say how the
+// thing is.
 var named = map[string][]string{
 	"orgs":               {"org_id", "tier"},
 	"org_quotas":         {"dimension", "org_id", "limit_value"},

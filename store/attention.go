@@ -100,6 +100,10 @@ CROSS JOIN LATERAL (
 )
 
 const (
+	sqlAttRecovering = `WITH ` + attFrom + `
+SELECT 'installation', 'prego', 'database', '', '', 'restored', recovering, recovering_since, 'installation', 'prego'
+FROM redo WHERE recovering_since IS NOT NULL` + attTo
+
 	sqlAttFreeze = `WITH ` + attFrom + `
 SELECT 'installation', 'prego', 'deletions', '', '', CASE frozen_by WHEN 'prego' THEN 'breaker' ELSE 'operator' END,
     frozen_by || ' has frozen all deletions: ' || reason, since, 'installation', 'prego'
@@ -568,6 +572,7 @@ func (s *Store) attentionIn(ctx context.Context, tx *txn, l attention.Limits) (f
 		kind attention.Kind
 		sql  string
 	}{
+		{attention.Recovering, sqlAttRecovering},
 		{attention.DeletionsFrozen, sqlAttFreeze},
 		{attention.DeletionRefused, sqlAttRefused},
 		{attention.ReconcileBreaker, sqlAttBreaker},

@@ -9,18 +9,18 @@ import (
 	"github.com/prego/prego/ops"
 )
 
-// The redo log is in the object storage: every committed change of a row, a few seconds later. Triggers note the keys of
-// changed rows, in their transactions; an entry has these rows as they are when it is made. A database that was restored
-// to an earlier moment lacks the newest entries, which complete it.
+// The redo log is in the object storage: every committed change of a row, a few seconds later. Triggers note the keys
+// of changed rows, in their transactions; an entry has these rows as they are when it is made. A database that was
+// restored to an earlier moment lacks the newest entries, which complete it.
 
 const (
-	// lineage is what the database calls itself: a restored one is on another timeline, and one that was filled from a dump
-	// has another identifier.
+	// lineage is what the database calls itself: a restored one is on another timeline, and one that was filled from a
+	// dump has another identifier.
 	lineage = `(SELECT system_identifier::text FROM pg_control_system())
     || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)`
 	sqlRedoState = `
-SELECT number, unsaved IS NOT NULL AS unsaved, lineage AS verified, ` + lineage + ` AS lineage, recovering_since, recovering,
-    saved_at FROM redo`
+SELECT number, unsaved IS NOT NULL AS unsaved, lineage AS verified, ` + lineage + ` AS lineage,
+    recovering_since, recovering, saved_at FROM redo`
 	sqlRedoVerified = `UPDATE redo SET lineage = ` + lineage + ` WHERE recovering_since IS NULL AND number = $1`
 	sqlRecovering   = `UPDATE redo SET recovering_since = COALESCE(recovering_since, now()), recovering = $1`
 	sqlTakeRedo     = `SELECT tbl, key, val FROM take_redo($1)`

@@ -29,8 +29,8 @@ func (c *Client) OpenRuns(ctx context.Context) ([]string, error) {
 	}
 }
 
-// EndRuns ends all runs of this installation's task queue that are open, without any last word of theirs: the rows decide
-// what goes on, and the reconciliation starts what they need.
+// EndRuns ends all runs of this installation's task queue that are open, without any last word of theirs: the rows
+// decide what goes on, and the reconciliation starts what they need.
 func (c *Client) EndRuns(ctx context.Context, why string) (n int, err error) {
 	open, err := c.OpenRuns(ctx)
 	if err != nil {

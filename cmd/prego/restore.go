@@ -16,11 +16,11 @@ func newRestoreCheckCommand() *cobra.Command {
 	hosts := true
 	cmd := &cobra.Command{
 		Use: "check", Short: "Show what a restored database lacks, and in what it differs from the world",
-		Long: `After the database was restored to an earlier moment: list what the redo log in the storage has that the database
-lacks. Once it lacks nothing, list in what the database differs from the provider's list, from Temporal's
-open runs and from what hosts run, and what the reconciliation will do about each. Run it with a worker's
-settings and keys. Nothing is changed. It ends with status 1 if the database lacks something, or if something
-that exists would be destroyed.`,
+		Long: `After the database was restored to an earlier moment: list what the redo log in the storage has that
+the database lacks. Once it lacks nothing, list in what the database differs from the provider's list, from
+Temporal's open runs and from what hosts run, and what the reconciliation will do about each. Run it with a
+worker's settings and keys. Nothing is changed. It ends with status 1 if the database lacks something, or if
+something that exists would be destroyed.`,
 		Args: cobra.NoArgs,
 		RunE: withOptions(func(cmd *cobra.Command, o app.Options) error {
 			out := cmd.OutOrStdout()
@@ -32,7 +32,8 @@ that exists would be destroyed.`,
 				if err := printRestore(out, plan); err != nil {
 					return err
 				}
-				return fmt.Errorf("the database lacks %d entries of its redo log: prego restore apply completes it", len(plan.Entries))
+				return fmt.Errorf("the database lacks %d entries of its redo log: prego restore apply completes it",
+					len(plan.Entries))
 			}
 			found, err := app.CheckRestore(cmd.Context(), o, hosts)
 			if err != nil {
@@ -56,7 +57,8 @@ that exists would be destroyed.`,
 			}
 			fmt.Fprintf(out, "%d differences, %d of which destroy something (!)\n", len(found), destroys)
 			if destroys > 0 {
-				return fmt.Errorf("%d things that exist would be destroyed: set PREGO_ORPHAN_MAX_PER_RUN=0, and see docs/production.md", destroys)
+				return fmt.Errorf("%d things that exist would be destroyed: set PREGO_ORPHAN_MAX_PER_RUN=0, "+
+					"and see docs/production.md", destroys)
 			}
 			return nil
 		}),
@@ -68,16 +70,16 @@ that exists would be destroyed.`,
 func newRestoreApplyCommand() *cobra.Command {
 	var asIs, yes bool
 	cmd := &cobra.Command{
-		Use: "apply", Short: "Complete a restored database from its redo log, and let the control plane work again",
-		Long: `After the database was restored to an earlier moment: bring every row to where the redo log in the storage has
-it, and end Temporal's open runs, since the rows decide what goes on. Run it with a worker's settings and
-keys. Hosts and the provider are not asked for anything. Workers continue within a second.`,
+		Use: "apply", Short: "Complete a restored database from its redo log",
+		Long: `After the database was restored to an earlier moment: bring every row to where the redo log in the
+storage has it, and end Temporal's open runs, since the rows decide what continues. Run it with a worker's
+settings and keys. Hosts and the provider are not asked for anything. Workers continue within a second.`,
 		Args: cobra.NoArgs,
 		RunE: withOptions(func(cmd *cobra.Command, o app.Options) error {
 			out := cmd.OutOrStdout()
 			if asIs {
-				fmt.Fprintln(out, "What happened after the restored moment is forgotten: sites of tenants that have moved or were made since are on no "+
-					"row, and what was deleted since is missing.")
+				fmt.Fprintln(out, "What happened after the restored moment is forgotten: sites of tenants that moved or "+
+					"were made since have no row, and what was deleted since is missing.")
 			} else {
 				plan, err := app.PlanRestore(cmd.Context(), o)
 				if err != nil {
@@ -91,7 +93,7 @@ keys. Hosts and the provider are not asked for anything. Workers continue within
 				}
 			}
 			if !yes {
-				fmt.Fprint(out, "Go on? [y/N] ")
+				fmt.Fprint(out, "Continue? [y/N] ")
 				answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
 				if a := strings.ToLower(strings.TrimSpace(answer)); err != nil || a != "y" && a != "yes" {
 					return fmt.Errorf("nothing was changed; --yes answers the question")

@@ -20,7 +20,8 @@ import (
 // restoreApply runs the command with a worker's settings.
 func (c *cell) restoreApply(args ...string) string {
 	c.t.Helper()
-	cmd := exec.CommandContext(c.t.Context(), filepath.Join(bins, "prego"), append([]string{"restore", "apply"}, args...)...)
+	args = append([]string{"restore", "apply"}, args...)
+	cmd := exec.CommandContext(c.t.Context(), filepath.Join(bins, "prego"), args...)
 	cmd.Env, cmd.Dir = c.environmentOf("worker"), c.dir
 	out, err := cmd.CombinedOutput()
 	require.NoError(c.t, err, "%s", out)
@@ -28,9 +29,9 @@ func (c *cell) restoreApply(args ...string) string {
 	return string(out)
 }
 
-// TestARestoredControlPlaneGoesOn: its database is restored to a moment before tenants were made, moved, suspended and purged,
-// a name was given again, and servers came and went. Visitors notice nothing, nothing is changed until the database is
-// completed, and then all is as it was.
+// TestARestoredControlPlaneGoesOn: its database is restored to a moment before tenants were made, moved, suspended and
+// purged, a name was given again, and servers came and went. Visitors notice nothing, nothing is changed until the
+// database is completed, and then all is as it was.
 func TestARestoredControlPlaneGoesOn(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -41,7 +42,8 @@ func TestARestoredControlPlaneGoesOn(t *testing.T) {
 	p := newPublicOn(t, vars, db.pg.URL("prego"))
 	p.org("acme", "")
 	roles := map[string]prego.Role{
-		"edge": prego.RoleEdge, "app": prego.RoleApp, "db": prego.RoleDBShard, "redis": prego.RoleRedisPool, "gone": prego.RoleApp,
+		"edge": prego.RoleEdge, "app": prego.RoleApp, "db": prego.RoleDBShard, "redis": prego.RoleRedisPool,
+		"gone": prego.RoleApp,
 	}
 	for name, role := range roles {
 		p.create(name, role, server.Spec{})
@@ -91,12 +93,14 @@ func TestARestoredControlPlaneGoesOn(t *testing.T) {
 		p.opens(visitor, page(slug), title(slug))
 	}
 	placed := func() string {
-		return p.text(`SELECT string_agg(concat_ws(' ', t.tenant_id, t.slug, t.state, a.app_server_id, a.db_shard_id, t.site), E'\n' ORDER BY t.tenant_id)
+		return p.text(`SELECT string_agg(concat_ws(' ', t.tenant_id, t.slug, t.state, a.app_server_id, a.db_shard_id, t.site),
+				E'\n' ORDER BY t.tenant_id)
 			FROM tenants t LEFT JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL`)
 	}
 	before, machines := placed(), len(p.billed("server"))
 	eventually(t, func() bool {
-		return p.number(`SELECT (SELECT count(*) FROM redo_due) + (SELECT count(*) FROM redo WHERE unsaved IS NOT NULL)`) == 0
+		return p.number(`SELECT (SELECT count(*) FROM redo_due)
+			+ (SELECT count(*) FROM redo WHERE unsaved IS NOT NULL)`) == 0
 	}, patience, 50*time.Millisecond)
 	require.NoError(t, db.pg.Archived(ctx))
 	db.disaster(false)
@@ -123,7 +127,8 @@ func TestARestoredControlPlaneGoesOn(t *testing.T) {
 	require.Equal(t, 1, status)
 	said := strings.Join(strings.Fields(strings.Join(lines, " ")), " ")
 	for _, want := range []string{
-		"tenants gamma is added: state active", "tenants kappa state active → suspended", "tenants beta state active → data_purged",
+		"tenants gamma is added: state active", "tenants kappa state active → suspended",
+		"tenants beta state active → data_purged",
 		"app_server_id " + p.id("app") + " → " + p.id("app2"), "servers " + p.id("app2") + " is added: status active",
 		"servers " + p.id("gone") + " status active → terminated",
 	} {

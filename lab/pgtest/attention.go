@@ -78,6 +78,7 @@ type Ailment struct {
 // Ailments are the rows behind each kind of finding: statements, and the id and the reason of the only finding that
 // they cause.
 var Ailments = map[attention.Kind][]Ailment{
+	attention.Recovering: {{`UPDATE redo SET recovering_since = now(), recovering = 'entry 7 of 9'`, "prego restored"}},
 	attention.DeletionsFrozen: {
 		{`INSERT INTO freezes (frozen_by, reason) VALUES ('prego', 'too much')`, "prego breaker"},
 		{`INSERT INTO freezes (frozen_by, reason) VALUES ('ann', 'a wrong policy')`, "prego operator"},

@@ -1,6 +1,6 @@
--- Makes rows of a table what an entry of the redo log says: rows replace those of the same key, and gone are the keys of
--- deleted ones. Columns that the entry does not know keep their values, or get their defaults. The xid8 columns are of
--- another database's transactions. redo_mode comes before and after.
+-- Makes rows of a table what an entry of the redo log says: rows replace those of the same key, and gone are the keys
+-- of deleted ones. Columns that the entry does not know keep their values, or get their defaults. The xid8 columns are
+-- of another database's transactions. redo_mode comes before and after.
 CREATE OR REPLACE FUNCTION apply_redo(p_tbl text, p_rows jsonb, p_gone jsonb) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     same text;
@@ -18,14 +18,16 @@ BEGIN
     FROM pg_attribute a
     WHERE a.attrelid = p_tbl::regclass AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
       AND a.atttypid <> 'xid8'::regtype AND p_rows -> 0 ? a.attname;
-    EXECUTE format('DELETE FROM %I t USING jsonb_populate_recordset(NULL::%1$I, $1) q WHERE %s', p_tbl, same) USING p_gone;
+    EXECUTE format('DELETE FROM %I t USING jsonb_populate_recordset(NULL::%1$I, $1) q WHERE %s', p_tbl, same)
+    USING p_gone;
     IF sets <> '' THEN
-        EXECUTE format('UPDATE %I t SET %s FROM jsonb_populate_recordset(NULL::%1$I, $1) q WHERE %3$s', p_tbl, sets, same)
+        EXECUTE format('UPDATE %I t SET %s FROM jsonb_populate_recordset(NULL::%1$I, $1) q WHERE %3$s',
+            p_tbl, sets, same)
         USING p_rows;
     END IF;
     IF cols <> '' THEN
-        EXECUTE format('INSERT INTO %I (%s) OVERRIDING SYSTEM VALUE SELECT %2$s FROM jsonb_populate_recordset(NULL::%1$I, $1)'
-            ' ON CONFLICT (%3$s) DO NOTHING', p_tbl, cols, pk)
+        EXECUTE format('INSERT INTO %I (%s) OVERRIDING SYSTEM VALUE SELECT %2$s'
+            ' FROM jsonb_populate_recordset(NULL::%1$I, $1) ON CONFLICT (%3$s) DO NOTHING', p_tbl, cols, pk)
         USING p_rows;
     END IF;
 END $$;

@@ -1,6 +1,6 @@
--- Between redo_mode(true) and redo_mode(false) of one transaction rows are taken from the redo log as they are: no trigger
--- changes another row for them, since that row is in the log, too, and references are checked at the end. What is
--- not in the log is made from what is.
+-- Between redo_mode(true) and redo_mode(false) of one transaction rows are taken from the redo log as they are: no
+-- trigger changes another row for them, since that row is in the log, too, and references are checked at the end. What
+-- is not in the log is made from what is.
 CREATE OR REPLACE FUNCTION redo_mode(p_on boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     t text;
@@ -29,9 +29,11 @@ BEGIN
         EXECUTE format('SELECT setval(pg_get_serial_sequence(%L, %L), max(%I)) FROM %s HAVING max(%3$I) IS NOT NULL',
             t, c, c, t);
     END LOOP;
-    PERFORM setval('certificate_changes', GREATEST((SELECT max(changed) FROM certificates), nextval('certificate_changes')));
+    PERFORM setval('certificate_changes',
+        GREATEST((SELECT max(changed) FROM certificates), nextval('certificate_changes')));
     PERFORM recount_org_usage(org_id) FROM orgs;
     UPDATE changes_pruned SET pruned_xid = pg_current_xact_id();
     -- Nobody listened while the database was away.
-    UPDATE servers SET agent_last_heartbeat_at = now() WHERE agent_last_heartbeat_at IS NOT NULL AND status <> 'terminated';
+    UPDATE servers SET agent_last_heartbeat_at = now()
+    WHERE agent_last_heartbeat_at IS NOT NULL AND status <> 'terminated';
 END $$;

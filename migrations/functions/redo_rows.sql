@@ -1,4 +1,5 @@
--- The rows of a table by their primary keys, which come as an array of objects; val is NULL for one that does not exist.
+-- The rows of a table by their primary keys, which come as an array of objects; val is NULL for one that does not
+-- exist.
 CREATE OR REPLACE FUNCTION redo_rows(p_tbl text, p_keys jsonb) RETURNS TABLE (tbl text, key jsonb, val jsonb)
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,6 +1,7 @@
--- The rows that changed since the newest entry of the redo log, at most so many changes, as they are now; val is NULL for
--- one that is gone. It is called in a transaction that sees one moment.
-CREATE OR REPLACE FUNCTION take_redo(p_most integer) RETURNS TABLE (tbl text, key jsonb, val jsonb) LANGUAGE plpgsql AS $$
+-- The rows that changed since the newest entry of the redo log, at most so many changes, as they are now; val is NULL
+-- for one that is gone. It is called in a transaction that sees one moment.
+CREATE OR REPLACE FUNCTION take_redo(p_most integer) RETURNS TABLE (tbl text, key jsonb, val jsonb)
+LANGUAGE plpgsql AS $$
 DECLARE
     t    text;
     keys jsonb;

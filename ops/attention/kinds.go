@@ -11,6 +11,7 @@ type Kind string
 
 // The kinds.
 const (
+	Recovering          Kind = "recovering"
 	DeletionsFrozen     Kind = "deletions_frozen"
 	DeletionRefused     Kind = "deletion_refused"
 	ReconcileBreaker    Kind = "reconcile_breaker"
@@ -160,6 +161,13 @@ var ordered = []struct {
 	kind Kind
 	spec spec
 }{
+	{Recovering, spec{
+		severity: Critical, says: "nothing is changed: the database was restored to an earlier moment",
+		todo: "With a worker's settings and keys, `prego restore check` shows what the database lacks, and " +
+			"`prego restore apply` completes it. Sites serve meanwhile.",
+		docs:    "docs/production.md#backups-and-restore",
+		actions: about("installation", showReady),
+	}},
 	{DeletionsFrozen, spec{
 		severity: Warning, critical: []string{"breaker"}, says: "nothing is deleted: deletions are frozen",
 		todo:    "Find out why. `prego unfreeze` lets deletions continue.",
