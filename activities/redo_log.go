@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/hmac"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -41,6 +43,11 @@ func (l *RedoLog) key(number int64) string { return fmt.Sprintf("%s%012d", l.fol
 type redoObject struct {
 	KeyID  string `json:"key_id"`
 	Sealed []byte `json:"sealed"` // of the gzipped entry
+	MAC    []byte `json:"mac"`    // of its key and what is sealed: write access to the storage is not enough to make one
+}
+
+func (l *RedoLog) mac(number int64, o redoObject) ([]byte, error) {
+	return l.Vault.MAC(o.KeyID, append([]byte(l.key(number)+"\x00"), o.Sealed...))
 }
 
 // newest is the number of the newest entry after one, which itself is the answer if there is none.
@@ -90,6 +97,17 @@ func (l *RedoLog) Save(ctx context.Context) (n int64, err error) {
 	if l.Objects == nil {
 		return 0, l.Store.DropRedo(ctx)
 	}
+	s, err := l.Store.RedoState(ctx)
+	if err != nil || !s.Due || s.Unverified() != "" {
+		return 0, err
+	}
+	// A restored database that nobody has noticed yet must not overwrite what it lacks.
+	if _, there, err := l.Objects.Head(ctx, l.key(s.Number+1)); err != nil || there {
+		if there {
+			_, err = l.Verify(ctx, true)
+		}
+		return 0, err
+	}
 	n, body, err := l.Store.NextRedo(ctx, l.seal)
 	if err != nil || body == nil {
 		return 0, err
@@ -113,7 +131,11 @@ func (l *RedoLog) seal(number int64, rows []ops.RedoRow) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(redoObject{KeyID: keyID, Sealed: sealed})
+	o := redoObject{KeyID: keyID, Sealed: sealed}
+	if o.MAC, err = l.mac(number, o); err != nil {
+		return nil, err
+	}
+	return json.Marshal(o)
 }
 
 // Missing reads the entries that the database lacks, in order, and the number of the newest.
@@ -144,6 +166,13 @@ func (l *RedoLog) read(ctx context.Context, number int64) (e ops.RedoEntry, err 
 	var o redoObject
 	if err := json.Unmarshal(body, &o); err != nil {
 		return e, err
+	}
+	mac, err := l.mac(number, o)
+	if err != nil {
+		return e, err
+	}
+	if !hmac.Equal(mac, o.MAC) {
+		return e, errors.New("it was not made by this installation")
 	}
 	packed, err := l.Vault.Open(l.key(number), o.KeyID, o.Sealed)
 	if err != nil {

@@ -168,28 +168,33 @@ func (p *Process) planRestore(ctx context.Context) (r Restore, err error) {
 }
 
 // ApplyRestore completes the database from the redo log, or leaves it as it is, and ends Temporal's open runs: the rows
-// decide what goes on. Afterwards workers work again.
+// decide what continues. Afterwards workers work again.
 func ApplyRestore(ctx context.Context, o Options, asIs bool) (r Restore, err error) {
 	err = run(ctx, o, "restore-apply", func(ctx context.Context, p *Process, runs *workflows.Client) error {
-		l, err := p.redoLog()
-		if err != nil {
-			return err
-		}
-		if r.State, err = p.db.RedoState(ctx); err != nil {
-			return err
-		}
-		if r.Entries, r.Newest, err = l.Missing(ctx); err != nil && (!asIs || r.Newest == 0) {
-			return err
-		}
-		if asIs {
-			r.Entries = nil
-		}
-		// A run may not go on by rows that are about to change.
-		if r.Ended, err = runs.EndRuns(ctx, "the database was restored"); err != nil {
-			return err
-		}
-		r.Changes, err = p.db.Redo(ctx, r.Newest, r.Entries, false)
+		r, err = p.applyRestore(ctx, runs, asIs)
 		return err
 	})
+	return r, err
+}
+
+func (p *Process) applyRestore(ctx context.Context, runs *workflows.Client, asIs bool) (r Restore, err error) {
+	l, err := p.redoLog()
+	if err != nil {
+		return r, err
+	}
+	if r.State, err = p.db.RedoState(ctx); err != nil {
+		return r, err
+	}
+	if r.Entries, r.Newest, err = l.Missing(ctx); err != nil && (!asIs || r.Newest == 0) {
+		return r, err
+	}
+	if asIs {
+		r.Entries = nil
+	}
+	// A run may not continue by rows that are about to change.
+	if r.Ended, err = runs.EndRuns(ctx, "the database was restored"); err != nil {
+		return r, err
+	}
+	r.Changes, err = p.db.Redo(ctx, r.Newest, r.Entries, false)
 	return r, err
 }

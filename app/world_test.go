@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -183,6 +184,38 @@ func (p *played) Worker(l *world.Life) (func(), error) {
 	looking := make(chan struct{})
 	go func() { defer close(looking); _ = b.Looker.Run(ctx) }()
 	return func() { b.Worker.Stop(); <-looking }, nil
+}
+
+func (p *played) Restore(l *world.Life, lose func() error) error {
+	proc, runs, err := p.process(l)
+	if err != nil {
+		return err
+	}
+	redo, err := proc.redoLog()
+	if err != nil {
+		return err
+	}
+	if why, err := redo.Verify(l.Context, false); err != nil {
+		return err
+	} else if why == "" {
+		if _, err := worker.LookAtRedo(l.Context, redo); err != nil {
+			return err
+		}
+	}
+	if err := lose(); err != nil {
+		return err
+	}
+	if _, err := redo.Verify(l.Context, true); err != nil {
+		return err
+	}
+	if _, err = proc.applyRestore(l.Context, runs, false); err != nil {
+		return err
+	}
+	why, err := redo.Verify(l.Context, true)
+	if err == nil && why != "" {
+		err = errors.New(why)
+	}
+	return err
 }
 
 func number(t *testing.T, name string, otherwise uint64) uint64 {

@@ -2323,7 +2323,7 @@ CREATE TABLE attention_since (
 );
 
 -- The redo log: each committed change of a row that matters goes to the object storage within seconds, so that a
--- database that was restored to an earlier moment can be completed (docs/adr/0072-*). number is that of the newest
+-- database that was restored to an earlier moment can be completed (docs/adr/0073-*). number is that of the newest
 -- entry; unsaved is that entry while the storage does not have it.
 CREATE TABLE redo (
     one              boolean PRIMARY KEY DEFAULT true CHECK (one),
@@ -2813,13 +2813,12 @@ END $$;
 -- record of what happened. Columns that only note when something was last seen make no entry by themselves.
 -- +goose StatementBegin
 DO $$ DECLARE t text; key text; cols text[];
-    left_out constant text[] := string_to_array('agent_command_audit allocation_snapshots acme_budgets acme_challenges '
-        'acme_orders attention_since certificate_names_due changes changes_pruned console_logins container_reports '
-        'cost_entries cost_meters cost_progress decision_inputs destructions dns_comparisons dns_departures '
-        'edge_documents edge_left_out events goose_db_version looks org_counters org_sessions org_usage_changes '
-        'org_usage_drifts org_usage_parts org_usage_sweep org_work orphan_sightings peers_due provider_budgets '
-        'provider_catalogs provider_prices pruned reconcile_runs redo redo_due region_room scaling_events '
-        'server_samples site_health site_uptime site_usage', ' ');
+    left_out constant text[] := string_to_array('allocation_snapshots attention_since changes changes_pruned '
+        'console_logins container_reports cost_entries cost_meters cost_progress decision_inputs destructions '
+        'dns_comparisons dns_departures edge_documents edge_left_out events goose_db_version looks org_counters '
+        'org_sessions org_usage_changes org_usage_drifts org_usage_parts org_usage_sweep org_work orphan_sightings '
+        'peers_due provider_budgets provider_catalogs provider_prices pruned reconcile_runs redo redo_due region_room '
+        'scaling_events server_samples site_health site_uptime site_usage', ' ');
     seen constant text[] := string_to_array('updated_at changed_xid agent_last_heartbeat_at agent_status load1 '
         'memory_pct disk_pct docker_state cpu_pct worker_slots_pct db_disk_pct redis_memory_pct clock_ahead_seconds '
         'checked_at next_check asked_at applied_at watched_from watched_until watch_changes taken_until ari_at '

@@ -31,6 +31,8 @@ var ofOneThing = map[string]string{
 	"DropRedo":                "what has changed since the last look",
 	"NextRedo":                "what has changed since the last look",
 	"RedoSaved":               "the one row of the redo log",
+	"Recovering":              "the one row of the redo log",
+	"RedoVerified":            "the one row of the redo log",
 	"RedoState":               "the one row of the redo log",
 	"RecordApplied":           "a record by its name",
 	"RecordDrifted":           "a record by its name",

@@ -19,7 +19,7 @@ const (
 	lineage = `(SELECT system_identifier::text FROM pg_control_system())
     || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)`
 	sqlRedoState = `
-SELECT number, unsaved IS NOT NULL AS unsaved, lineage AS verified, ` + lineage + ` AS lineage,
+SELECT number, unsaved IS NOT NULL OR EXISTS (SELECT FROM redo_due) AS due, lineage AS verified, ` + lineage + ` AS lineage,
     recovering_since, recovering, saved_at FROM redo`
 	sqlRedoVerified = `UPDATE redo SET lineage = ` + lineage + ` WHERE recovering_since IS NULL AND number = $1`
 	sqlRecovering   = `UPDATE redo SET recovering_since = COALESCE(recovering_since, now()), recovering = $1`
@@ -27,7 +27,8 @@ SELECT number, unsaved IS NOT NULL AS unsaved, lineage AS verified, ` + lineage 
 	sqlDropRedo     = `DELETE FROM redo_due`
 	sqlRedoNext     = `
 SELECT CASE WHEN unsaved IS NULL THEN number + 1 ELSE number END AS number, unsaved,
-    EXISTS (SELECT FROM redo_due) AS due FROM redo WHERE recovering_since IS NULL`
+    EXISTS (SELECT FROM redo_due) AS due
+FROM redo WHERE recovering_since IS NULL AND lineage IN ('', ` + lineage + `)`
 	sqlRedoMade  = `UPDATE redo SET number = $1, unsaved = $2 WHERE number = $1 - 1 AND unsaved IS NULL`
 	sqlRedoSaved = `UPDATE redo SET unsaved = NULL, saved_at = now() WHERE number = $1`
 	sqlRedoRows  = `SELECT tbl, key, val FROM redo_rows($1, $2)`

@@ -65,11 +65,12 @@ BEGIN
 	CREATE TABLE world_kept.world_sequences AS SELECT sequencename AS name, last_value AS reached FROM pg_sequences
 	WHERE schemaname = 'public';
 END $$;
-CREATE FUNCTION world_kept.reset() RETURNS void LANGUAGE plpgsql SET session_replication_role = replica AS $$
+CREATE FUNCTION world_kept.fill(source regnamespace) RETURNS void LANGUAGE plpgsql
+SET session_replication_role = replica AS $$
 DECLARE t record; filled boolean; names text;
 BEGIN
 	FOR t IN SELECT c.oid::regclass AS id, k.oid::regclass AS kept, k.oid AS kept_id FROM pg_class c
-	LEFT JOIN pg_class k ON k.relname = c.relname AND k.relnamespace = 'world_kept'::regnamespace
+	LEFT JOIN pg_class k ON k.relname = c.relname AND k.relnamespace = source
 		WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace LOOP
 		EXECUTE format('SELECT EXISTS (SELECT FROM %s)', t.id) INTO filled;
 		IF filled THEN
@@ -78,11 +79,36 @@ BEGIN
 		IF t.kept IS NOT NULL THEN
 			SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) INTO names FROM pg_attribute
 			WHERE attrelid = t.id AND attnum > 0 AND NOT attisdropped AND attgenerated = '';
-			EXECUTE format('INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM %s', t.id, names, names, t.kept);
+			EXECUTE format('INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM %s',
+				t.id, names, names, t.kept);
 		END IF;
 	END LOOP;
+END $$;
+CREATE FUNCTION world_kept.reset() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM world_kept.fill('world_kept');
 	PERFORM setval(format('public.%I', name)::regclass, COALESCE(reached, 1), reached IS NOT NULL)
 	FROM world_kept.world_sequences;
+	DROP SCHEMA IF EXISTS world_base CASCADE;
+END $$;
+-- A base backup, and the restore of it, except for the world's dice and for events, which the redo log does not have.
+CREATE FUNCTION world_kept.back_up() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE t text;
+BEGIN
+	CREATE SCHEMA world_base;
+	FOR t IN SELECT relname FROM pg_class
+	WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname <> 'events' ORDER BY 1 LOOP
+		EXECUTE format('CREATE TABLE world_base.%I AS TABLE public.%1$I', t);
+	END LOOP;
+	CREATE TABLE world_base.world_sequences AS SELECT sequencename AS name, last_value AS reached FROM pg_sequences
+	WHERE schemaname = 'public' AND sequencename NOT IN ('world_draws', 'events_seq_seq');
+END $$;
+CREATE FUNCTION world_kept.restore() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	CREATE TABLE world_base.events AS TABLE public.events;
+	PERFORM world_kept.fill('world_base');
+	PERFORM setval(format('public.%I', name)::regclass, COALESCE(reached, 1), reached IS NOT NULL)
+	FROM world_base.world_sequences;
 END $$;`
 
 // settings of each database: generic plans, since planning is most of what short statements

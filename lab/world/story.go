@@ -55,6 +55,7 @@ func (w *World) story() error {
 	w.Schedule.slow = slow
 	w.Faults.stopped = false
 	w.callers()
+	w.loses()
 	checked := 0
 	look := func() bool {
 		w.mu.Lock()

@@ -45,6 +45,8 @@ type System interface {
 	Operator() string
 	// Worker starts a worker, and returns what stops it.
 	Worker(l *Life) (stop func(), err error)
+	// Restore saves what has changed, has the database lost and restored, and completes it. It may be repeated.
+	Restore(l *Life, lose func() error) error
 }
 
 // World is one play.
@@ -77,6 +79,7 @@ type World struct {
 	apiHTTP   http.Handler
 	gwHTTP    http.Handler
 	commits   int
+	lost      atomic.Bool // the database is
 	provided  atomic.Bool // the provider did something
 	changed   atomic.Bool // objects in the storage did
 	problems  []string
@@ -243,6 +246,9 @@ func (w *World) committed() {
 // start starts a process.
 func (w *World) start(kind string) error {
 	w.Schedule.yield(nil, "start "+kind, "begins")
+	if w.lost.Load() {
+		return errNoDatabase
+	}
 	l, err := w.born(kind)
 	if err != nil {
 		return err
@@ -296,25 +302,12 @@ func (w *World) before(t *turn) bool {
 		return true
 	}
 	l := t.life
-	// Its turns come to nothing.
-	w.Schedule.mu.Lock()
-	var mine []*turn
-	rest := w.Schedule.turns[:0:0]
-	for _, other := range w.Schedule.turns {
-		if other.life == l {
-			mine = append(mine, other)
-		} else {
-			rest = append(rest, other)
-		}
-	}
-	w.Schedule.turns = rest
-	w.Schedule.mu.Unlock()
-	l.kill()
-	for _, other := range append(mine, t) {
-		close(other.goOn)
-	}
+	w.dies(l) // its turns come to nothing
+	close(t.goOn)
 	w.Met(l.Kind + " died")
-	w.restart(l.Kind)
+	if l.Kind != "restore" {
+		w.restart(l.Kind)
+	}
 	return false
 }
 

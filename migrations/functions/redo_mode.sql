@@ -36,4 +36,7 @@ BEGIN
     -- Nobody listened while the database was away.
     UPDATE servers SET agent_last_heartbeat_at = now()
     WHERE agent_last_heartbeat_at IS NOT NULL AND status <> 'terminated';
+    INSERT INTO peers_due (server_id) SELECT server_id FROM servers WHERE status <> 'terminated';
+    -- What edges found is not in the log: their next reports are incomplete to this number, and they repeat all.
+    UPDATE edges SET watch_changes = -1;
 END $$;

@@ -1,0 +1,137 @@
+package activities_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/activities"
+	"github.com/prego/prego/internal/objects"
+	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/lab/s3test"
+	"github.com/prego/prego/ops"
+	"github.com/prego/prego/store"
+)
+
+// putsNothing fails before an object is stored.
+type putsNothing struct{ activities.ObjectStorage }
+
+var errNotPut = errors.New("not stored")
+
+func (putsNothing) Put(context.Context, string, []byte) error { return errNotPut }
+
+// TestTheRedoLogIsKept in a real storage: each entry once, also if the storage or the worker fails between the commit
+// and the object; a database that lacks entries is told from one that failed over; and nothing but the log is believed.
+func TestTheRedoLogIsKept(t *testing.T) {
+	t.Parallel()
+	ctx, now := context.Background(), time.Now()
+	s := s3test.Start(t)
+	storage, err := objects.New(objects.Config{
+		Endpoint: s.Endpoint, Bucket: s.Bucket, Region: s.Region, AccessKey: s.AccessKey, SecretKey: s.SecretKey, PathStyle: true,
+	})
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, token.InitKeys(dir))
+	vault, err := token.OpenSealing(dir, token.SealBackups)
+	require.NoError(t, err)
+	open := func() (*activities.RedoLog, func(sql string, args ...any)) {
+		pool := pgtest.Pool(t)
+		return &activities.RedoLog{
+				Store: store.New(pool), Objects: storage, Vault: vault, Environment: "test", Now: func() time.Time { return now },
+			}, func(sql string, args ...any) {
+				_, err := pool.Exec(ctx, sql, args...)
+				require.NoError(t, err)
+			}
+	}
+	live, change := open()
+	org := func(n int) {
+		change(`INSERT INTO orgs (org_id, tier, created_by) VALUES ($1, 'enterprise', 'test')`, fmt.Sprintf("org-%d", n))
+	}
+	saves := func(want int64) {
+		t.Helper()
+		n, err := live.Save(ctx)
+		require.NoError(t, err)
+		require.Equal(t, want, n)
+	}
+	why, err := live.Verify(ctx, true)
+	require.NoError(t, err)
+	require.Empty(t, why)
+	saves(0)
+	org(1)
+	live.Objects = putsNothing{storage}
+	_, err = live.Save(ctx)
+	require.ErrorIs(t, err, errNotPut)
+	org(2) // in the next entry: this one is sealed
+	live.Objects = storage
+	saves(1)
+	saves(2)
+	org(3)
+	saves(3)
+	saves(0)
+
+	// A database that failed over lacks nothing.
+	change(`UPDATE redo SET lineage = 'another'`)
+	why, err = live.Verify(ctx, false)
+	require.NoError(t, err)
+	require.Empty(t, why)
+
+	// A restored one does, on any timeline. It is completed.
+	restored, onRestored := open()
+	onRestored(`INSERT INTO orgs (org_id, tier, created_by) VALUES ('org-9', 'enterprise', 'test')`)
+	n, err := restored.Save(ctx)
+	require.NoError(t, err)
+	require.Zero(t, n, "nothing is overwritten, noticed or not")
+	why, err = restored.Verify(ctx, true)
+	require.NoError(t, err)
+	require.Contains(t, why, "ends with entry 0 of its redo log, which has 3")
+	again, err := restored.Verify(ctx, false)
+	require.NoError(t, err)
+	require.Equal(t, why, again)
+	n, err = restored.Save(ctx)
+	require.NoError(t, err)
+	require.Zero(t, n, "nothing is saved meanwhile")
+	entries, newest, err := restored.Missing(ctx)
+	require.NoError(t, err)
+	require.Equal(t, int64(3), newest)
+	require.Len(t, entries, 3)
+	changes, err := restored.Store.Redo(ctx, newest, entries, false)
+	require.NoError(t, err)
+	require.Contains(t, changes, ops.RedoChange{Table: "orgs", Name: "org-2", Is: "is added: tier enterprise"})
+	why, err = restored.Verify(ctx, true)
+	require.NoError(t, err)
+	require.Empty(t, why)
+	n, err = restored.Save(ctx)
+	require.NoError(t, err)
+	require.Equal(t, int64(4), n, "what was changed before it was noticed is logged")
+
+	// An entry that is missing, or that somebody else wrote, is named.
+	lacking, _ := open()
+	second := s.File("test/redo/000000000002")
+	kept, err := os.ReadFile(second)
+	require.NoError(t, err)
+	third, err := os.ReadFile(s.File("test/redo/000000000003"))
+	require.NoError(t, err)
+	require.NoError(t, storage.Put(ctx, "test/redo/000000000002", third))
+	_, _, err = lacking.Missing(ctx)
+	require.ErrorContains(t, err, "entry 2 of the redo log; the database lacks 1 to 4: it was not made by this installation")
+	require.NoError(t, os.Remove(second))
+	_, newest, err = lacking.Missing(ctx)
+	require.ErrorContains(t, err, "entry 2 of the redo log")
+	require.Equal(t, int64(4), newest)
+	require.NoError(t, storage.Put(ctx, "test/redo/000000000002", kept))
+
+	// Entries older than any base backup go.
+	gone, err := live.Prune(ctx)
+	require.NoError(t, err)
+	require.Zero(t, gone)
+	now = now.AddDate(0, 0, 36)
+	gone, err = live.Prune(ctx)
+	require.NoError(t, err)
+	require.Equal(t, 4, gone)
+}
