@@ -25,7 +25,10 @@ func TestTheBucketIsCompared(t *testing.T) {
 	p := newPlacing(t, 1)
 	ctx := t.Context()
 	srv := s3test.Start(t)
-	bucket, err := objects.New(objects.Config{Endpoint: srv.Endpoint, Bucket: srv.Bucket, Region: srv.Region, AccessKey: srv.AccessKey, SecretKey: srv.SecretKey, PathStyle: true})
+	bucket, err := objects.New(objects.Config{
+		Endpoint: srv.Endpoint, Bucket: srv.Bucket, Region: srv.Region, AccessKey: srv.AccessKey,
+		SecretKey: srv.SecretKey, PathStyle: true, MayDelete: s3test.MayDelete,
+	})
 	require.NoError(t, err)
 	a := &activities.Backups{
 		Store: p.Store, Objects: bucket, Metrics: activities.NewBackupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(),

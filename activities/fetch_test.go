@@ -75,7 +75,10 @@ func newFetches(t *testing.T) *fetches {
 	f := &fetches{placing: newPlacing(t, 2), t: t}
 	srv := s3test.Start(t)
 	var err error
-	f.bucket, err = objects.New(objects.Config{Endpoint: srv.Endpoint, Bucket: srv.Bucket, Region: srv.Region, AccessKey: srv.AccessKey, SecretKey: srv.SecretKey, PathStyle: true})
+	f.bucket, err = objects.New(objects.Config{
+		Endpoint: srv.Endpoint, Bucket: srv.Bucket, Region: srv.Region, AccessKey: srv.AccessKey,
+		SecretKey: srv.SecretKey, PathStyle: true, MayDelete: s3test.MayDelete,
+	})
 	require.NoError(t, err)
 	require.NoError(t, f.bucket.Put(t.Context(), "o", make([]byte, 600)))
 	f.Server("node-0", prego.RoleNode, "")

@@ -23,7 +23,10 @@ func TestBackupsAreImported(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := s3test.Start(t)
-	storage, err := objects.New(objects.Config{Endpoint: s.Endpoint, Bucket: s.Bucket, Region: s.Region, AccessKey: s.AccessKey, SecretKey: s.SecretKey, PathStyle: true})
+	storage, err := objects.New(objects.Config{
+		Endpoint: s.Endpoint, Bucket: s.Bucket, Region: s.Region, AccessKey: s.AccessKey, SecretKey: s.SecretKey,
+		PathStyle: true, MayDelete: s3test.MayDelete,
+	})
 	require.NoError(t, err)
 	vault := func() *token.Sealing {
 		dir := t.TempDir()

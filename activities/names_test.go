@@ -63,7 +63,10 @@ func newZoneWorld(t *testing.T) *zoneWorld {
 	})
 	w := &zoneWorld{T: t, pool: pgtest.Pool(t), sim: s, budget: &freely{}, client: hcloud.NewClient(hcloud.WithEndpoint(s.URL()), hcloud.WithToken("secret"))}
 	w.store = store.New(w.pool)
-	provider, err := hetzner.New(hetzner.Config{Endpoint: s.URL(), Token: "secret", Environment: "test", Timeout: 5 * time.Second, Poll: 2 * time.Millisecond, Simulated: true, Budget: w.budget})
+	provider, err := hetzner.New(hetzner.Config{
+		Endpoint: s.URL(), Token: "secret", Environment: "test", Timeout: 5 * time.Second, Poll: 2 * time.Millisecond,
+		Simulated: true, Budget: w.budget, MayDelete: w.store.MayDelete,
+	})
 	require.NoError(t, err)
 	w.asks, err = dns.New(dns.Config{Resolvers: []string{s.DNS()}})
 	require.NoError(t, err)

@@ -76,7 +76,10 @@ func newLosing(t *testing.T, lost prego.ServerID, named prego.BackupID) *losing 
 	l := &losing{placing: p, steps: s, choosy: &choosy{hosts: s.hosts, refuses: map[string]string{}}, site: p.Text(`SELECT slug FROM tenants`) + ".sites.test"}
 	s3 := s3test.Start(t)
 	var err error
-	l.bucket, err = objects.New(objects.Config{Endpoint: s3.Endpoint, Bucket: s3.Bucket, Region: s3.Region, AccessKey: s3.AccessKey, SecretKey: s3.SecretKey, PathStyle: true})
+	l.bucket, err = objects.New(objects.Config{
+		Endpoint: s3.Endpoint, Bucket: s3.Bucket, Region: s3.Region, AccessKey: s3.AccessKey,
+		SecretKey: s3.SecretKey, PathStyle: true, MayDelete: s3test.MayDelete,
+	})
 	require.NoError(t, err)
 	s.hosts.says = map[string]string{"check-restored": `{"tables":7,"rows":70,"files":3}`}
 	s.Settings.Losses.For = time.Minute
@@ -312,7 +315,10 @@ func TestVolumeCloneSkipsBackupsThatAreGoneOrUnreadable(t *testing.T) {
 			t.Parallel()
 			p := newPlacing(t, 4)
 			s3 := s3test.Start(t)
-			bucket, err := objects.New(objects.Config{Endpoint: s3.Endpoint, Bucket: s3.Bucket, Region: s3.Region, AccessKey: s3.AccessKey, SecretKey: s3.SecretKey, PathStyle: true})
+			bucket, err := objects.New(objects.Config{
+				Endpoint: s3.Endpoint, Bucket: s3.Bucket, Region: s3.Region, AccessKey: s3.AccessKey,
+				SecretKey: s3.SecretKey, PathStyle: true, MayDelete: s3test.MayDelete,
+			})
 			require.NoError(t, err)
 			p.Server("srv-1", prego.RoleNode, "")
 			p.Exec(`UPDATE servers SET location = 'fsn1', provider_server_id = '1'`)

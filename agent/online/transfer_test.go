@@ -70,7 +70,10 @@ func transferring(t testing.TB, g *agenttest.Gateway, a *Agent, in wire.Transfer
 
 func storageOf(t testing.TB, s *s3test.Server) *objects.Store {
 	t.Helper()
-	o, err := objects.New(objects.Config{Endpoint: s.Endpoint, Bucket: s.Bucket, Region: s.Region, AccessKey: s.AccessKey, SecretKey: s.SecretKey, PathStyle: true})
+	o, err := objects.New(objects.Config{
+		Endpoint: s.Endpoint, Bucket: s.Bucket, Region: s.Region, AccessKey: s.AccessKey, SecretKey: s.SecretKey,
+		PathStyle: true, MayDelete: s3test.MayDelete,
+	})
 	require.NoError(t, err)
 	return o
 }

@@ -180,7 +180,9 @@ func TestRequestsAreCounted(t *testing.T) {
 
 func TestNewRefusesBadSettings(t *testing.T) {
 	t.Parallel()
-	good := hetzner.Config{Endpoint: "https://api.hetzner.cloud/v1", Token: "t", Environment: "test", Budget: &ledger{}}
+	good := hetzner.Config{
+		Endpoint: "https://api.hetzner.cloud/v1", Token: "t", Environment: "test", Budget: &ledger{}, MayDelete: mayDelete,
+	}
 	_, err := hetzner.New(good)
 	require.NoError(t, err)
 	for want, change := range map[string]func(*hetzner.Config){
@@ -189,6 +191,7 @@ func TestNewRefusesBadSettings(t *testing.T) {
 		"must be https": func(c *hetzner.Config) { c.Endpoint = "http://api.hetzner.cloud/v1" },
 		"HCLOUD_TOKEN":  func(c *hetzner.Config) { c.Token = "" },
 		"budget":        func(c *hetzner.Config) { c.Budget = nil },
+		"gate":          func(c *hetzner.Config) { c.MayDelete = nil },
 	} {
 		c := good
 		change(&c)

@@ -27,7 +27,11 @@ func provider(t *testing.T, h http.HandlerFunc) *Provider {
 	t.Helper()
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
-	p, err := New(Config{Endpoint: srv.URL, Token: "tok-123", Environment: "t", Timeout: time.Second, Poll: time.Millisecond, Simulated: true, Budget: freeBudget{}, Log: zap.NewNop()})
+	p, err := New(Config{
+		Endpoint: srv.URL, Token: "tok-123", Environment: "t", Timeout: time.Second, Poll: time.Millisecond, Simulated: true,
+		Budget: freeBudget{}, Log: zap.NewNop(),
+		MayDelete: func(context.Context, prego.InfraProviderID, server.ResourceKind, string) error { return nil },
+	})
 	require.NoError(t, err)
 	return p
 }

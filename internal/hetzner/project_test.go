@@ -85,10 +85,14 @@ func newProject(t testing.TB) *project {
 	return p
 }
 
+// mayDelete lets everything be deleted: the last gate is in the database, and these tests have none.
+func mayDelete(context.Context, prego.InfraProviderID, server.ResourceKind, string) error { return nil }
+
 // provider is an adapter of the project; change may alter its configuration.
 func (p *project) provider(change func(*hetzner.Config)) *hetzner.Provider {
 	cfg := hetzner.Config{
 		Endpoint: p.url, Token: apiToken, Environment: "test", Timeout: 5 * time.Second, Poll: 2 * time.Millisecond, Simulated: true, Budget: &ledger{},
+		MayDelete: mayDelete,
 	}
 	if change != nil {
 		change(&cfg)

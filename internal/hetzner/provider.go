@@ -37,7 +37,7 @@ type Config struct {
 	Metrics     prometheus.Registerer // may be nil
 	// Transport sends requests; nil for a separate pool of connections.
 	Transport http.RoundTripper
-	// MayDelete is asked before anything is deleted; nil is yes.
+	// MayDelete is asked before anything is deleted.
 	MayDelete Gate
 }
 
@@ -72,6 +72,9 @@ func New(cfg Config) (*Provider, error) {
 	}
 	if cfg.Budget == nil {
 		return nil, fmt.Errorf("hetzner: a request budget is required")
+	}
+	if cfg.MayDelete == nil {
+		return nil, fmt.Errorf("hetzner: a gate before deletions is required")
 	}
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = 30 * time.Second
@@ -112,9 +115,6 @@ func New(cfg Config) (*Provider, error) {
 func (p *Provider) ID() prego.InfraProviderID { return prego.ProviderHetzner }
 
 func (p *Provider) mayDelete(ctx context.Context, kind server.ResourceKind, id string) error {
-	if p.gate == nil {
-		return nil
-	}
 	return p.gate(ctx, p.ID(), kind, id)
 }
 

@@ -34,6 +34,7 @@ func newCloud(t *testing.T) *cloud {
 	t.Cleanup(s.Close)
 	hz, err := hetzner.New(hetzner.Config{
 		Endpoint: s.URL(), Token: apiToken, Environment: "test", Timeout: 5 * time.Second, Poll: 2 * time.Millisecond, Simulated: true, Budget: &ledger{},
+		MayDelete: mayDelete,
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -375,6 +376,7 @@ func TestVolumeIsWhole(t *testing.T) {
 	t.Cleanup(s.Close)
 	hz, err := hetzner.New(hetzner.Config{
 		Endpoint: s.URL(), Token: apiToken, Environment: "test", Poll: 5 * time.Millisecond, Simulated: true, Budget: &ledger{},
+		MayDelete: mayDelete,
 	})
 	require.NoError(t, err)
 	c := &cloud{s, hz, t}

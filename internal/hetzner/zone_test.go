@@ -38,7 +38,10 @@ func newZoned(t *testing.T) *zoned {
 		}
 		s.Close()
 	})
-	p, err := hetzner.New(hetzner.Config{Endpoint: s.URL(), Token: apiToken, Environment: "test", Timeout: 5 * time.Second, Poll: 2 * time.Millisecond, Simulated: true, Budget: &ledger{}})
+	p, err := hetzner.New(hetzner.Config{
+		Endpoint: s.URL(), Token: apiToken, Environment: "test", Timeout: 5 * time.Second, Poll: 2 * time.Millisecond,
+		Simulated: true, Budget: &ledger{}, MayDelete: mayDelete,
+	})
 	require.NoError(t, err)
 	c := hcloud.NewClient(hcloud.WithEndpoint(s.URL()), hcloud.WithToken(apiToken))
 	made, _, err := c.Zone.Create(t.Context(), hcloud.ZoneCreateOpts{Name: testZone, Mode: hcloud.ZoneModePrimary})

@@ -35,7 +35,7 @@ type Config struct {
 	AccessKey string
 	SecretKey string
 	PathStyle bool // the bucket is in the path, not in the host's name
-	// MayDelete is asked before an object is deleted; nil is yes.
+	// MayDelete is asked before an object is deleted.
 	MayDelete func(ctx context.Context, key string) error
 	// Transport replaces the default transport in tests.
 	Transport http.RoundTripper
@@ -58,6 +58,9 @@ func New(c Config) (*Store, error) {
 	if err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") || strings.Trim(u.Path, "/") != "" ||
 		u.RawQuery != "" || u.User != nil {
 		return nil, fmt.Errorf("object storage: the endpoint %q is no URL like https://s3.example.com", c.Endpoint)
+	}
+	if c.MayDelete == nil {
+		return nil, fmt.Errorf("object storage: a gate before deletions is required")
 	}
 	lookup := minio.BucketLookupDNS
 	if c.PathStyle {
@@ -257,10 +260,8 @@ func (s *Store) List(ctx context.Context, prefix, after string, n int) ([]Object
 
 // Delete deletes an object and checks that it is gone: some storages confirm a delete that they only accepted.
 func (s *Store) Delete(ctx context.Context, key string) error {
-	if s.mayDelete != nil {
-		if err := s.mayDelete(ctx, key); err != nil {
-			return err
-		}
+	if err := s.mayDelete(ctx, key); err != nil {
+		return err
 	}
 	asking, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()

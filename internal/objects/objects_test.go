@@ -20,7 +20,10 @@ import (
 
 func open(t *testing.T, s *s3test.Server, change ...func(*objects.Config)) *objects.Store {
 	t.Helper()
-	c := objects.Config{Endpoint: s.Endpoint, Bucket: s.Bucket, Region: s.Region, AccessKey: s.AccessKey, SecretKey: s.SecretKey, PathStyle: true}
+	c := objects.Config{
+		Endpoint: s.Endpoint, Bucket: s.Bucket, Region: s.Region, AccessKey: s.AccessKey, SecretKey: s.SecretKey,
+		PathStyle: true, MayDelete: s3test.MayDelete,
+	}
 	for _, f := range change {
 		f(&c)
 	}
@@ -198,9 +201,11 @@ func TestHowStorageRefuses(t *testing.T) {
 	require.Equal(t, objects.Unreachable, objects.ClassOf(err))
 	require.NotContains(t, err.Error(), "Signature")
 	for _, bad := range []string{"", "s3.example.com", "ftp://s3.example.com", "https://s3.example.com/bucket", "https://user@s3.example.com"} {
-		_, err := objects.New(objects.Config{Endpoint: bad, Bucket: "backups"})
+		_, err := objects.New(objects.Config{Endpoint: bad, Bucket: "backups", MayDelete: s3test.MayDelete})
 		require.Error(t, err, bad)
 	}
+	_, err = objects.New(objects.Config{Endpoint: "https://s3.example.com", Bucket: "backups"})
+	require.ErrorContains(t, err, "a gate before deletions is required")
 }
 
 // TestADamagedObjectIsSeen: the storage serves what its disk has; it is for the reader to

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/internal/objects"
+	"github.com/prego/prego/lab/s3test"
 )
 
 // TestTheStorageIsS3ForItsClients: for the control plane's client, and for a host, which has signed URLs alone.
@@ -19,7 +20,10 @@ func TestTheStorageIsS3ForItsClients(t *testing.T) {
 	bare(t, func(w *World) {
 		w.storage = newStorage(w)
 		over := caller3{s: w.storage, step: func(context.Context, string) error { return nil }, who: func(context.Context) string { return "test" }}
-		o, err := objects.New(objects.Config{Endpoint: StorageEndpoint, Bucket: StorageBucket, Region: StorageRegion, AccessKey: StorageAccessKey, SecretKey: StorageSecretKey, PathStyle: true, Transport: over})
+		o, err := objects.New(objects.Config{
+			Endpoint: StorageEndpoint, Bucket: StorageBucket, Region: StorageRegion, AccessKey: StorageAccessKey,
+			SecretKey: StorageSecretKey, PathStyle: true, Transport: over, MayDelete: s3test.MayDelete,
+		})
 		require.NoError(t, err)
 		ctx := context.Background()
 		require.NoError(t, o.Check(ctx))
