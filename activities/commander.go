@@ -39,7 +39,7 @@ const recordWithin = 5 * time.Second
 
 // Bench runs bench on a host and returns the end of its output, with secrets removed.
 func (c *Commander) Bench(ctx context.Context, b server.BenchCommand) (stdout string, err error) {
-	if err := c.Audit.MayRun(ctx, b.ServerID, b.Args); err != nil {
+	if err := c.Audit.MayRun(ctx, b.ServerID, wire.CommandKind(kindOf(b)), b.Args); err != nil {
 		return "", err
 	}
 	cmd := auditedAs(b)
@@ -66,7 +66,7 @@ const notRun = "not run: the command before it failed"
 func (c *Commander) BenchAll(ctx context.Context, bs []server.BenchCommand) (done int, err error) {
 	cmds, outcomes := make([]server.Command, len(bs)), make([]server.CommandOutcome, len(bs))
 	for i, b := range bs {
-		if err := c.Audit.MayRun(ctx, b.ServerID, b.Args); err != nil {
+		if err := c.Audit.MayRun(ctx, b.ServerID, wire.CommandKind(kindOf(b)), b.Args); err != nil {
 			return 0, err
 		}
 		cmds[i], outcomes[i] = auditedAs(b), server.CommandOutcome{AuditID: b.AuditID, Stderr: notRun}

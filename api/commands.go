@@ -115,7 +115,7 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	if in.TimeoutSeconds != nil {
 		timeout = time.Duration(*in.TimeoutSeconds) * time.Second
 	}
-	if err := a.d.Store.MayRun(c.Request().Context(), id, in.Args); err != nil {
+	if err := a.d.Store.MayRun(c.Request().Context(), id, wire.CommandKind(in.Kind), in.Args); err != nil {
 		if held, ok := errors.AsType[*store.Held](err); ok {
 			err = prego.Errorf(held.Code, "%s", held.Message)
 		}

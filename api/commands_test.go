@@ -207,7 +207,8 @@ func TestACommandThatErasesIsRefused(t *testing.T) {
 	for _, sql := range []string{
 		`UPDATE tenants SET state = 'active', site = 'acme.example.com'`,
 		`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name,
-			infra_provider, algorithm) VALUES ('` + id + `', 'app-1', 'app-1', 'app-1', 'acme.example.com', 'acme_db', 'hetzner', 'x')`,
+			infra_provider, algorithm) VALUES ('` + id + `', 'app-1', 'app-1', 'app-1', 'acme.example.com', 'pool_acme',
+			'hetzner', 'x')`,
 	} {
 		_, err := b.pool.Exec(t.Context(), sql)
 		require.NoError(t, err)
@@ -224,15 +225,15 @@ func TestACommandThatErasesIsRefused(t *testing.T) {
 		}
 		return resp.StatusCode, as[api.Problem](t, body)
 	}
-	status, p := drop("acme_db")
+	status, p := drop("pool_acme")
 	require.Equal(t, []any{409, "holds_data"}, []any{status, p.Code})
 	require.Contains(t, *p.Detail, "tenant acme is active")
 	require.Zero(t, ran)
-	status, _ = drop("old_db")
+	status, _ = drop("pool_old")
 	require.Equal(t, []any{200, 1}, []any{status, ran})
 	_, err := b.pool.Exec(t.Context(), `INSERT INTO freezes (frozen_by, reason) VALUES ('ann', 'a wrong policy')`)
 	require.NoError(t, err)
-	status, p = drop("old_db")
+	status, p = drop("pool_old")
 	require.Equal(t, []any{409, "frozen"}, []any{status, p.Code})
 	require.Equal(t, 1, ran)
 }

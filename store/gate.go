@@ -4,10 +4,11 @@ import (
 	"context"
 	"fmt"
 	"path"
-	"slices"
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/agent/policy"
+	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 )
@@ -69,8 +70,8 @@ WHERE a.allocation_id IN (
     WHERE o.released_at IS NULL AND h.site <> '' AND (has_site(h.state) OR h.state IN ('terminated', 'data_purged'))
       AND (o.app_server_id = $1 OR o.db_shard_id IN (SELECT shard_id FROM db_shards WHERE server_id = $1)
         OR o.redis_pool_id IN (SELECT pool_id FROM redis_pools WHERE server_id = $1))
-    UNION SELECT l.allocation_id FROM tenant_losses l JOIN tenants h USING (tenant_id)
-    WHERE l.restored_at IS NULL AND l.cleared_at IS NULL AND h.state IN ('failed', 'provisioning') AND h.site = '')
+    UNION SELECT l.allocation_id FROM tenant_losses l JOIN tenants t USING (tenant_id)
+    WHERE ` + isUnrestored + ` AND l.cleared_at IS NULL AND t.site = '')
   AND (a.app_server_id = $1 AND ($2 <> '' AND $2 IN (a.site_name, t.site) OR NOT a.on_shard AND a.database_name = $3)
     OR a.on_shard AND d.server_id = $1 AND a.database_name = $3
     OR a.on_pool AND r.server_id = $1 AND a.database_name = $3 AND a.released_at IS NULL)`
@@ -131,18 +132,16 @@ func (s *Store) MayErase(ctx context.Context, at prego.ServerID, site, database 
 	return s.gate(ctx, fmt.Sprintf("%s on server %s", site+database, at), sqlHeldBySite, at, site, database)
 }
 
-// MayRun is the last gate before a command on a host: one that deletes a site, its data or a copy of it that stays on the
-// host. Others pass.
-func (s *Store) MayRun(ctx context.Context, at prego.ServerID, args []string) error {
-	switch {
-	case len(args) == 4 && (args[0] == "erase-site" || args[0] == "leave-site"): // SITE --db-name DATABASE
-		return s.MayErase(ctx, at, args[1], args[3])
-	case len(args) > 1 && slices.Contains([]string{"erase-database", "drop-database", "erase-user"}, args[0]): // DATABASE
-		return s.MayErase(ctx, at, "", args[1])
-	case len(args) == 4 && args[2] == "delete-backup": // --site SITE delete-backup NAME
-		return s.MayForget(ctx, args[3])
+// MayRun is the last gate before a command on a host that erases something there. Others pass.
+func (s *Store) MayRun(ctx context.Context, at prego.ServerID, kind wire.CommandKind, args []string) error {
+	switch e, erases := policy.Erased(kind, args); {
+	case !erases:
+		return nil
+	case e.Copy != "":
+		return s.MayForget(ctx, e.Copy)
+	default:
+		return s.MayErase(ctx, at, e.Site, e.Database)
 	}
-	return nil
 }
 
 // MayForget is the last gate before a copy of a site that stays on its server is deleted.

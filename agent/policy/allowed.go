@@ -29,6 +29,7 @@ type Rule struct {
 	Needs   string        // the secret that must come with it
 	Takes   string        // a secret that may
 	Root    bool          // the host adds the password of its database's root
+	Erases  bool          // a site, its data, or a copy of them that is on the host only: see Erasure
 }
 
 // Rules are all command lines, by kind; all others are refused. The kind says which process runs them: the executor
@@ -58,14 +59,14 @@ var Rules = map[wire.CommandKind][]Rule{
 		{Line: "--site SITE backup BACKUP --with-files", Timeout: maxTimeout},
 		{Line: "--site SITE restore BACKUP", Timeout: maxTimeout, Root: true},
 		{Line: "--site SITE restore BACKUP --with-files", Timeout: maxTimeout, Root: true},
-		{Line: "--site SITE delete-backup BACKUP"},
+		{Line: "--site SITE delete-backup BACKUP", Erases: true},
 		{Line: "--site SITE seal-backup BACKUP RECIPIENT", Timeout: maxTimeout},
 		{Line: "--site SITE open-backup BACKUP SHA256 SHA256", Timeout: maxTimeout, Needs: wire.SecretBackupIdentity},
 		{Line: "--site SITE adopt-config BACKUP"},
 		{Line: "--site SITE check-restored BACKUP", Timeout: maxTimeout},
 		{Line: "--site SITE usage", Timeout: 2 * time.Minute},
 		{Line: "expect-site SITE --db-name OURDB"},
-		{Line: "leave-site SITE --db-name OURDB", Timeout: 5 * time.Minute},
+		{Line: "leave-site SITE --db-name OURDB", Timeout: 5 * time.Minute, Erases: true},
 		{Line: "--site SITE pack-site BACKUP RECIPIENT", Timeout: maxTimeout},
 		{Line: "--site SITE pack-site BACKUP RECIPIENT BACKUP", Timeout: maxTimeout},
 		{Line: "--site SITE unpack-site BACKUP SHA256 SHA256 UNPACK", Timeout: maxTimeout, Needs: wire.SecretBackupIdentity},
@@ -85,7 +86,7 @@ var Rules = map[wire.CommandKind][]Rule{
 		{Line: "--site SITE settle-site here", Needs: wire.SecretDatabasePassword},
 		{Line: "--site SITE hold-site"},
 		{Line: "--site SITE free-site"},
-		{Line: "erase-site SITE --db-name OURDB", Timeout: 5 * time.Minute, Root: true},
+		{Line: "erase-site SITE --db-name OURDB", Timeout: 5 * time.Minute, Root: true, Erases: true},
 		{Line: "list-sites"},
 	},
 	KindSpool: {
@@ -99,11 +100,11 @@ var Rules = map[wire.CommandKind][]Rule{
 		{Line: "processlist"},
 		{Line: "table-sizes DBNAME"},
 		{Line: "create-database OURDB"},
-		{Line: "drop-database OURDB"},
+		{Line: "drop-database OURDB", Erases: true},
 		{Line: "grant-database OURDB ADDRESS SERVER", Needs: wire.SecretDatabasePassword, Takes: wire.SecretEarlierPassword},
 		{Line: "admit-database OURDB ADDRESS SERVER", Needs: wire.SecretDatabasePassword},
 		{Line: "freeze-database OURDB"},
-		{Line: "erase-database OURDB"},
+		{Line: "erase-database OURDB", Erases: true},
 	},
 	wire.KindRedisCLI: {
 		{Line: "ping"},
@@ -113,7 +114,7 @@ var Rules = map[wire.CommandKind][]Rule{
 		{Line: "slowlog COUNT"},
 		{Line: "client-list"},
 		{Line: "create-user OURDB CACHEDB", Needs: wire.SecretCachePassword},
-		{Line: "erase-user OURDB CACHEDB"},
+		{Line: "erase-user OURDB CACHEDB", Erases: true},
 	},
 	wire.KindVolume: {
 		{Line: "mount VOLUME"},
@@ -193,6 +194,29 @@ func Permitted(kind wire.CommandKind, args []string) *Permit {
 		}
 	}
 	return nil
+}
+
+// Erasure is what a command erases: a site, a database, or a copy of a site that is on its host only; "" is none.
+type Erasure struct{ Site, Database, Copy string }
+
+// Erased is what a command line erases; ok is false if it erases nothing, or is not allowed. What was packed or sealed
+// for a transfer is a copy of what stays.
+func Erased(kind wire.CommandKind, args []string) (e Erasure, ok bool) {
+	p := Permitted(kind, args)
+	if p == nil || !p.Erases {
+		return e, false
+	}
+	for i, word := range strings.Fields(p.Line) {
+		switch word {
+		case "SITE":
+			e.Site = args[i]
+		case "OURDB":
+			e.Database = args[i]
+		case "BACKUP":
+			e = Erasure{Copy: args[i]} // of the site, which stays
+		}
+	}
+	return e, true
 }
 
 // Name is the verb of a line: its first word, or the one after the site or the volume.

@@ -3,6 +3,7 @@ package policy
 import (
 	"cmp"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -146,6 +147,12 @@ func TestRulesAreWhole(t *testing.T) {
 			require.Same(t, &rules[i], p.Rule, "another line takes the same: %s", r.Line)
 			require.Equal(t, named, p.Words[:len(named)], r.Line)
 			require.NotRegexp(t, "^--(site|volume|db)", strings.Join(p.Words, " "))
+			// What was packed or sealed for a transfer is a copy of what stays.
+			loses := regexp.MustCompile(`^(erase|drop|delete|leave|remove|purge|wipe|destroy)-`).MatchString(p.Verb) &&
+				p.Verb != "drop-packed" && p.Verb != "drop-sealed"
+			e, erases := Erased(kind, args)
+			require.Equal(t, loses, erases, r.Line)
+			require.Equal(t, loses, e != Erasure{}, r.Line)
 
 			in := wire.ExecRequest{Kind: kind, Args: args, Secrets: map[string]string{}}
 			for _, name := range []string{r.Needs, r.Takes} {
@@ -212,4 +219,26 @@ func FuzzPolicy(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestErased(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		kind wire.CommandKind
+		line string
+		want Erasure
+	}{
+		{wire.KindBench, "erase-site a.example.com --db-name pool_a", Erasure{Site: "a.example.com", Database: "pool_a"}},
+		{wire.KindBench, "leave-site a.example.com --db-name pool_a", Erasure{Site: "a.example.com", Database: "pool_a"}},
+		{wire.KindBench, "--site a.example.com delete-backup snp-1", Erasure{Copy: "snp-1"}},
+		{wire.KindMariaDB, "erase-database pool_a", Erasure{Database: "pool_a"}},
+		{wire.KindRedisCLI, "erase-user tenant_a_db 7", Erasure{Database: "tenant_a_db"}},
+		{wire.KindBench, "--site a.example.com drop-packed snp-1", Erasure{}},
+		{wire.KindBench, "erase-database pool_a", Erasure{}},
+		{wire.KindMariaDB, "erase-database mysql", Erasure{}},
+	} {
+		e, ok := Erased(tc.kind, strings.Fields(tc.line))
+		require.Equal(t, tc.want, e, tc.line)
+		require.Equal(t, tc.want != Erasure{}, ok, tc.line)
+	}
 }

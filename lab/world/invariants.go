@@ -190,7 +190,8 @@ func (w *World) checkPromises(stored []string) {
 	}
 }
 
-// keptServers are the lost servers whose machines are kept: a tenant that was lost with them has no site yet.
+// keptServers are the lost servers whose machines are kept: a tenant that was lost with them has no site yet. It is
+// written here once more, since it judges what the store writes.
 const keptServers = `(SELECT l.server_id FROM tenant_losses l JOIN tenants t USING (tenant_id)
 		WHERE l.restored_at IS NULL AND t.state IN ('failed', 'provisioning'))`
 
