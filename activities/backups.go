@@ -527,7 +527,8 @@ func (a *Backups) ClearHost(ctx context.Context, id prego.BackupID) error {
 // them, until the storage reports none.
 func (a *Backups) EraseBackup(ctx context.Context, id prego.BackupID) error {
 	b, _, err := a.run(ctx, id)
-	if err != nil || (b.State != tenant.BackupFailed && b.State != tenant.BackupDeleting) {
+	if err != nil || (b.State != tenant.BackupFailed && b.State != tenant.BackupDeleting) ||
+		b.KeptUntil != nil {
 		return err
 	}
 	if b.Object != "" {

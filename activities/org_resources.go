@@ -87,6 +87,7 @@ type OrgResourcePlan struct {
 	Grow   bool                    `json:"grow,omitempty"`   // a ready volume must grow
 	// LastBackup: a released volume must be backed up first.
 	LastBackup bool          `json:"last_backup,omitempty"`
+	Kept       time.Duration `json:"kept,omitempty"` // for how long a released volume stays as it is
 	Left       int           `json:"left,omitempty"` // ended attachments that are still to be detached
 	Wait       time.Duration `json:"wait"`
 	Poll       time.Duration `json:"poll"`
@@ -123,6 +124,9 @@ func (a *OrgResources) PlanOrgResource(ctx context.Context, ref OrgResourceRef) 
 			return out, err
 		}
 		out.Grow = r.volume.Grows(at != "")
+		if until := r.volume.KeptUntil; until != nil {
+			out.Kept = max(time.Until(*until), 0) + time.Second // by the database's clock it is over then
+		}
 		if a.Backups != nil && r.status == workload.ResourceReleasing {
 			if out.LastBackup, err = a.Backups.WantsFinalOf(ctx, prego.VolumeID(ref.ID)); err != nil {
 				return out, err
@@ -196,7 +200,7 @@ func (a *OrgResources) OrgResourceWaits(ctx context.Context, in OrgResourceWait)
 // ReleaseOrgResource deletes a released resource at the provider and closes the row.
 func (a *OrgResources) ReleaseOrgResource(ctx context.Context, ref OrgResourceRef) error {
 	r, ok, err := a.read(ctx, ref)
-	if err != nil || !ok || r.status != workload.ResourceReleasing {
+	if err != nil || !ok || r.status != workload.ResourceReleasing || r.volume.KeptUntil != nil {
 		return err
 	}
 	infra, err := a.infra(r.provider)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/internal/objects"
+	"github.com/prego/prego/lab/s3test"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/workload"
 )
@@ -278,4 +280,42 @@ func TestALostServerLosesItsVolume(t *testing.T) {
 	cloud.pulled = true
 	require.NoError(t, a.DetachIdleVolumes(ctx, "grp-a"))
 	require.Empty(t, cloud.on)
+}
+
+// TestWhatIsKeptIsNotErased: neither a volume nor a backup, whichever run comes, as long as its deletion can be undone.
+func TestWhatIsKeptIsNotErased(t *testing.T) {
+	t.Parallel()
+	p, ctx := newPlacing(t, 4), t.Context()
+	a := &activities.OrgResources{Store: p.Store, Infra: map[prego.InfraProviderID]activities.OrgInfra{}}
+	ref := activities.OrgResourceRef{Kind: server.ResourceVolume, ID: "vol-a"}
+	p.Exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, made_bytes, provider,
+			provider_name, provider_id, status, kept_until, created_by)
+		VALUES ('vol-a', 'o1', 'eu', 'fsn1', 'a', 10000000000, 10000000000, 'hetzner', 'n', '77', 'releasing',
+			now() + interval '1 hour', 'a')`)
+	plan, err := a.PlanOrgResource(ctx, ref)
+	require.NoError(t, err)
+	require.InDelta(t, time.Hour.Seconds(), plan.Kept.Seconds(), 10)
+	require.False(t, plan.Settled())
+	require.NoError(t, a.ReleaseOrgResource(ctx, ref))
+	p.Exec(`UPDATE volumes SET kept_until = now()`)
+	plan, err = a.PlanOrgResource(ctx, ref)
+	require.NoError(t, err)
+	require.Zero(t, plan.Kept)
+	require.ErrorContains(t, a.ReleaseOrgResource(ctx, ref), "no adapter", "now the provider is asked")
+
+	p.Server("app-0", prego.RoleApp, "")
+	p.Exec(`INSERT INTO backups (backup_id, org_id, volume_id, server_id, site, kind, created_by, state)
+		VALUES ('bak-a', 'o1', 'vol-a', 'app-0', '', 'manual', 'test', 'deleting')`)
+	s3 := s3test.Start(t)
+	bucket, err := objects.New(objects.Config{
+		Endpoint: s3.Endpoint, Bucket: s3.Bucket, Region: s3.Region, AccessKey: s3.AccessKey, SecretKey: s3.SecretKey,
+		PathStyle: true, MayDelete: p.Store.MayDeleteObject,
+	})
+	require.NoError(t, err)
+	b := &activities.Backups{Store: p.Store, Objects: bucket}
+	for want, until := range map[string]string{"deleting": "now() + interval '1 hour'", "deleted": "now()"} {
+		p.Exec(`UPDATE backups SET state = 'deleting', deleted_at = NULL, kept_until = ` + until)
+		require.NoError(t, b.EraseBackup(ctx, "bak-a"))
+		require.Equal(t, 1, p.Number(`SELECT count(*) FROM backups WHERE state = '`+want+`'`), want)
+	}
 }

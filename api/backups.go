@@ -56,6 +56,11 @@ func (a *API) ReleaseBackup(c echo.Context, tenantID TenantID, id BackupInPath, 
 	return release(c, a.d.Store.ReleaseBackup, tenant.BackupOwner{TenantID: tenantID}, id, backupView)
 }
 
+// UndeleteBackup takes back the deletion of a backup.
+func (a *API) UndeleteBackup(c echo.Context, tenantID TenantID, id BackupInPath, _ UndeleteBackupParams) error {
+	return release(c, a.d.Store.UndeleteBackup, tenant.BackupOwner{TenantID: tenantID}, id, backupView)
+}
+
 // What follows is the same for backups of tenants and of volumes: do is the store's part of it.
 
 // requestBackup requests a backup of an owner for who calls.
@@ -77,7 +82,7 @@ func hold[V any](c echo.Context, do func(ctx context.Context, owner tenant.Backu
 	return answer(c, http.StatusOK, b, err, view)
 }
 
-// release ends a hold.
+// release ends a hold, or the deletion, of a backup of an owner.
 func release[V any](c echo.Context, do func(ctx context.Context, owner tenant.BackupOwner, id prego.BackupID, by string) (tenant.Backup, error), owner tenant.BackupOwner, id prego.BackupID, view func(tenant.Backup) V) error {
 	b, err := do(c.Request().Context(), owner, id, caller(c).Subject)
 	return answer(c, http.StatusOK, b, err, view)

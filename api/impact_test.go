@@ -215,6 +215,66 @@ func TestWhatIsGoneIsAccepted(t *testing.T) {
 	require.Equal(t, api.ServerStatus("active"), b.show("app-1").Status)
 }
 
+// TestADeletionIsUndone: of a volume and of a backup, until the time that is shown.
+func TestADeletionIsUndone(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.org("acme", "")
+	b.fleet("app-1", "db-1", "redis-1")
+	id := b.site("bakery")
+	v := as[api.Volume](t, b.ok(202, "POST", "/v1/volumes",
+		`{"org_id":"acme","name":"data","region":"eu","location":"fsn1","size_bytes":10000000000}`))
+	volume := "/v1/volumes/" + v.VolumeId
+	for _, sql := range []string{
+		`UPDATE volumes SET status = 'ready', provider_id = '7', made_bytes = size_bytes`,
+		`INSERT INTO backups (backup_id, org_id, tenant_id, volume_id, server_id, kind, state, site, created_by,
+			taken_at, bytes, sealed_identity, sha256, plain_sha256, manifest_sha256)
+		SELECT 'bak-' || COALESCE(t, v), 'acme', t, v, 'app-1', 'manual', 'stored', 's', 'ann',
+			now(), 9, 'x', 'x', 'x', 'x'
+		FROM (SELECT tenant_id, NULL FROM tenants UNION ALL SELECT NULL, volume_id FROM volumes) o (t, v)`,
+		`INSERT INTO volume_restores (restore_id, org_id, volume_id, backup_id, created_by, status, finished_at)
+		SELECT 'vrs-1', 'acme', volume_id, backup_id, 'ann', 'succeeded', now() FROM backups
+		WHERE volume_id IS NOT NULL`,
+	} {
+		b.sql(sql)
+	}
+	for _, tc := range []struct {
+		path, undo, gone string
+		deletes, undoes  int
+	}{
+		{volume, "prego volume undelete data, until ", "invalid_transition", 202, 202},
+		{
+			volume + "/backups/bak-" + v.VolumeId, "prego volume backup undelete " + v.VolumeId + " bak-",
+			"backup_not_ready", 204, 200,
+		},
+		{
+			"/v1/tenants/" + id + "/backups/bak-" + id, "prego backup undelete " + id + " bak-" + id + ", until ",
+			"backup_not_ready", 204, 200,
+		},
+	} {
+		type kept struct {
+			Status, State string
+			KeptUntil     *time.Time `json:"kept_until"`
+		}
+		show := func() kept { return as[kept](t, b.ok(200, "GET", tc.path, "")) }
+		before := show()
+		require.Contains(t, b.refusedImpact("DELETE", tc.path, "", nothing).Undo, tc.undo)
+		require.Equal(t, before, show(), "not accepted")
+		b.ok(tc.deletes, "DELETE", tc.path, "")
+		require.WithinDuration(t, time.Now().Add(24*time.Hour), *show().KeptUntil, time.Minute)
+		b.ok(tc.undoes, "POST", tc.path+"/undelete", "")
+		require.Equal(t, before, show())
+		b.ok(tc.undoes, "POST", tc.path+"/undelete", "")
+
+		b.ok(tc.deletes, "DELETE", tc.path, "")
+		b.sql(`UPDATE volumes SET kept_until = now()`)
+		b.sql(`UPDATE backups SET kept_until = now()`)
+		resp, body := b.send("POST", tc.path+"/undelete", "operator", "", "")
+		require.Equal(t, []any{409, tc.gone}, []any{resp.StatusCode, as[api.Problem](t, body).Code})
+		require.Nil(t, show().KeptUntil)
+	}
+}
+
 // TestWhatIsDestroyedNextIsListed for viewers, with who accepted it.
 func TestWhatIsDestroyedNextIsListed(t *testing.T) {
 	t.Parallel()

@@ -2952,8 +2952,11 @@ type Backup struct {
 	HeldAt     *time.Time `json:"held_at,omitempty"`
 	HeldBy     *string    `json:"held_by,omitempty"`
 	HoldReason *string    `json:"hold_reason,omitempty"`
-	Kind       BackupKind `json:"kind"`
-	Message    *string    `json:"message,omitempty"`
+
+	// KeptUntil It is being deleted, and until then that can be undone
+	KeptUntil *time.Time `json:"kept_until,omitempty"`
+	Kind      BackupKind `json:"kind"`
+	Message   *string    `json:"message,omitempty"`
 
 	// Object Key of the encrypted content in the bucket
 	Object *string `json:"object,omitempty"`
@@ -7490,6 +7493,9 @@ type Volume struct {
 	CreatedAt  time.Time         `json:"created_at"`
 	CreatedBy  string            `json:"created_by"`
 
+	// KeptUntil It is being deleted, and until then that can be undone
+	KeptUntil *time.Time `json:"kept_until,omitempty"`
+
 	// LastRestorable The newest backup in object storage that is neither missing nor unreadable
 	LastRestorable *LastRestorable `json:"last_restorable,omitempty"`
 
@@ -7557,8 +7563,11 @@ type VolumeBackup struct {
 	HeldAt     *time.Time `json:"held_at,omitempty"`
 	HeldBy     *string    `json:"held_by,omitempty"`
 	HoldReason *string    `json:"hold_reason,omitempty"`
-	Kind       BackupKind `json:"kind"`
-	Message    *string    `json:"message,omitempty"`
+
+	// KeptUntil It is being deleted, and until then that can be undone
+	KeptUntil *time.Time `json:"kept_until,omitempty"`
+	Kind      BackupKind `json:"kind"`
+	Message   *string    `json:"message,omitempty"`
 
 	// Object Key of the encrypted content in the bucket
 	Object *string `json:"object,omitempty"`
@@ -9936,6 +9945,15 @@ type HoldBackupParams struct {
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
+// UndeleteBackupParams defines parameters for UndeleteBackup.
+type UndeleteBackupParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // CancelTenantParams defines parameters for CancelTenant.
 type CancelTenantParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
@@ -10332,6 +10350,15 @@ type HoldVolumeBackupParams struct {
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
+// UndeleteVolumeBackupParams defines parameters for UndeleteVolumeBackup.
+type UndeleteVolumeBackupParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // CloneVolumeParams defines parameters for CloneVolume.
 type CloneVolumeParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
@@ -10390,6 +10417,15 @@ type CreateVolumeRestoreParams struct {
 
 	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
 	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
+
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// UndeleteVolumeParams defines parameters for UndeleteVolume.
+type UndeleteVolumeParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
@@ -11186,6 +11222,9 @@ type ServerInterface interface {
 	// HoldBackup Keep a backup until it is released
 	// (PUT /v1/tenants/{tenant_id}/backups/{backup_id}/hold)
 	HoldBackup(ctx echo.Context, tenantId TenantID, backupId BackupInPath, params HoldBackupParams) error
+	// UndeleteBackup Take back the deletion of a backup
+	// (POST /v1/tenants/{tenant_id}/backups/{backup_id}/undelete)
+	UndeleteBackup(ctx echo.Context, tenantId TenantID, backupId BackupInPath, params UndeleteBackupParams) error
 	// CancelTenant Cancel a tenant
 	// (POST /v1/tenants/{tenant_id}/cancel)
 	CancelTenant(ctx echo.Context, tenantId TenantID, params CancelTenantParams) error
@@ -11312,6 +11351,9 @@ type ServerInterface interface {
 	// HoldVolumeBackup Keep a backup of a volume until it is released
 	// (PUT /v1/volumes/{volume_id}/backups/{backup_id}/hold)
 	HoldVolumeBackup(ctx echo.Context, volumeId VolumeInPath, backupId BackupInPath, params HoldVolumeBackupParams) error
+	// UndeleteVolumeBackup Take back the deletion of a backup of a volume
+	// (POST /v1/volumes/{volume_id}/backups/{backup_id}/undelete)
+	UndeleteVolumeBackup(ctx echo.Context, volumeId VolumeInPath, backupId BackupInPath, params UndeleteVolumeBackupParams) error
 	// CloneVolume Create a volume from a backup of another one
 	// (POST /v1/volumes/{volume_id}/clones)
 	CloneVolume(ctx echo.Context, volumeId VolumeInPath, params CloneVolumeParams) error
@@ -11330,6 +11372,9 @@ type ServerInterface interface {
 	// GetVolumeRestore Show a restore of a volume
 	// (GET /v1/volumes/{volume_id}/restores/{restore_id})
 	GetVolumeRestore(ctx echo.Context, volumeId VolumeInPath, restoreId VolumeRestoreInPath) error
+	// UndeleteVolume Take back the deletion of a volume
+	// (POST /v1/volumes/{volume_id}/undelete)
+	UndeleteVolume(ctx echo.Context, volumeId VolumeInPath, params UndeleteVolumeParams) error
 	// ListWarmPools List warm pools and how full they are
 	// (GET /v1/warm-pools)
 	ListWarmPools(ctx echo.Context) error
@@ -18518,6 +18563,56 @@ func (w *ServerInterfaceWrapper) HoldBackup(ctx echo.Context) error {
 	return err
 }
 
+// UndeleteBackup converts echo context to params.
+func (w *ServerInterfaceWrapper) UndeleteBackup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// ------------- Path parameter "backup_id" -------------
+	var backupId BackupInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "backup_id", ctx.Param("backup_id"), &backupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter backup_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UndeleteBackupParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.UndeleteBackup(ctx, tenantId, backupId, params)
+	return err
+}
+
 // CancelTenant converts echo context to params.
 func (w *ServerInterfaceWrapper) CancelTenant(ctx echo.Context) error {
 	var err error
@@ -20222,6 +20317,56 @@ func (w *ServerInterfaceWrapper) HoldVolumeBackup(ctx echo.Context) error {
 	return err
 }
 
+// UndeleteVolumeBackup converts echo context to params.
+func (w *ServerInterfaceWrapper) UndeleteVolumeBackup(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "volume_id" -------------
+	var volumeId VolumeInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume_id", ctx.Param("volume_id"), &volumeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// ------------- Path parameter "backup_id" -------------
+	var backupId BackupInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "backup_id", ctx.Param("backup_id"), &backupId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter backup_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UndeleteVolumeBackupParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.UndeleteVolumeBackup(ctx, volumeId, backupId, params)
+	return err
+}
+
 // CloneVolume converts echo context to params.
 func (w *ServerInterfaceWrapper) CloneVolume(ctx echo.Context) error {
 	var err error
@@ -20472,6 +20617,48 @@ func (w *ServerInterfaceWrapper) GetVolumeRestore(ctx echo.Context) error {
 	return err
 }
 
+// UndeleteVolume converts echo context to params.
+func (w *ServerInterfaceWrapper) UndeleteVolume(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "volume_id" -------------
+	var volumeId VolumeInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume_id", ctx.Param("volume_id"), &volumeId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter volume_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UndeleteVolumeParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.UndeleteVolume(ctx, volumeId, params)
+	return err
+}
+
 // ListWarmPools converts echo context to params.
 func (w *ServerInterfaceWrapper) ListWarmPools(ctx echo.Context) error {
 	var err error
@@ -20717,12 +20904,14 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.DELETE(options.BaseURL+"/v1/volumes/:volume_id", wrapper.DeleteVolume, options.OperationMiddlewares["deleteVolume"]...)
 	router.GET(options.BaseURL+"/v1/volumes/:volume_id", wrapper.GetVolume, options.OperationMiddlewares["getVolume"]...)
 	router.PATCH(options.BaseURL+"/v1/volumes/:volume_id", wrapper.GrowVolume, options.OperationMiddlewares["growVolume"]...)
+	router.POST(options.BaseURL+"/v1/volumes/:volume_id/undelete", wrapper.UndeleteVolume, options.OperationMiddlewares["undeleteVolume"]...)
 	router.POST(options.BaseURL+"/v1/volumes/:volume_id/attachments", wrapper.AttachVolume, options.OperationMiddlewares["attachVolume"]...)
 	router.DELETE(options.BaseURL+"/v1/volumes/:volume_id/attachments/:attachment_id", wrapper.DetachVolume, options.OperationMiddlewares["detachVolume"]...)
 	router.GET(options.BaseURL+"/v1/volumes/:volume_id/backups", wrapper.ListVolumeBackups, options.OperationMiddlewares["listVolumeBackups"]...)
 	router.POST(options.BaseURL+"/v1/volumes/:volume_id/backups", wrapper.CreateVolumeBackup, options.OperationMiddlewares["createVolumeBackup"]...)
 	router.DELETE(options.BaseURL+"/v1/volumes/:volume_id/backups/:backup_id", wrapper.DeleteVolumeBackup, options.OperationMiddlewares["deleteVolumeBackup"]...)
 	router.GET(options.BaseURL+"/v1/volumes/:volume_id/backups/:backup_id", wrapper.GetVolumeBackup, options.OperationMiddlewares["getVolumeBackup"]...)
+	router.POST(options.BaseURL+"/v1/volumes/:volume_id/backups/:backup_id/undelete", wrapper.UndeleteVolumeBackup, options.OperationMiddlewares["undeleteVolumeBackup"]...)
 	router.DELETE(options.BaseURL+"/v1/volumes/:volume_id/backups/:backup_id/hold", wrapper.ReleaseVolumeBackup, options.OperationMiddlewares["releaseVolumeBackup"]...)
 	router.PUT(options.BaseURL+"/v1/volumes/:volume_id/backups/:backup_id/hold", wrapper.HoldVolumeBackup, options.OperationMiddlewares["holdVolumeBackup"]...)
 	router.GET(options.BaseURL+"/v1/volumes/:volume_id/restores", wrapper.ListVolumeRestores, options.OperationMiddlewares["listVolumeRestores"]...)
@@ -20753,6 +20942,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/drills", wrapper.CreateDrill, options.OperationMiddlewares["createDrill"]...)
 	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/backups/:backup_id", wrapper.DeleteBackup, options.OperationMiddlewares["deleteBackup"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/backups/:backup_id", wrapper.GetBackup, options.OperationMiddlewares["getBackup"]...)
+	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/backups/:backup_id/undelete", wrapper.UndeleteBackup, options.OperationMiddlewares["undeleteBackup"]...)
 	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/backups/:backup_id/hold", wrapper.ReleaseBackup, options.OperationMiddlewares["releaseBackup"]...)
 	router.PUT(options.BaseURL+"/v1/tenants/:tenant_id/backups/:backup_id/hold", wrapper.HoldBackup, options.OperationMiddlewares["holdBackup"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/restores", wrapper.ListRestores, options.OperationMiddlewares["listRestores"]...)

@@ -238,6 +238,12 @@ func (a *API) DeleteVolume(c echo.Context, id VolumeInPath, params DeleteVolumeP
 	return a.volumeAccepted(c, v, err)
 }
 
+// UndeleteVolume takes back the deletion of a volume.
+func (a *API) UndeleteVolume(c echo.Context, id VolumeInPath, _ UndeleteVolumeParams) error {
+	v, err := a.d.Store.UndeleteVolume(c.Request().Context(), id, caller(c).Subject)
+	return a.volumeAccepted(c, v, err)
+}
+
 // AttachVolume attaches a volume to a process group.
 func (a *API) AttachVolume(c echo.Context, id VolumeInPath, _ AttachVolumeParams) error {
 	var in struct {

@@ -167,6 +167,7 @@ var tables = []Table{
 		{Path: "verified_at", Title: "verified", Format: "time"},
 		{Path: "verify_message", Title: "verify message"},
 		{Path: "expires_at", Title: "expires", Format: "time"},
+		{Path: "kept_until", Title: "kept until", Format: "time"},
 		{Path: "held_by", Title: "held by"},
 		{Path: "hold_reason", Title: "hold reason"},
 		{Path: "reason", Title: "reason"},
@@ -949,6 +950,7 @@ var tables = []Table{
 		{Path: "reason", Title: "reason"},
 	}, More: []Column{
 		{Path: "message", Title: "message"},
+		{Path: "kept_until", Title: "kept until", Format: "time"},
 		{Path: "attachment.attachment_id", Title: "attachment"},
 		{Path: "attachment.mount_path", Title: "mount"},
 		{Path: "last_restorable", Title: "last restorable", Text: "{time last_restorable.at}[last_restorable.verified? , verified]"},
@@ -981,6 +983,7 @@ var tables = []Table{
 		{Path: "verified_at", Title: "verified", Format: "time"},
 		{Path: "verify_message", Title: "verify message"},
 		{Path: "expires_at", Title: "expires", Format: "time"},
+		{Path: "kept_until", Title: "kept until", Format: "time"},
 		{Path: "held_by", Title: "held by"},
 		{Path: "hold_reason", Title: "hold reason"},
 		{Path: "reason", Title: "reason"},
@@ -1405,7 +1408,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 	}, Say: "deleted app {typed}", Impact: "none"},
-	{Operation: "deleteBackup", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}", Use: "backup delete TENANT BACKUP…", Short: "Delete a backup", Long: "Delete a backup.\n\nThe backup can no longer be restored. It is shown as deleting until the storage reports that its objects are\ngone. A held backup is not deleted (backup_not_ready). The impact must be accepted (impact_not_accepted):\nit has the time of the newest other backup.", Args: []Flag{
+	{Operation: "deleteBackup", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}", Use: "backup delete TENANT BACKUP…", Short: "Delete a backup", Long: "Delete a backup.\n\nThe backup can no longer be restored. A stored backup is kept until kept_until, 24 hours later: until then\nundelete takes the request back. It is shown as deleting until the storage reports that its objects are gone.\nA held backup is not deleted (backup_not_ready). The impact must be accepted (impact_not_accepted): it has\nthe time of the newest other backup.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "BACKUP", In: "path", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
@@ -1481,13 +1484,13 @@ var verbs = []Verb{
 	{Operation: "deleteTenantMail", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/mail", Use: "tenant mail unset TENANT", Short: "Remove the mail settings of a tenant's site", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Say: "the site has no mail settings", Impact: "none"},
-	{Operation: "deleteVolume", Method: "DELETE", Path: "/v1/volumes/{volume_id}", Use: "volume delete VOLUME…", Short: "Delete a volume and its data", Long: "Delete a volume and its data.\n\nRefused with volume_attached while it is attached; the impact must be accepted (impact_not_accepted). Its\nlast backup is made before it is destroyed; until it is in object storage it is releasing, and reason has\nthe obstacle. Without object storage there is none.", Args: []Flag{
+	{Operation: "deleteVolume", Method: "DELETE", Path: "/v1/volumes/{volume_id}", Use: "volume delete VOLUME…", Short: "Delete a volume and its data", Long: "Delete a volume and its data.\n\nRefused with volume_attached while it is attached; the impact must be accepted (impact_not_accepted). It is\nreleasing. A volume that may hold data is kept until kept_until, 24 hours later: until then it counts towards\nthe quota, and undelete takes the request back.\n\nIts last backup is made before it is destroyed; until it is in object storage, reason has the obstacle. Without\nobject storage there is none.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "no-final-backup", Help: "destroy it without a last backup, also if it is being deleted already: why, for the org's events", In: "query", Field: "no_final_backup_reason"},
 	}, Table: &tables[70], Impact: "destroys"},
-	{Operation: "deleteVolumeBackup", Method: "DELETE", Path: "/v1/volumes/{volume_id}/backups/{backup_id}", Use: "volume backup delete VOLUME VOLUME-BACKUP…", Short: "Delete a backup of a volume", Long: "Delete a backup of a volume.\n\nIt is shown as deleting until the storage reports that its objects are gone. A backup that is held or being\nrestored is not deleted (backup_not_ready). The impact must be accepted (impact_not_accepted): it has the\ntime of the newest other backup.", Args: []Flag{
+	{Operation: "deleteVolumeBackup", Method: "DELETE", Path: "/v1/volumes/{volume_id}/backups/{backup_id}", Use: "volume backup delete VOLUME VOLUME-BACKUP…", Short: "Delete a backup of a volume", Long: "Delete a backup of a volume.\n\nA stored backup is kept until kept_until, 24 hours later: until then undelete takes the request back. It is\nshown as deleting until the storage reports that its objects are gone. A backup that is held or being restored\nis not deleted (backup_not_ready). The impact must be accepted (impact_not_accepted): it has the time of the\nnewest other backup.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
@@ -2044,7 +2047,7 @@ var verbs = []Verb{
 		{Name: "server", Help: "only on these servers: their site, database or cache is there, moves there or away, or the server is being built for them", In: "query", Field: "server_id", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
 	}, Items: "tenants", Paged: true, Sorts: []string{"created_at", "slug"}, Table: &tables[67]},
-	{Operation: "listUpcoming", Method: "GET", Path: "/v1/impact/upcoming", Use: "impact upcoming", Short: "List what will be destroyed in the next days", Long: "List what will be destroyed in the next days.\n\nThe first first: sites of trials and of cancelled tenants, backups that their retention does not keep if each\nscheduled backup until then is made, and servers that fleets are removing. accepted_by is who accepted it\nbeforehand by the policy: without it, it is kept.", Flags: []Flag{
+	{Operation: "listUpcoming", Method: "GET", Path: "/v1/impact/upcoming", Use: "impact upcoming", Short: "List what will be destroyed in the next days", Long: "List what will be destroyed in the next days.\n\nThe first first: sites of trials and of cancelled tenants, backups that their retention does not keep if each\nscheduled backup until then is made, servers that fleets are removing, and volumes and backups whose deletion can\nstill be undone. accepted_by is who accepted it beforehand by the policy: without it, it is kept.", Flags: []Flag{
 		{Name: "days", Help: "how many days ahead", In: "query", Field: "days"},
 		{Name: "limit", Help: "items", In: "query", Field: "limit"},
 	}, Items: "upcoming", Limit: 100, Table: &tables[69]},
@@ -2336,6 +2339,23 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 	}, Table: &tables[60], Say: "server {server_id} takes new tenants and instances", Impact: "none"},
+	{Operation: "undeleteBackup", Method: "POST", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}/undelete", Use: "backup undelete TENANT BACKUP…", Short: "Take back the deletion of a backup", Long: "Take back the deletion of a backup.\n\nUntil its kept_until. It is stored again. One that is stored stays as it is; in any other state the request is\nrefused with backup_not_ready.", Args: []Flag{
+		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
+		{Name: "BACKUP", In: "path", Field: "backup_id", Required: true},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[9], Impact: "none"},
+	{Operation: "undeleteVolume", Method: "POST", Path: "/v1/volumes/{volume_id}/undelete", Use: "volume undelete VOLUME…", Short: "Take back the deletion of a volume", Long: "Take back the deletion of a volume.\n\nUntil its kept_until. It is ready again, with its data, its name and its backups. One that is ready stays as it\nis; in any other state the request is refused with invalid_transition.", Args: []Flag{
+		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[70], Impact: "none"},
+	{Operation: "undeleteVolumeBackup", Method: "POST", Path: "/v1/volumes/{volume_id}/backups/{backup_id}/undelete", Use: "volume backup undelete VOLUME VOLUME-BACKUP…", Short: "Take back the deletion of a backup of a volume", Long: "Take back the deletion of a backup of a volume.\n\nUntil its kept_until. It is stored again. One that is stored stays as it is; in any other state the request is\nrefused with backup_not_ready.", Args: []Flag{
+		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
+		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[72], Impact: "none"},
 	{Operation: "unfreeze", Method: "DELETE", Path: "/v1/freeze", Use: "unfreeze", Short: "Resume deletions", Long: "Resume deletions.\n\nWhat was deleted before no longer counts. Without a freeze it does nothing.", Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 	}, Table: &tables[29], Say: "deletions continue", Impact: "none"},

@@ -58,6 +58,13 @@ func (a *API) ReleaseVolumeBackup(
 	return release(c, a.d.Store.ReleaseBackup, tenant.BackupOwner{VolumeID: volume}, id, volumeBackupView)
 }
 
+// UndeleteVolumeBackup takes back the deletion of a backup.
+func (a *API) UndeleteVolumeBackup(
+	c echo.Context, volume VolumeInPath, id BackupInPath, _ UndeleteVolumeBackupParams,
+) error {
+	return release(c, a.d.Store.UndeleteBackup, tenant.BackupOwner{VolumeID: volume}, id, volumeBackupView)
+}
+
 // CreateVolumeRestore requests a restore of a volume that replaces its contents.
 func (a *API) CreateVolumeRestore(c echo.Context, id VolumeInPath, _ CreateVolumeRestoreParams) error {
 	var in struct {

@@ -1365,6 +1365,7 @@ CREATE TABLE backups (
     frozen_ms       bigint, -- for how long writes to the volume were blocked; NULL: not frozen
     -- Since when the storage lacks a backup's objects although its row has it as stored.
     missing_at      timestamptz,
+    kept_until      timestamptz, -- in a deletion that a caller requested: until then it can be undone
     CHECK (state <> 'stored' OR taken_at IS NOT NULL AND sealed_identity IS NOT NULL AND bytes > 0 AND sha256 <> ''
         AND plain_sha256 <> '' AND manifest_sha256 <> ''),
     CONSTRAINT backups_check1 CHECK ((state = 'deleted') = (deleted_at IS NOT NULL)),
@@ -1726,6 +1727,7 @@ CREATE TABLE volumes (
     -- How often a volume's last backup failed since the request to delete the volume, and when it is tried again.
     last_backup_tries integer NOT NULL DEFAULT 0,
     last_backup_at    timestamptz,
+    kept_until        timestamptz, -- in its deletion, if it holds data: until then the deletion can be undone
     CONSTRAINT volumes_lent CHECK ((lent_to IS NULL) = (lent_for = ''))
 );
 CREATE UNIQUE INDEX volumes_name ON volumes (org_id, name) WHERE deleted_at IS NULL;

@@ -381,7 +381,8 @@ UNION ALL SELECT 'move', move_id, move_id, tenant_id, org_id, state, message, cr
 UNION ALL SELECT 'drill', drill_id, drill_id, COALESCE(tenant_id, volume_id, ''), org_id, state, message, created_at, 'operation', 'drill' FROM drills WHERE cleared_at IS NULL AND created_at` + attStuckLong + `
 UNION ALL SELECT 'fleet', a.fleet_id, a.fleet_id || '/' || a.seq, '', '', a.status, a.message, a.created_at, 'operation', 'fleet' FROM fleet_actions a WHERE a.status IN ('queued', 'running') AND a.created_at` + attStuckLong + `
     AND NOT EXISTS (SELECT FROM fleet_actions o WHERE o.fleet_id = a.fleet_id AND o.status IN ('queued', 'running') AND o.seq < a.seq)
-UNION ALL SELECT 'volume', volume_id, name, '', org_id, status, message, updated_at, 'operation', 'volume' FROM volumes WHERE status IN ('pending', 'releasing') AND deleted_at IS NULL AND updated_at` + attStuck + `
+UNION ALL SELECT 'volume', volume_id, name, '', org_id, status, message, updated_at, 'operation', 'volume' FROM volumes WHERE status IN ('pending', 'releasing') AND deleted_at IS NULL
+    AND GREATEST(updated_at, CASE WHEN reason = '' THEN kept_until END)` + attStuck + `
 UNION ALL SELECT 'address', allocation_id, allocation_id, env_id, org_id, status, message, updated_at, 'operation', 'address' FROM ipv4_allocations WHERE status IN ('pending', 'releasing') AND deleted_at IS NULL AND updated_at` + attStuck + `
 UNION ALL SELECT 'image', image_id, image_id, '', '', status, message, updated_at, 'operation', 'image' FROM golden_images WHERE status IN ('building', 'verifying', 'deleting') AND updated_at` + attStuck + `
 UNION ALL SELECT 'certificate', certificate_id, names[1], '', COALESCE(org_id, ''), status, message, due_at, 'operation', 'certificate' FROM certificates WHERE status = 'pending' AND due_at` + attStuck + attTo

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
@@ -12,7 +13,8 @@ import (
 
 const backupColumns = `b.backup_id, b.org_id, COALESCE(b.tenant_id, '') AS tenant_id, COALESCE(b.volume_id, '') AS volume_id, b.entries, b.frozen_ms, b.server_id, b.site, b.kind, b.state, b.reason, b.message, b.taken_at, b.finished_at,
     b.object_key AS object, b.manifest_key AS manifest, b.plain_bytes, b.plain_sha256, b.bytes, b.sha256, b.parts, b.verified_at, b.verify_message, b.expires_at,
-    b.held_at, b.held_by, b.hold_reason, b.created_by, b.created_at, b.deleted_at`
+    b.held_at, b.held_by, b.hold_reason, b.created_by, b.created_at, b.deleted_at,
+    CASE WHEN b.kept_until > now() AND b.deleted_at IS NULL THEN b.kept_until END AS kept_until`
 
 // storageProvider is the ledger's provider of objects.
 const storageProvider prego.InfraProviderID = "s3"
@@ -258,15 +260,19 @@ func (s *Store) ReleaseBackup(ctx context.Context, of tenant.BackupOwner, id pre
 // allHeld reports whether all backups of the owner of backup b are held.
 const allHeld = `EXISTS (SELECT FROM backup_holds h WHERE COALESCE(h.tenant_id, h.volume_id) = COALESCE(b.tenant_id, b.volume_id))`
 
+// $3 is whether the policy deletes it that it was kept by.
 const sqlDeleteBackup = `
-UPDATE backups b SET state = 'deleting', message = '' WHERE backup_id = $1 AND COALESCE(tenant_id, volume_id) = $2 AND state IN ('stored', 'failed', 'deleting') AND held_at IS NULL
+UPDATE backups b SET state = 'deleting', message = '',
+    kept_until = CASE WHEN state = 'stored' AND missing_at IS NULL AND NOT $3 THEN ` + keepUntil + ` ELSE kept_until END
+WHERE backup_id = $1 AND COALESCE(tenant_id, volume_id) = $2 AND state IN ('stored', 'failed', 'deleting') AND held_at IS NULL
   AND NOT ` + allHeld + `
   AND NOT EXISTS (SELECT FROM restore_jobs j WHERE j.backup_id = b.backup_id AND j.status IN ('queued', 'running'))
   AND NOT EXISTS (SELECT FROM drills d WHERE d.backup_id = b.backup_id AND d.state = 'running')
   AND NOT EXISTS (SELECT FROM volume_restores r WHERE r.backup_id = b.backup_id AND r.finished_at IS NULL)`
 
 // DeleteBackup gives up a backup that is neither under way, nor held, nor being restored. Its objects are deleted
-// later.
+// later: a stored one is kept for a day first, unless it is retention that deletes it, whose policy was accepted with
+// the time that it keeps backups for.
 func (s *Store) DeleteBackup(ctx context.Context, of tenant.BackupOwner, id prego.BackupID, by string) (tenant.Backup, error) {
 	kind := "tenant"
 	if of.VolumeID != "" {
@@ -277,7 +283,33 @@ func (s *Store) DeleteBackup(ctx context.Context, of tenant.BackupOwner, id preg
 		none: prego.Errorf(prego.CodeBackupNotReady,
 			"backup %s is being made or restored, or it or its %s is held", id, kind),
 		deletes: true,
-	}, sqlDeleteBackup, id, of.String())
+	}, sqlDeleteBackup, id, of.String(), impact.Of(ctx) != nil && impact.Of(ctx).Standing)
+}
+
+const sqlUndeleteBackup = `
+UPDATE backups SET state = 'stored', kept_until = NULL
+WHERE backup_id = $1 AND COALESCE(tenant_id, volume_id) = $2 AND state = 'deleting' AND ` + canUndo
+
+// UndeleteBackup takes back the deletion of a backup that is still kept. A stored backup stays as it is.
+func (s *Store) UndeleteBackup(
+	ctx context.Context, of tenant.BackupOwner, id prego.BackupID, by string,
+) (tenant.Backup, error) {
+	if b, err := s.GetBackup(ctx, of, id); err != nil || b.State == tenant.BackupStored {
+		return b, err
+	}
+	return s.changeBackup(ctx, of, id, backupChange{
+		event: "backup.undelete", by: by, details: map[string]any{},
+		none: prego.Errorf(prego.CodeBackupNotReady, "backup %s is not kept: nothing can be undone", id),
+	}, sqlUndeleteBackup, id, of.String())
+}
+
+// undeleteBackup is the command for that.
+func undeleteBackup(of tenant.BackupOwner, b tenant.Backup) string {
+	command := "prego backup undelete %s %s"
+	if of.VolumeID != "" {
+		command = "prego volume backup undelete %s %s"
+	}
+	return undoUntil(b.KeptUntil, command, of, b.BackupID)
 }
 
 // backupChange is what changeBackup records, refuses and demands.
@@ -308,8 +340,9 @@ func (s *Store) changeBackup(
 		ok := false
 		change := func() { ok = tx.run(ctx, sql, args...) }
 		if c.deletes {
-			tx.demandsBackups(ctx, "", string(id), id)
 			change()
+			undo := undeleteBackup(of, oneIn[tenant.Backup](ctx, tx, sqlGetBackup, id))
+			tx.demandsBackups(ctx, undo, string(id), id)
 		} else {
 			tx.demandsSurplus(ctx, undoHold, string(id), of.String(), change)
 		}
@@ -355,9 +388,10 @@ func (s *Store) Retained(ctx context.Context, tenantID prego.TenantID) ([]tenant
 	return collect[tenant.Retained](ctx, s, "stored backups", sqlRetained, tenantID)
 }
 
+// Also of a backup whose deletion may be undone later.
 const sqlExpireBackups = `
 UPDATE backups SET expires_at = CASE kind WHEN 'final' THEN COALESCE(expires_at, now() + make_interval(secs => $2)) ELSE now() END
-WHERE tenant_id = $1 AND state IN ('stored', 'failed')`
+WHERE tenant_id = $1 AND state IN ('stored', 'failed', 'deleting')`
 
 // ExpireBackups ends retention for a tenant whose data is purged: its last backup stays for a while, the others are
 // deleted.
@@ -401,7 +435,8 @@ func (s *Store) AdmitBackups(ctx context.Context, perHost, perRegion, most int) 
 const sqlBackupsLeft = `
 (SELECT backup_id, COALESCE(tenant_id, '') AS tenant_id, COALESCE(volume_id, '') AS volume_id, state FROM backups WHERE state IN ('making', 'uploading') AND started_at < now() - make_interval(secs => $1) ORDER BY started_at LIMIT $2)
 UNION ALL
-(SELECT backup_id, COALESCE(tenant_id, ''), COALESCE(volume_id, ''), state FROM backups WHERE state = 'deleting' ORDER BY backup_id LIMIT $2)
+(SELECT backup_id, COALESCE(tenant_id, ''), COALESCE(volume_id, ''), state FROM backups
+    WHERE state = 'deleting' AND NOT ` + isKept + ` ORDER BY backup_id LIMIT $2)
 UNION ALL
 (SELECT b.backup_id, COALESCE(b.tenant_id, ''), COALESCE(b.volume_id, ''), b.state FROM backups b WHERE b.state IN ('stored', 'failed') AND b.held_at IS NULL AND b.expires_at < now()
    AND NOT ` + allHeld + `

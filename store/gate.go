@@ -44,11 +44,29 @@ WHERE s.infra_provider = $1 AND ` + isUnrestored + ` AND ($2 = 'server' AND s.pr
     OR $2 = 'volume' AND EXISTS (SELECT FROM resources r WHERE r.server_id = s.server_id
         AND r.provider = $1 AND r.kind = 'volume' AND r.provider_id = $3 AND r.state <> 'released'))
 UNION ALL SELECT 'volume', v.volume_id, format('volume %s of org %s is %s', v.name, v.org_id, v.status),
-    v.status = 'releasing' OR v.deleted_at IS NOT NULL
-FROM volumes v WHERE $2 = 'volume' AND v.provider = $1 AND v.provider_id = $3 AND v.made_bytes > 0
+    v.status = 'releasing' AND NOT ` + isKept + ` OR v.deleted_at IS NOT NULL
+FROM (SELECT * FROM volumes WHERE $2 = 'volume' AND provider = $1 AND provider_id = $3 FOR SHARE) v
+WHERE v.made_bytes > 0
 UNION ALL SELECT 'ipv4', a.allocation_id, format('address %s of org %s is %s', a.address, a.org_id, a.status), false
 FROM ipv4_allocations a
 WHERE $2 = 'floating_ip' AND a.provider = $1 AND a.provider_id = $3 AND a.deleted_at IS NULL AND a.status = 'ready'`
+
+// Data is destroyed in two phases: for a day after the request it is only out of use, and the request can be taken back.
+// The day is a constant, since it is meant for mistakes; backups keep data for longer. The gate locks the row, and an
+// undo reads the clock behind that lock: one of them sees the other.
+const (
+	keepUntil = `now() + interval '1 day'`
+	isKept    = `COALESCE(kept_until > now(), false)`
+	canUndo   = `kept_until > clock_timestamp()`
+)
+
+// undoUntil is how a deletion is undone, and until when.
+func undoUntil(until *time.Time, command string, args ...any) string {
+	if until == nil {
+		return ""
+	}
+	return fmt.Sprintf(command, args...) + ", until " + until.UTC().Format("2006-01-02T15:04Z")
+}
 
 // isUnrestored is whether a tenant t that was lost (l) has no site since.
 const isUnrestored = `l.restored_at IS NULL AND t.state IN ('failed', 'provisioning')`
@@ -81,13 +99,15 @@ SELECT 'tenant' AS kind, tenant_id AS id,
     format('snapshot %s of tenant %s is %s', snapshot_id, tenant_id, status) AS what, false AS accepted
 FROM snapshots WHERE snapshot_id = $1 AND status = 'succeeded'`
 
-// The deletion of a backup is worth counting if no other usable one is left of its owner.
+// The deletion of a backup is worth counting if no other usable one is left of its owner, and is too early while the
+// backup is kept.
 const sqlHeldByObject = `
 SELECT CASE WHEN b.tenant_id IS NULL THEN 'volume' ELSE 'tenant' END AS kind, COALESCE(b.tenant_id, b.volume_id) AS id,
     format('backup %s of %s is %s', b.backup_id, COALESCE(b.tenant_id, b.volume_id), b.state) AS what,
-    b.state = 'deleting' AS accepted
-FROM backups b
-WHERE b.backup_id = $1 AND $2 IN (b.object_key, b.manifest_key) AND (b.state IN ('uploading', 'stored')
+    b.state = 'deleting' AND NOT ` + isKept + ` AS accepted
+FROM (SELECT * FROM backups WHERE backup_id = $1 FOR SHARE) b
+WHERE $2 IN (b.object_key, b.manifest_key) AND (b.state IN ('uploading', 'stored')
+    OR b.state = 'deleting' AND ` + isKept + `
     OR b.state = 'deleting' AND b.bytes > 0 AND NOT EXISTS (SELECT FROM backups o
         WHERE (o.tenant_id = b.tenant_id OR o.volume_id = b.volume_id) AND o.backup_id <> b.backup_id
         AND backup_is_usable(o.state, o.missing_at, o.verify_message)))`

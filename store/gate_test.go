@@ -47,6 +47,11 @@ func TestTheLastGate(t *testing.T) {
 	exec(t, s, `UPDATE tenant_allocations SET redis_pool_id = 'n-2', on_pool = true`)
 	cache := func(ctx context.Context) error { return s.MayErase(ctx, "n-2", "", "t-0") }
 	const draining = `UPDATE servers SET status = 'draining' WHERE server_id = 'n-0'`
+	kept := func(row, until string) string {
+		return `UPDATE ` + row + `, kept_until = now() ` + until
+	}
+	const volume, backup, early, late = `volumes SET status = 'releasing'`, `backups SET state = 'deleting'`,
+		`+ interval '1 second'`, `- interval '1 second'`
 	const purged = `UPDATE tenants SET state = 'data_purged'`
 	const lost = `UPDATE tenants SET state = 'failed', site = '';
 		UPDATE tenant_allocations SET released_at = now();
@@ -69,6 +74,8 @@ func TestTheLastGate(t *testing.T) {
 		"another server":                       {resource(server.ResourceServer, "8"), "", true},
 		"a volume":                             {resource(server.ResourceVolume, "90"), "", false},
 		"a volume to be deleted":               {resource(server.ResourceVolume, "90"), `UPDATE volumes SET status = 'releasing'`, true},
+		"a volume that is still kept":          {resource(server.ResourceVolume, "90"), kept(volume, early), false},
+		"the same, when its time is over":      {resource(server.ResourceVolume, "90"), kept(volume, late), true},
 		"a volume that was never made":         {resource(server.ResourceVolume, "90"), `UPDATE volumes SET made_bytes = 0`, true},
 		"a tenant's site":                      {site("t-0.example.com", "t-0"), "", false},
 		"its site under its earlier name":      {site("t-0", ""), "", false},
@@ -92,6 +99,9 @@ func TestTheLastGate(t *testing.T) {
 		"a backup":                             {object("e/t-0/bak-1/site.age"), "", false},
 		"its manifest":                         {object("e/t-0/bak-1/manifest.json"), "", false},
 		"a backup to be deleted":               {object("e/t-0/bak-1/site.age"), `UPDATE backups SET state = 'deleting'`, true},
+		"a backup that is still kept":          {object("e/t-0/bak-1/site.age"), kept(backup, early), false},
+		"its manifest, while it is kept":       {object("e/t-0/bak-1/manifest.json"), kept(backup, early), false},
+		"a backup whose time is over":          {object("e/t-0/bak-1/site.age"), kept(backup, late), true},
 		"a backup that failed":                 {object("e/t-0/bak-1/site.age"), `UPDATE backups SET state = 'failed'`, true},
 		"what a move left in the storage":      {object("e/moves/mov-1/all.age"), "", true},
 	} {

@@ -82,12 +82,25 @@ SELECT t.server_id AS id, a.fleet_id, a.seq, a.requested_by, a.created_at FROM f
 JOIN fleet_action_steps t ON t.fleet_id = a.fleet_id AND t.seq = a.seq
 WHERE a.status = 'running' AND t.op = 'delete' AND t.state = 'planned' ORDER BY t.server_id LIMIT $1`
 
+// What callers have deleted and is still kept.
+const sqlKept = `
+SELECT k.*, COALESCE(e.actor, '') AS accepted_by, e.at AS accepted_at
+FROM (SELECT 'volume' AS kind, volume_id AS id, name, org_id, kept_until AS at, 'volume.delete' AS type,
+        'prego volume undelete ' || volume_id AS stop
+    FROM volumes WHERE deleted_at IS NULL AND kept_until > now()
+    UNION ALL SELECT 'backup', backup_id, 'of ' || COALESCE(tenant_id, volume_id), org_id, kept_until, 'backup.delete',
+        COALESCE('prego backup undelete ' || tenant_id, 'prego volume backup undelete ' || volume_id) || ' ' || backup_id
+    FROM backups WHERE state = 'deleting' AND kept_until > now()) k
+LEFT JOIN LATERAL (SELECT o.actor, o.at FROM org_events o
+    WHERE o.org_id = k.org_id AND o.subject = k.id AND o.type = k.type ORDER BY o.event_id DESC LIMIT 1) e ON true
+WHERE k.at < $1 ORDER BY k.at, k.id LIMIT $2`
+
 // mostUpcoming bounds what Upcoming reads of each kind.
 const mostUpcoming = 20_000
 
 // Upcoming lists what timers destroy until a moment, the first first: the sites of trials and of tenants that were
-// cancelled, backups that retention does not keep, if each scheduled one until then is made, and servers that fleets
-// remove. It is truncated if there are more backups than it reads.
+// cancelled, backups that retention does not keep, if each scheduled one until then is made, servers that fleets
+// remove, and what was deleted and is still kept. It is truncated if there are more backups than it reads.
 func (s *Store) Upcoming(
 	ctx context.Context, until time.Time, p tenant.LifecyclePeriods,
 ) (out []impact.Upcoming, truncated bool, err error) {
@@ -124,6 +137,17 @@ func (s *Store) Upcoming(
 			out = append(out, impact.Upcoming{
 				Kind: string(server.ResourceServer), ID: r.ID, At: now, Policy: "fleet", AcceptedBy: r.RequestedBy,
 				AcceptedAt: &r.CreatedAt, Stop: fmt.Sprintf("prego fleet cancel %s %d", r.FleetID, r.Seq),
+			})
+		}
+		for _, k := range manyIn[struct {
+			Kind, ID, Name, Type, Stop, AcceptedBy string
+			OrgID                                  prego.OrgID
+			At                                     time.Time
+			AcceptedAt                             *time.Time
+		}](ctx, tx, sqlKept, until, mostUpcoming) {
+			out = append(out, impact.Upcoming{
+				Kind: k.Kind, ID: k.ID, Name: k.Name, OrgID: k.OrgID, At: k.At, Policy: "deletion",
+				AcceptedBy: k.AcceptedBy, AcceptedAt: k.AcceptedAt, Stop: k.Stop,
 			})
 		}
 		return nil

@@ -63,7 +63,8 @@ SELECT CASE WHEN erased_at IS NULL THEN 'running' ELSE 'succeeded' END, '', mess
 	sqlBackingUp = `
 SELECT CASE WHEN state IN ('queued', 'making', 'uploading') THEN 'running' WHEN state = 'failed' THEN 'failed' ELSE 'succeeded' END, reason, message FROM backups WHERE backup_id = $1`
 	sqlBackupDeleting = `
-SELECT CASE state WHEN 'deleting' THEN 'running' ELSE 'succeeded' END, '', message FROM backups WHERE backup_id = $1 AND state IN ('deleting', 'deleted')`
+SELECT CASE WHEN state = 'deleting' AND NOT ` + isKept + ` THEN 'running' ELSE 'succeeded' END, '', message
+FROM backups WHERE backup_id = $1 AND state IN ('deleting', 'deleted')`
 	sqlRestoring = `
 SELECT CASE WHEN status IN ('queued', 'running') THEN 'running' ELSE status END, '', message FROM restore_jobs WHERE job_id = $1`
 	sqlVolumeRestoring = `
@@ -76,7 +77,8 @@ SELECT CASE WHEN deleted_at IS NOT NULL OR status = 'ready' THEN 'succeeded' WHE
 FROM ipv4_allocations WHERE allocation_id = $1`
 	sqlVolumeMaking = `
 SELECT CASE WHEN deleted_at IS NULL AND status = 'ready' AND made_bytes BETWEEN 1 AND size_bytes - 1 THEN 'running'
-    WHEN deleted_at IS NOT NULL OR status = 'ready' THEN 'succeeded' WHEN status = 'failed' THEN 'failed' ELSE 'running' END, reason, message
+    WHEN deleted_at IS NOT NULL OR status = 'ready' OR ` + isKept + ` THEN 'succeeded'
+    WHEN status = 'failed' THEN 'failed' ELSE 'running' END, reason, message
 FROM volumes WHERE volume_id = $1`
 	sqlGroupReconciling = `
 SELECT CASE WHEN deploy_status = 'failed' THEN 'failed' WHEN NOT converged THEN 'running' WHEN deploy_status = 'rolled_back' THEN 'failed' ELSE 'succeeded' END,

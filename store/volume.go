@@ -13,7 +13,8 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-const volumeColumns = `v.volume_id, v.org_id, v.region, v.location, v.name, v.size_bytes, v.made_bytes, v.grown_bytes, v.provider, v.provider_name, COALESCE(v.provider_id, '') AS provider_id, CASE WHEN v.deleted_at IS NULL THEN v.status ELSE 'deleted' END AS status, v.reason, v.message, v.created_by, v.created_at`
+const volumeColumns = `v.volume_id, v.org_id, v.region, v.location, v.name, v.size_bytes, v.made_bytes, v.grown_bytes, v.provider, v.provider_name, COALESCE(v.provider_id, '') AS provider_id, CASE WHEN v.deleted_at IS NULL THEN v.status ELSE 'deleted' END AS status, v.reason, v.message, v.created_by, v.created_at,
+    CASE WHEN v.kept_until > now() AND v.deleted_at IS NULL THEN v.kept_until END AS kept_until`
 
 const attachmentColumns = `t.attachment_id, t.org_id, t.volume_id, t.group_id, t.mount_path, COALESCE(t.server_id, '') AS server_id, t.created_by, t.created_at, t.deleted_at`
 
@@ -123,10 +124,19 @@ const sqlHoldVolume = sqlGetVolume + ` FOR UPDATE`
 
 const sqlVolumeAttached = `SELECT COALESCE((SELECT group_id FROM volume_attachments WHERE volume_id = $1 AND deleted_at IS NULL), '')`
 
-const sqlVolumeReleasing = `
-UPDATE volumes v SET status = 'releasing', reason = '', message = '', updated_at = now() WHERE v.volume_id = $1 RETURNING ` + volumeColumns
+// volumeHasData is whether a volume v may hold something: one that no group ever had and nothing was restored to is
+// empty.
+const volumeHasData = `(v.made_bytes > 0
+    AND (EXISTS (SELECT FROM volume_attachments t WHERE t.volume_id = v.volume_id)
+        OR EXISTS (SELECT FROM volume_restores r WHERE r.volume_id = v.volume_id)))`
 
-// DeleteVolume requests the deletion of a volume. An attached volume is refused.
+const sqlVolumeReleasing = `
+UPDATE volumes v SET status = 'releasing', reason = '', message = '', updated_at = now(),
+    kept_until = CASE WHEN v.status = 'ready' AND ` + volumeHasData + ` THEN ` + keepUntil + ` END
+WHERE v.volume_id = $1 RETURNING ` + volumeColumns
+
+// DeleteVolume requests the deletion of a volume. An attached volume is refused. One that holds data is kept for a day
+// first: it counts towards its org's quota until it is gone, since it is paid for, and can be had back without asking.
 //
 // Its last backup is made before it is destroyed, unless without gives a reason: also for a volume that is
 // being deleted already, whose last backup does not succeed.
@@ -148,13 +158,40 @@ func (s *Store) DeleteVolume(ctx context.Context, id prego.VolumeID, without, by
 		if group != "" {
 			return prego.Errorf(prego.CodeVolumeAttached, "volume %s is attached to process group %s: detach it first", id, group)
 		}
+		out = got(oneVolume(ctx, tx, string(id), sqlVolumeReleasing, id)).in(tx)
 		i := tx.saves(ctx, nil, v.ProviderName).of(impact.Impact{})
-		if without == "" {
-			i.Undo = "clone it from the backup that is made first"
+		i.Undo = undoUntil(out.KeptUntil, "prego volume undelete %s", v.Name)
+		if out.KeptUntil != nil && i.MonthlyCents < 0 {
+			cents := -i.MonthlyCents
+			i.Undo += fmt.Sprintf(". Until then it costs %d.%02d %s a month", cents/100, cents%100, i.Currency)
 		}
 		tx.demandsAs(ctx, i, string(id), sqlOfVolume)
-		out = got(oneVolume(ctx, tx, string(id), sqlVolumeReleasing, id)).in(tx)
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.delete", Subject: string(id), Actor: by}, map[string]any{"name": v.Name, "size_bytes": v.SizeBytes})
+	})
+	return out, err
+}
+
+const (
+	sqlUndeleteVolume = `
+UPDATE volumes v SET status = 'ready', kept_until = NULL, reason = '', message = '', last_backup = true,
+    last_backup_tries = 0, last_backup_at = NULL
+WHERE v.volume_id = $1 AND v.status = 'releasing' AND ` + canUndo + ` RETURNING ` + volumeColumns
+	// What was its last backup is not the last any more: the next deletion makes another.
+	sqlNotTheLast = `UPDATE backups SET kind = 'manual' WHERE volume_id = $1 AND kind = 'final' AND state <> 'deleted'`
+)
+
+// UndeleteVolume takes back the deletion of a volume that is still kept. A ready volume stays as it is.
+func (s *Store) UndeleteVolume(ctx context.Context, id prego.VolumeID, by string) (out workload.Volume, err error) {
+	err = s.inVolume(ctx, "undelete volume", id, func(tx *txn, v workload.Volume) error {
+		if out = v; v.Status == workload.ResourceReady {
+			return nil
+		}
+		none := prego.Errorf(prego.CodeInvalidTransition, "volume %s is %s, and is not kept", id, v.Status)
+		out = getIn[workload.Volume](ctx, tx, none, sqlUndeleteVolume, id)
+		tx.run(ctx, sqlNotTheLast, id)
+		tx.costsVolume(ctx, out, out.SizeBytes)
+		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.undelete", Subject: string(id), Actor: by},
+			map[string]any{"name": v.Name})
 	})
 	return out, err
 }
@@ -172,11 +209,9 @@ func (s *Store) withoutLastBackup(ctx context.Context, tx *txn, v workload.Volum
 }
 
 const sqlLastBackup = `
-SELECT v.last_backup AND v.made_bytes > 0 AND (EXISTS (SELECT FROM volume_attachments t WHERE t.volume_id = $1) OR EXISTS (SELECT FROM volume_restores r WHERE r.volume_id = $1))
-FROM volumes v WHERE v.volume_id = $1`
+SELECT v.last_backup AND ` + volumeHasData + ` FROM volumes v WHERE v.volume_id = $1`
 
-// WantsLastBackup reports whether a volume must be backed up before it is destroyed. A volume that no
-// group ever had and nothing was restored to is empty.
+// WantsLastBackup reports whether a volume must be backed up before it is destroyed.
 func (s *Store) WantsLastBackup(ctx context.Context, id prego.VolumeID) (bool, error) {
 	wants, err := value[bool](ctx, s.pool, sqlLastBackup, id)
 	return wants, failed("volume", err)

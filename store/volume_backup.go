@@ -73,7 +73,7 @@ const sqlExpireVolumeBackups = `
 UPDATE backups b SET expires_at = CASE WHEN b.backup_id = (SELECT n.backup_id FROM backups n WHERE n.volume_id = $1 AND n.state = 'stored'
         ORDER BY backup_is_usable(n.state, n.missing_at, n.verify_message) DESC, n.taken_at DESC LIMIT 1)
     THEN COALESCE(b.expires_at, now() + make_interval(secs => $2)) ELSE now() END
-WHERE b.volume_id = $1 AND b.state IN ('stored', 'failed')`
+WHERE b.volume_id = $1 AND b.state IN ('stored', 'failed', 'deleting')`
 
 // ExpireVolumeBackups ends retention for a volume that is being destroyed: its newest usable backup stays
 // for a while, the others go.

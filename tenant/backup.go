@@ -87,6 +87,7 @@ type Backup struct {
 	CreatedBy     string
 	CreatedAt     time.Time
 	DeletedAt     *time.Time
+	KeptUntil     *time.Time // until then its deletion can be undone; nil if it can't
 }
 
 // WorkflowID is the id of its run.

@@ -73,11 +73,13 @@ func reconcileOrgResource(ctx workflow.Context, in OrgResourceInput, kind server
 		case plan.LastBackup:
 			// Only a backup that is off the host permits the deletion.
 			waited, s.err = true, lastBackup(ctx, prego.VolumeID(in.ID))
+		case plan.Kept > 0:
+			waited, s.err = true, awaitChange(ctx, plan.Kept, "it is kept until then")
 		case plan.Status == workload.ResourceReleasing:
 			s.step(call(ctx, "delete it at the provider", releasePatience), steps.ReleaseOrgResource, ref)
 		default:
 			if waited, s.err = makeOrgResource(ctx, steps, ref, plan, &in); waited && s.err == nil {
-				s.err = awaitChange(ctx, plan.Poll)
+				s.err = awaitChange(ctx, plan.Poll, "the provider may have room then")
 			}
 		}
 		if s.err != nil {
@@ -103,7 +105,7 @@ func lastBackup(ctx workflow.Context, id prego.VolumeID) error {
 	if err := do(write(ctx, "record why it is still there"), &wait, steps.SayNotBackedUp, why); err != nil {
 		return err
 	}
-	return awaitChange(ctx, wait)
+	return awaitChange(ctx, wait, "its last backup is tried again then")
 }
 
 // makeOrgResource creates the resource, or records why that failed: waits reports
@@ -129,9 +131,9 @@ func makeOrgResource(ctx workflow.Context, steps *activities.OrgResources, ref a
 }
 
 // awaitChange waits for a change of the row, for a limited time.
-func awaitChange(ctx workflow.Context, poll time.Duration) error {
+func awaitChange(ctx workflow.Context, most time.Duration, summary string) error {
 	signals := workflow.GetSignalChannel(ctx, SignalGeneration)
-	if err := awaitSignal(ctx, poll, "the provider may have room then", signals); err != nil {
+	if err := awaitSignal(ctx, most, summary, signals); err != nil {
 		return err
 	}
 	signals.ReceiveAsync(nil)

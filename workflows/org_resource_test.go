@@ -23,6 +23,7 @@ type cloudRow struct {
 	env    *testsuite.TestWorkflowEnvironment
 	status workload.ResourceStatus
 	left   int
+	kept   time.Duration
 	did    []string
 	waits  []activities.OrgResourceWait
 	make   func() error
@@ -35,7 +36,9 @@ func rowScript(status workload.ResourceStatus) *cloudRow {
 		r.env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name})
 	}
 	step("PlanOrgResource", func(context.Context, activities.OrgResourceRef) (activities.OrgResourcePlan, error) {
-		return activities.OrgResourcePlan{OrgID: "acme", Status: r.status, Left: r.left, Wait: time.Hour, Poll: time.Minute}, nil
+		return activities.OrgResourcePlan{
+			OrgID: "acme", Status: r.status, Left: r.left, Kept: r.kept, Wait: time.Hour, Poll: time.Minute,
+		}, nil
 	})
 	step("MakeOrgResource", func(context.Context, activities.OrgResourceRef) error {
 		r.did = append(r.did, "make")
@@ -128,6 +131,36 @@ func TestAWaitIsEndedByAChange(t *testing.T) {
 	r.run(t)
 	require.NoError(t, r.env.GetWorkflowError())
 	require.Equal(t, []string{"make", "release"}, r.did)
+}
+
+// TestAKeptVolumeIsReleasedWhenItsTimeIsOver: by one timer, after it was taken from its server.
+func TestAKeptVolumeIsReleasedWhenItsTimeIsOver(t *testing.T) {
+	t.Parallel()
+	r := rowScript(workload.ResourceReleasing)
+	r.left, r.kept = 1, 24*time.Hour
+	var waited []time.Duration
+	r.env.SetOnTimerScheduledListener(func(_ string, d time.Duration) { waited = append(waited, d) })
+	r.env.RegisterDelayedCallback(func() { r.kept = 0 }, 24*time.Hour-time.Second)
+	r.run(t)
+	require.NoError(t, r.env.GetWorkflowError())
+	require.Equal(t, []time.Duration{24 * time.Hour}, waited)
+	require.Equal(t, []string{"detach", "release"}, r.did)
+}
+
+// TestAnUndoneDeletionReleasesNothing: the run hears of it and ends.
+func TestAnUndoneDeletionReleasesNothing(t *testing.T) {
+	t.Parallel()
+	r := rowScript(workload.ResourceReleasing)
+	r.kept = 24 * time.Hour
+	began := r.env.Now()
+	r.env.RegisterDelayedCallback(func() {
+		r.status, r.kept = workload.ResourceReady, 0
+		r.env.SignalWorkflow(SignalGeneration, again)
+	}, time.Hour)
+	r.run(t)
+	require.NoError(t, r.env.GetWorkflowError())
+	require.Empty(t, r.did)
+	require.Less(t, r.env.Now().Sub(began), 2*time.Hour)
 }
 
 func TestALateSignalIsReadBeforeTheEnd(t *testing.T) {

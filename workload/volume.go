@@ -44,6 +44,7 @@ type Volume struct {
 	Message      string
 	CreatedBy    string
 	CreatedAt    time.Time
+	KeptUntil    *time.Time        // until then its deletion can be undone; nil if it can't
 	Attachment   *VolumeAttachment `db:"-"` // the live one, if any
 }
 

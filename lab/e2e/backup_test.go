@@ -205,7 +205,14 @@ func TestABackupLeavesItsHost(t *testing.T) {
 	eventually(t, func() bool {
 		return c.metric("agentgw", `prego_agentgw_backup_reports_total{status="succeeded"}`) == 2
 	}, patience, 50*time.Millisecond, "the agent reports each")
+	// Deleted, it is kept for a day, and can be had back.
 	c.send(http.MethodDelete, of+"/backups/"+late.BackupId, nil, http.StatusNoContent, nil)
+	late = c.backupState(of, late, tenant.BackupDeleting)
+	require.WithinDuration(t, time.Now().Add(24*time.Hour), *late.KeptUntil, time.Minute)
+	c.send(http.MethodPost, of+"/backups/"+late.BackupId+"/undelete", nil, http.StatusOK, nil)
+	c.restoreOf(of, map[string]any{"backup_id": late.BackupId}, "succeeded")
+	c.send(http.MethodDelete, of+"/backups/"+late.BackupId, nil, http.StatusNoContent, nil)
+	c.exec(keptEnough)
 	c.backupState(of, late, tenant.BackupDeleted)
 
 	// A bit of it is another, in the storage: nothing of the site is touched.
@@ -224,6 +231,7 @@ func TestABackupLeavesItsHost(t *testing.T) {
 	c.send(http.MethodDelete, of+"/backups/"+b.BackupId, nil, http.StatusConflict, nil)
 	c.send(http.MethodDelete, of+"/backups/"+b.BackupId+"/hold", nil, http.StatusOK, nil)
 	c.send(http.MethodDelete, of+"/backups/"+b.BackupId, nil, http.StatusNoContent, nil)
+	c.exec(keptEnough)
 	b = c.backupState(of, b, tenant.BackupDeleted)
 	keepHistory(t, c, "backup-deleted", tenant.BackupDeleteWorkflowID(prego.BackupID(b.BackupId)))
 	require.NoFileExists(t, s.File(deref(b.Object)))
@@ -235,6 +243,9 @@ func TestABackupLeavesItsHost(t *testing.T) {
 	require.Equal(t, 0, c.number(`SELECT count(*) FROM agent_command_audit WHERE args_redacted || COALESCE(stdout_truncated, '') || COALESCE(stderr_truncated, '') LIKE '%AGE-SECRET%'
 		OR args_redacted || COALESCE(stdout_truncated, '') || COALESCE(stderr_truncated, '') LIKE '%X-Amz-Signature%'`))
 }
+
+// keptEnough ends the time for which deleted backups are kept.
+const keptEnough = `UPDATE backups SET kept_until = now() WHERE kept_until IS NOT NULL`
 
 // TestTheLastBackupIsElsewhere: scheduled ones come by themselves; a tenant that ends is not
 // erased before its last one is stored, and that one outlives it.

@@ -711,6 +711,12 @@ func TestAVolumeIsWhereItsInstanceIs(t *testing.T) {
 	}, patience, 20*time.Millisecond)
 	require.NotEmpty(t, c.billed("volume"))
 	store.Boot()
+	eventually(t, func() bool {
+		return c.number(`SELECT count(*) FROM backups WHERE kind = 'final' AND state = 'stored'`) == 1
+	}, patience, 50*time.Millisecond)
+	require.Len(t, c.billed("volume"), 2, "both are kept for a day")
+	c.keptEnough(v.VolumeId)
+	c.keptEnough(copied.VolumeId)
 	eventually(t, func() bool { return len(c.billed("volume")) == 0 }, patience, 50*time.Millisecond)
 	require.Equal(t, 1, c.number(`SELECT count(*) FROM backups WHERE volume_id = $1 AND kind = 'final' AND state = 'stored' AND expires_at > now() + interval '1 day'`, v.VolumeId))
 	eventually(t, func() bool { // the others are deleted, and that is proven
@@ -724,6 +730,7 @@ func TestAVolumeIsWhereItsInstanceIs(t *testing.T) {
 	}, patience, 50*time.Millisecond)
 	require.Equal(t, "second", b.read(t, copied.VolumeId))
 	c.send(http.MethodDelete, "/v1/volumes/"+copied.VolumeId+"?no_final_backup_reason=a+copy", nil, http.StatusAccepted, nil)
+	c.keptEnough(copied.VolumeId)
 	eventually(t, func() bool { return len(c.billed("volume")) == 0 }, patience, 50*time.Millisecond)
 	require.Zero(t, c.number(`SELECT count(*) FROM volumes WHERE lent_to IS NOT NULL`))
 	c.rowsAndHostsAgree()

@@ -260,7 +260,10 @@ func TestRestoreSurvivesAnyDeath(t *testing.T) {
 		}, patience, 50*time.Millisecond, "nothing is left on the host")
 		require.Equal(t, i+1, m.number(`SELECT count(*) FROM backups`), "each was made once")
 		m.nothingLeft()
-		m.play(deleted[i%len(deleted)], func() { m.send(http.MethodDelete, of+"/backups/"+b.BackupId, nil, http.StatusNoContent, nil) })
+		m.play(deleted[i%len(deleted)], func() {
+			m.send(http.MethodDelete, of+"/backups/"+b.BackupId, nil, http.StatusNoContent, nil)
+			m.exec(keptEnough)
+		})
 		m.backupState(of, b, tenant.BackupDeleted)
 		m.nothingLeft()
 		m.exec(`UPDATE backups SET taken_at = taken_at - interval '1 hour'`) // one an hour may be asked for

@@ -69,6 +69,7 @@ func (s *openSite) workloads() {
 	s.send(http.MethodDelete, "/v1/envs/"+env+"/routes/"+route.RouteId, nil, http.StatusNoContent, nil)
 	s.send(http.MethodDelete, "/v1/envs/"+env+"/ipv4", nil, http.StatusAccepted, nil)
 	s.send(http.MethodDelete, "/v1/volumes/"+v.VolumeId, nil, http.StatusAccepted, nil)
+	s.keptEnough(v.VolumeId)
 	s.awaitGone("/v1/volumes/" + v.VolumeId)
 	require.NotContains(t, s.node.run("cat /proc/mounts"), "HC_Volume")
 	s.awaitGone("/v1/envs/" + env + "/ipv4")

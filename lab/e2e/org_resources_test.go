@@ -102,13 +102,31 @@ func TestCreateVolumeBeyondMaxTotalVolumeBytesIsRejected(t *testing.T) {
 	require.Equal(t, "volume_attached", p.Code)
 	c.send(http.MethodDelete, "/v1/volumes/"+first+"/attachments/"+at.AttachmentId, nil, http.StatusNoContent, nil)
 	c.send(http.MethodDelete, "/v1/volumes/"+first, nil, http.StatusAccepted, nil)
+	// It may hold data: for a day it is kept, counts, and can be had back.
+	kept := c.awaitVolume(first, "releasing")
+	require.WithinDuration(t, time.Now().Add(24*time.Hour), *kept.KeptUntil, time.Minute)
+	c.beyond(http.MethodPost, "/v1/volumes", map[string]any{
+		"org_id": "acme", "region": "eu", "name": "second", "size_bytes": 20_000_000_000,
+	}, "max_total_volume_bytes", 50e9, 40e9, 20e9)
+	c.send(http.MethodPost, "/v1/volumes/"+first+"/undelete", nil, http.StatusAccepted, nil)
+	require.Nil(t, c.awaitVolume(first, "ready").KeptUntil)
+	require.Len(t, c.billed("volume"), 1)
+	c.send(http.MethodDelete, "/v1/volumes/"+first, nil, http.StatusAccepted, nil)
+	c.keptEnough(first)
 	c.awaitGone("/v1/volumes/" + first)
 	require.Empty(t, c.sim.Ledger(true), "nothing is billed")
 	keepHistory(t, c, "volume-released", workload.VolumeWorkflowID(prego.VolumeID(first)))
 	second := c.volume("acme", "second", 20)
 	c.awaitVolume(second, "ready")
-	require.Equal(t, 1, c.number(`SELECT count(*) FROM org_events WHERE type = 'volume.delete' AND actor = 'alice' AND subject = $1`, first))
+	require.Equal(t, 1, c.number(`SELECT count(*) FROM org_events WHERE type = 'volume.undelete' AND actor = 'alice' AND subject = $1`, first))
 	c.settled()
+}
+
+// keptEnough ends the time for which a deleted volume is kept, and has its run see that.
+func (c *cell) keptEnough(volume string) {
+	c.t.Helper()
+	c.exec(`UPDATE volumes SET kept_until = now() WHERE volume_id = $1 AND kept_until IS NOT NULL`, volume)
+	c.send(http.MethodDelete, "/v1/volumes/"+volume, nil, http.StatusAccepted, nil)
 }
 
 func TestEnableIPv4BeyondMaxIPv4AllocationsIsRejected(t *testing.T) {

@@ -165,8 +165,9 @@ func (w *World) checkBills(live []string) {
 	}
 }
 
-// promises are the backups that can be restored.
-var promises = invariant{"I5 promises", `SELECT concat_ws('|', backup_id, object_key, bytes, sha256, parts, manifest_key, manifest_sha256) FROM backups WHERE state = 'stored'`}
+// promises are the backups that can be restored, some after their deletion is undone.
+var promises = invariant{"I5 promises", `SELECT concat_ws('|', backup_id, object_key, bytes, sha256, parts, manifest_key,
+		manifest_sha256) FROM backups WHERE state = 'stored' OR state = 'deleting' AND kept_until > now()`}
 
 // checkPromises compares the backups that are promised with the bucket: each has its object, in as many parts and of
 // as many bytes as were sealed, and its manifest.
@@ -198,7 +199,7 @@ const keptServers = `(SELECT l.server_id FROM tenant_losses l JOIN tenants t USI
 // open are statements that find unfinished work.
 var open = []invariant{
 	{"backups", `SELECT backup_id || ' ' || state FROM backups
-		WHERE state IN ('queued', 'making', 'uploading', 'deleting')`},
+		WHERE state IN ('queued', 'making', 'uploading', 'deleting') AND (kept_until > now()) IS NOT TRUE`},
 	// The move of a tenant whose restore failed keeps its data until an operator restores it.
 	{"moves", `SELECT m.move_id || ' ' || m.state FROM tenant_moves m JOIN tenants t USING (tenant_id)
 		WHERE m.finished_at IS NULL AND NOT (t.state = 'failed' AND t.lost_at IS NOT NULL)`},

@@ -102,8 +102,8 @@ func (c *caller) backup(t *wanted, key string) string {
 	return b.BackupID
 }
 
-// backedUp is a tenant with backups; retention keeps each day's last one. One is deleted by hand. Some tenants end
-// then.
+// backedUp is a tenant with backups; retention keeps each day's last one. One is deleted by hand, and some of these
+// deletions are undone. Some tenants end then.
 func backedUp(c *caller, t *wanted) {
 	first := c.backup(t, "first")
 	time.Sleep(time.Minute)
@@ -113,6 +113,9 @@ func backedUp(c *caller, t *wanted) {
 		c.until(first, 10*time.Minute, "deleted")
 	case first != "":
 		c.ask(http.MethodDelete, t.path("/backups/"+first), "", nil, http.StatusNoContent, http.StatusConflict)
+		if len(t.slug)%2 == 0 {
+			c.ask(http.MethodPost, t.path("/backups/"+first+"/undelete"), "", nil, http.StatusOK, http.StatusConflict)
+		}
 	}
 	if len(t.id)%2 == 0 || strings.HasSuffix(t.slug, "1") {
 		terminated(c, t)
