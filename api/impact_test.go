@@ -232,6 +232,12 @@ func TestADeletionIsUndone(t *testing.T) {
 		SELECT 'bak-' || COALESCE(t, v), 'acme', t, v, 'app-1', 'manual', 'stored', 's', 'ann',
 			now(), 9, 'x', 'x', 'x', 'x'
 		FROM (SELECT tenant_id, NULL FROM tenants UNION ALL SELECT NULL, volume_id FROM volumes) o (t, v)`,
+		// One of a day is kept: which one, is retention's business, also after an undo.
+		`INSERT INTO backups (backup_id, org_id, tenant_id, server_id, kind, state, site, created_by, taken_at, bytes,
+			sealed_identity, sha256, plain_sha256, manifest_sha256)
+		SELECT 'bak-earlier', 'acme', tenant_id, 'app-1', 'manual', 'stored', 's', 'ann', date_trunc('hour', now()), 9,
+			'x', 'x', 'x', 'x' FROM tenants`,
+		`UPDATE backups SET taken_at = date_trunc('hour', now()) + interval '1 second' WHERE backup_id <> 'bak-earlier'`,
 		`INSERT INTO volume_restores (restore_id, org_id, volume_id, backup_id, created_by, status, finished_at)
 		SELECT 'vrs-1', 'acme', volume_id, backup_id, 'ann', 'succeeded', now() FROM backups
 		WHERE volume_id IS NOT NULL`,

@@ -299,7 +299,8 @@ func (s *Store) UndeleteBackup(
 	}
 	return s.changeBackup(ctx, of, id, backupChange{
 		event: "backup.undelete", by: by, details: map[string]any{},
-		none: prego.Errorf(prego.CodeBackupNotReady, "backup %s is not kept: nothing can be undone", id),
+		none:  prego.Errorf(prego.CodeBackupNotReady, "backup %s is not kept: nothing can be undone", id),
+		gains: true,
 	}, sqlUndeleteBackup, id, of.String())
 }
 
@@ -318,6 +319,7 @@ type backupChange struct {
 	details   map[string]any
 	none      error // why the statement changed nothing
 	deletes   bool
+	gains     bool // like a new backup: its policy accepts what retention then deletes in its place
 }
 
 // changeBackup changes a backup of the given owner.
@@ -339,11 +341,14 @@ func (s *Store) changeBackup(
 		tx.check(lockOrg(ctx, tx, v.OrgID))
 		ok := false
 		change := func() { ok = tx.run(ctx, sql, args...) }
-		if c.deletes {
+		switch {
+		case c.gains:
+			change()
+		case c.deletes:
 			change()
 			undo := undeleteBackup(of, oneIn[tenant.Backup](ctx, tx, sqlGetBackup, id))
 			tx.demandsBackups(ctx, undo, string(id), id)
-		} else {
+		default:
 			tx.demandsSurplus(ctx, undoHold, string(id), of.String(), change)
 		}
 		if !ok {
