@@ -204,6 +204,7 @@ func TestUndeleteAndTheGateExclude(t *testing.T) {
 		deleted := func(until string) { exec(t, s, `UPDATE `+fmt.Sprintf(c.deleted, until)) }
 		early, err := s.pool.Begin(ctx)
 		require.NoError(t, err)
+		defer early.Rollback(ctx) //nolint:errcheck // a failed test would wait for it
 		deleted(`clock_timestamp()`)
 		done, err := early.Exec(ctx, c.undo, c.args...)
 		require.NoError(t, err)
@@ -213,6 +214,7 @@ func TestUndeleteAndTheGateExclude(t *testing.T) {
 		deleted(`clock_timestamp() + interval '300 milliseconds'`)
 		open, err := s.pool.Begin(ctx)
 		require.NoError(t, err)
+		defer open.Rollback(ctx) //nolint:errcheck // as above
 		done, err = open.Exec(ctx, c.undo, c.args...)
 		require.NoError(t, err)
 		require.EqualValues(t, 1, done.RowsAffected())
