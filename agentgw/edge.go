@@ -90,13 +90,13 @@ func (e *edges) current(network string) *edgeNetwork {
 	return n
 }
 
-// wait returns a network's document once it differs from the edge's version, or the current one when patience ends.
+// wait returns a network's document once it is newer than the edge's, or the current one when patience ends.
 func (e *edges) wait(ctx context.Context, network string, version int64, patience time.Duration) *edgeNetwork {
 	t := time.NewTimer(patience)
 	defer t.Stop()
 	for {
 		n := e.current(network)
-		if n.version != 0 && n.version != version {
+		if n.version > version {
 			return n
 		}
 		select {
@@ -238,7 +238,7 @@ func (e *edges) build(
 	if before.version != 0 && n.digest == before.digest && !publish {
 		return true, nil
 	}
-	version, ok, err := e.store.PublishEdges(ctx, network, n.digest[:], snapshot)
+	version, ok, err := e.store.PublishEdges(ctx, network, n.digest[:], snapshot, publish)
 	if err != nil || !ok {
 		return false, err
 	}
@@ -271,14 +271,14 @@ func (e *edges) build(
 	return true, nil
 }
 
-// edgeDocument answers an edge once there is a document that it doesn't have.
+// edgeDocument answers an edge once there is a newer document than the one that it has.
 func (g *Gateway) edgeDocument(c echo.Context) error {
 	version, err := strconv.ParseInt(c.QueryParam("version"), 10, 64)
-	if err != nil {
-		return prego.Invalid("version", "must be a number")
+	if err != nil || version < 0 {
+		return prego.Invalid("version", "must be a number that is not negative")
 	}
 	ctx := c.Request().Context()
-	network, err := g.store.EdgeAsks(ctx, callerOf(c).serverID)
+	network, err := g.store.EdgeAsks(ctx, callerOf(c).serverID, version)
 	if err != nil {
 		return err
 	}
@@ -286,9 +286,13 @@ func (g *Gateway) edgeDocument(c echo.Context) error {
 	switch {
 	case n.version == 0:
 		return prego.Errorf(prego.CodeNotReady, "there is no document yet")
-	case n.version == version:
+	case n.version <= version:
 		return c.NoContent(http.StatusNotModified)
-	case strings.Contains(c.Request().Header.Get(echo.HeaderAcceptEncoding), "gzip"):
+	}
+	if err := g.store.EdgeOffered(ctx, callerOf(c).serverID, n.version); err != nil {
+		return err
+	}
+	if strings.Contains(c.Request().Header.Get(echo.HeaderAcceptEncoding), "gzip") {
 		c.Response().Header().Set(echo.HeaderContentEncoding, "gzip")
 		return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, n.packed)
 	}
@@ -300,7 +304,7 @@ func (g *Gateway) edgeCertificates(ctx context.Context, who caller, in wire.Edge
 	if len(in.IDs) > wire.MaxEdgeCertificates {
 		return nil, prego.Invalid("ids", "must be at most 100")
 	}
-	network, err := g.store.EdgeAsks(ctx, who.serverID)
+	network, err := g.store.EdgeAsks(ctx, who.serverID, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -151,6 +151,33 @@ func TestEdgesFollowTheirDocument(t *testing.T) {
 	require.False(t, r.Edges)
 }
 
+// TestALaterDocumentOfAnEdgeStays: the control plane's database was restored to a moment before that document. The next
+// change of a row is published above it.
+func TestALaterDocumentOfAnEdgeStays(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.site("one", "10.0.0.1")
+	e := b.edge("edge-1")
+	status, first := e.poll(0)
+	require.Equal(t, 200, status)
+	later := first.Version + 40
+	next := make(chan wire.EdgeDocument, 1)
+	go func() { _, d := e.poll(later); next <- d }()
+	select {
+	case d := <-next:
+		t.Fatalf("version %d was given to an edge with %d", d.Version, later)
+	case <-time.After(300 * time.Millisecond):
+	}
+	b.exec(`UPDATE tenants SET state = 'suspended' WHERE tenant_id = 'one'`)
+	select {
+	case d := <-next:
+		require.Equal(t, later+1, d.Version)
+		require.Equal(t, wire.EdgeMaintenance, d.Hosts[0].State)
+	case <-time.After(10 * time.Second):
+		t.Fatal("the change did not arrive")
+	}
+}
+
 // TestEdgeReportsWhatItLeavesOut: a name that an edge's servers refuse needs attention, with whose it is and why. The document
 // counts as served: nothing else waits for it.
 func TestEdgeReportsWhatItLeavesOut(t *testing.T) {

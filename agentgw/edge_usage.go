@@ -122,7 +122,7 @@ func (g *Gateway) edgeUsage(ctx context.Context, who caller, in wire.EdgeUsage) 
 			return nil, prego.Invalid("counts", "must not be negative")
 		}
 	}
-	network, err := g.store.EdgeAsks(ctx, who.serverID)
+	network, err := g.store.EdgeAsks(ctx, who.serverID, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// peersDocument notes which document a host applies, and answers with the wanted one if it differs.
+// peersDocument notes which document a host applies, and answers with the wanted one if it is newer.
 func (g *Gateway) peersDocument(ctx context.Context, who caller, in wire.PeersRequest) (any, error) {
 	if in.Applied < 0 || len(in.Refused) > wire.MaxPeersRefused || len(in.Keys) > maxPeersKeys {
 		return nil, prego.Invalid("applied", "must not be negative; refused and keys are limited")
@@ -26,7 +26,7 @@ func (g *Gateway) peersDocument(ctx context.Context, who caller, in wire.PeersRe
 	out := wire.PeersResponse{Version: wanted.Version}
 	known := slices.Sorted(slices.Values(in.Keys))
 	sameKeys := slices.Equal(known, slices.Sorted(maps.Keys(g.signer.Keys())))
-	if wanted.Version > 0 && (wanted.Version != in.Applied || !sameKeys) {
+	if wanted.Version > in.Applied || wanted.Version == in.Applied && in.Applied > 0 && !sameKeys {
 		signed, err := g.signer.Sign(peersDocumentOf(g.settings.Environment, who.serverID, wanted))
 		if err != nil {
 			return nil, err

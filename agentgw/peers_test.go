@@ -80,6 +80,9 @@ func TestPeersDocument(t *testing.T) {
 	require.Contains(t, st.Refused, "nft failed")
 	require.NotContains(t, st.Refused, "hunter2")
 
+	restored := ask(wire.PeersRequest{Applied: first.Version + 5, Keys: known})
+	require.Nil(t, restored.Signed, "the host's document is newer than the row's")
+
 	status, p, _ := b.post(client, wire.PathPeers, id.Token, "application/json", []byte(`{"applied":-1}`))
 	require.Equal(t, 422, status, p)
 }

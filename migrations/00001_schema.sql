@@ -575,13 +575,15 @@ CREATE TABLE server_peers (
     egress_epoch    bigint NOT NULL DEFAULT 0, -- of the control plane's addresses in rule
     changed_at      timestamptz,
     applied_version bigint NOT NULL DEFAULT 0, -- the version that the host reports as active; 0 is none
+    offered         bigint NOT NULL DEFAULT 0, -- as of edges
     applied_epoch   bigint NOT NULL DEFAULT 0, -- the egress_epoch of applied_version
     applied_at      timestamptz,
     refused         text NOT NULL DEFAULT '' -- why the host does not apply its document
 ) WITH (fillfactor=70);
 -- The control plane's addresses change once in a blue moon, and then on every row.
 CREATE INDEX server_peers_epoch ON server_peers (applied_epoch);
-CREATE INDEX server_peers_behind ON server_peers (server_id) WHERE applied_version <> version;
+CREATE INDEX server_peers_behind ON server_peers (server_id) WHERE applied_version <> version
+    OR applied_version > offered;
 
 -- Servers whose rule may have changed. Making the rule takes them out; a row that a later transaction adds is handled
 -- the next time.
@@ -1842,7 +1844,9 @@ CREATE INDEX routes_newest ON routes (created_at DESC, route_id DESC);
 CREATE TABLE edges (
     server_id       text PRIMARY KEY REFERENCES servers(server_id),
     network         text NOT NULL,
-    version         bigint NOT NULL DEFAULT 0,
+    version         bigint NOT NULL DEFAULT 0, -- the version that it reports
+    -- The highest version that it was given. It has a higher one if the database was restored from a backup since.
+    offered         bigint NOT NULL DEFAULT 0,
     refused_version bigint NOT NULL DEFAULT 0, -- a later document that its servers refused
     refused_reason  text NOT NULL DEFAULT '',
     applied_at      timestamptz,

@@ -112,34 +112,60 @@ func (s *Store) EdgeChanges(ctx context.Context, since string) (edge.Change, err
 // Publishing from an outdated snapshot returns no row. Of two snapshots the later one has the higher end, or fewer of
 // the earlier transactions under way.
 //
-// Versions are no smaller than the milliseconds since 1970, like those of peers documents. Otherwise, after the
-// database was restored, an edge could already have the version of a new document and would not fetch it.
+// Versions count up. An edge may have one that the row did not give it, because the database was restored from a
+// backup: it keeps that document, and the next published one is above it. A document of the same content is published
+// above it only when a process waits for edges ($4).
 const sqlPublishEdges = `
-INSERT INTO edge_documents AS d (network, version, digest, seen) VALUES ($1, (EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint, $2, $3::text::pg_snapshot)
-ON CONFLICT (network) DO UPDATE SET version = CASE WHEN d.digest <> excluded.digest THEN GREATEST(d.version + 1, excluded.version) ELSE d.version END, seen = excluded.seen,
+WITH w AS (SELECT COALESCE(max(e.version), 0) AS ahead FROM edges e WHERE e.network = $1 AND e.version > e.offered
+    AND e.version < COALESCE((SELECT version FROM edge_documents WHERE network = $1), 0) + ` + versionLeap + `)
+INSERT INTO edge_documents AS d (network, version, digest, seen)
+SELECT $1, 1 + CASE WHEN $4 THEN w.ahead ELSE 0 END, $2, $3::text::pg_snapshot FROM w
+ON CONFLICT (network) DO UPDATE SET
+    version = CASE WHEN d.digest <> excluded.digest OR $4 AND (SELECT ahead FROM w) >= d.version
+        THEN GREATEST(d.version, (SELECT ahead FROM w)) + 1 ELSE d.version END, seen = excluded.seen,
     changed_at = CASE WHEN d.digest <> excluded.digest THEN now() ELSE d.changed_at END, digest = excluded.digest
 WHERE (pg_snapshot_xmax(excluded.seen), -(SELECT count(*) FROM pg_snapshot_xip(excluded.seen)))
    >= (pg_snapshot_xmax(d.seen), -(SELECT count(*) FROM pg_snapshot_xip(d.seen)))
 RETURNING version`
 
-// PublishEdges returns the version of a network's document, by its digest: the current version, or the next. ok is
-// false when the document is already out of date.
-func (s *Store) PublishEdges(ctx context.Context, network string, digest []byte, snapshot string) (version int64, ok bool, err error) {
-	version, err = value[int64](ctx, s.pool, sqlPublishEdges, network, digest, snapshot)
+// versionLeap is by how much the version that a host reports may be ahead of its row's. A host can't use the numbers
+// up.
+const versionLeap = `4294967296`
+
+// PublishEdges returns the version of a network's document, by its digest: the current version, or the next. awaited
+// means that a process waits until edges have the content. ok is false when the document is already out of date.
+func (s *Store) PublishEdges(
+	ctx context.Context, network string, digest []byte, snapshot string, awaited bool,
+) (version int64, ok bool, err error) {
+	version, err = value[int64](ctx, s.pool, sqlPublishEdges, network, digest, snapshot, awaited)
 	if isNoRows(err) {
 		return 0, false, nil
 	}
 	return version, err == nil, failed("publish edges' document", err)
 }
 
+// An edge's version is what it reports: when it has applied a document, and here if the row never gave it that version.
 const sqlEdgeAsks = `
-INSERT INTO edges AS e (server_id, network) SELECT server_id, COALESCE(network_id, region) FROM servers WHERE server_id = $1 AND role = 'edge'
-ON CONFLICT (server_id) DO UPDATE SET network = excluded.network, asked_at = now() RETURNING network`
+INSERT INTO edges AS e (server_id, network, version)
+SELECT server_id, COALESCE(network_id, region), $2 FROM servers WHERE server_id = $1 AND role = 'edge'
+ON CONFLICT (server_id) DO UPDATE SET network = excluded.network, asked_at = now(),
+    offered = CASE e.network WHEN excluded.network THEN e.offered ELSE 0 END,
+    version = CASE WHEN e.network <> excluded.network OR excluded.version > e.offered
+        THEN GREATEST(e.version, excluded.version) ELSE e.version END
+RETURNING network`
 
-// EdgeAsks records that an edge polled for its document, and returns its network.
-func (s *Store) EdgeAsks(ctx context.Context, serverID prego.ServerID) (network string, err error) {
-	network, err = value[string](ctx, s.pool, sqlEdgeAsks, serverID)
+// EdgeAsks records that an edge polled for its document, and returns its network. version is that of the document that
+// it fetched last, 0 if the request does not name it.
+func (s *Store) EdgeAsks(ctx context.Context, serverID prego.ServerID, version int64) (network string, err error) {
+	network, err = value[string](ctx, s.pool, sqlEdgeAsks, serverID, version)
 	return network, failed("edge asks", ifNoRows(err, prego.Errorf(prego.CodeScopeMissing, "server %s is not an edge", serverID)))
+}
+
+const sqlEdgeOffered = `UPDATE edges SET offered = GREATEST(offered, $2) WHERE server_id = $1`
+
+// EdgeOffered records that an edge is about to get a document.
+func (s *Store) EdgeOffered(ctx context.Context, serverID prego.ServerID, version int64) error {
+	return s.exec(ctx, "document for edge", sqlEdgeOffered, serverID, version)
 }
 
 // A name left out since an earlier report keeps that report's time.
@@ -183,11 +209,13 @@ func (s *Store) EdgeBarrier(ctx context.Context, servers []prego.ServerID) (netw
 	return networks, barrier, failed("mark for edges", err)
 }
 
-// An edge that refused the newest document delays no caller: it reports the refusal, and an operator is needed.
+// An edge that refused the newest document delays no caller: it reports the refusal, and an operator is needed. What an
+// edge serves by a version that it was not given is unknown.
 const sqlEdgesBehind = `
 SELECT n.network || '/' || COALESCE(e.server_id, '') FROM unnest($1::text[]) n (network)
 LEFT JOIN edge_documents d ON d.network = n.network
-LEFT JOIN (` + liveEdges + `) ON e.network = n.network AND e.version < d.version AND e.refused_version < d.version
+LEFT JOIN (` + liveEdges + `) ON e.network = n.network AND (e.version < d.version OR e.version > e.offered)
+    AND e.refused_version < d.version
 WHERE d.network IS NULL OR NOT pg_visible_in_snapshot($2::text::xid8, d.seen) OR e.server_id IS NOT NULL ORDER BY 1`
 
 // EdgesBehind returns the edges, or their networks, that don't serve yet what was committed at the barrier.

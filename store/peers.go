@@ -51,30 +51,36 @@ FROM servers s WHERE s.server_id = ANY ($1) AND s.status <> 'terminated'`
 
 const sqlEgress = `SELECT epoch, cidrs, leaving FROM egress`
 
-// Versions are no smaller than the milliseconds since 1970: the versions of a restored
-// database are beyond the versions that hosts have.
+// Versions count up. A host may have one that the row did not give it, because the database was restored from a backup:
+// it keeps that document, and the next one is above it. A document of the same rule is above it only when a process
+// waits for the host ($5).
 const sqlWritePeers = `
 WITH new AS (
-    SELECT * FROM unnest($1::text[], $2::jsonb[], $3::bytea[]) AS n (server_id, rule, rule_sha256)
+    SELECT n.*, p.rule_sha256 IS DISTINCT FROM n.rule_sha256 OR $5 AND a.ahead >= p.version AS next, a.ahead
+    FROM unnest($1::text[], $2::jsonb[], $3::bytea[]) AS n (server_id, rule, rule_sha256)
+    JOIN server_peers p USING (server_id)
+    CROSS JOIN LATERAL (SELECT CASE WHEN p.applied_version > p.offered
+        AND p.applied_version < p.version + ` + versionLeap + ` THEN p.applied_version ELSE -1 END AS ahead) a
 ), written AS (
     UPDATE server_peers p SET rule = n.rule, rule_sha256 = n.rule_sha256, egress_epoch = $4,
-        version = CASE WHEN p.rule_sha256 IS DISTINCT FROM n.rule_sha256 THEN GREATEST(p.version + 1, (EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint) ELSE p.version END,
-        changed_at = CASE WHEN p.rule_sha256 IS DISTINCT FROM n.rule_sha256 THEN now() ELSE p.changed_at END,
+        version = CASE WHEN n.next THEN GREATEST(p.version, n.ahead) + 1 ELSE p.version END,
+        changed_at = CASE WHEN n.next THEN now() ELSE p.changed_at END,
         -- An epoch that changes nothing for a host is in force there with what is.
-        applied_epoch = CASE WHEN p.rule_sha256 = n.rule_sha256 AND p.applied_version = p.version THEN $4 ELSE p.applied_epoch END
-    FROM new n WHERE p.server_id = n.server_id AND (p.rule_sha256 IS DISTINCT FROM n.rule_sha256 OR p.egress_epoch <> $4)
+        applied_epoch = CASE WHEN NOT n.next AND p.applied_version = p.version AND p.applied_version <= p.offered
+            THEN $4 ELSE p.applied_epoch END
+    FROM new n WHERE p.server_id = n.server_id AND (n.next OR p.egress_epoch <> $4)
     RETURNING p.server_id
 )
 INSERT INTO changes (kind, id) SELECT 'server_peers', server_id FROM written`
 
 const sqlPeersVersions = `SELECT server_id, version FROM server_peers WHERE server_id = ANY ($1)`
 
-// MakePeers rebuilds the rules of some servers and returns their versions. Terminated or
-// unknown servers have none. ports are the ports of the agent and of Docker on the
+// MakePeers rebuilds the rules of some servers, for a process that waits until their hosts have them, and returns their
+// versions. Terminated or unknown servers have none. ports are the ports of the agent and of Docker on the
 // servers of a role.
 func (s *Store) MakePeers(ctx context.Context, ids []prego.ServerID, ports func(prego.Role) (agent, docker int)) (versions map[prego.ServerID]int64, err error) {
 	err = s.inTx(ctx, "make peers", func(tx *txn) error {
-		versions = got(makePeers(ctx, tx, ids, ports)).in(tx)
+		versions = got(makePeers(ctx, tx, ids, ports, true)).in(tx)
 		return nil
 	})
 	return versions, err
@@ -87,7 +93,9 @@ func (s *Store) PublicPorts(ctx context.Context) ([]int, error) {
 	return collectValues[int](ctx, s, "public ports", sqlPublicPorts)
 }
 
-func makePeers(ctx context.Context, tx *txn, ids []prego.ServerID, ports func(prego.Role) (agent, docker int)) (map[prego.ServerID]int64, error) {
+func makePeers(
+	ctx context.Context, tx *txn, ids []prego.ServerID, ports func(prego.Role) (agent, docker int), awaited bool,
+) (map[prego.ServerID]int64, error) {
 	tx.run(ctx, sqlNewPeers, ids)
 	tx.run(ctx, sqlLockPeers, ids)
 	tx.run(ctx, sqlForgetPeers, ids)
@@ -112,7 +120,7 @@ func makePeers(ctx context.Context, tx *txn, ids []prego.ServerID, ports func(pr
 		made, rules, sums = append(made, string(in.Server.ServerID)), append(rules, rule), append(sums, sum[:])
 	}
 	if len(egress.CIDRs) > 0 { // until they are known a rule would shut the control plane out
-		tx.run(ctx, sqlWritePeers, made, rules, sums, egress.Epoch)
+		tx.run(ctx, sqlWritePeers, made, rules, sums, egress.Epoch, awaited)
 	}
 	versions, err := many[server.PeersVersion](ctx, tx, sqlPeersVersions, ids)
 	out := make(map[prego.ServerID]int64, len(versions))
@@ -141,7 +149,7 @@ func (s *Store) MakeDuePeers(ctx context.Context, limit int, ports func(prego.Ro
 		if n = len(taken); err != nil || n == 0 {
 			return err
 		}
-		got(makePeers(ctx, tx, distinct(taken), ports)).in(tx)
+		got(makePeers(ctx, tx, distinct(taken), ports, false)).in(tx)
 		return nil
 	})
 	return n, err
@@ -158,18 +166,15 @@ func distinct[T comparable](in []T) []T {
 	return out
 }
 
-// A host's report about its document, written only if it is news. A host that has a version
-// beyond the row's, as after a restore of the database, would refuse all that follow: the
-// row goes beyond it, as far as a clock can be wrong.
+// A host's report about its document, written only if it is news. The answer has the row's document if it is newer.
 const sqlAckPeers = `
-WITH news AS (
-    UPDATE server_peers SET applied_version = $2, refused = $3, applied_at = CASE WHEN applied_version <> $2 THEN now() ELSE applied_at END,
-        applied_epoch = CASE WHEN $2 = version THEN egress_epoch WHEN $2 = 0 THEN 0 ELSE applied_epoch END,
-        version = CASE WHEN $2 > version AND version > 0 AND $2 < (EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint + 86400000 THEN $2 + 1 ELSE version END
-    WHERE server_id = $1 AND (applied_version <> $2 OR refused <> $3 OR (applied_version = version AND applied_epoch <> egress_epoch))
-    RETURNING version
-)
-INSERT INTO changes (kind, id) SELECT 'server_peers', $1 FROM news WHERE version = $2 + 1`
+UPDATE server_peers SET applied_version = $2, refused = $3,
+    applied_at = CASE WHEN applied_version <> $2 THEN now() ELSE applied_at END,
+    applied_epoch = CASE WHEN $2 = version AND $2 <= offered THEN egress_epoch WHEN $2 = 0 THEN 0
+        ELSE applied_epoch END,
+    offered = CASE WHEN version > $2 THEN version ELSE offered END
+WHERE server_id = $1 AND (applied_version <> $2 OR refused <> $3 OR version > $2 AND offered <> version
+    OR (applied_version = version AND $2 <= offered AND applied_epoch <> egress_epoch))`
 
 const sqlPeersOf = `SELECT version, COALESCE(rule, '{}') AS rule FROM server_peers WHERE server_id = $1`
 
@@ -231,7 +236,8 @@ func (s *Store) PeersState(ctx context.Context, id prego.ServerID) (server.Peers
 	return get[server.PeersState](ctx, s.pool, prego.Errorf(prego.CodeNotFound, "no server %s", id), sqlPeersState, id)
 }
 
-const peersBehind = `server_peers p JOIN servers s ON s.server_id = p.server_id WHERE p.applied_version <> p.version AND s.status <> 'terminated'`
+const peersBehind = `server_peers p JOIN servers s ON s.server_id = p.server_id WHERE (p.applied_version <> p.version
+    OR p.applied_version > p.offered) AND s.status <> 'terminated'`
 
 const sqlPeersBehind = `
 SELECT s.server_id, s.role, s.host, s.status, s.agent_status, p.version, p.applied_version, p.applied_at, p.changed_at, p.refused, p.applied_epoch

@@ -169,14 +169,52 @@ func TestPeersVersionsGoOneWay(t *testing.T) {
 	require.Len(t, last.Rule.Access[0].From, 8)
 	require.Equal(t, st.Version, last.Version)
 
-	// A database that was restored has an older version than the host.
+	acks := func(applied int64) server.PeersWanted {
+		t.Helper()
+		w, err := b.s.AckPeers(ctx, "db", applied, "")
+		require.NoError(t, err)
+		return w
+	}
+	behind := func() (ids []string) {
+		t.Helper()
+		all, err := b.s.PeersBehind(ctx, 100)
+		require.NoError(t, err)
+		for _, st := range all {
+			if st.ServerID == "db" {
+				ids = append(ids, "db")
+			}
+		}
+		return ids
+	}
+	acks(last.Version)
+	require.Empty(t, behind())
+
+	// The database was restored, and the host has a later version than its row. It keeps that document until the rule
+	// changes, or a process waits for the host. No version comes from a clock.
 	beyond := last.Version + 5000
-	ahead, err := b.s.AckPeers(ctx, "db", beyond, "")
+	require.Equal(t, last.Version, acks(beyond).Version)
+	require.Equal(t, []string{"db"}, behind())
+	b.exec(`INSERT INTO peers_due (server_id) VALUES ('db')`)
+	b.settle()
+	require.Equal(t, last.Version, acks(beyond).Version)
+	made, err := b.s.MakePeers(ctx, []prego.ServerID{"db"}, peersPorts)
 	require.NoError(t, err)
-	require.Equal(t, beyond+1, ahead.Version)
-	absurd, err := b.s.AckPeers(ctx, "db", 1<<60, "")
+	require.Equal(t, beyond+1, made["db"])
+	require.Equal(t, beyond+1, acks(beyond).Version)
+	acks(beyond + 1)
+	require.Empty(t, behind())
+	b.exec(`UPDATE server_peers SET version = $1, applied_version = $1, offered = $1 WHERE server_id = 'db'`, last.Version)
+	acks(beyond)
+	b.exec(`UPDATE tenant_allocations SET released_at = now()`)
+	b.settle()
+	require.Equal(t, beyond+1, acks(beyond).Version)
+	b.exec(`UPDATE server_peers SET version = $1, offered = 7 WHERE server_id = 'db'`, beyond)
+	require.Equal(t, []string{"db"}, behind(), "it has another document by that number")
+	absurd := int64(1 << 60)
+	acks(absurd)
+	made, err = b.s.MakePeers(ctx, []prego.ServerID{"db"}, peersPorts)
 	require.NoError(t, err)
-	require.Equal(t, ahead.Version, absurd.Version, "a host can't use the numbers up")
+	require.Equal(t, beyond, made["db"], "a host can't use the numbers up")
 	none, err := b.s.AckPeers(ctx, "unknown", 0, "")
 	require.NoError(t, err)
 	require.Zero(t, none.Version)

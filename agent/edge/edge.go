@@ -145,8 +145,12 @@ func (e *Edge) Missing(d wire.EdgeDocument) (ids []string) {
 }
 
 // Apply makes the servers serve a document, except those parts of it that they refuse (LeftOut). A *RefusedError
-// means that they refuse it for another reason: both keep serving the previous document, which stays on disk.
+// means that they refuse it for another reason: both keep serving the previous document, which stays on disk. So
+// they do if its version is lower than that of the previous one.
 func (e *Edge) Apply(ctx context.Context, d wire.EdgeDocument, fetched []wire.EdgeCertificate) error {
+	if d.Version < e.document.Version {
+		return fmt.Errorf("edge: version %d is older than %d, which it serves", d.Version, e.document.Version)
+	}
 	began := time.Now()
 	out := malformed(d)
 	e.busy(d, out)

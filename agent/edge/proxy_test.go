@@ -676,6 +676,13 @@ func TestAnEdgeServesWhatItServedLast(t *testing.T) {
 	require.False(t, again.Applied())
 	require.NoError(t, again.Apply(context.Background(), again.Document(), nil), "its keys are also there")
 	require.True(t, again.Applied())
+
+	// The control plane's database was restored: its document is older.
+	err = again.Apply(context.Background(), wire.EdgeDocument{Version: bad.Version - 1}, nil)
+	require.ErrorContains(t, err, "version 7 is older than 8")
+	require.Equal(t, bad.Version, again.Document().Version)
+	status, _, _ = e.get("https://acme.example.com/")
+	require.Equal(t, 200, status)
 }
 
 func TestRequestsAreCounted(t *testing.T) {

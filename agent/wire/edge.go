@@ -5,7 +5,7 @@ import "time"
 // Paths of the agent gateway for edges. They need ScopeEdge, which only tokens of servers with the role edge have.
 const (
 	// PathEdge answers a GET with the EdgeDocument of the server's network. With ?version= of the document that the
-	// edge has, it waits until there is another, for EdgeWait at most, and then answers 304.
+	// edge has, it waits until there is a newer one, for EdgeWait at most, and then answers 304.
 	PathEdge = "/internal/agent/edge"
 	// PathEdgeCertificates takes an EdgeCertificatesRequest.
 	PathEdgeCertificates = "/internal/agent/edge/certificates"
@@ -18,7 +18,8 @@ const EdgeWait = 25 * time.Second
 
 // EdgeDocument is what the edges of a network serve. Its lists are sorted, so that the same rows give the same bytes.
 type EdgeDocument struct {
-	// Version counts the network's documents. A later document has a higher version.
+	// Version counts the network's documents. A later document has a higher version, and an edge applies none with a
+	// lower version than it has applied.
 	Version int64 `json:"version"`
 	// Hosts are sorted by name, listening address and port; each triple is there once.
 	Hosts []EdgeHost `json:"hosts,omitempty"`

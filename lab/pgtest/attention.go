@@ -38,9 +38,9 @@ VALUES ('bak-a', 'acme', 't-1', 'app-1', 's', 'scheduled', 'test', 'stored', now
 		- interval '1 day');
 INSERT INTO fleets (fleet_id, request_hash, role, infra_provider, min_size, max_size, spec, created_by) VALUES
 		('web', '', 'app', 'hetzner', 0, 9, '{}', 'test');
-INSERT INTO server_peers (server_id, version, applied_version) VALUES ('app-1', 1, 1);
-INSERT INTO edges (server_id, network, version, watch, watched_from, watched_until) VALUES ('app-1', 'n', 3,
-		'w', now() - interval '1 hour', now());
+INSERT INTO server_peers (server_id, version, applied_version, offered) VALUES ('app-1', 1, 1, 1);
+INSERT INTO edges (server_id, network, version, offered, watch, watched_from, watched_until) VALUES ('app-1', 'n',
+		3, 3, 'w', now() - interval '1 hour', now());
 INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name,
 		infra_provider, algorithm)
 SELECT 't-' || i, 'app-1', 'd', 'r', '', '', 'hetzner', 'test' FROM generate_series(2, 4) i;

@@ -82,7 +82,7 @@ func (hs *hosts) stepEdge(ctx context.Context, h *host, e *edgeServer) bool {
 		return false
 	}
 	var d wire.EdgeDocument
-	if err := json.Unmarshal(body, &d); err != nil {
+	if err := json.Unmarshal(body, &d); err != nil || d.Version < e.document.Version {
 		return false
 	}
 	var missing []string
