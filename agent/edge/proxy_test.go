@@ -252,7 +252,7 @@ func TestWebSocketsOutliveChanges(t *testing.T) {
 	}))
 	t.Cleanup(s.Close)
 	site := serving("acme.example.com", "t-1", strings.TrimPrefix(s.URL, "http://"))
-	require.NoError(t, p.Apply(context.Background(), wire.EdgeDocument{Version: 1, Hosts: []wire.EdgeHost{site}}, nil))
+	require.NoError(t, p.Apply(context.Background(), wire.EdgeDocument{Hosts: []wire.EdgeHost{site}}, nil))
 	// A connection that the previous configuration's listener has accepted is closed with it
 	// (TestARollingDeployLosesNoRequest shows how hosts avoid that): a browser connects again.
 	var conn net.Conn
