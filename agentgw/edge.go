@@ -52,16 +52,55 @@ type edges struct {
 	stop     func()
 }
 
-// edgeNetwork is a network's document. Its fields are replaced, never changed.
+// edgeNetwork is what the edges of a network get. Its fields are replaced, never changed.
 type edgeNetwork struct {
-	version int64 // 0 while there is none
-	digest  [sha256.Size]byte
-	plain   []byte // JSON
-	packed  []byte // the same, gzipped
-	names   []string
-	owners  map[edgeOwner]bool
-	certs   map[string]tenant.ServedCertificate
-	changed chan struct{} // closed with the next document
+	newest *edgeDocument // for the first edge of turn
+	turn   edge.Turn
+	// released is for the others, and tried will be: an edge was given it. Both are the newest that this process has,
+	// nil without one.
+	released, tried *edgeDocument
+	changed         chan struct{} // closed with the next change
+}
+
+// edgeDocument is a network's document.
+type edgeDocument struct {
+	version  int64 // 0 while there is none
+	snapshot string
+	digest   [sha256.Size]byte
+	plain    []byte // JSON
+	packed   []byte // the same, gzipped
+	names    []string
+	owners   map[edgeOwner]bool
+	certs    map[string]tenant.ServedCertificate
+}
+
+// of is what an edge may have; nil for none.
+func (n *edgeNetwork) of(id prego.ServerID) *edgeDocument {
+	if n.newest.version != 0 && (!n.held() || id == n.turn.First) {
+		return n.newest
+	}
+	return n.released
+}
+
+// held reports whether not all edges may have the newest document.
+func (n *edgeNetwork) held() bool { return n.newest.version > n.turn.Released }
+
+// take sets whose turn it is, and so the documents for others than the first.
+func (n *edgeNetwork) take(t edge.Turn) {
+	all := []*edgeDocument{n.newest, n.tried, n.released}
+	upTo := func(version int64) (out *edgeDocument) {
+		for _, d := range all {
+			if d != nil && d.version != 0 && d.version <= version && (out == nil || d.version > out.version) {
+				out = d
+			}
+		}
+		return out
+	}
+	tried := t.Tried
+	if n.tried != nil { // which may not be recorded yet
+		tried = max(tried, n.tried.version)
+	}
+	n.turn, n.tried, n.released = t, upTo(tried), upTo(t.Released)
 }
 
 func newEdges(store *store.Store, s edge.Settings, every time.Duration, log *zap.Logger) *edges {
@@ -79,7 +118,7 @@ func (e *edges) current(network string) *edgeNetwork {
 	defer e.mu.Unlock()
 	n := e.networks[network]
 	if n == nil {
-		n = &edgeNetwork{changed: make(chan struct{})}
+		n = &edgeNetwork{newest: &edgeDocument{}, changed: make(chan struct{})}
 		e.networks[network] = n
 	}
 	e.asked = time.Now()
@@ -90,25 +129,69 @@ func (e *edges) current(network string) *edgeNetwork {
 	return n
 }
 
-// wait returns a network's document once it is newer than the edge's, or the current one when patience ends.
-func (e *edges) wait(ctx context.Context, network string, version int64, patience time.Duration) *edgeNetwork {
+// replace sets what the edges of a network get, and ends their waiting.
+func (e *edges) replace(network string, change func(n *edgeNetwork)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := e.networks[network]
+	if n == nil {
+		return // unused since
+	}
+	next := *n
+	change(&next)
+	next.changed = make(chan struct{})
+	e.networks[network] = &next
+	close(n.changed)
+}
+
+// wait returns a network's document for an edge once it is newer than the edge's, or the current one when patience
+// ends; nil without one.
+func (e *edges) wait(
+	ctx context.Context, network string, id prego.ServerID, version int64, patience time.Duration,
+) *edgeDocument {
 	t := time.NewTimer(patience)
 	defer t.Stop()
 	for {
 		n := e.current(network)
-		if n.version > version {
-			return n
+		d := n.of(id)
+		if d != nil && d.version > version {
+			if n.held() && d == n.newest {
+				e.replace(network, func(n *edgeNetwork) { n.tried = d })
+			}
+			return d
 		}
 		select {
 		case <-n.changed:
 		case <-t.C:
-			return n
+			return d
 		case <-e.done:
-			return n
+			return d
 		case <-ctx.Done():
-			return n
+			return d
 		}
 	}
+}
+
+// turns reads which edges get the newest documents, while there are some that not all may have.
+func (e *edges) turns(ctx context.Context) error {
+	e.mu.Lock()
+	was := map[string]edge.Turn{}
+	for name, n := range e.networks {
+		if n.held() {
+			was[name] = n.turn
+		}
+	}
+	e.mu.Unlock()
+	if len(was) == 0 {
+		return nil
+	}
+	list, err := e.store.EdgeTurns(ctx, slices.Sorted(maps.Keys(was)))
+	for _, t := range list {
+		if t != was[t.Network] {
+			e.replace(t.Network, func(n *edgeNetwork) { n.take(t) })
+		}
+	}
+	return err
 }
 
 // run builds documents until ctx ends.
@@ -161,6 +244,10 @@ func (e *edges) follow(ctx context.Context, f *edgeFollower) error {
 	if f.model == nil || time.Since(f.read) > rereadEdges {
 		*f = edgeFollower{model: edge.NewModel(e.settings), read: time.Now(), behind: true}
 	}
+	// A document that an edge was given is kept for the others, before a newer one takes its place.
+	if err := e.turns(ctx); err != nil {
+		return err
+	}
 	c, err := e.store.EdgeChanges(ctx, f.since)
 	if err != nil {
 		return err
@@ -183,7 +270,7 @@ func (e *edges) follow(ctx context.Context, f *edgeFollower) error {
 	networks, fresh := make(map[string]*edgeNetwork, len(e.networks)), false
 	for name, n := range e.networks {
 		networks[name] = n
-		fresh = fresh || n.version == 0
+		fresh = fresh || n.newest.version == 0
 	}
 	e.mu.Unlock()
 	changed := certificates || f.behind || len(c.ServerIDs)+len(c.TenantIDs)+len(c.GroupIDs) > 0
@@ -192,7 +279,7 @@ func (e *edges) follow(ctx context.Context, f *edgeFollower) error {
 		return nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(networks)) {
-		ok, err := e.build(ctx, f, name, networks[name], c.Snapshot, certificates, barrier)
+		ok, err := e.build(ctx, f, name, networks[name].newest, c.Snapshot, certificates, barrier)
 		f.behind = f.behind || !ok
 		if err != nil {
 			f.behind = true
@@ -202,18 +289,18 @@ func (e *edges) follow(ctx context.Context, f *edgeFollower) error {
 	if !f.behind {
 		f.barriers = c.Barriers
 	}
-	return nil
+	return e.turns(ctx)
 }
 
 // build makes a network's document. It publishes a changed document, or with publish any, for processes that wait until
 // the edges have seen the current state. ok is false if the document is out of date.
 func (e *edges) build(
-	ctx context.Context, f *edgeFollower, network string, before *edgeNetwork, snapshot string,
+	ctx context.Context, f *edgeFollower, network string, before *edgeDocument, snapshot string,
 	certificates, publish bool,
 ) (ok bool, err error) {
 	d := f.model.Document(network)
-	n := &edgeNetwork{
-		names: edge.Names(d), certs: before.certs, owners: map[edgeOwner]bool{}, changed: make(chan struct{}),
+	n := &edgeDocument{
+		snapshot: snapshot, names: edge.Names(d), certs: before.certs, owners: map[edgeOwner]bool{},
 	}
 	if certificates || before.version == 0 || !slices.Equal(n.names, before.names) {
 		list, err := e.store.ServedCertificates(ctx, n.names)
@@ -264,10 +351,10 @@ func (e *edges) build(
 	for _, h := range d.Hosts {
 		n.owners[edgeOwner{h.Tenant, h.Route}] = true
 	}
-	e.mu.Lock()
-	e.networks[network] = n
-	e.mu.Unlock()
-	close(before.changed)
+	e.replace(network, func(w *edgeNetwork) {
+		w.take(w.turn)
+		w.newest = n
+	})
 	return true, nil
 }
 
@@ -282,21 +369,22 @@ func (g *Gateway) edgeDocument(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	n := g.edges.wait(ctx, network, version, wire.EdgeWait)
+	id := callerOf(c).serverID
+	d := g.edges.wait(ctx, network, id, version, wire.EdgeWait)
 	switch {
-	case n.version == 0:
+	case d == nil && version == 0:
 		return prego.Errorf(prego.CodeNotReady, "there is no document yet")
-	case n.version <= version:
+	case d == nil || d.version <= version:
 		return c.NoContent(http.StatusNotModified)
 	}
-	if err := g.store.EdgeOffered(ctx, callerOf(c).serverID, n.version); err != nil {
+	if err := g.store.EdgeOffered(ctx, id, d.version, d.snapshot); err != nil {
 		return err
 	}
 	if strings.Contains(c.Request().Header.Get(echo.HeaderAcceptEncoding), "gzip") {
 		c.Response().Header().Set(echo.HeaderContentEncoding, "gzip")
-		return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, n.packed)
+		return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, d.packed)
 	}
-	return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, n.plain)
+	return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, d.plain)
 }
 
 // edgeCertificates answers with the requested certificates and keys, as far as the edge's network serves them.
@@ -309,9 +397,13 @@ func (g *Gateway) edgeCertificates(ctx context.Context, who caller, in wire.Edge
 		return nil, err
 	}
 	n := g.edges.current(network)
+	served := n.newest.certs
+	if d := n.of(who.serverID); d != nil {
+		served = d.certs
+	}
 	out := wire.EdgeCertificates{Certificates: []wire.EdgeCertificate{}}
 	for _, id := range in.IDs {
-		cert, ok := n.certs[id]
+		cert, ok := served[id]
 		if !ok || g.openKey == nil {
 			continue
 		}
@@ -332,6 +424,12 @@ func (g *Gateway) edgeCertificates(ctx context.Context, who caller, in wire.Edge
 func (g *Gateway) edgeApplied(ctx context.Context, who caller, in wire.EdgeApplied) (any, error) {
 	if in.Version < 0 || in.Refused < 0 || len(in.Reason) > wire.MaxEdgeReason {
 		return nil, prego.Invalid("version", "must not be negative, and the reason at most 1024 bytes")
+	}
+	if len(in.Closed) > wire.MaxEdgeClosed {
+		return nil, prego.Invalid("closed", "must be at most 500")
+	}
+	for i := range in.Closed {
+		in.Closed[i] = printable(in.Closed[i])
 	}
 	if len(in.LeftOut) > wire.MaxEdgeLeftOut {
 		return nil, prego.Invalid("left_out", "must be at most 500")
@@ -358,8 +456,9 @@ func (g *Gateway) edgeApplied(ctx context.Context, who caller, in wire.EdgeAppli
 			zap.String("name", p.Name), zap.String("tenant_id", p.Tenant), zap.String("route_id", p.Route),
 			zap.String("reason", p.Reason))
 	}
-	return nothing{}, g.store.EdgeApplied(ctx, edge.Applied{
+	released, err := g.store.EdgeApplied(ctx, edge.Applied{
 		ServerID: who.serverID, Version: in.Version, RefusedVersion: in.Refused,
-		RefusedReason: printable(in.Reason), LeftOut: in.LeftOut,
+		RefusedReason: printable(in.Reason), LeftOut: in.LeftOut, Closed: in.Closed,
 	})
+	return wire.EdgeReleased{Version: released}, err
 }

@@ -92,7 +92,7 @@ func TestEdgesFollowTheirDocument(t *testing.T) {
 	require.Equal(t, wire.EdgeHost{
 		Name: "one.example.com", Tenant: "one", Site: "one.example.com", TLS: true, State: wire.EdgeServing, Upstreams: []wire.EdgeUpstream{{Address: "10.0.0.1:8080"}},
 	}, first.Hosts[0])
-	require.Equal(t, 204, e.send(wire.PathEdgeApplied, wire.EdgeApplied{Version: first.Version}))
+	require.Equal(t, 200, e.send(wire.PathEdgeApplied, wire.EdgeApplied{Version: first.Version}))
 
 	// Whoever has the document waits for the next.
 	type answer struct {
@@ -132,7 +132,7 @@ func TestEdgesFollowTheirDocument(t *testing.T) {
 		t.Fatalf("the wait ended early: %v", r)
 	case <-time.After(500 * time.Millisecond):
 	}
-	require.Equal(t, 204, e.send(wire.PathEdgeApplied, wire.EdgeApplied{Version: second.Version}))
+	require.Equal(t, 200, e.send(wire.PathEdgeApplied, wire.EdgeApplied{Version: second.Version}))
 	select {
 	case r := <-waited:
 		require.Equal(t, activities.AwaitEdgesResult{Edges: true, Behind: nil}, activities.AwaitEdgesResult{Edges: r.Edges, Behind: append([]string(nil), r.Behind...)})
@@ -178,6 +178,89 @@ func TestALaterDocumentOfAnEdgeStays(t *testing.T) {
 	}
 }
 
+// TestTheOtherEdgesWaitForTheFirst: it has a document, and it closes no sites that answer.
+func TestTheOtherEdgesWaitForTheFirst(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.site("one", "10.0.0.1")
+	e1, e2 := b.edge("edge-1"), b.edge("edge-2")
+	type answer struct {
+		status int
+		wire.EdgeDocument
+	}
+	polls := func(e *edgeHost, version int64) chan answer {
+		next := make(chan answer, 1)
+		go func() { status, d := e.poll(version); next <- answer{status, d} }()
+		return next
+	}
+	gets := func(next chan answer) wire.EdgeDocument {
+		t.Helper()
+		select {
+		case a := <-next:
+			require.Equal(t, 200, a.status)
+			return a.EdgeDocument
+		case <-time.After(10 * time.Second):
+			t.Fatal("it did not get the document")
+			return wire.EdgeDocument{}
+		}
+	}
+	waits := func(next chan answer) {
+		t.Helper()
+		select {
+		case a := <-next:
+			t.Fatalf("it got version %d", a.Version)
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+	applies := func(e *edgeHost, version int64, closed ...string) {
+		t.Helper()
+		require.Equal(t, 200, e.send(wire.PathEdgeApplied, wire.EdgeApplied{Version: version, Closed: closed}))
+	}
+	both := func(version int64) (d wire.EdgeDocument, other chan answer) {
+		t.Helper()
+		first, other := polls(e1, version), polls(e2, version)
+		b.exec(`UPDATE tenants SET state = CASE state WHEN 'active' THEN 'suspended' ELSE 'active' END`)
+		d = gets(first)
+		waits(other)
+		return d, other
+	}
+	one := gets(polls(e1, 0))
+	applies(e1, one.Version)
+	require.Equal(t, one, gets(polls(e2, 0)))
+	applies(e2, one.Version)
+
+	two, other := both(one.Version)
+	applies(e1, two.Version)
+	require.Equal(t, two, gets(other))
+	applies(e2, two.Version)
+
+	// Changes follow each other faster than edges take them.
+	between, other := both(two.Version)
+	b.exec(`UPDATE tenants SET state = CASE state WHEN 'active' THEN 'suspended' ELSE 'active' END`)
+	require.Eventually(t, func() bool {
+		var newest int64
+		err := b.pool.QueryRow(t.Context(), `SELECT version FROM edge_documents`).Scan(&newest)
+		return err == nil && newest > between.Version
+	}, 10*time.Second, 10*time.Millisecond)
+	applies(e1, between.Version)
+	require.Equal(t, between, gets(other))
+	applies(e2, between.Version)
+	newest := gets(polls(e1, between.Version))
+	applies(e1, newest.Version)
+	require.Equal(t, newest, gets(polls(e2, between.Version)))
+	applies(e2, newest.Version)
+
+	three, other := both(newest.Version)
+	applies(e1, three.Version, "unknown to the database")
+	waits(other)
+	next := polls(e1, three.Version)
+	b.exec(`UPDATE tenants SET state = 'suspended'`)
+	four := gets(next)
+	waits(other)
+	applies(e1, four.Version)
+	require.Equal(t, four, gets(other))
+}
+
 // TestEdgeReportsWhatItLeavesOut: a name that an edge's servers refuse needs attention, with whose it is and why. The document
 // counts as served: nothing else waits for it.
 func TestEdgeReportsWhatItLeavesOut(t *testing.T) {
@@ -201,7 +284,7 @@ func TestEdgeReportsWhatItLeavesOut(t *testing.T) {
 		return e.send(wire.PathEdgeApplied, wire.EdgeApplied{Version: d.Version, LeftOut: out})
 	}
 	bad := wire.EdgeLeftOut{Kind: wire.EdgeHostPart, Name: "one.example.com", Tenant: "one", Reason: "idna: invalid\x00 label"}
-	require.Equal(t, 204, report(bad))
+	require.Equal(t, 200, report(bad))
 	first := found()
 	require.Len(t, first, 1)
 	require.Equal(t, attention.Warning, first[0].Severity)
@@ -211,7 +294,7 @@ func TestEdgeReportsWhatItLeavesOut(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, r.Edges)
 	require.Empty(t, r.Behind)
-	require.Equal(t, 204, report(bad))
+	require.Equal(t, 200, report(bad))
 	require.Equal(t, first, found())
 
 	unknown, long := bad, bad
@@ -219,7 +302,7 @@ func TestEdgeReportsWhatItLeavesOut(t *testing.T) {
 	require.Equal(t, 422, report(unknown))
 	require.Equal(t, 422, report(long))
 	require.Equal(t, 422, report(make([]wire.EdgeLeftOut, wire.MaxEdgeLeftOut+1)...))
-	require.Equal(t, 204, report())
+	require.Equal(t, 200, report())
 	require.Empty(t, found())
 }
 

@@ -126,11 +126,11 @@ func (g *Gateway) edgeUsage(ctx context.Context, who caller, in wire.EdgeUsage) 
 	if err != nil {
 		return nil, err
 	}
-	n := g.edges.current(network)
+	owners := g.edges.current(network).newest.owners
 	for _, v := range in.Counts {
 		o := edgeOwner{tenant: strings.ToValidUTF8(v.Tenant, ""), route: strings.ToValidUTF8(v.Route, "")}
 		// Unknown owner: this process does not have the document yet, or the name was removed.
-		if !n.owners[o] {
+		if !owners[o] {
 			o = edgeOwner{}
 		}
 		g.usage.add(o, v)

@@ -1856,18 +1856,23 @@ CREATE TABLE edges (
     watch           text NOT NULL DEFAULT '',
     watched_from    timestamptz,
     watched_until   timestamptz,
-    watch_changes   bigint NOT NULL DEFAULT 0 -- how many changes of the watch are recorded
+    watch_changes   bigint NOT NULL DEFAULT 0, -- how many changes of the watch are recorded
+    seen            pg_snapshot, -- the transactions that the offered document has seen
+    closed          text[] NOT NULL DEFAULT '{}' -- tenants whose sites answer, and don't by the document that it serves
 );
 CREATE INDEX edges_by_network ON edges (network);
 
 -- What the edges of a network serve: the version of their document, which counts up when its digest changes, and
--- the transactions that it has seen. The document itself is made from rows and is nowhere but in memory.
+-- the transactions that it has seen. The document itself is made from rows and is nowhere but in memory. One edge gets
+-- a new document first, the others once it is released.
 CREATE TABLE edge_documents (
     network    text PRIMARY KEY, -- servers.network_id, or the region of servers without one
     version    bigint NOT NULL DEFAULT 1,
     digest     bytea NOT NULL,
     seen       pg_snapshot NOT NULL,
-    changed_at timestamptz NOT NULL DEFAULT now()
+    changed_at timestamptz NOT NULL DEFAULT now(),
+    released   bigint NOT NULL DEFAULT 0, -- the highest version that an edge has tried, without closing sites
+    held_since timestamptz DEFAULT now() -- since when there is a higher one
 );
 
 -- What edges leave out of their document because their servers refuse it: a name, a certificate, a port. Everything

@@ -401,7 +401,17 @@ SELECT 'server', s.server_id, s.server_id, '', '',
     THEN 'document_refused' ELSE 'no_edge_opens' END,
     b.refused_reason, COALESCE(b.refused_since, b.applied_at, b.asked_at, now()), 'region', s.region
 FROM edges b JOIN servers s ON s.server_id = b.server_id
-WHERE b.refused_version > b.version AND s.status IN ('active', 'draining')` + attEnd + `, tenants, slugs` + attSummed +
+WHERE b.refused_version > b.version AND s.status IN ('active', 'draining')
+UNION ALL SELECT 'server', e.server_id, e.server_id, '', '', 'document_held',
+    'it alone has document ' || e.version || ', which closes ' || c.n || ' of ' || ` + sitesProbed + `
+        || ' sites that answer: ' || c.names || CASE WHEN c.n > 5 THEN ' and ' || c.n - 5 || ' more' ELSE '' END
+        || '. The other edges keep document ' || d.released,
+    d.held_since, 'region', s.region
+FROM edges e JOIN edge_documents d ON d.network = e.network AND e.version > d.released AND e.version <= e.offered
+JOIN servers s ON s.server_id = e.server_id AND s.status IN ('active', 'draining')
+CROSS JOIN LATERAL (SELECT count(*) AS n, (SELECT string_agg(v.name, ', ' ORDER BY v.name) FROM (
+        SELECT COALESCE(m.slug, m.tenant_id) AS name FROM ` + sitesClosed + ` m ORDER BY 1 LIMIT 5) v) AS names
+    FROM ` + sitesClosed + ` k) c WHERE c.n > 0` + attEnd + `, tenants, slugs` + attSummed +
 		attTheseServers + attTenants + `x.reason = 'no_edge_opens' AND t.state IN ('trial', 'provisioning', 'active')
     AND t.created_at >= x.since AND t.tenant_id IN (
         SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id

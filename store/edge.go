@@ -123,7 +123,9 @@ SELECT $1, 1 + CASE WHEN $4 THEN w.ahead ELSE 0 END, $2, $3::text::pg_snapshot F
 ON CONFLICT (network) DO UPDATE SET
     version = CASE WHEN d.digest <> excluded.digest OR $4 AND (SELECT ahead FROM w) >= d.version
         THEN GREATEST(d.version, (SELECT ahead FROM w)) + 1 ELSE d.version END, seen = excluded.seen,
-    changed_at = CASE WHEN d.digest <> excluded.digest THEN now() ELSE d.changed_at END, digest = excluded.digest
+    changed_at = CASE WHEN d.digest <> excluded.digest THEN now() ELSE d.changed_at END, digest = excluded.digest,
+    held_since = CASE WHEN d.held_since IS NULL AND (d.digest <> excluded.digest
+        OR $4 AND (SELECT ahead FROM w) >= d.version) THEN now() ELSE d.held_since END
 WHERE (pg_snapshot_xmax(excluded.seen), -(SELECT count(*) FROM pg_snapshot_xip(excluded.seen)))
    >= (pg_snapshot_xmax(d.seen), -(SELECT count(*) FROM pg_snapshot_xip(d.seen)))
 RETURNING version`
@@ -161,16 +163,68 @@ func (s *Store) EdgeAsks(ctx context.Context, serverID prego.ServerID, version i
 	return network, failed("edge asks", ifNoRows(err, prego.Errorf(prego.CodeScopeMissing, "server %s is not an edge", serverID)))
 }
 
-const sqlEdgeOffered = `UPDATE edges SET offered = GREATEST(offered, $2) WHERE server_id = $1`
+const sqlEdgeOffered = `
+UPDATE edges SET offered = $2, seen = $3::text::pg_snapshot WHERE server_id = $1 AND offered <= $2`
 
-// EdgeOffered records that an edge is about to get a document.
-func (s *Store) EdgeOffered(ctx context.Context, serverID prego.ServerID, version int64) error {
-	return s.exec(ctx, "document for edge", sqlEdgeOffered, serverID, version)
+// EdgeOffered records that an edge is about to get a document, made as of a snapshot.
+func (s *Store) EdgeOffered(ctx context.Context, serverID prego.ServerID, version int64, snapshot string) error {
+	return s.exec(ctx, "document for edge", sqlEdgeOffered, serverID, version, snapshot)
 }
+
+// Which edge of a network gets a document that is not released: the first by id that requests documents, has what is
+// released, and has not refused a newer one. If it does not acknowledge in 5 seconds, the next one gets it. An edge
+// that has one which closes sites stays the first: it closes them at no other edge.
+const sqlEdgeTurns = `
+SELECT d.network, d.released, COALESCE(f.first, '') AS first, COALESCE(f.tried, 0) AS tried
+FROM edge_documents d LEFT JOIN LATERAL (
+    SELECT (array_agg(e.server_id ORDER BY e.holds DESC, e.late, e.server_id))[1 + CASE WHEN bool_or(e.holds) THEN 0
+            ELSE floor(GREATEST(0, EXTRACT(EPOCH FROM now() - d.held_since)) / 5)::int % count(*)::int END] AS first,
+        max(e.offered) AS tried
+    FROM (SELECT e.server_id, e.offered, e.version > d.released AND e.version <= e.offered AS holds,
+            p.status NOT IN ('active', 'draining') OR e.version < d.released OR e.refused_version > e.version AS late
+        FROM edges e JOIN servers p ON p.server_id = e.server_id AND p.status <> 'terminated'
+        WHERE e.network = d.network AND e.asked_at > now() - interval '40 seconds') e) f ON true
+WHERE d.network = ANY ($1)`
+
+// EdgeTurns returns which edges get the newest documents of networks.
+func (s *Store) EdgeTurns(ctx context.Context, networks []string) ([]edge.Turn, error) {
+	return collect[edge.Turn](ctx, s, "turns of edges", sqlEdgeTurns, networks)
+}
+
+// sitesClosed are the tenants n that edge e closes by its document and that should be open: those who are active, and
+// those of whom there is no row, as after a restore of the database. They are many as in the findings about sites.
+const (
+	sitesClosed = `(SELECT n.tenant_id, t.slug FROM unnest(e.closed) n (tenant_id)
+    LEFT JOIN tenants t ON t.tenant_id = n.tenant_id
+    LEFT JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
+    LEFT JOIN servers s ON s.server_id = a.app_server_id
+    WHERE t.tenant_id IS NULL OR ` + siteOpen + `)`
+	sitesProbed = `(SELECT count(DISTINCT h.tenant_id) FROM site_health h JOIN edges o ON o.server_id = h.server_id
+    WHERE o.network = e.network)`
+	closesMany = `(SELECT count(*) > 5 OR 2 * count(*) > ` + sitesProbed + `
+    FROM ` + sitesClosed + ` c HAVING count(*) > 0)`
+)
+
+// An edge that is the only one of its network holds back nothing.
+const (
+	sqlReleaseEdges = `
+UPDATE edge_documents d SET released = e.version, held_since = CASE WHEN d.version > e.version THEN now() END
+FROM edges e WHERE e.server_id = $1 AND d.network = e.network
+  AND e.version > d.released AND e.version <= LEAST(e.offered, d.version)
+  AND (` + closesMany + ` IS NOT TRUE OR NOT EXISTS (SELECT FROM edges o
+      JOIN servers p ON p.server_id = o.server_id AND p.status IN ('active', 'draining')
+      WHERE o.network = e.network AND o.server_id <> e.server_id))`
+	sqlReleasedEdges = `
+SELECT COALESCE((SELECT d.released FROM edges e JOIN edge_documents d USING (network) WHERE e.server_id = $1), 0)`
+)
+
+// edgeHolds is whether edge e serves a document that is not released, because it closes sites.
+const edgeHolds = `EXISTS (SELECT FROM edge_documents x WHERE x.network = e.network AND e.version > x.released)`
 
 // A name left out since an earlier report keeps that report's time.
 const sqlEdgeApplied = `
-WITH e AS (UPDATE edges SET version = $2, refused_version = $3::bigint, refused_reason = $4, applied_at = now(), asked_at = now(),
+WITH e AS (UPDATE edges SET version = $2, closed = $10, refused_version = $3::bigint, refused_reason = $4,
+        applied_at = now(), asked_at = now(),
         refused_since = CASE WHEN $3::bigint <> 0 THEN COALESCE(refused_since, now()) END
     WHERE server_id = $1 RETURNING server_id),
 l AS (SELECT DISTINCT ON (kind, name, tenant_id, route_id) * FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[]) u (kind, name, tenant_id, route_id, reason)),
@@ -179,14 +233,23 @@ gone AS (DELETE FROM edge_left_out o USING e WHERE o.server_id = e.server_id
 INSERT INTO edge_left_out (server_id, kind, name, tenant_id, route_id, reason) SELECT e.server_id, l.kind, l.name, l.tenant_id, l.route_id, l.reason FROM e, l
 ON CONFLICT (server_id, kind, name, tenant_id, route_id) DO UPDATE SET reason = excluded.reason`
 
-// EdgeApplied records what an edge serves, and what it leaves out.
-func (s *Store) EdgeApplied(ctx context.Context, a edge.Applied) error {
+// EdgeApplied records what an edge serves, what it leaves out, and which sites it closes. If these are few, the other
+// edges of its network may also have the document: released is the highest such version.
+func (s *Store) EdgeApplied(ctx context.Context, a edge.Applied) (released int64, err error) {
 	var kinds, names, tenants, routes, reasons []string
 	for _, p := range a.LeftOut {
 		kinds, names, reasons = append(kinds, string(p.Kind)), append(names, p.Name), append(reasons, p.Reason)
 		tenants, routes = append(tenants, p.Tenant), append(routes, p.Route)
 	}
-	return s.exec(ctx, "edge applied", sqlEdgeApplied, a.ServerID, a.Version, a.RefusedVersion, a.RefusedReason, kinds, names, tenants, routes, reasons)
+	closed := append([]string{}, a.Closed...)
+	err = s.inTx(ctx, "edge applied", func(tx *txn) error {
+		tx.run(ctx, sqlEdgeApplied, a.ServerID, a.Version, a.RefusedVersion, a.RefusedReason,
+			kinds, names, tenants, routes, reasons, closed)
+		tx.run(ctx, sqlReleaseEdges, a.ServerID)
+		released = valueIn[int64](ctx, tx, sqlReleasedEdges, a.ServerID)
+		return nil
+	})
+	return released, err
 }
 
 // liveEdges are the edges e that callers wait for. A silent edge is away after 40 seconds: a poll lasts 25.
@@ -209,13 +272,15 @@ func (s *Store) EdgeBarrier(ctx context.Context, servers []prego.ServerID) (netw
 	return networks, barrier, failed("mark for edges", err)
 }
 
-// An edge that refused the newest document delays no caller: it reports the refusal, and an operator is needed. What an
-// edge serves by a version that it was not given is unknown.
+// An edge has the newest document, or one that has seen the barrier: documents follow each other faster than edges take
+// them. An edge that refused the newest document delays no caller: it reports the refusal, and an operator is needed.
+// What an edge serves by a version that it was not given is unknown.
 const sqlEdgesBehind = `
 SELECT n.network || '/' || COALESCE(e.server_id, '') FROM unnest($1::text[]) n (network)
 LEFT JOIN edge_documents d ON d.network = n.network
 LEFT JOIN (` + liveEdges + `) ON e.network = n.network AND (e.version < d.version OR e.version > e.offered)
     AND e.refused_version < d.version
+    AND (e.version = e.offered AND pg_visible_in_snapshot($2::text::xid8, e.seen)) IS NOT TRUE
 WHERE d.network IS NULL OR NOT pg_visible_in_snapshot($2::text::xid8, d.seen) OR e.server_id IS NOT NULL ORDER BY 1`
 
 // EdgesBehind returns the edges, or their networks, that don't serve yet what was committed at the barrier.

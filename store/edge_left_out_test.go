@@ -30,7 +30,10 @@ func TestLeftOutSinceFirstReport(t *testing.T) {
 	}
 	report := func(version, refused int64, out ...wire.EdgeLeftOut) {
 		t.Helper()
-		require.NoError(t, s.EdgeApplied(ctx, edge.Applied{ServerID: "edge-1", Version: version, RefusedVersion: refused, LeftOut: out}))
+		_, err := s.EdgeApplied(ctx, edge.Applied{
+			ServerID: "edge-1", Version: version, RefusedVersion: refused, LeftOut: out,
+		})
+		require.NoError(t, err)
 	}
 	type row struct {
 		Name, Reason string
@@ -46,7 +49,10 @@ func TestLeftOutSinceFirstReport(t *testing.T) {
 		}
 		return out
 	}
-	require.NoError(t, s.EdgeApplied(ctx, edge.Applied{ServerID: "edge-2", Version: 1, LeftOut: []wire.EdgeLeftOut{host("a", "no")}}))
+	_, err := s.EdgeApplied(ctx, edge.Applied{
+		ServerID: "edge-2", Version: 1, LeftOut: []wire.EdgeLeftOut{host("a", "no")},
+	})
+	require.NoError(t, err)
 	report(1, 0, host("a", "no"), host("b", "no"), host("b", "twice")) // the name has two addresses
 	first := rows()
 	require.Len(t, first, 2)

@@ -27,13 +27,17 @@ func TestAnEdgeKeepsItsDocumentWhenTheDatabaseIsRestored(t *testing.T) {
 				created_by)
 			VALUES ($1, '', 'edge', 'eu', 'hetzner', '{}', 'active', 'w', 'test')`, id)
 	}
+	snapshot := func() string {
+		t.Helper()
+		s, err := value[string](ctx, pool, `SELECT pg_current_snapshot()::text`)
+		require.NoError(t, err)
+		return s
+	}
 	var last string
 	publish := func(digest string, awaited bool) int64 {
 		t.Helper()
 		last = digest
-		snapshot, err := value[string](ctx, pool, `SELECT pg_current_snapshot()::text`)
-		require.NoError(t, err)
-		version, ok, err := s.PublishEdges(ctx, "eu", []byte(digest), snapshot, awaited)
+		version, ok, err := s.PublishEdges(ctx, "eu", []byte(digest), snapshot(), awaited)
 		require.NoError(t, err)
 		require.True(t, ok)
 		return version
@@ -46,8 +50,9 @@ func TestAnEdgeKeepsItsDocumentWhenTheDatabaseIsRestored(t *testing.T) {
 	}
 	takes := func(id string, version int64) {
 		t.Helper()
-		require.NoError(t, s.EdgeOffered(ctx, prego.ServerID(id), version))
-		require.NoError(t, s.EdgeApplied(ctx, edge.Applied{ServerID: prego.ServerID(id), Version: version}))
+		require.NoError(t, s.EdgeOffered(ctx, prego.ServerID(id), version, snapshot()))
+		_, err := s.EdgeApplied(ctx, edge.Applied{ServerID: prego.ServerID(id), Version: version})
+		require.NoError(t, err)
 	}
 	behind := func() []string {
 		t.Helper()

@@ -150,7 +150,8 @@ func TestASiteThatIsNotOpenSaysWhy(t *testing.T) {
 		{ServerID: "edge-1", Version: 7, LeftOut: []wire.EdgeLeftOut{name}},
 		{ServerID: "edge-2", Version: 6, RefusedVersion: 7, RefusedReason: "no space"},
 	} {
-		require.NoError(t, p.s.EdgeApplied(t.Context(), a))
+		_, err := p.s.EdgeApplied(t.Context(), a)
+		require.NoError(t, err)
 	}
 	require.Equal(t, "edge edge-1 refuses its name: idna: invalid label; edge edge-2 refuses its document: no space",
 		why())

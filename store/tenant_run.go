@@ -139,11 +139,13 @@ func (s *Store) SiteRestored(ctx context.Context, ref tenant.Ref, site string, e
 	return s.tenantStep(ctx, e, fmt.Sprintf("%s/g%d", e.Step, ref.Generation), server.ErrSuperseded, sqlSiteReady, ref.TenantID, ref.Generation, site)
 }
 
-// siteOpens is whether the site of tenant t is open: a live edge of its network found it up since it was built. Without
+// siteOpens is whether the site of tenant t is open: a live edge of its network found it up since it was built, by a
+// document that the others get. Without
 // a live edge there is nothing to wait for. After a failover the clock may be behind by moments, and no earlier site was
 // found up that late.
 const siteOpens = `EXISTS (SELECT FROM ` + probedNow + `
-        WHERE h.tenant_id = t.tenant_id AND h.up AND h.since > t.opening_since - interval '3 seconds')
+        WHERE h.tenant_id = t.tenant_id AND h.up AND h.since > t.opening_since - interval '3 seconds'
+            AND NOT ` + edgeHolds + `)
     OR NOT EXISTS (SELECT FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id
         JOIN (` + liveEdges + `) ON e.network = COALESCE(s.network_id, s.region)
         WHERE a.tenant_id = t.tenant_id AND a.released_at IS NULL)`
@@ -243,6 +245,7 @@ UPDATE tenants t SET status_reason = $3, status_message = w.message
 FROM (SELECT COALESCE(string_agg('edge ' || e.server_id || CASE
             WHEN o.reason IS NOT NULL THEN ' refuses its name: ' || o.reason
             WHEN e.refused_version > e.version THEN ' refuses its document: ' || e.refused_reason
+            WHEN ` + edgeHolds + ` THEN ' alone has a document that closes sites which answer'
             WHEN NOT h.up THEN ' gets no answer from it: ' || h.cause
             ELSE ' has not found it up yet' END, '; ' ORDER BY e.server_id), '') AS message
     FROM tenants n JOIN tenant_allocations a ON a.tenant_id = n.tenant_id AND a.released_at IS NULL

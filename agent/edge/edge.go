@@ -34,6 +34,8 @@ type Edge struct {
 
 	document wire.EdgeDocument // as the control plane has it
 	leftOut  []refusal         // what of it the servers refuse, sorted
+	closed   map[string]place  // where sites answered that it closes, by tenant
+	probe    probe
 	served   wire.EdgeDocument // the rest, which they run
 	certs    map[string]wire.EdgeCertificate
 	applied  bool // the servers run the document: false after a start
@@ -62,7 +64,8 @@ func forward(d wire.EdgeDocument, s Settings) (f forwarding, err error) {
 // saved is the content of documentFile.
 type saved struct {
 	wire.EdgeDocument
-	LeftOut []refusal `json:"left_out,omitempty"`
+	LeftOut []refusal        `json:"left_out,omitempty"`
+	Closed  map[string]place `json:"closed,omitempty"`
 }
 
 // Open reads the last document from dir, and writes files that let the servers start if there are none. The servers'
@@ -72,7 +75,7 @@ func Open(dir string, settings Settings) (*Edge, error) {
 	e := &Edge{
 		dir: dir, settings: settings, caddy: newCaddy(filepath.Join(settings.RunDir, adminSocket)),
 		haproxy: haproxy{socket: filepath.Join(settings.RunDir, masterSocket)}, certs: map[string]wire.EdgeCertificate{}, gone: map[string]time.Time{},
-		tryPort: settings.tryPort,
+		tryPort: settings.tryPort, probe: askSite(newProbeClient()),
 	}
 	for _, d := range []string{dir, filepath.Join(dir, filepath.Dir(caddyFile)), filepath.Join(dir, filepath.Dir(haproxyFile)), filepath.Join(dir, sitesDir), filepath.Join(dir, addressesDir)} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
@@ -91,7 +94,8 @@ func Open(dir string, settings Settings) (*Edge, error) {
 	for _, r := range last.LeftOut {
 		out[r.part] = r
 	}
-	e.document, e.leftOut, e.served = last.EdgeDocument, last.LeftOut, without(last.EdgeDocument, out, e.certs)
+	e.document, e.leftOut, e.closed = last.EdgeDocument, last.LeftOut, last.Closed
+	e.served = without(last.EdgeDocument, out, e.certs)
 	places := placesOf(e.served)
 	if err := errors.Join(e.placed(places, nil), e.dropStrangers(places)); err != nil {
 		return nil, fmt.Errorf("edge: %w", err)
@@ -166,11 +170,12 @@ func (e *Edge) Apply(ctx context.Context, d wire.EdgeDocument, fetched []wire.Ed
 		}
 		usable = append(usable, c)
 	}
-	err := e.apply(ctx, without(d, out, e.certs), d, sorted(out), usable)
+	closed := e.closing(ctx, d)
+	err := e.apply(ctx, without(d, out, e.certs), saved{d, sorted(out), closed}, usable)
 	var refused *RefusedError
 	if errors.As(err, &refused) {
 		if err = e.search(ctx, d, out, usable); err == nil {
-			err = e.apply(ctx, without(d, out, e.certs), d, sorted(out), usable)
+			err = e.apply(ctx, without(d, out, e.certs), saved{d, sorted(out), closed}, usable)
 		}
 	}
 	if err == nil {
@@ -180,7 +185,9 @@ func (e *Edge) Apply(ctx context.Context, d wire.EdgeDocument, fetched []wire.Ed
 }
 
 // apply makes the servers serve the remaining parts of a document, or nothing new.
-func (e *Edge) apply(ctx context.Context, d, whole wire.EdgeDocument, leftOut []refusal, fetched []wire.EdgeCertificate) error {
+func (e *Edge) apply(
+	ctx context.Context, d wire.EdgeDocument, whole saved, fetched []wire.EdgeCertificate,
+) error {
 	certs := make(map[string]wire.EdgeCertificate, len(d.Certificates))
 	for _, ref := range d.Certificates {
 		if c, ok := e.certs[ref.ID]; ok && c.SHA256 == ref.SHA256 {
@@ -222,7 +229,7 @@ func (e *Edge) apply(ctx context.Context, d, whole wire.EdgeDocument, leftOut []
 			list = append(list, c)
 		}
 	}
-	document, err := json.Marshal(saved{whole, leftOut})
+	document, err := json.Marshal(whole)
 	if err != nil {
 		return err
 	}
@@ -240,7 +247,8 @@ func (e *Edge) apply(ctx context.Context, d, whole wire.EdgeDocument, leftOut []
 	if moved := movedSockets(e.served, d); len(moved) > 0 {
 		_ = e.haproxy.cut(ctx, moved)
 	}
-	e.document, e.leftOut, e.served, e.certs, e.applied, e.running = whole, leftOut, d, certs, true, next
+	e.document, e.leftOut, e.closed = whole.EdgeDocument, whole.LeftOut, whole.Closed
+	e.served, e.certs, e.applied, e.running = d, certs, true, next
 	return nil
 }
 

@@ -350,7 +350,7 @@ func (e *Edge) search(ctx context.Context, d wire.EdgeDocument, out map[part]ref
 		}
 		trial := with(d, func(p part) (any, bool) { return before[p], !good[p] && !in[p] })
 		trial.Version = version
-		return e.apply(ctx, trial, trial, e.leftOut, fetched)
+		return e.apply(ctx, trial, saved{trial, e.leftOut, e.closed}, fetched)
 	}
 	if err := load(nil); err != nil {
 		return err

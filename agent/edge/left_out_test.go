@@ -262,7 +262,9 @@ func TestWhatTheAPITakesEdgesTake(t *testing.T) {
 // TestRefusalsSurviveARestart: a refusal is what it was once it has been to a file and back.
 func TestRefusalsSurviveARestart(t *testing.T) {
 	t.Parallel()
-	want := saved{wire.EdgeDocument{Version: 7}, []refusal{{part: part{wire.EdgeTCPPart, "", "192.0.2.1", 25}, Route: "rte-1", Reason: "no", Tried: time.Unix(1, 0).UTC()}}}
+	want := saved{EdgeDocument: wire.EdgeDocument{Version: 7}, LeftOut: []refusal{{
+		part: part{wire.EdgeTCPPart, "", "192.0.2.1", 25}, Route: "rte-1", Reason: "no", Tried: time.Unix(1, 0).UTC(),
+	}}}
 	b, err := json.Marshal(want)
 	require.NoError(t, err)
 	var got saved

@@ -35,6 +35,7 @@ const (
 // are reported.
 type Prober struct {
 	client *http.Client
+	ask    probe
 	speed  time.Duration // how many times more often than by the rules: 1 except in tests
 
 	mu      sync.Mutex
@@ -69,17 +70,22 @@ type siteChange struct {
 	at     time.Time
 }
 
+func newProbeClient() *http.Client {
+	return &http.Client{
+		Timeout: probeAnswer,
+		Transport: &http.Transport{
+			DialContext:  (&net.Dialer{Timeout: probeConnect}).DialContext,
+			MaxIdleConns: 1000, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute, DisableCompression: true,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
 // NewProber makes a prober without sites.
 func NewProber() *Prober {
+	client := newProbeClient()
 	p := &Prober{
-		client: &http.Client{
-			Timeout: probeAnswer,
-			Transport: &http.Transport{
-				DialContext:  (&net.Dialer{Timeout: probeConnect}).DialContext,
-				MaxIdleConns: 1000, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute, DisableCompression: true,
-			},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
+		client: client, ask: askSite(client),
 		speed: 1, sites: map[string]*probed{}, busy: map[string]int{}, changed: make(chan struct{}, 1),
 	}
 	p.restart(time.Now())
@@ -253,20 +259,24 @@ func (p *Prober) probe(ctx context.Context, tenant string, s *probed) {
 	}
 }
 
-// ask requests a site as the edge's server forwards a request.
-func (p *Prober) ask(ctx context.Context, site, address string) wire.EdgeProbeCause {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+pingPath, http.NoBody)
-	if err != nil {
-		return wire.EdgeProbeRefused
+// probe requests a site as the edge's server forwards a request. "" means that it answers.
+type probe func(ctx context.Context, site, address string) wire.EdgeProbeCause
+
+func askSite(client *http.Client) probe {
+	return func(ctx context.Context, site, address string) wire.EdgeProbeCause {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+pingPath, http.NoBody)
+		if err != nil {
+			return wire.EdgeProbeRefused
+		}
+		r.Host = site
+		r.Header.Set(wire.HeaderSite, site)
+		r.Header.Set("X-Forwarded-Proto", "https")
+		resp, err := client.Do(r)
+		if err != nil {
+			return causeOf(0, nil, err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+		return causeOf(resp.StatusCode, body, err)
 	}
-	r.Host = site
-	r.Header.Set(wire.HeaderSite, site)
-	r.Header.Set("X-Forwarded-Proto", "https")
-	resp, err := p.client.Do(r)
-	if err != nil {
-		return causeOf(0, nil, err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-	return causeOf(resp.StatusCode, body, err)
 }

@@ -112,10 +112,14 @@ func (f *edgeFollower) step(ctx context.Context) error {
 	}
 	s := f.agent.current.Load()
 	if !reflect.DeepEqual(f.ack, f.told) {
-		if err := s.Gateway.PostJSON(ctx, wire.PathEdgeApplied, s.ID.Token, f.ack, nil); err != nil {
+		var released wire.EdgeReleased
+		if err := s.Gateway.PostJSON(ctx, wire.PathEdgeApplied, s.ID.Token, f.ack, &released); err != nil {
 			return err
 		}
 		f.told = f.ack
+		if released.Version >= f.ack.Version {
+			f.edge.Release()
+		}
 	}
 	var d wire.EdgeDocument
 	changed, err := s.Gateway.Poll(ctx, wire.PathEdge+"?"+url.Values{"version": {strconv.FormatInt(f.seen, 10)}}.Encode(), s.ID.Token, &d)
@@ -149,13 +153,16 @@ func (f *edgeFollower) serve(ctx context.Context, d wire.EdgeDocument, fetched [
 	case errors.As(err, &refused):
 		f.log.Error("the edge's servers rejected a document and keep the previous one",
 			"version", d.Version, "reason", refused.Reason)
-		f.ack = wire.EdgeApplied{Version: f.edge.Document().Version, Refused: d.Version, Reason: refused.Reason[:min(len(refused.Reason), wire.MaxEdgeReason)]}
+		f.ack = wire.EdgeApplied{
+			Version: f.edge.Document().Version, Closed: f.edge.Closed(),
+			Refused: d.Version, Reason: refused.Reason[:min(len(refused.Reason), wire.MaxEdgeReason)],
+		}
 	case err != nil:
 		return err
 	default:
 		f.counter.Follow(d)
 		f.prober.Follow(f.edge.Served())
-		f.ack = wire.EdgeApplied{Version: d.Version, LeftOut: f.edge.LeftOut()}
+		f.ack = wire.EdgeApplied{Version: d.Version, LeftOut: f.edge.LeftOut(), Closed: f.edge.Closed()}
 	}
 	f.seen = d.Version
 	return nil

@@ -9,7 +9,7 @@ const (
 	PathEdge = "/internal/agent/edge"
 	// PathEdgeCertificates takes an EdgeCertificatesRequest.
 	PathEdgeCertificates = "/internal/agent/edge/certificates"
-	// PathEdgeApplied takes an EdgeApplied.
+	// PathEdgeApplied takes an EdgeApplied and answers with an EdgeReleased.
 	PathEdgeApplied = "/internal/agent/edge/applied"
 )
 
@@ -152,14 +152,27 @@ type EdgeApplied struct {
 	// LeftOut are the parts of that document that the edge's servers refuse. Everything else is served. An edge
 	// that leaves out more than MaxEdgeLeftOut reports the first.
 	LeftOut []EdgeLeftOut `json:"left_out,omitempty"`
+	// Closed are the tenants whose sites answer where the last released document leads, and don't where this one does:
+	// at most MaxEdgeClosed, sorted.
+	Closed []string `json:"closed,omitempty"`
 	// Refused is the version of a later document that can't be served, with the reason; Version stays the previous
 	// one.
 	Refused int64  `json:"refused,omitempty"`
 	Reason  string `json:"reason,omitempty"` // at most MaxEdgeReason bytes
 }
 
-// MaxEdgeReason bounds EdgeApplied.Reason.
-const MaxEdgeReason = 1024
+// Bounds of EdgeApplied.
+const (
+	MaxEdgeReason = 1024
+	MaxEdgeClosed = 500
+)
+
+// EdgeReleased answers an EdgeApplied.
+type EdgeReleased struct {
+	// Version is the highest that all edges of the network may have. One edge gets a new document first. The others get
+	// it once it is acknowledged and does not close many sites.
+	Version int64 `json:"version"`
+}
 
 // EdgePart is a kind of part of a document.
 type EdgePart string

@@ -43,6 +43,15 @@ type Applied struct {
 	RefusedVersion int64
 	RefusedReason  string
 	LeftOut        []wire.EdgeLeftOut // of what it serves; its servers refuse them
+	Closed         []string           // tenants whose sites answer, and don't by the document that it serves
+}
+
+// Turn is who gets a network's document that not all of its edges may have.
+type Turn struct {
+	Network  string
+	Released int64          // the highest version that all may have
+	First    prego.ServerID // the edge that gets the newest; "" without one
+	Tried    int64          // the highest version that an edge was given
 }
 
 // Probed is what an edge found when it requested its sites.

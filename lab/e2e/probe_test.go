@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
 	needs "github.com/prego/prego/ops/attention"
 	"github.com/prego/prego/server"
@@ -154,4 +156,84 @@ func TestATenantIsActiveWhenItsSiteIsOpen(t *testing.T) {
 	url, page = address("gamma")
 	p.opens(p.visitor(), url, page)
 	await(t, "its edge is alive again", p.sitesDown, func(a []api.Attention) bool { return len(a) == 0 })
+}
+
+// TestABadDocumentReachesOneEdge: rows that lead to the wrong server, as a database restored from yesterday has them,
+// close sites at one edge of two. An operator sees which, and the rows' repair opens them again.
+func TestABadDocumentReachesOneEdge(t *testing.T) {
+	t.Parallel()
+	p := newPublic(t, sharedVars())
+	p.org("acme", "")
+	servers := map[string]prego.Role{
+		"edge-a": prego.RoleEdge, "edge-b": prego.RoleEdge,
+		"app": prego.RoleApp, "db": prego.RoleDBShard, "redis": prego.RoleRedisPool,
+	}
+	for id, role := range servers {
+		p.create(id, role, server.Spec{})
+	}
+	for id := range servers {
+		p.awaitStatus(id, server.Active)
+	}
+	edges := []string{p.id("edge-a"), p.id("edge-b")}
+	var open []string
+	for _, slug := range []string{"alpha", "beta", "gamma"} {
+		id := p.tenant(slug, prego.PlanStarter, nil)
+		p.settledTenant(id, tenant.Active)
+		p.awaitTenant(id, "found up at both", func(tn api.Tenant) bool {
+			return tn.SiteHealth != nil && tn.SiteHealth.Up && len(tn.SiteHealth.Edges) == 2
+		})
+		open = append(open, id)
+	}
+	p.create("wrong", prego.RoleApp, server.Spec{})
+	p.awaitStatus("wrong", server.Active)
+	both := func() (versions []int64) {
+		for _, id := range edges {
+			versions = append(versions, int64(p.number(`SELECT version FROM edges WHERE server_id = $1`, id)))
+		}
+		return versions
+	}
+	await(t, "both edges have the same document", both, func(v []int64) bool {
+		return v[0] == v[1] && v[0] == int64(p.number(`SELECT version FROM edge_documents`))
+	})
+	address := p.text(`SELECT host(private_address) FROM servers WHERE server_id = $1`, p.id("app"))
+	leads := func(edge string) (n int) {
+		var d struct {
+			Hosts []wire.EdgeHost `json:"hosts"`
+		}
+		b, err := os.ReadFile(filepath.Join(p.rootOf(edge), wire.EdgeDir, "document.json"))
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(b, &d))
+		for _, h := range d.Hosts {
+			if slices.Contains(h.Upstreams, wire.EdgeUpstream{Address: address + ":8080"}) {
+				n++
+			}
+		}
+		return n
+	}
+	require.Equal(t, []int{3, 3}, []int{leads(edges[0]), leads(edges[1])})
+
+	place := func(to string) {
+		p.exec(`UPDATE tenant_allocations SET app_server_id = $2 WHERE tenant_id = ANY ($1)`, open, p.id(to))
+	}
+	place("wrong")
+	behind := func() []api.Attention {
+		var all api.AttentionList
+		p.send(http.MethodGet, "/v1/attention", nil, http.StatusOK, &all)
+		return slices.DeleteFunc(all.Items, func(i api.Attention) bool { return i.Kind != needs.EdgeBehind })
+	}
+	held := await(t, "the document is held", behind, func(a []api.Attention) bool { return len(a) > 0 })
+	require.Len(t, held, 1)
+	require.Equal(t, needs.Critical, held[0].Severity)
+	require.Equal(t, edges[0], held[0].Subject.Id)
+	require.Regexp(t, `^it alone has document \d+, which closes 3 of 3 sites that answer: alpha, beta, gamma\. `+
+		`The other edges keep document \d+$`, held[0].Message)
+	status, errs, code := p.cli(p.operator, "status", "--kind", "edge_behind")
+	require.Zero(t, code, errs)
+	require.Contains(t, status, "alpha, beta, gamma")
+	require.Equal(t, []int{0, 3}, []int{leads(edges[0]), leads(edges[1])}, "the other edge serves its sites")
+
+	place("app")
+	await(t, "both edges lead to the sites", func() []int { return []int{leads(edges[0]), leads(edges[1])} },
+		func(n []int) bool { return n[0] == 3 && n[1] == 3 })
+	await(t, "nothing is held", behind, func(a []api.Attention) bool { return len(a) == 0 })
 }

@@ -279,6 +279,8 @@ var Ailments = map[attention.Kind][]Ailment{
 		'1 hour')`,
 			"app-1 no_edge_opens",
 		},
+		{`UPDATE edges SET closed = '{t-2, gone}'; INSERT INTO edge_documents (network, version, digest, seen, released)
+			VALUES ('n', 3, '', pg_current_snapshot(), 2)`, "app-1 document_held"},
 	},
 	attention.EdgeRejectedName: {
 		{`INSERT INTO edge_left_out (server_id, kind, name, tenant_id, reason) VALUES ('app-1', 'host',

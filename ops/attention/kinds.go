@@ -606,7 +606,7 @@ var ordered = []struct {
 		all: []Action{listServers},
 	}},
 	{EdgeBehind, spec{
-		severity: Warning, critical: []string{"no_edge_opens"},
+		severity: Warning, critical: []string{"no_edge_opens", "document_held"},
 		says: "it refused what it should serve", plural: "edges refused what they should serve",
 		todo: "Fix the cause, which the message and the log of the agent name. Until then no new site or name of its " +
 			"network opens over it; what it served before is served.",
@@ -614,6 +614,9 @@ var ordered = []struct {
 			"no_edge_opens": "Fix the cause, which the message and the log of the agent name. Until then no new site or " +
 				"name of its network opens, since no other edge there has taken the document either. " +
 				"What it served before is served.",
+			"document_held": "Restore the rows that lead to these sites, or suspend or delete their tenants if they " +
+				"should be closed. The other edges get the next document that closes no sites. Until then no new site " +
+				"of the network opens. If only this edge does not reach them, replace it.",
 		},
 		docs:    "docs/edges.md#names-that-an-edge-refuses",
 		actions: about("server", showServer), all: []Action{get("List the edges", "/v1/servers?role=edge", "prego server list --role edge")},
