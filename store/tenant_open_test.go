@@ -167,7 +167,12 @@ func TestASiteThatIsNotOpenSaysWhy(t *testing.T) {
 	require.Equal(t, []string{"tenant", "t-1", "not_open"}, []string{found[0].Subject, found[0].ID, found[0].Reason})
 	require.Equal(t, "the site of shop-1 is built and not open: edge edge-1 gets no answer from it: refused",
 		found[0].Message)
+	p.exec(`INSERT INTO edge_documents (network, version, digest, seen, released)
+		SELECT network, 7, '', pg_current_snapshot(), 6 FROM edges WHERE server_id = 'edge-1'`)
 	p.report("edge-1", "a", 100, 0, saw("t-1", up, 0))
+	require.ErrorIs(t, p.open(), ErrNotOpen, "no other edge opens it")
+	require.Equal(t, "edge edge-1 alone has a document that closes sites which answer", why())
+	p.exec(`UPDATE edge_documents SET released = 7`)
 	require.NoError(t, p.open())
 	require.Empty(t, p.tenant().StatusReason)
 	require.Empty(t, p.down())
