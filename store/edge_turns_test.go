@@ -69,6 +69,9 @@ func TestOneEdgeGetsADocumentFirst(t *testing.T) {
 	asks(b)
 	require.EqualValues(t, 1, publish("one"))
 	turn(b, 0, "there is no other")
+	exec(`UPDATE edges SET asked_at = now() - interval '41 seconds'`)
+	turn("", 0, "none requests it")
+	asks(b)
 	require.EqualValues(t, 1, takes(b, 1, "t-1", "t-2"), "it holds back nothing")
 
 	asks(a, c)
