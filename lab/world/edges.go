@@ -21,7 +21,8 @@ import (
 type edgeServer struct {
 	document wire.EdgeDocument
 	certs    map[string]wire.EdgeCertificate
-	applied  bool // it is known that it is served: false after a start
+	closed   map[string]bool // tenants that documents closed since the last released one, and whose sites answered
+	applied  bool            // it is known that it is served: false after a start
 	seen     int64
 	ack      wire.EdgeApplied
 	told     wire.EdgeApplied // that the gateway knows of
@@ -31,7 +32,7 @@ type edgeServer struct {
 func (hs *hosts) serveEdge(ctx context.Context, h *host) {
 	h.mu.Lock()
 	if h.edge == nil {
-		h.edge = &edgeServer{certs: map[string]wire.EdgeCertificate{}}
+		h.edge = &edgeServer{certs: map[string]wire.EdgeCertificate{}, closed: map[string]bool{}}
 	}
 	e := h.edge
 	e.applied, e.seen, e.ack, e.told = false, e.document.Version, wire.EdgeApplied{}, wire.EdgeApplied{}
@@ -64,10 +65,14 @@ func (hs *hosts) stepEdge(ctx context.Context, h *host, e *edgeServer) bool {
 		return err == nil && status/100 == 2 && (out == nil || json.Unmarshal(body, out) == nil)
 	}
 	if !reflect.DeepEqual(e.ack, e.told) {
-		if !post(wire.PathEdgeApplied, e.ack, nil) {
+		var released wire.EdgeReleased
+		if !post(wire.PathEdgeApplied, e.ack, &released) {
 			return false
 		}
 		e.told = e.ack
+		if released.Version >= e.ack.Version {
+			clear(e.closed)
+		}
 	}
 	limited, cancel := context.WithTimeout(ctx, wire.EdgeWait+20*time.Second)
 	defer cancel()
@@ -115,10 +120,22 @@ func (hs *hosts) applied(h *host, e *edgeServer, d wire.EdgeDocument, fetched []
 		}
 		certs[c.ID] = c
 	}
+	// agent/edge.Edge.closing; a site that is served somewhere else counts as open.
+	for id, probe := range hs.answers(h, e) {
+		if probe.State == wire.EdgeProbeUp {
+			e.closed[id] = true
+		}
+	}
+	for _, name := range d.Hosts {
+		if name.State == wire.EdgeServing {
+			delete(e.closed, name.Tenant)
+		}
+	}
 	h.mu.Lock()
 	e.document, e.certs, e.applied = d, certs, true
 	h.mu.Unlock()
 	e.seen, e.ack = d.Version, wire.EdgeApplied{Version: d.Version, LeftOut: leftOut}
+	e.ack.Closed = slices.Sorted(maps.Keys(e.closed))
 	if len(d.Hosts) > 0 {
 		hs.w.Met("an edge served a site")
 	}
