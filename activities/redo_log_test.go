@@ -34,6 +34,7 @@ func TestTheRedoLogIsKept(t *testing.T) {
 	s := s3test.Start(t)
 	storage, err := objects.New(objects.Config{
 		Endpoint: s.Endpoint, Bucket: s.Bucket, Region: s.Region, AccessKey: s.AccessKey, SecretKey: s.SecretKey, PathStyle: true,
+		MayDelete: s3test.MayDelete,
 	})
 	require.NoError(t, err)
 	dir := t.TempDir()

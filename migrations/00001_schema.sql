@@ -2845,7 +2845,8 @@ BEGIN
             RAISE EXCEPTION 'table % has no primary key: it needs one for the redo log', t;
         END IF;
         SELECT array_agg(a.attname ORDER BY a.attnum) INTO STRICT cols FROM pg_attribute a
-        WHERE a.attrelid = t::regclass AND a.attnum > 0 AND NOT a.attisdropped AND a.attname <> ALL (seen);
+        WHERE a.attrelid = t::regclass AND a.attnum > 0 AND NOT a.attisdropped AND a.attname <> ALL (seen)
+          AND a.atttypid <> ALL ('{xid8,pg_snapshot}'::regtype[]); -- transactions of this database alone
         EXECUTE format('CREATE TRIGGER %I AFTER INSERT OR DELETE ON %I FOR EACH ROW EXECUTE FUNCTION note_redo(%s)',
             'redo_' || t, t, key);
         EXECUTE format('CREATE TRIGGER %I AFTER UPDATE ON %I FOR EACH ROW WHEN (%s) EXECUTE FUNCTION note_redo(%s)',

@@ -73,7 +73,7 @@ func (s *Store) NextRedo(
 		}
 		rows := manyIn[ops.RedoRow](ctx, tx, sqlTakeRedo, redoMost)
 		if tx.err != nil {
-			return nil
+			return tx.err
 		}
 		var err error
 		body, err = seal(number, rows)

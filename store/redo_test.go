@@ -74,7 +74,8 @@ func TestARestoredDatabaseIsCompletedFromTheRedoLog(t *testing.T) {
 		exec(t, live, sql)
 		log = redoLog(t, live, log)
 	}
-	require.True(t, len(log) == 7, "%d: the last change notes only when a host was seen", len(log))
+	entries := len(log)
+	require.Equal(t, 7, entries, "the last change notes only when a host was seen")
 
 	changes, err := restored.Redo(ctx, 9, log, true)
 	require.NoError(t, err)

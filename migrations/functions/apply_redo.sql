@@ -1,6 +1,6 @@
 -- Makes rows of a table what an entry of the redo log says: rows replace those of the same key, and gone are the keys
--- of deleted ones. Columns that the entry does not know keep their values, or get their defaults. The xid8 columns are
--- of another database's transactions. redo_mode comes before and after.
+-- of deleted ones. Columns that the entry does not know keep their values, or get their defaults. So do those about
+-- transactions, which were another database's. redo_mode comes before and after.
 CREATE OR REPLACE FUNCTION apply_redo(p_tbl text, p_rows jsonb, p_gone jsonb) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     same text;
@@ -17,7 +17,7 @@ BEGIN
     INTO cols, sets
     FROM pg_attribute a
     WHERE a.attrelid = p_tbl::regclass AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-      AND a.atttypid <> 'xid8'::regtype AND p_rows -> 0 ? a.attname;
+      AND a.atttypid <> ALL ('{xid8,pg_snapshot}'::regtype[]) AND p_rows -> 0 ? a.attname;
     EXECUTE format('DELETE FROM %I t USING jsonb_populate_recordset(NULL::%1$I, $1) q WHERE %s', p_tbl, same)
     USING p_gone;
     IF sets <> '' THEN

@@ -37,6 +37,8 @@ BEGIN
     UPDATE servers SET agent_last_heartbeat_at = now()
     WHERE agent_last_heartbeat_at IS NOT NULL AND status <> 'terminated';
     INSERT INTO peers_due (server_id) SELECT server_id FROM servers WHERE status <> 'terminated';
-    -- What edges found is not in the log: their next reports are incomplete to this number, and they repeat all.
-    UPDATE edges SET watch_changes = -1;
+    -- What edges found is not in the log: their next reports are incomplete to this number, and they repeat all. Nor is
+    -- what their documents were: no row gave edges and hosts the versions that they have, and the next ones are above.
+    UPDATE edges SET watch_changes = -1, offered = 0;
+    UPDATE server_peers SET offered = 0;
 END $$;
