@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/prego/prego/ops"
 	"github.com/prego/prego/store"
 )
@@ -33,9 +35,11 @@ const (
 	// redoMostBytes is the size of the largest object that is read.
 	redoMostBytes = 256 << 20
 	redoPage      = 1000
+	redoReads     = 16 // concurrently, while a database is completed
 )
 
-func (l *RedoLog) folder() string { return l.Environment + "/redo/" }
+// folder is beside those of backups, whose objects are compared with rows.
+func (l *RedoLog) folder() string { return "redo/" + l.Environment + "/" }
 
 func (l *RedoLog) key(number int64) string { return fmt.Sprintf("%s%012d", l.folder(), number) }
 
@@ -118,10 +122,12 @@ func (l *RedoLog) Save(ctx context.Context) (n int64, err error) {
 	return n, l.Store.RedoSaved(ctx, n)
 }
 
-func (l *RedoLog) seal(number int64, rows []ops.RedoRow) ([]byte, error) {
+func (l *RedoLog) seal(e ops.RedoEntry) ([]byte, error) {
+	number := e.Number
+	e.At = l.Now().UTC()
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
-	if err := json.NewEncoder(z).Encode(ops.RedoEntry{Number: number, At: l.Now().UTC(), Rows: rows}); err != nil {
+	if err := json.NewEncoder(z).Encode(e); err != nil {
 		return nil, fmt.Errorf("entry %d of the redo log: %w", number, err)
 	}
 	if err := z.Close(); err != nil {
@@ -147,15 +153,36 @@ func (l *RedoLog) Missing(ctx context.Context) (entries []ops.RedoEntry, newest 
 	if newest, err = l.newest(ctx, s.Number); err != nil {
 		return nil, 0, err
 	}
-	for n := s.Number + 1; n <= newest; n++ {
-		e, err := l.read(ctx, n)
-		if err != nil {
-			return nil, newest, fmt.Errorf("entry %d of the redo log; the database lacks %d to %d: %w",
-				n, s.Number+1, newest, err)
-		}
-		entries = append(entries, e)
+	entries = make([]ops.RedoEntry, newest-s.Number)
+	g, reading := errgroup.WithContext(ctx)
+	g.SetLimit(redoReads)
+	for i := range entries {
+		n := s.Number + 1 + int64(i)
+		g.Go(func() (err error) {
+			if entries[i], err = l.read(reading, n); err != nil {
+				err = fmt.Errorf("entry %d of the redo log; the database lacks %d to %d: %w", n, s.Number+1, newest, err)
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, newest, err
 	}
 	return entries, newest, nil
+}
+
+// Reject has the entries that the database lacks count for nothing, in this restore and in later ones, and returns the
+// number of the newest entry then.
+func (l *RedoLog) Reject(ctx context.Context, from, newest int64) (int64, error) {
+	if l.Objects == nil || newest == from {
+		return newest, nil
+	}
+	e := ops.RedoEntry{Number: newest + 1, Void: from + 1}
+	body, err := l.seal(e)
+	if err == nil {
+		err = l.Objects.Put(ctx, l.key(e.Number), body)
+	}
+	return e.Number, err
 }
 
 func (l *RedoLog) read(ctx context.Context, number int64) (e ops.RedoEntry, err error) {
@@ -194,18 +221,22 @@ func (l *RedoLog) Prune(ctx context.Context) (n int, err error) {
 	if l.Objects == nil {
 		return 0, nil
 	}
-	page, err := l.Objects.List(ctx, l.folder(), "", redoPage)
-	if err != nil {
-		return 0, err
-	}
-	for _, o := range page {
-		if l.Now().Sub(o.Modified) < redoKept {
-			break
-		}
-		if err := l.Objects.Delete(ctx, o.Key); err != nil {
+	for {
+		page, err := l.Objects.List(ctx, l.folder(), "", redoPage)
+		if err != nil {
 			return n, err
 		}
-		n++
+		for _, o := range page {
+			if l.Now().Sub(o.Modified) < redoKept {
+				return n, nil
+			}
+			if err := l.Objects.Delete(ctx, o.Key); err != nil {
+				return n, err
+			}
+			n++
+		}
+		if len(page) == 0 {
+			return n, nil
+		}
 	}
-	return n, nil
 }

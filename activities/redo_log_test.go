@@ -101,7 +101,7 @@ func TestTheRedoLogIsKept(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, int64(3), newest)
 	require.Len(t, entries, 3)
-	changes, err := restored.Store.Redo(ctx, newest, entries, false)
+	changes, err := restored.Store.Redo(ctx, 0, newest, entries, false)
 	require.NoError(t, err)
 	require.Contains(t, changes, ops.RedoChange{Table: "orgs", Name: "org-2", Is: "is added: tier enterprise"})
 	why, err = restored.Verify(ctx, true)
@@ -113,19 +113,19 @@ func TestTheRedoLogIsKept(t *testing.T) {
 
 	// An entry that is missing, or that somebody else wrote, is named.
 	lacking, _ := open()
-	second := s.File("test/redo/000000000002")
+	second := s.File("redo/test/000000000002")
 	kept, err := os.ReadFile(second)
 	require.NoError(t, err)
-	third, err := os.ReadFile(s.File("test/redo/000000000003"))
+	third, err := os.ReadFile(s.File("redo/test/000000000003"))
 	require.NoError(t, err)
-	require.NoError(t, storage.Put(ctx, "test/redo/000000000002", third))
+	require.NoError(t, storage.Put(ctx, "redo/test/000000000002", third))
 	_, _, err = lacking.Missing(ctx)
 	require.ErrorContains(t, err, "entry 2 of the redo log; the database lacks 1 to 4: it was not made by this installation")
 	require.NoError(t, os.Remove(second))
 	_, newest, err = lacking.Missing(ctx)
 	require.ErrorContains(t, err, "entry 2 of the redo log")
 	require.Equal(t, int64(4), newest)
-	require.NoError(t, storage.Put(ctx, "test/redo/000000000002", kept))
+	require.NoError(t, storage.Put(ctx, "redo/test/000000000002", kept))
 
 	// Entries older than any base backup go.
 	gone, err := live.Prune(ctx)

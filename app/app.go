@@ -80,8 +80,9 @@ type Process struct {
 	follow                     time.Duration
 	hooks                      activities.Hooks
 
-	trust  func() error // why nothing may be changed by the database; a nil func is never
-	opened bool         // the pool is this process's own
+	trust  func() error    // why nothing may be changed by the database; a nil func is never
+	lost   <-chan struct{} // closed when the database is not trusted any more
+	opened bool            // the pool is this process's own
 	agent  struct {
 		sync.Once
 		digest string

@@ -176,6 +176,8 @@ func (p *Process) workTrusted(
 	if err := p.awaitTrust(ctx, redo); err != nil {
 		return err
 	}
+	lost := make(chan struct{})
+	p.lost = lost
 	b, err := p.Worker(ctx, runs, served)
 	if err != nil {
 		return err
@@ -195,7 +197,7 @@ func (p *Process) workTrusted(
 	p.exportRows(b.catalogs)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return b.relay.Serve(ctx, l, b.ca.RelayTLS(), stopWithin) })
-	g.Go(func() error { return p.keepTrust(ctx, redo) })
+	g.Go(func() error { return p.keepTrust(ctx, redo, func() { close(lost) }) })
 	g.Go(func() error {
 		if err := b.Worker.Start(); err != nil {
 			return fmt.Errorf("worker: %w", err)
@@ -311,7 +313,7 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 	moves.Edges = edges
 	drilled := newDrills(p, runs, backups)
 	w, err := worker.New(runs.Temporal, worker.Options{
-		TaskQueue: p.cfg.Temporal.TaskQueue, Queues: served, StopTimeout: stopWithin,
+		TaskQueue: p.cfg.Temporal.TaskQueue, Queues: served, StopTimeout: stopWithin, Lost: p.lost,
 		Slots: worker.Slots{Main: p.cfg.Worker.Concurrency, Long: p.cfg.Worker.LongConcurrency, Periodic: 4},
 	}, servers, fleet, tenants, &activities.FleetActions{
 		Store: p.db, Runs: runs, Parallel: p.cfg.Worker.FleetParallel, Poll: p.cfg.Worker.FleetPoll, Hooks: p.hooks, Capacity: activities.ServerFree(groups), TenantsMove: backups.Objects != nil,

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -55,6 +54,7 @@ func (t *trust) Refusal() error {
 // not answer: nothing can be changed then.
 func (p *Process) trusted(ctx context.Context) *trust {
 	var t trust
+	t.refusal.Store(notTrusted("the database has not answered yet"))
 	look := func() {
 		s, err := p.db.RedoState(ctx)
 		if err != nil {
@@ -63,7 +63,7 @@ func (p *Process) trusted(ctx context.Context) *trust {
 		why := s.Unverified()
 		if why == "" {
 			t.refusal.Store(nil)
-		} else if before := t.refusal.Swap(notTrusted(why)); before == nil {
+		} else if before := t.refusal.Swap(notTrusted(why)); before == nil || before.Message != why {
 			p.log.Warn("nothing is changed", zap.String("why", why))
 		}
 	}
@@ -113,8 +113,8 @@ func (p *Process) awaitTrust(ctx context.Context, l *activities.RedoLog) error {
 }
 
 // keepTrust ends with an error when another database has taken the place of the one that was verified, and lacks
-// something: the process ends, and its successor waits.
-func (p *Process) keepTrust(ctx context.Context, l *activities.RedoLog) error {
+// something: the process ends, and its successor waits. lose ends what it is doing at that moment.
+func (p *Process) keepTrust(ctx context.Context, l *activities.RedoLog, lose func()) error {
 	t := time.NewTicker(trustEvery)
 	defer t.Stop()
 	for {
@@ -123,11 +123,17 @@ func (p *Process) keepTrust(ctx context.Context, l *activities.RedoLog) error {
 		case <-ctx.Done():
 			return nil
 		}
-		switch why, err := l.Verify(ctx, false); {
-		case err == nil && why != "":
-			return fmt.Errorf("%w", notTrusted(why))
-		case err != nil && ctx.Err() == nil:
-			p.log.Debug("the database is not compared with its redo log", zap.Error(err))
+		why, err := l.Verify(ctx, false)
+		if err != nil { // the storage may be away: what is not compared is not trusted
+			s, stateErr := p.db.RedoState(ctx)
+			if stateErr != nil {
+				continue
+			}
+			why = s.Unverified()
+		}
+		if why != "" {
+			lose()
+			return notTrusted(why)
 		}
 	}
 }
@@ -162,7 +168,7 @@ func (p *Process) planRestore(ctx context.Context) (r Restore, err error) {
 		return r, err
 	}
 	if r.Entries, r.Newest, err = l.Missing(ctx); err == nil && r.Newest > r.State.Number {
-		r.Changes, err = p.db.Redo(ctx, r.Newest, r.Entries, true)
+		r.Changes, err = p.db.Redo(ctx, r.State.Number, r.Newest, r.Entries, true)
 	}
 	return r, err
 }
@@ -188,13 +194,22 @@ func (p *Process) applyRestore(ctx context.Context, runs *workflows.Client, asIs
 	if r.Entries, r.Newest, err = l.Missing(ctx); err != nil && (!asIs || r.Newest == 0) {
 		return r, err
 	}
+	if !r.Lacks() {
+		return r, prego.Errorf(prego.CodeInvalidTransition, "the database lacks nothing of its redo log")
+	}
+	if err := p.db.Recovering(ctx, "the database is being completed from its redo log"); err != nil {
+		return r, err
+	}
 	if asIs {
 		r.Entries = nil
+		if r.Newest, err = l.Reject(ctx, r.State.Number, r.Newest); err != nil {
+			return r, err
+		}
 	}
 	// A run may not continue by rows that are about to change.
 	if r.Ended, err = runs.EndRuns(ctx, "the database was restored"); err != nil {
 		return r, err
 	}
-	r.Changes, err = p.db.Redo(ctx, r.Newest, r.Entries, false)
+	r.Changes, err = p.db.Redo(ctx, r.State.Number, r.Newest, r.Entries, false)
 	return r, err
 }

@@ -2829,11 +2829,12 @@ DO $$ DECLARE t text; key text; cols text[];
         'dns_comparisons dns_departures edge_documents edge_left_out events goose_db_version looks org_counters '
         'org_sessions org_usage_changes org_usage_drifts org_usage_parts org_usage_sweep org_work orphan_sightings '
         'peers_due provider_budgets provider_catalogs provider_prices pruned reconcile_runs redo redo_due region_room '
-        'scaling_events server_samples site_health site_uptime site_usage', ' ');
+        'scaling_events server_samples site_health site_uptime', ' ');
     seen constant text[] := string_to_array('updated_at changed_xid agent_last_heartbeat_at agent_status load1 '
         'memory_pct disk_pct docker_state cpu_pct worker_slots_pct db_disk_pct redis_memory_pct clock_ahead_seconds '
         'checked_at next_check asked_at applied_at watched_from watched_until watch_changes taken_until ari_at '
-        'last_used_at', ' ');
+        'last_used_at site_usage.database_bytes site_usage.files_bytes site_usage.backups_bytes site_usage.users '
+        'site_usage.measured_at site_usage.tried_at site_usage.message', ' ');
 BEGIN
     FOR t IN SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'
         AND c.relname <> ALL (left_out) ORDER BY 1
@@ -2846,6 +2847,7 @@ BEGIN
         END IF;
         SELECT array_agg(a.attname ORDER BY a.attnum) INTO STRICT cols FROM pg_attribute a
         WHERE a.attrelid = t::regclass AND a.attnum > 0 AND NOT a.attisdropped AND a.attname <> ALL (seen)
+          AND t || '.' || a.attname <> ALL (seen)
           AND a.atttypid <> ALL ('{xid8,pg_snapshot}'::regtype[]); -- transactions of this database alone
         EXECUTE format('CREATE TRIGGER %I AFTER INSERT OR DELETE ON %I FOR EACH ROW EXECUTE FUNCTION note_redo(%s)',
             'redo_' || t, t, key);

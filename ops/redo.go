@@ -39,6 +39,27 @@ type RedoEntry struct {
 	Number int64     `json:"number"`
 	At     time.Time `json:"at"`
 	Rows   []RedoRow `json:"rows"`
+	// More rows had changed when it was made: only with the next entries is it of one moment.
+	More bool `json:"more,omitempty"`
+	// Void is the first of the entries before this one that an operator has rejected; 0 is none.
+	Void int64 `json:"void,omitempty"`
+}
+
+// Valid are the entries that complete a database: without those that were rejected, and up to the last one that is of
+// one moment.
+func Valid(entries []RedoEntry) []RedoEntry {
+	var out []RedoEntry
+	for _, e := range entries {
+		if e.Void > 0 {
+			out = slices.DeleteFunc(out, func(o RedoEntry) bool { return o.Number >= e.Void })
+			continue
+		}
+		out = append(out, e)
+	}
+	for len(out) > 0 && out[len(out)-1].More {
+		out = out[:len(out)-1]
+	}
+	return out
 }
 
 // RedoRow is a row that changed: its table, its primary key, and what it became, with all columns; nil if it is gone.

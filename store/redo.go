@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/ops"
 )
 
@@ -17,13 +18,16 @@ const (
 	// lineage is what the database calls itself: a restored one is on another timeline, and one that was filled from a
 	// dump has another identifier.
 	lineage = `(SELECT system_identifier::text FROM pg_control_system())
-    || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)`
+    || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)
+    || '/' || (SELECT oid FROM pg_database WHERE datname = current_database())
+    || '/' || EXTRACT(EPOCH FROM pg_postmaster_start_time())`
 	sqlRedoState = `
 SELECT number, unsaved IS NOT NULL OR EXISTS (SELECT FROM redo_due) AS due, lineage AS verified, ` + lineage + ` AS lineage,
     recovering_since, recovering, saved_at FROM redo`
 	sqlRedoVerified = `UPDATE redo SET lineage = ` + lineage + ` WHERE recovering_since IS NULL AND number = $1`
 	sqlRecovering   = `UPDATE redo SET recovering_since = COALESCE(recovering_since, now()), recovering = $1`
 	sqlTakeRedo     = `SELECT tbl, key, val FROM take_redo($1)`
+	sqlRedoMore     = `SELECT EXISTS (SELECT FROM redo_due)`
 	sqlDropRedo     = `DELETE FROM redo_due`
 	sqlRedoNext     = `
 SELECT CASE WHEN unsaved IS NULL THEN number + 1 ELSE number END AS number, unsaved,
@@ -32,10 +36,11 @@ FROM redo WHERE recovering_since IS NULL AND lineage IN ('', ` + lineage + `)`
 	sqlRedoMade  = `UPDATE redo SET number = $1, unsaved = $2 WHERE number = $1 - 1 AND unsaved IS NULL`
 	sqlRedoSaved = `UPDATE redo SET unsaved = NULL, saved_at = now() WHERE number = $1`
 	sqlRedoRows  = `SELECT tbl, key, val FROM redo_rows($1, $2)`
+	sqlHoldRedo  = `SELECT number FROM redo FOR UPDATE`
 	sqlRedoMode  = `SELECT redo_mode($1)`
 	sqlApplyRedo = `SELECT apply_redo($1, $2, $3)`
 	sqlRecovered = `
-UPDATE redo SET number = $1, unsaved = NULL, lineage = ` + lineage + `, recovering_since = NULL, recovering = ''`
+UPDATE redo SET number = $1, unsaved = CASE WHEN number = $1 THEN unsaved END, lineage = ` + lineage + `, recovering_since = NULL, recovering = ''`
 )
 
 // redoMost is how many changes an entry has at most; what is left is in the next one.
@@ -59,7 +64,7 @@ func (s *Store) Recovering(ctx context.Context, why string) error {
 // NextRedo makes the next entry of the redo log and keeps it until it is saved: seal turns its rows into the object. It
 // returns the entry that is not saved, which may be an earlier one; body is nil if there is none.
 func (s *Store) NextRedo(
-	ctx context.Context, seal func(number int64, rows []ops.RedoRow) ([]byte, error),
+	ctx context.Context, seal func(e ops.RedoEntry) ([]byte, error),
 ) (number int64, body []byte, err error) {
 	moment := pgx.TxOptions{IsoLevel: pgx.RepeatableRead}
 	err = pgx.BeginTxFunc(ctx, s.pool, moment, sticky(func(tx *txn) error {
@@ -76,7 +81,7 @@ func (s *Store) NextRedo(
 			return tx.err
 		}
 		var err error
-		body, err = seal(number, rows)
+		body, err = seal(ops.RedoEntry{Number: number, Rows: rows, More: valueIn[bool](ctx, tx, sqlRedoMore)})
 		tx.run(ctx, sqlRedoMade, number, body)
 		return err
 	}))
@@ -103,28 +108,31 @@ func (s *Store) DropRedo(ctx context.Context) error {
 // errDry ends a transaction that was only tried.
 var errDry = errors.New("a dry run")
 
-// Redo completes a restored database by the entries that it lacks, in their order, and ends the recovery: number is the
-// newest entry's, in the storage. With dry all of it is done, and rolled back. It returns what the entries change.
+// Redo completes a restored database by the entries that it lacks, and ends the recovery: from is the number of the
+// newest entry that it has, and to of the newest in the storage. With dry all of it is done, and rolled back. It returns
+// what the entries change.
 func (s *Store) Redo(
-	ctx context.Context, number int64, entries []ops.RedoEntry, dry bool,
+	ctx context.Context, from, to int64, entries []ops.RedoEntry, dry bool,
 ) (changes []ops.RedoChange, err error) {
 	err = s.inTx(ctx, "complete the database", func(tx *txn) error {
+		if n := valueIn[int64](ctx, tx, sqlHoldRedo); tx.err == nil && n != from {
+			return prego.Errorf(prego.CodeInvalidTransition, "the database was completed meanwhile: it has entry %d", n)
+		}
 		var all []ops.RedoRow
-		for _, e := range entries {
+		for _, e := range ops.Valid(entries) {
 			all = append(all, e.Rows...)
 		}
+		tables := ops.ByTable(all)
 		var before []ops.RedoRow
-		for _, t := range ops.ByTable(all) {
+		for _, t := range tables {
 			before = append(before, manyIn[ops.RedoRow](ctx, tx, sqlRedoRows, t.Table, t.Keys)...)
 		}
 		tx.run(ctx, sqlRedoMode, true)
-		for _, e := range entries {
-			for _, t := range ops.ByTable(e.Rows) {
-				tx.run(ctx, sqlApplyRedo, t.Table, t.Rows, t.Gone)
-			}
+		for _, t := range tables {
+			tx.run(ctx, sqlApplyRedo, t.Table, t.Rows, t.Gone)
 		}
 		tx.run(ctx, sqlRedoMode, false)
-		tx.run(ctx, sqlRecovered, number)
+		tx.run(ctx, sqlRecovered, to)
 		changes = ops.RedoChanges(before, all)
 		if dry && tx.err == nil {
 			return errDry

@@ -2,6 +2,7 @@
 package worker
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -21,6 +22,7 @@ type Options struct {
 	Queues      []workflows.Queue // which to serve
 	Slots       Slots             // concurrent activities
 	StopTimeout time.Duration     // to finish running activities when it is stopped
+	Lost        <-chan struct{}   // ends running activities immediately when it is closed; nil never is
 }
 
 // Slots are the concurrent activities of each queue.
@@ -35,6 +37,16 @@ func (s Slots) of(q workflows.Queue) int {
 	case workflows.QueueMain:
 	}
 	return s.Main
+}
+
+// until is a context that ends when a channel is closed; nil for a nil channel.
+func until(closed <-chan struct{}) context.Context {
+	if closed == nil {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { <-closed; cancel() }()
+	return ctx
 }
 
 // Worker serves one or more task queues.
@@ -76,6 +88,7 @@ func New(c client.Client, o Options, servers *activities.Servers, fleet *activit
 			MaxConcurrentLocalActivityExecutionSize: o.Slots.of(q),
 			DisableWorkflowWorker:                   q != workflows.QueueMain,
 			WorkerStopTimeout:                       o.StopTimeout,
+			BackgroundActivityContext:               until(o.Lost),
 			Interceptors:                            []interceptor.WorkerInterceptor{&activities.Heartbeats{}},
 			MaxHeartbeatThrottleInterval:            2 * time.Second,
 			DefaultHeartbeatThrottleInterval:        2 * time.Second,

@@ -243,7 +243,7 @@ func (w *World) unknown(watch *pgxpool.Pool) []string {
 	objects, uploads := w.storage.keys()
 	var out []string
 	for _, key := range objects {
-		if !slices.Contains(known, key) && !strings.Contains(key, "/redo/") {
+		if !slices.Contains(known, key) && !strings.HasPrefix(key, "redo/") {
 			out = append(out, "object without a row: "+key)
 		}
 	}

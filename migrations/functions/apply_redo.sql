@@ -20,11 +20,18 @@ BEGIN
       AND a.atttypid <> ALL ('{xid8,pg_snapshot}'::regtype[]) AND p_rows -> 0 ? a.attname;
     EXECUTE format('DELETE FROM %I t USING jsonb_populate_recordset(NULL::%1$I, $1) q WHERE %s', p_tbl, same)
     USING p_gone;
-    IF sets <> '' THEN
-        EXECUTE format('UPDATE %I t SET %s FROM jsonb_populate_recordset(NULL::%1$I, $1) q WHERE %3$s',
-            p_tbl, sets, same)
+    -- Unique values that rows exchange are in the way of one another while they are updated: then the rows are made
+    -- again.
+    BEGIN
+        IF sets <> '' THEN
+            EXECUTE format('UPDATE %I t SET %s FROM jsonb_populate_recordset(NULL::%1$I, $1) q WHERE %3$s',
+                p_tbl, sets, same)
+            USING p_rows;
+        END IF;
+    EXCEPTION WHEN unique_violation THEN
+        EXECUTE format('DELETE FROM %I t USING jsonb_populate_recordset(NULL::%1$I, $1) q WHERE %s', p_tbl, same)
         USING p_rows;
-    END IF;
+    END;
     IF cols <> '' THEN
         EXECUTE format('INSERT INTO %I (%s) OVERRIDING SYSTEM VALUE SELECT %2$s'
             ' FROM jsonb_populate_recordset(NULL::%1$I, $1) ON CONFLICT (%3$s) DO NOTHING', p_tbl, cols, pk)
