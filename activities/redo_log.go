@@ -78,7 +78,7 @@ func (l *RedoLog) newest(ctx context.Context, after int64) (int64, error) {
 // Verify compares the database with the storage, unless it is the one that was compared last. It returns why nothing
 // may be changed by it, "" if all may.
 func (l *RedoLog) Verify(ctx context.Context, anyway bool) (why string, err error) {
-	s, err := l.Store.RedoState(ctx)
+	s, err := l.Store.RedoTrust(ctx)
 	if err != nil || s.RecoveringSince != nil || !anyway && s.Verified == s.Lineage {
 		return s.Recovering, err
 	}

@@ -56,7 +56,7 @@ func (p *Process) trusted(ctx context.Context) *trust {
 	var t trust
 	t.refusal.Store(notTrusted("the database has not answered yet"))
 	look := func() {
-		s, err := p.db.RedoState(ctx)
+		s, err := p.db.RedoTrust(ctx)
 		if err != nil {
 			return
 		}
@@ -125,7 +125,7 @@ func (p *Process) keepTrust(ctx context.Context, l *activities.RedoLog, lose fun
 		}
 		why, err := l.Verify(ctx, false)
 		if err != nil { // the storage may be away: what is not compared is not trusted
-			s, stateErr := p.db.RedoState(ctx)
+			s, stateErr := p.db.RedoTrust(ctx)
 			if stateErr != nil {
 				continue
 			}

@@ -32,6 +32,7 @@ var ofOneThing = map[string]string{
 	"NextRedo":                "what has changed since the last look",
 	"RedoSaved":               "the one row of the redo log",
 	"Recovering":              "the one row of the redo log",
+	"RedoTrust":               "the one row of the redo log",
 	"RedoVerified":            "the one row of the redo log",
 	"RedoState":               "the one row of the redo log",
 	"RecordApplied":           "a record by its name",

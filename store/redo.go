@@ -15,15 +15,17 @@ import (
 // restored to an earlier moment lacks the newest entries, which complete it.
 
 const (
-	// lineage is what the database calls itself: a restored one is on another timeline, and one that was filled from a
-	// dump has another identifier.
+	// lineage tells databases apart: one that was restored by recovery is on another timeline, one in another cluster
+	// has another identifier, one that was filled from a dump another oid, and one whose files were replaced was
+	// started again.
 	lineage = `(SELECT system_identifier::text FROM pg_control_system())
     || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)
     || '/' || (SELECT oid FROM pg_database WHERE datname = current_database())
     || '/' || EXTRACT(EPOCH FROM pg_postmaster_start_time())`
+	redoTrust    = `lineage AS verified, ` + lineage + ` AS lineage, recovering_since, recovering, saved_at FROM redo`
 	sqlRedoState = `
-SELECT number, unsaved IS NOT NULL OR EXISTS (SELECT FROM redo_due) AS due, lineage AS verified, ` + lineage + ` AS lineage,
-    recovering_since, recovering, saved_at FROM redo`
+SELECT number, unsaved IS NOT NULL OR EXISTS (SELECT FROM redo_due) AS due, ` + redoTrust
+	sqlRedoTrust    = `SELECT number, false AS due, ` + redoTrust
 	sqlRedoVerified = `UPDATE redo SET lineage = ` + lineage + ` WHERE recovering_since IS NULL AND number = $1`
 	sqlRecovering   = `UPDATE redo SET recovering_since = COALESCE(recovering_since, now()), recovering = $1`
 	sqlTakeRedo     = `SELECT tbl, key, val FROM take_redo($1)`
@@ -40,7 +42,8 @@ FROM redo WHERE recovering_since IS NULL AND lineage IN ('', ` + lineage + `)`
 	sqlRedoMode  = `SELECT redo_mode($1)`
 	sqlApplyRedo = `SELECT apply_redo($1, $2, $3)`
 	sqlRecovered = `
-UPDATE redo SET number = $1, unsaved = CASE WHEN number = $1 THEN unsaved END, lineage = ` + lineage + `, recovering_since = NULL, recovering = ''`
+UPDATE redo SET number = $1, unsaved = CASE WHEN number = $1 THEN unsaved END, lineage = ` + lineage + `,
+    recovering_since = NULL, recovering = ''`
 )
 
 // redoMost is how many changes an entry has at most; what is left is in the next one.
@@ -49,6 +52,11 @@ const redoMost = 20_000
 // RedoState reads how far the redo log is, and whether this database is the one that wrote it.
 func (s *Store) RedoState(ctx context.Context) (ops.RedoState, error) {
 	return get[ops.RedoState](ctx, s.pool, errors.New("the redo log has no row"), sqlRedoState)
+}
+
+// RedoTrust is RedoState without whether anything is due, for processes that ask often.
+func (s *Store) RedoTrust(ctx context.Context) (ops.RedoState, error) {
+	return get[ops.RedoState](ctx, s.pool, errors.New("the redo log has no row"), sqlRedoTrust)
 }
 
 // RedoVerified records that the storage has no entry after number: this database lacks nothing.
