@@ -15,7 +15,7 @@ import (
 const sqlEdgeFeed = `
 WITH c AS MATERIALIZED (SELECT DISTINCT kind, id FROM changes WHERE xid >= $1::text::xid8 AND kind IN ('servers', 'tenants', 'groups', 'routes', 'domains', 'edges'))
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS since, pg_current_snapshot()::text AS snapshot,
-    ` + hasAllSince + ` AS kept,
+    (SELECT pruned_xid FROM changes_pruned) <= $1::text::xid8 AS kept,
     ARRAY(SELECT id FROM c WHERE kind = 'edges' ORDER BY id) AS barriers,
     ARRAY(SELECT id FROM c WHERE kind = 'servers' ORDER BY id) AS servers,
     ARRAY(SELECT id FROM c WHERE kind = 'tenants'

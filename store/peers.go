@@ -194,7 +194,7 @@ func (s *Store) AckPeers(ctx context.Context, id prego.ServerID, applied int64, 
 // The versions that changed since a cursor, and the next cursor: see PlacementChanges.
 const (
 	sqlPeersChanges = `
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS since, ` + hasAllSince + ` AS kept,
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS since, (SELECT pruned_xid FROM changes_pruned) <= $1::text::xid8 AS kept,
     ARRAY(SELECT DISTINCT id FROM changes WHERE xid >= $1::text::xid8 AND kind = 'server_peers') AS ids`
 	sqlAllPeersVersions = `SELECT server_id, version FROM server_peers WHERE version > 0`
 )

@@ -15,15 +15,11 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// hasAllSince is whether the feed has all changes since cursor $1. One from the future is of the database before a restore.
-const hasAllSince = `$1::text::xid8
-    BETWEEN (SELECT pruned_xid FROM changes_pruned) AND pg_snapshot_xmax(pg_current_snapshot())`
-
 // The changes since a cursor, and the next cursor, as of one moment: later commits are returned
 // the next time. Small tables come with it whole. kept is false when the feed is pruned beyond the cursor.
 const sqlChanges = `
 WITH c AS MATERIALIZED (SELECT DISTINCT kind, id FROM changes WHERE xid >= $1::text::xid8)
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS since, ` + hasAllSince + ` AS kept,
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS since, (SELECT pruned_xid FROM changes_pruned) <= $1::text::xid8 AS kept,
     pg_postmaster_start_time()::text AS run,
     ARRAY(SELECT id FROM c WHERE kind = 'servers') AS servers, ARRAY(SELECT id FROM c WHERE kind = 'db_shards') AS shards,
     ARRAY(SELECT id FROM c WHERE kind = 'redis_pools') AS pools, ARRAY(SELECT id FROM c WHERE kind = 'site_pool') AS sites,
