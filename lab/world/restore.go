@@ -61,11 +61,14 @@ func (w *World) loseDatabase() error {
 	for _, l := range all {
 		w.dies(l)
 	}
-	// What Postgres is still committing for the dead is not lost.
+	// What Postgres is still committing for the dead is not lost. What waits for a lock of theirs never commits.
 	if err := w.onDatabase(`DO $$ BEGIN
-		WHILE EXISTS (SELECT FROM pg_stat_get_activity(NULL) a WHERE a.pid <> pg_backend_pid() AND a.state <> 'idle'
-			AND a.datid = (SELECT oid FROM pg_database WHERE datname = current_database()))
-		LOOP PERFORM pg_sleep(0.005), pg_stat_clear_snapshot(); END LOOP; END $$`); err != nil {
+		FOR i IN 1..400 LOOP
+			EXIT WHEN NOT EXISTS (SELECT FROM pg_stat_get_activity(NULL) a WHERE a.pid <> pg_backend_pid()
+				AND a.state = 'active' AND a.wait_event_type IS DISTINCT FROM 'Lock'
+				AND a.datid = (SELECT oid FROM pg_database WHERE datname = current_database()));
+			PERFORM pg_sleep(0.005), pg_stat_clear_snapshot();
+		END LOOP; END $$`); err != nil {
 		return err
 	}
 	l, err := w.born("restore")
