@@ -11,13 +11,10 @@ import (
 // errNoDatabase keeps processes from starting while the database is away.
 var errNoDatabase = errors.New("the database is being restored")
 
-// loses has some plays lose their database: at one random moment it is backed up, at a later one it is lost with all
+// loses has a play lose its database: at one random moment it is backed up, at a later one it is lost with all
 // processes, restored to the first, and completed. Everything else is as it was at the second.
 func (w *World) loses() {
 	rng := rand.New(rand.NewPCG(w.Seed, 6))
-	if rng.IntN(3) > 0 {
-		return
-	}
 	moments := []time.Duration{
 		time.Duration(1+rng.IntN(1200)) * time.Second, time.Duration(1+rng.IntN(1200)) * time.Second,
 	}

@@ -55,7 +55,9 @@ func (w *World) story() error {
 	w.Schedule.slow = slow
 	w.Faults.stopped = false
 	w.callers()
-	w.loses()
+	if w.mayLose {
+		w.loses()
+	}
 	checked := 0
 	look := func() bool {
 		w.mu.Lock()

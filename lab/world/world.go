@@ -79,6 +79,7 @@ type World struct {
 	apiHTTP   http.Handler
 	gwHTTP    http.Handler
 	commits   int
+	mayLose   bool
 	lost      atomic.Bool // the database is
 	provided  atomic.Bool // the provider did something
 	changed   atomic.Bool // objects in the storage did
@@ -122,6 +123,8 @@ type Options struct {
 	Calm bool            // no faults
 	// Named gives the play private networks, edges, a zone, tenants' own names and a certificate authority.
 	Named bool
+	// Loses has the play lose its database, and complete it from its redo log.
+	Loses bool
 }
 
 // hung is how long a play may take in real time, on the busiest machine.
@@ -156,6 +159,7 @@ func play(t *testing.T, system System, seed uint64, o Options, at *place) Outcom
 		written: map[string]contents{}, active: map[string]bool{}, states: map[string]string{}, makes: map[string]int{},
 		sealed: map[string]contents{}, wroteAt: map[int]string{},
 	}
+	w.mayLose = o.Loses
 	w.Schedule = newScheduler(at.bridge, seed)
 	w.Schedule.keep = o.Keep
 	habits := rand.New(rand.NewPCG(seed, 4))
