@@ -76,7 +76,8 @@ func (l *RedoLog) newest(ctx context.Context, after int64) (int64, error) {
 }
 
 // Verify compares the database with the storage, unless it is the one that was compared last. It returns why nothing
-// may be changed by it, "" if all may.
+// may be changed by it, "" if all may. If the storage does not answer, that is an error and a reason: what is not
+// compared is not trusted.
 func (l *RedoLog) Verify(ctx context.Context, anyway bool) (why string, err error) {
 	s, err := l.Store.RedoTrust(ctx)
 	if err != nil || s.RecoveringSince != nil || !anyway && s.Verified == s.Lineage {
@@ -85,7 +86,7 @@ func (l *RedoLog) Verify(ctx context.Context, anyway bool) (why string, err erro
 	if l.Objects != nil {
 		newest, err := l.newest(ctx, s.Number)
 		if err != nil {
-			return "", fmt.Errorf("compare the database with its redo log: %w", err)
+			return s.Unverified(), fmt.Errorf("compare the database with its redo log: %w", err)
 		}
 		if newest > s.Number {
 			why = fmt.Sprintf("the database was restored to an earlier moment: it ends with entry %d of its redo log, "+
