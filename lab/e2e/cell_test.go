@@ -171,7 +171,7 @@ func newCell(t testing.TB, o options) *cell {
 		"PREGO_DNS_RESOLVERS": c.sim.DNS(), "PREGO_DNS_AUTHORITATIVE": "false",
 		"PREGO_EGRESS_CIDRS": "127.0.0.1/32", "PREGO_AGENT_PORT": "8443", "PREGO_DOCKER_PORT": "2376", "PREGO_CONTAINER_TIMEOUT": "45s",
 		// What processes measure of their host is this machine, which the tests themselves load.
-		"PLACEMENT_CPU_PCT_MAX": "0", "PLACEMENT_DB_DISK_PCT_MAX": "0", "PLACEMENT_WORKER_SLOTS_PCT_MAX": "0", "PLACEMENT_REDIS_MEMORY_PCT_MAX": "0",
+		"PLACEMENT_MEMORY_PCT_MAX": "100", "PLACEMENT_CPU_PCT_MAX": "0", "PLACEMENT_DB_DISK_PCT_MAX": "0", "PLACEMENT_WORKER_SLOTS_PCT_MAX": "0", "PLACEMENT_REDIS_MEMORY_PCT_MAX": "0",
 		"PREGO_LOG_LEVEL": "debug",
 		// Tests poll, several concurrently.
 		"PREGO_API_RATE_PER_SECOND": "1000",
