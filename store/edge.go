@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 
 	"github.com/jackc/pgx/v5"
@@ -14,8 +13,7 @@ import (
 // of its org with its name.
 const sqlEdgeFeed = `
 WITH c AS MATERIALIZED (SELECT DISTINCT kind, id FROM changes WHERE xid >= $1::text::xid8 AND kind IN ('servers', 'tenants', 'groups', 'routes', 'domains', 'edges'))
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS since, pg_current_snapshot()::text AS snapshot,
-    (SELECT pruned_xid FROM changes_pruned) <= $1::text::xid8 AS kept,
+SELECT ` + feedCursor + `, pg_current_snapshot()::text AS snapshot,
     ARRAY(SELECT id FROM c WHERE kind = 'edges' ORDER BY id) AS barriers,
     ARRAY(SELECT id FROM c WHERE kind = 'servers' ORDER BY id) AS servers,
     ARRAY(SELECT id FROM c WHERE kind = 'tenants'
@@ -80,11 +78,13 @@ type edgeFeed struct {
 }
 
 // EdgeChanges reads the changes for edges since an earlier answer's cursor. Since "" reads everything, as does a
-// cursor older than the feed. All of it is of one moment.
+// cursor that is older than the feed, or from before the database server was started or another took its place. All of
+// it is of one moment.
 func (s *Store) EdgeChanges(ctx context.Context, since string) (edge.Change, error) {
 	var c edge.Change
 	err := s.inView(ctx, "changes of edges", func(tx *txn) error {
-		f := oneIn[edgeFeed](ctx, tx, sqlEdgeFeed, cmp.Or(since, newest))
+		xid, started := cut(since)
+		f := oneIn[edgeFeed](ctx, tx, sqlEdgeFeed, xid, started)
 		c = edge.Change{Since: f.Since, Snapshot: f.Snapshot, Full: since == "" || !f.Kept, Barriers: f.Barriers, Certificates: f.Certificates}
 		b := &pgx.Batch{}
 		if c.Full {

@@ -194,24 +194,21 @@ func (s *Store) AckPeers(ctx context.Context, id prego.ServerID, applied int64, 
 // The versions that changed since a cursor, and the next cursor: see PlacementChanges.
 const (
 	sqlPeersChanges = `
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS since, (SELECT pruned_xid FROM changes_pruned) <= $1::text::xid8 AS kept,
+SELECT ` + feedCursor + `,
     ARRAY(SELECT DISTINCT id FROM changes WHERE xid >= $1::text::xid8 AND kind = 'server_peers') AS ids`
 	sqlAllPeersVersions = `SELECT server_id, version FROM server_peers WHERE version > 0`
 )
 
 // PeersVersions returns the versions that changed since an earlier answer's cursor, or all
-// if since is "" or older than the feed.
+// if since is "", older than the feed, or from before the database server was started or another took its place.
 func (s *Store) PeersVersions(ctx context.Context, since string) (server.PeersVersions, error) {
 	out := server.PeersVersions{Full: since == ""}
-	cursor := since
-	if out.Full {
-		cursor = newest
-	}
+	xid, started := cut(since)
 	c, err := one[struct {
 		Since string
 		Kept  bool
 		IDs   []string
-	}](ctx, s.pool, sqlPeersChanges, cursor)
+	}](ctx, s.pool, sqlPeersChanges, xid, started)
 	if err != nil {
 		return out, fmt.Errorf("versions of peers: %w", err)
 	}

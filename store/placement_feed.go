@@ -15,17 +15,32 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
+// feedCursor is the next cursor of a feed, and whether it has all changes since the one of cut ($1 and $2): it was not
+// pruned, and the database server was not started since. A standby that is promoted, a restored database, or a server
+// after a crash may give numbers again that transactions had before: what they change now would seem read.
+const feedCursor = `pg_snapshot_xmin(pg_current_snapshot())::text || '@' || pg_postmaster_start_time() AS since,
+    (SELECT pruned_xid FROM changes_pruned) <= $1::text::xid8 AND $2 = pg_postmaster_start_time()::text AS kept`
+
+// newest is a transaction after which nothing has changed.
+const newest = "18446744073709551615"
+
+// cut returns a cursor's transaction, and when the database server was started; "" is a cursor after which nothing has
+// changed.
+func cut(cursor string) (xid, started string) {
+	xid, started, _ = strings.Cut(cursor, "@")
+	return cmp.Or(xid, newest), started
+}
+
 // The changes since a cursor, and the next cursor, as of one moment: later commits are returned
-// the next time. Small tables come with it whole. kept is false when the feed is pruned beyond the cursor.
+// the next time. Small tables come with it whole.
 const sqlChanges = `
 WITH c AS MATERIALIZED (SELECT DISTINCT kind, id FROM changes WHERE xid >= $1::text::xid8)
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS since, (SELECT pruned_xid FROM changes_pruned) <= $1::text::xid8 AS kept,
-    pg_postmaster_start_time()::text AS run,
+SELECT ` + feedCursor + `,
     ARRAY(SELECT id FROM c WHERE kind = 'servers') AS servers, ARRAY(SELECT id FROM c WHERE kind = 'db_shards') AS shards,
     ARRAY(SELECT id FROM c WHERE kind = 'redis_pools') AS pools, ARRAY(SELECT id FROM c WHERE kind = 'site_pool') AS sites,
     COALESCE((SELECT jsonb_agg(jsonb_build_object('id', id, 'enabled', enabled, 'regions', regions) ORDER BY id) FROM infra_providers), '[]') AS providers,
     COALESCE((SELECT jsonb_object_agg(country, jsonb_build_object('regions', regions, 'providers', COALESCE(providers, '{}'))) FROM residency_zones), '{}') AS residency,
-    COALESCE((SELECT jsonb_agg(jsonb_build_object('networkid', network_id, 'room', $2 - members)) FROM networks WHERE members < $2 AND full_at IS NULL), '[]') AS networks,
+    COALESCE((SELECT jsonb_agg(jsonb_build_object('networkid', network_id, 'room', $3 - members)) FROM networks WHERE members < $3 AND full_at IS NULL), '[]') AS networks,
     COALESCE((SELECT jsonb_agg(e) FROM (SELECT COALESCE(network_id, region) AS network, bool_or(status = 'active') AS serves FROM servers WHERE role = 'edge' AND status <> 'terminated' GROUP BY 1) e), '[]') AS edges,
     COALESCE((SELECT app_server_id FROM tenant_allocations ORDER BY allocation_id DESC LIMIT 1), '') AS last_server`
 
@@ -95,14 +110,10 @@ FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id
 WHERE a.released_at IS NULL AND t.parent_org_id IS NOT NULL
 GROUP BY 1, 2, 3`
 
-// newest is a cursor after which nothing has changed.
-const newest = "18446744073709551615"
-
 // changedRows are the ids of what the feed lists after a cursor.
 type changedRows struct {
 	Since                         string
 	Kept                          bool
-	Run                           string
 	Servers, Shards, Pools, Sites []string
 	Providers                     []placement.Provider
 	Residency                     map[string]placement.Zone
@@ -117,15 +128,11 @@ type changedRows struct {
 // its place.
 func (s *Store) PlacementChanges(ctx context.Context, since string, ids []string) (placement.Change, error) {
 	c := placement.Change{Full: since == ""}
-	xid, run, _ := strings.Cut(since, "@")
-	changed, err := one[changedRows](ctx, s.pool, sqlChanges, cmp.Or(xid, newest), server.NetworkSize)
+	xid, started := cut(since)
+	changed, err := one[changedRows](ctx, s.pool, sqlChanges, xid, started, server.NetworkSize)
 	if err != nil {
 		return c, fmt.Errorf("placement changes: %w", err)
 	}
-	// A standby that is promoted, or a server after a crash, may give numbers again that
-	// transactions had before which left nothing behind: what they change now would seem read.
-	changed.Kept = changed.Kept && run == changed.Run
-	changed.Since += "@" + changed.Run
 	c.Since, c.Providers, c.Residency, c.Networks, c.Edges, c.LastServer = changed.Since, changed.Providers, changed.Residency, changed.Networks, changed.Edges, changed.LastServer
 	c.Full = c.Full || !changed.Kept
 	var families []struct {

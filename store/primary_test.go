@@ -101,18 +101,34 @@ func TestAnyRoleCanAskWhetherTheDatabaseTakesWrites(t *testing.T) {
 	require.NoError(t, New(pool).Writable(ctx))
 }
 
-// TestACursorFromAnotherServerReadsEverything: a standby that was promoted may give numbers of
-// transactions again that had left nothing behind.
+// TestACursorFromAnotherServerReadsEverything: a standby that was promoted, or a restored database, may give numbers of
+// transactions again.
 func TestACursorFromAnotherServerReadsEverything(t *testing.T) {
 	t.Parallel()
 	s := New(pgtest.Pool(t))
-	first, err := s.PlacementChanges(t.Context(), "", nil)
-	require.NoError(t, err)
-	next, err := s.PlacementChanges(t.Context(), first.Since, nil)
-	require.NoError(t, err)
-	require.False(t, next.Full)
-	xid, _, _ := strings.Cut(first.Since, "@")
-	next, err = s.PlacementChanges(t.Context(), xid+"@2001-01-01 00:00:00+00", nil)
-	require.NoError(t, err)
-	require.True(t, next.Full)
+	for name, read := range map[string]func(since string) (next string, full bool, err error){
+		"placement": func(since string) (string, bool, error) {
+			c, err := s.PlacementChanges(t.Context(), since, nil)
+			return c.Since, c.Full, err
+		},
+		"edges": func(since string) (string, bool, error) {
+			c, err := s.EdgeChanges(t.Context(), since)
+			return c.Since, c.Full, err
+		},
+		"peers": func(since string) (string, bool, error) {
+			c, err := s.PeersVersions(t.Context(), since)
+			return c.Since, c.Full, err
+		},
+	} {
+		first, full, err := read("")
+		require.NoError(t, err, name)
+		require.True(t, full, name)
+		_, full, err = read(first)
+		require.NoError(t, err, name)
+		require.False(t, full, name)
+		xid, _, _ := strings.Cut(first, "@")
+		_, full, err = read(xid + "@2001-01-01 00:00:00+00")
+		require.NoError(t, err, name)
+		require.True(t, full, name)
+	}
 }
