@@ -420,7 +420,7 @@ SELECT l.fleet_id, l.seq FROM lost l WHERE NOT EXISTS (
     SELECT FROM fleet_action_steps x WHERE x.fleet_id = l.fleet_id AND x.seq = l.seq AND x.state = 'planned'
       AND NOT EXISTS (SELECT FROM settled d WHERE (d.fleet_id, d.seq, d.server_id) = (x.fleet_id, x.seq, x.server_id)))`
 
-// SettleDemand ends actions older than age whose runs were lost, once none of their servers
+// SettleDemand ends actions and scaling events older than age whose runs were lost, once none of their servers
 // is still being created.
 func (s *Store) SettleDemand(ctx context.Context, age time.Duration) error {
 	type ref struct {
@@ -436,7 +436,7 @@ func (s *Store) SettleDemand(ctx context.Context, age time.Duration) error {
 			return err
 		}
 	}
-	return nil
+	return s.exec(ctx, "settle scaling events", sqlSettleScaling, age.Seconds(), "its run ended early")
 }
 
 const sqlOpenFleets = `

@@ -202,10 +202,15 @@ func (s *Store) FindScaling(ctx context.Context, workflowID, round string) (e te
 	return e, true, failed("scaling event", err)
 }
 
-const sqlFinishScaling = `
-UPDATE scaling_events SET finished_at = now(), message = CASE WHEN message = '' THEN $2 ELSE message || '; ' || $2 END,
+const (
+	scalingEnds = `scaling_events e SET finished_at = now(), message = CASE WHEN message = '' THEN $2 ELSE message || '; ' || $2 END,
     made = (SELECT count(*) FROM servers WHERE server_id = ANY (server_ids) AND active_at IS NOT NULL)
-WHERE event_id = $1 AND finished_at IS NULL`
+WHERE finished_at IS NULL AND `
+	sqlFinishScaling = `UPDATE ` + scalingEnds + `event_id = $1`
+	// Rounds whose runs were lost.
+	sqlSettleScaling = `UPDATE ` + scalingEnds + `created_at < now() - make_interval(secs => $1) AND NOT EXISTS (
+    SELECT FROM servers s WHERE s.server_id = ANY (e.server_ids) AND s.status = 'provisioning')`
+)
 
 // FinishScaling records how it went.
 func (s *Store) FinishScaling(ctx context.Context, eventID int64, message string) error {

@@ -605,6 +605,15 @@ func TestALostDemandIsSettled(t *testing.T) {
 	require.Equal(t, server.ActionFailed, a.Status)
 	require.Equal(t, []server.FleetStepState{server.FleetStepDone, server.FleetStepFailed, server.FleetStepFailed}, []server.FleetStepState{a.Steps[0].State, a.Steps[1].State, a.Steps[2].State})
 
+	require.Equal(t, 1, count(t, s, `scaling_events WHERE finished_at IS NULL`), "it is young")
+	exec(t, s, `UPDATE servers SET status = 'provisioning' WHERE server_id = $1`, begun.ServerIDs[2])
+	exec(t, s, `UPDATE scaling_events SET created_at = now() - interval '2 hours'`)
+	require.NoError(t, s.SettleDemand(ctx, time.Hour))
+	require.Equal(t, 1, count(t, s, `scaling_events WHERE finished_at IS NULL`), "one is on its way")
+	exec(t, s, `UPDATE servers SET status = 'failed' WHERE server_id = $1`, begun.ServerIDs[2])
+	require.NoError(t, s.SettleDemand(ctx, time.Hour))
+	require.Equal(t, 1, count(t, s, `scaling_events WHERE made = 1 AND message LIKE '%its run ended early'`))
+
 	require.NoError(t, s.FinishScaling(ctx, begun.EventID, "late"), "its run was not lost after all")
 	open, err := s.OpenFleets(ctx, 0)
 	require.NoError(t, err)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // errNoDatabase keeps processes from starting while the database is away.
@@ -38,14 +40,18 @@ func (w *World) loses() {
 	}()
 }
 
+// onDatabase runs a statement that sees one moment, however many tables it reads.
 func (w *World) onDatabase(sql string) error {
 	pool, err := w.open()
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	_, err = pool.Exec(context.Background(), sql)
-	return err
+	moment := pgx.TxOptions{IsoLevel: pgx.RepeatableRead}
+	return pgx.BeginTxFunc(context.Background(), pool, moment, func(tx pgx.Tx) error {
+		_, err := tx.Exec(context.Background(), sql)
+		return err
+	})
 }
 
 func (w *World) backUp() error { return w.onDatabase(`SELECT world_kept.back_up()`) }
@@ -57,16 +63,6 @@ func (w *World) loseDatabase() error {
 	w.mu.Unlock()
 	for _, l := range all {
 		w.dies(l)
-	}
-	// What Postgres is still committing for the dead is not lost. What waits for a lock of theirs never commits.
-	if err := w.onDatabase(`DO $$ BEGIN
-		FOR i IN 1..400 LOOP
-			EXIT WHEN NOT EXISTS (SELECT FROM pg_stat_get_activity(NULL) a WHERE a.pid <> pg_backend_pid()
-				AND a.state = 'active' AND a.wait_event_type IS DISTINCT FROM 'Lock'
-				AND a.datid = (SELECT oid FROM pg_database WHERE datname = current_database()));
-			PERFORM pg_sleep(0.005), pg_stat_clear_snapshot();
-		END LOOP; END $$`); err != nil {
-		return err
 	}
 	l, err := w.born("restore")
 	if err != nil {
