@@ -61,7 +61,7 @@ func TestARestoredDatabaseIsCompletedFromTheRedoLog(t *testing.T) {
 	exec(t, live, `UPDATE servers SET agent_last_heartbeat_at = now() - interval '1 day'`)
 	for _, s := range []*Store{live, restored} {
 		exec(t, s, `INSERT INTO placement_pools (pool_id, name, is_default, created_by, updated_by)
-			VALUES ('a', 'a', false, 'test', 'test'), ('b', 'b', true, 'test', 'test')`)
+			VALUES ('a', 'a', false, 'test', 'test'), ('b', 'b', true, 'test', 'test'), ('c', 'c', false, 'test', 'test')`)
 	}
 	log := redoLog(t, live, nil)
 	counted(t, live)
@@ -73,6 +73,7 @@ func TestARestoredDatabaseIsCompletedFromTheRedoLog(t *testing.T) {
 		`UPDATE tenant_allocations SET app_server_id = 'n-1' WHERE tenant_id = 't-3'`,
 		`UPDATE servers SET cordoned_at = now(), closing = true WHERE server_id = 'n-1'`,
 		`DELETE FROM org_quotas`,
+		`DELETE FROM placement_pools WHERE pool_id = 'c'`,
 		// A unique value changes hands, which is in the way of rows that are handled in the wrong order.
 		`UPDATE placement_pools SET is_default = false WHERE pool_id = 'b'`,
 		`UPDATE placement_pools SET is_default = true WHERE pool_id = 'a'`,
@@ -83,9 +84,9 @@ func TestARestoredDatabaseIsCompletedFromTheRedoLog(t *testing.T) {
 		log = redoLog(t, live, log)
 	}
 	entries := len(log)
-	require.Equal(t, 10, entries, "the last change notes only when a host was seen")
+	require.Equal(t, 11, entries, "the last change notes only when a host was seen")
 
-	changes, err := restored.Redo(ctx, 0, 9, log, true)
+	changes, err := restored.Redo(ctx, 0, 10, log, true)
 	require.NoError(t, err)
 	tenants, err := value[int](ctx, restored.pool, `SELECT count(*) FROM tenants`)
 	require.NoError(t, err)
@@ -98,9 +99,9 @@ func TestARestoredDatabaseIsCompletedFromTheRedoLog(t *testing.T) {
 	}
 	require.Contains(t, strings.Join(said, "\n"), "tenants t-0")
 
-	_, err = restored.Redo(ctx, 0, 9, log, false)
+	_, err = restored.Redo(ctx, 0, 10, log, false)
 	require.NoError(t, err)
-	_, err = restored.Redo(ctx, 0, 9, log, false)
+	_, err = restored.Redo(ctx, 0, 10, log, false)
 	require.ErrorContains(t, err, "was completed meanwhile", "twice")
 	want, got := logged(t, live), logged(t, restored)
 	for name, rows := range want {
@@ -113,7 +114,7 @@ func TestARestoredDatabaseIsCompletedFromTheRedoLog(t *testing.T) {
 	}
 	state, err := restored.RedoState(ctx)
 	require.NoError(t, err)
-	require.Equal(t, []any{int64(9), ""}, []any{state.Number, state.Unverified()})
+	require.Equal(t, []any{int64(10), ""}, []any{state.Number, state.Unverified()})
 	grace, err := value[bool](ctx, restored.pool,
 		`SELECT min(agent_last_heartbeat_at) > now() - interval '1 minute' FROM servers`)
 	require.NoError(t, err)
@@ -122,7 +123,7 @@ func TestARestoredDatabaseIsCompletedFromTheRedoLog(t *testing.T) {
 	// The rules hold again, and what changes is logged.
 	exec(t, restored, `UPDATE tenants SET muted = true WHERE tenant_id = 't-0'`)
 	next := redoLog(t, restored, nil)
-	require.Equal(t, int64(10), next[len(next)-1].Number)
+	require.Equal(t, int64(11), next[len(next)-1].Number)
 	_, err = restored.pool.Exec(ctx, `UPDATE tenants SET require_tags = '{x}'`)
 	require.Error(t, err)
 	_, err = restored.pool.Exec(ctx, `INSERT INTO site_usage (tenant_id, quota_gb) VALUES ('t-none', 1)`)
