@@ -1452,6 +1452,7 @@ CREATE TABLE restore_jobs (
     message     text NOT NULL DEFAULT '',
     created_by  text NOT NULL,
     created_at  timestamptz NOT NULL DEFAULT now(),
+    begun_at    timestamptz, -- the site has not answered since
     finished_at timestamptz,
     backup_id   text REFERENCES backups(backup_id),
     -- A restore at another place is carried out by the run that provisions the tenant.

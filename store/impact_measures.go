@@ -9,11 +9,12 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// How long the newest moves, maintenances and releases took something out of service: 9 of 10 took at most as long.
+// How long the newest moves, restores, maintenances and releases took something out of service: 9 of 10 took at most as long.
 const sqlLasted = `
 SELECT COALESCE(ceil(percentile_cont(0.9) WITHIN GROUP (ORDER BY extract(epoch FROM lasted))), 0)::int FROM (
     SELECT lasted FROM (
         SELECT 'move' AS kind, opened_at - frozen_at AS lasted, opened_at AS at FROM tenant_moves
+        UNION ALL SELECT 'restore', finished_at - begun_at, finished_at FROM restore_jobs WHERE status = 'succeeded'
         UNION ALL SELECT kind, finished_at - COALESCE(patching_at, acted_at), finished_at
             FROM server_maintenances WHERE status = 'done'
         UNION ALL SELECT 'release', opened_at - offline_at, opened_at FROM stack_release_sites

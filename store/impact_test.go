@@ -381,3 +381,24 @@ VALUES ('hetzner', 'volume', '', '', true, 44000, 'EUR')`)
 	})
 	require.Equal(t, []any{impact.None, int64(88)}, []any{grown.Class, grown.MonthlyCents})
 }
+
+// TestARestoreSaysForHowLong: as long as the newest restores took since they began, however long they waited.
+func TestARestoreSaysForHowLong(t *testing.T) {
+	t.Parallel()
+	s := backupTenants(t, 2)
+	counted(t, s)
+	storedBackup(t, s, "bak-0", "t-0", 0)
+	restore := func(ctx context.Context) error {
+		_, err := s.CreateRestore(ctx, "t-0", tenant.RestoreOf{BackupID: "bak-0"}, "rst-new", "ann")
+		return err
+	}
+	require.Zero(t, trying(t, s, restore).Seconds)
+	exec(t, s, `
+INSERT INTO restore_jobs (job_id, org_id, tenant_id, backup_id, status, created_by, created_at)
+VALUES ('rst-old', 'acme', 't-0', 'bak-0', 'queued', 'test', now() - interval '1 day')`)
+	require.NoError(t, s.RestoreBegun(t.Context(), "rst-old"))
+	exec(t, s, `UPDATE restore_jobs SET begun_at = now() - interval '40 seconds'`)
+	require.NoError(t, s.RestoreBegun(t.Context(), "rst-old"), "repeated")
+	require.NoError(t, s.RestoreFinished(t.Context(), "rst-old", tenant.JobSucceeded, ""))
+	require.InDelta(t, 41, trying(t, s, restore).Seconds, 2)
+}

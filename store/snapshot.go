@@ -214,7 +214,8 @@ func (s *Store) CreateRestore(ctx context.Context, tenantID prego.TenantID, of t
 			return prego.Errorf(prego.CodeRestoreUnderWay, "tenant %s is being restored already", tenantID)
 		}
 		tx.check(s.takeQuota(ctx, tx, t.org, quota.Delta{Dimension: quota.MaxRestoreJobs, By: 1}))
-		tx.demands(ctx, "", string(tenantID), sqlOfTenant, impact.Destroys)
+		i := impact.Impact{Seconds: tx.lasted(ctx, "restore")}
+		tx.demandsAs(ctx, i, string(tenantID), sqlOfTenant, impact.Destroys)
 		out = oneIn[tenant.RestoreJob](ctx, tx, sqlCreateRestore, id, t.org, tenantID, of.SnapshotID, of.BackupID, by)
 		details := map[string]any{"tenant_id": tenantID, "snapshot_id": of.SnapshotID}
 		if of.BackupID != "" {
@@ -279,7 +280,8 @@ var Restores = Listing[tenant.RestoreJob]{
 }
 
 const (
-	sqlRestoreBegun    = `UPDATE restore_jobs SET status = 'running', message = '' WHERE job_id = $1 AND status IN ('queued', 'running')`
+	sqlRestoreBegun = `UPDATE restore_jobs SET status = 'running', message = '',
+    begun_at = COALESCE(begun_at, now()) WHERE job_id = $1 AND status IN ('queued', 'running')`
 	sqlRestoreFinished = `UPDATE restore_jobs SET status = $2, message = $3, finished_at = now() WHERE job_id = $1 AND status IN ('queued', 'running')`
 )
 
