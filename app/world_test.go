@@ -219,9 +219,9 @@ func (p *played) Restore(l *world.Life, lose func() error) error {
 	return err
 }
 
-// losing has plays lose their database if CHAOS_LOSES is set.
-func losing(o world.Options) world.Options {
-	o.Loses = os.Getenv("CHAOS_LOSES") != ""
+// losing has a third of the plays with faults lose their database, and all of them if CHAOS_LOSES is set.
+func losing(seed uint64, o world.Options) world.Options {
+	o.Loses = os.Getenv("CHAOS_LOSES") != "" || seed%3 == 0 && !o.Calm
 	return o
 }
 
@@ -243,7 +243,7 @@ func TestWorld(t *testing.T) {
 	system := newPlayed(t)
 	play := func(t *testing.T, seed uint64, o world.Options) world.Outcome {
 		t.Helper()
-		out := world.Play(t, system, seed, losing(o))
+		out := world.Play(t, system, seed, losing(seed, o))
 		t.Log(summary(out))
 		require.Empty(t, out.Violations, "make chaos SEED=%d%s", seed, map[bool]string{true: " NAMES=1"}[o.Named])
 		replayed(t, out)
@@ -304,7 +304,8 @@ func TestChaos(t *testing.T) {
 	named := os.Getenv("CHAOS_NAMES") != ""
 	if seed := os.Getenv("CHAOS_SEED"); seed != "" {
 		system := newPlayed(t)
-		out := world.Play(t, system, number(t, "CHAOS_SEED", 0), losing(world.Options{Keep: true, Named: named}))
+		n := number(t, "CHAOS_SEED", 0)
+		out := world.Play(t, system, n, losing(n, world.Options{Keep: true, Named: named}))
 		for _, line := range out.Timeline {
 			fmt.Println(line)
 		}
@@ -332,7 +333,7 @@ func TestChaos(t *testing.T) {
 	for i := range n {
 		seed := first + i*step
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			out := world.Play(t, system, seed, losing(world.Options{Named: named}))
+			out := world.Play(t, system, seed, losing(seed, world.Options{Named: named}))
 			for _, what := range out.Met() {
 				met[what]++
 			}
@@ -347,7 +348,7 @@ func TestChaos(t *testing.T) {
 			fmt.Printf("VIOLATION by seed %d: %s\n", seed, out.Violations[0])
 			if most > 0 {
 				short := world.Shrink(out.Faults, most, func(only map[string]bool) bool {
-					return len(world.Play(t, system, seed, losing(world.Options{Only: only, Named: named})).Violations) > 0
+					return len(world.Play(t, system, seed, losing(seed, world.Options{Only: only, Named: named})).Violations) > 0
 				})
 				fmt.Printf("  with %d of its %d faults:\n", len(short), len(out.Faults))
 				for _, f := range short {

@@ -78,6 +78,9 @@ func (w *World) story() error {
 	next := time.Now()
 	open := ""
 	settled := func() bool {
+		if w.lost.Load() { // until it is completed, it is not what the world is compared with
+			return false
+		}
 		if look() {
 			return true
 		}
