@@ -207,7 +207,7 @@ func (w wish) apply(t require.TestingT, tx pgx.Tx, changes ...string) {
 func (w wish) rows(t require.TestingT, tx pgx.Tx) (d placement.Data) {
 	var feed []changedRows
 	b := &pgx.Batch{}
-	queueRows(b, &feed, sqlChanges, newest, 100)
+	queueRows(b, &feed, sqlChanges, newest, "", 100)
 	queueRows(b, &d.Servers, sqlAllServers+` AND server_id = $1`, w.app)
 	queueRows(b, &d.Shards, sqlAllShards+` AND d.shard_id = $1`, w.shard)
 	queueRows(b, &d.Pools, sqlAllPools+` AND r.pool_id = $1`, w.pool)

@@ -9,12 +9,13 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// A live row of the same name is the same intent repeated, or a later attempt
-// taking over the name.
+// A live row of the same name is the same intent repeated, or a later attempt taking over the name. What an earlier
+// attempt created with it, whose run was lost, is deleted by the creation.
 const onRepeatedIntent = `ON CONFLICT (provider, kind, name) WHERE state <> 'released'
 DO UPDATE SET attempt = EXCLUDED.attempt,
     intended_at = CASE WHEN resources.attempt < EXCLUDED.attempt THEN now() ELSE resources.intended_at END,
-    state = CASE WHEN resources.state = 'releasing' THEN 'intended' ELSE resources.state END`
+    state = CASE WHEN resources.state = 'releasing' OR resources.attempt < EXCLUDED.attempt THEN 'intended'
+        ELSE resources.state END`
 
 const sqlIntend = `
 INSERT INTO resources (provider, kind, name, server_id, attempt, state)

@@ -18,7 +18,7 @@ var errNoDatabase = errors.New("the database is being restored")
 func (w *World) loses() {
 	rng := rand.New(rand.NewPCG(w.Seed, 6))
 	moments := []time.Duration{
-		time.Duration(1+rng.IntN(1200)) * time.Second, time.Duration(1+rng.IntN(1200)) * time.Second,
+		time.Duration(1+rng.IntN(500)) * time.Second, time.Duration(1+rng.IntN(500)) * time.Second,
 	}
 	w.ending.Add(1)
 	go func() {

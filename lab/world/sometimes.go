@@ -41,7 +41,7 @@ var sometimes = []often{
 	{"worker died", 39},
 	// Effects of faults.
 	{"a connection was refused during a failover", 42},
-	{"a restored database was completed", 25},
+	{"a restored database was completed", 15},
 	{"a run was signalled", 99},
 	{"an activity was tried again", 91},
 	{"server attempt_destroyed", 62},
