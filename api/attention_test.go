@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/ops/attention"
 )
@@ -45,6 +46,22 @@ func TestAttentionIsFilteredAndCounted(t *testing.T) {
 		require.Equal(t, 422, resp.StatusCode, "%s", body)
 	}
 	require.Equal(t, attention.LookLate, all.Items[1].Kind)
+	require.Nil(t, all.Items[1].Affected)
+
+	_, err := b.pool.Exec(context.Background(),
+		`INSERT INTO orgs (org_id, tier, created_by) VALUES ('acme', 'enterprise', 'test')`)
+	require.NoError(t, err)
+	_, err = b.pool.Exec(context.Background(), `INSERT INTO tenants (tenant_id, slug, org_id, region, plan,
+		expected_users, storage_quota_gb, policy, request_hash, state, status_reason, created_by)
+		SELECT 't-' || n, 's-' || n, 'acme', 'eu', 'starter', 1, 1, 'shared', '', 'failed', 'failed_site', 'test'
+		FROM generate_series(1, 30) n`)
+	require.NoError(t, err)
+	affected := get("?kind=tenant_failed").Items[0].Affected
+	require.Equal(t, "30 tenants: s-1, s-10, s-11 and 27 more", affected.Summary)
+	require.Len(t, affected.Tenants, 20)
+	require.Equal(t, attention.Customer{ID: "t-1", Name: "s-1", OrgID: "acme"}, affected.Tenants[0])
+	require.Equal(t, 30, affected.TenantCount)
+	require.Equal(t, []prego.OrgID{"acme"}, affected.Orgs)
 }
 
 func TestTheQueueHasPages(t *testing.T) {

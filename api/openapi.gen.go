@@ -2739,6 +2739,9 @@ type AttachmentPage struct {
 type Attention struct {
 	Actions []AttentionAction `json:"actions"`
 
+	// Affected The customers that it harms, or would harm with the next fault. Absent if it affects none
+	Affected *AttentionAffected `json:"affected,omitempty"`
+
 	// Count How many things are behind it: more than one if it is a sum
 	Count int `json:"count"`
 
@@ -2796,12 +2799,18 @@ type AttentionAction struct {
 // AttentionActionMethod defines model for AttentionAction.Method.
 type AttentionActionMethod string
 
+// AttentionAffected The customers that it harms, or would harm with the next fault. Absent if it affects none
+type AttentionAffected = attention.Affected
+
 // AttentionCounts defines model for AttentionCounts.
 type AttentionCounts struct {
 	Critical int `json:"critical"`
 	Info     int `json:"info"`
 	Warning  int `json:"warning"`
 }
+
+// AttentionCustomer defines model for AttentionCustomer.
+type AttentionCustomer = attention.Customer
 
 // AttentionKind defines model for AttentionKind.
 type AttentionKind = attention.Kind

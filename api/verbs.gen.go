@@ -107,6 +107,7 @@ var tables = []Table{
 		{Path: "kind", Title: "kind"},
 		{Path: "subject", Title: "subject", Text: "{subject.kind} {subject.name}"},
 		{Path: "since", Title: "age", Format: "age"},
+		{Path: "affected", Title: "affected", Text: "{affected.summary}"},
 		{Path: "message", Title: "message"},
 	}, More: []Column{
 		{Path: "reason", Title: "reason"},
@@ -116,7 +117,7 @@ var tables = []Table{
 		{Path: "docs", Title: "docs"},
 		{Path: "count", Title: "count"},
 		{Path: "id", Title: "id"},
-	}, Spare: []string{"kind"}},
+	}, Spare: []string{"kind", "affected"}},
 	{Type: "AuditEntry", ID: "entry_id", List: []Column{
 		{Path: "entry_id", Title: "entry"},
 		{Path: "at", Title: "at", Format: "time"},

@@ -97,7 +97,11 @@ func (in *call) todo(out api.AttentionList) {
 			severity = coloured(severity, severity)
 		}
 		fmt.Fprintf(in.w, "%s  %s  %s %s  (%s)\n", severity, a.Kind, a.Subject.Kind, a.Subject.Name, age(out.AsOf.Sub(a.Since).Truncate(time.Second)))
-		fmt.Fprintf(in.w, "  %s\n  %s\n", oneLine(a.Message), a.Todo)
+		fmt.Fprintf(in.w, "  %s\n", oneLine(a.Message))
+		if a.Affected != nil {
+			fmt.Fprintf(in.w, "  affects %s\n", a.Affected.Summary)
+		}
+		fmt.Fprintf(in.w, "  %s\n", a.Todo)
 		for _, x := range a.Actions {
 			fmt.Fprintf(in.w, "    %s  # %s\n", x.Cli, strings.ToLower(x.Label[:1])+x.Label[1:])
 		}

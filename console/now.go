@@ -12,7 +12,7 @@ import (
 type item struct {
 	Severity, Kind, Reason, Message, Todo string
 	Tone                                  string
-	Count                                 string
+	Count, Affected                       string
 	Subject, Since                        value
 	Do                                    []button
 	CLI                                   []string
@@ -36,7 +36,8 @@ func (c *Console) now(ec echo.Context) error {
 	for _, e := range o.objects("items") {
 		i := item{
 			Severity: e.text("severity"), Kind: strings.ReplaceAll(e.text("kind"), "_", " "), Reason: e.text("reason"), Message: e.text("message"), Todo: e.text("todo"),
-			Count: e.text("count"), Subject: subject(e.at("subject")), Since: shown("since", e.at("since"), now), Tone: map[string]string{"critical": "bad", "warning": "busy", "info": "idle"}[e.text("severity")],
+			Affected: e.text("affected.summary"),
+			Count:    e.text("count"), Subject: subject(e.at("subject")), Since: shown("since", e.at("since"), now), Tone: map[string]string{"critical": "bad", "warning": "busy", "info": "idle"}[e.text("severity")],
 		}
 		if i.Count == "1" || i.Count == "0" {
 			i.Count = ""

@@ -24,46 +24,81 @@ SELECT subject, id, name, owner, org_id, reason, message, since, "by", by_id, co
     FROM f WINDOW w AS (PARTITION BY "by", by_id, reason)) x`
 	attListed = `
 WHERE count <= 5 OR nth = 1 ORDER BY since, id LIMIT 500`
-	attTo = attEnd + attSummed + attListed
-	// The tenants of a condition: how many, and the names of those with the largest plans.
-	attTenants = `
-CROSS JOIN LATERAL (
-    SELECT count(*)::int AS tenants, COALESCE((array_agg(t.slug
-        ORDER BY array_position('{enterprise,business,starter,trial}', t.plan), t.slug))[:3], '{}') AS slugs
-    FROM tenants t WHERE `
-	// The servers of a finding, or of all findings of a sum.
-	attTheseServers = `
-CROSS JOIN LATERAL (SELECT CASE WHEN x.count <= 5 THEN ARRAY[x.id]
-    ELSE ARRAY(SELECT g.id FROM f g WHERE (g."by", g.by_id, g.reason) = (x."by", x.by_id, x.reason)) END AS ids) these`
 	// Edges that request their documents.
 	attEdgeLives = `e.asked_at > now() - interval '40 seconds' AND o.status IN ('active', 'draining')`
-	// Who is affected by these servers: the tenants that a list by server has, all tenants of a network that has no
-	// other edge, and the orgs of the instances. It is read for the listed rows only.
-	attAffected = `
-CROSS JOIN LATERAL (SELECT ARRAY(SELECT COALESCE(c.network_id, c.region) FROM servers c
-    WHERE c.server_id = ANY (these.ids) AND c.role = 'edge' AND NOT EXISTS (
-        SELECT FROM edges e JOIN servers o ON o.server_id = e.server_id
-        WHERE e.network = COALESCE(c.network_id, c.region) AND e.server_id <> ALL (these.ids) AND ` + attEdgeLives + `)
-    ) AS closed) networks` + attTenants + `t.state NOT IN ('terminated', 'data_purged') AND t.tenant_id = ANY (ARRAY(
-        SELECT w.tenant_id FROM tenant_places w WHERE w.server_id = ANY (these.ids)
-        UNION SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id
-        WHERE a.released_at IS NULL AND COALESCE(s.network_id, s.region) = ANY (networks.closed)))
-) of_tenants
+	// The customers of the finding, or of all findings of a sum, read for the listed rows only. Tenants and groups are
+	// found by what the finding is about; of a server they are all on it, and of the last live edge of a network all
+	// tenants there. Findings about edges' documents and site pools harm only those that their statements add.
+	attTo       = attWho + attAll
+	attWho      = attEnd + attAffected
+	attAffected = attTheirs + attThere
+	attTheirs   = `, affected` + attSummed + `
 CROSS JOIN LATERAL (
-    SELECT COALESCE(sum(n), 0)::int AS instances, count(*)::int AS orgs,
-        COALESCE((array_agg(org_id ORDER BY n DESC, org_id))[:3], '{}') AS org_ids
-    FROM (SELECT i.org_id, count(*) AS n FROM instances i WHERE i.server_id = ANY (these.ids) AND i.state <> 'stopped'
-        GROUP BY 1) o) of_instances`
-	// For servers, also who is affected, and whether they hold no data. A machine that prego did not create may have
+    WITH these AS MATERIALIZED (
+        SELECT x.subject, x.id, x.name, x.owner, x.org_id WHERE x.count <= 5
+        UNION ALL SELECT g.subject, g.id, g.name, g.owner, g.org_id FROM f g
+        WHERE x.count > 5 AND (g."by", g.by_id, g.reason) = (x."by", x.by_id, x.reason)
+    ), places AS MATERIALIZED (
+        SELECT i.ids, ARRAY(SELECT COALESCE(c.network_id, c.region) FROM servers c
+            WHERE c.server_id = ANY (i.ids) AND c.role = 'edge' AND NOT EXISTS (
+                SELECT FROM edges e JOIN servers o ON o.server_id = e.server_id
+                WHERE e.network = COALESCE(c.network_id, c.region) AND e.server_id <> ALL (i.ids)
+                    AND ` + attEdgeLives + `)) AS closed
+        FROM (SELECT ARRAY(SELECT id FROM these WHERE subject = 'server' AND x.reason NOT IN ('document_refused',
+            'no_edge_opens', 'document_held', 'site_failed', 'site_late')`
+	attThere = `) AS ids) i
+    ), hosts AS MATERIALIZED (
+        SELECT n.name FROM these JOIN certificates c ON c.certificate_id = these.id CROSS JOIN unnest(c.names) n (name)
+        WHERE these.subject = 'certificate'
+        UNION SELECT name FROM these WHERE subject = 'dns_record'
+    ), of_groups AS MATERIALIZED (
+        SELECT id AS group_id FROM these WHERE subject = 'group'
+        UNION SELECT a.group_id FROM these JOIN volume_attachments a ON a.deleted_at IS NULL
+            AND a.volume_id = CASE these.subject WHEN 'volume' THEN these.id ELSE these.owner END
+        UNION SELECT g.group_id FROM these JOIN process_groups g ON g.deleted_at IS NULL
+            AND g.env_id = CASE these.subject WHEN 'env' THEN these.id
+                WHEN 'address' THEN these.owner WHEN 'ipv4' THEN (
+                SELECT a.env_id FROM ipv4_allocations a WHERE a.allocation_id = these.id) END
+        UNION SELECT r.group_id FROM hosts JOIN routes r ON r.hostname = hosts.name AND r.deleted_at IS NULL
+    ), of_tenants AS MATERIALIZED (
+        SELECT id AS tenant_id FROM these WHERE subject = 'tenant'
+        UNION SELECT owner FROM these WHERE subject IN ('backup', 'snapshot', 'restore', 'move', 'drill', 'domain')
+        UNION SELECT d.tenant_id FROM hosts JOIN domains d ON d.name = hosts.name AND d.deleted_at IS NULL
+        UNION SELECT a.tenant_id FROM tenant_allocations a WHERE a.released_at IS NULL AND EXISTS (SELECT FROM hosts
+            WHERE hosts.name IN (a.site_name, '*' || substr(a.site_name, strpos(a.site_name, '.'))))
+        UNION SELECT t.tenant_id FROM places JOIN tenants t ON t.state NOT IN ('terminated', 'data_purged')
+            AND t.tenant_id = ANY (ARRAY(
+                SELECT w.tenant_id FROM tenant_places w WHERE w.server_id = ANY (places.ids)
+                UNION SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id
+                WHERE a.released_at IS NULL AND COALESCE(s.network_id, s.region) = ANY (places.closed)))`
+	attAll = `
+    ), t AS MATERIALIZED (
+        SELECT t.* FROM tenants t WHERE t.tenant_id = ANY (ARRAY(SELECT tenant_id FROM of_tenants))
+    ), i AS MATERIALIZED (
+        SELECT i.instance_id, i.org_id, g.name FROM instances i JOIN process_groups g ON g.group_id = i.group_id
+        WHERE i.state <> 'stopped' AND (i.group_id = ANY (ARRAY(SELECT group_id FROM of_groups))
+            OR i.server_id = ANY (ARRAY(SELECT unnest(places.ids) FROM places)))
+    ), o AS MATERIALIZED (
+        SELECT org_id FROM t UNION SELECT org_id FROM i UNION SELECT org_id FROM these WHERE org_id <> ''
+    )
+    SELECT jsonb_build_object(
+        'tenant_count', (SELECT count(*) FROM t),
+        'tenants', ARRAY(SELECT jsonb_build_object('id', tenant_id, 'name', slug, 'org_id', org_id) FROM t
+            ORDER BY array_position('{enterprise,business,starter,trial}', plan), slug LIMIT 20),
+        'instance_count', (SELECT count(*) FROM i),
+        'instances', ARRAY(SELECT jsonb_build_object('id', instance_id, 'name', name, 'org_id', org_id) FROM i
+            ORDER BY org_id, name, instance_id LIMIT 20),
+        'org_count', (SELECT count(*) FROM o),
+        'orgs', ARRAY(SELECT org_id FROM o ORDER BY org_id LIMIT 20)) AS affected) customers` + attListed
+	// For servers, also whether they hold no data. A machine that prego did not create may have
 	// data without rows, and so may a server whose agent has fallen silent: leftovers of a failed or unfinished
 	// deletion are for the provider.
 	attEmpty = `, EXISTS (SELECT FROM servers s, server_use(s.server_id) u WHERE s.server_id = x.id
     AND u.tenants + u.instances + u.volumes = 0
     AND s.purpose <> 'import_existing_server'
     AND (s.status = 'draining' OR s.provider_server_id IS NULL OR s.agent_first_heartbeat_at IS NULL
-        OR s.agent_status = 'connected')) AS empty,
-    tenants, slugs, instances, orgs, org_ids`
-	attToServer = attEnd + attEmpty + attSummed + attTheseServers + attAffected + attListed
+        OR s.agent_status = 'connected')) AS empty`
+	attToServer = attEnd + attEmpty + attAffected + attAll
 	// Whether prego itself restarts the host of server s now: the provider or apt was asked within the quarter of an
 	// hour after which the maintenance gives up.
 	attRestarts = `EXISTS (SELECT FROM server_maintenances m WHERE m.server_id = s.server_id
@@ -111,10 +146,11 @@ FROM freezes WHERE ended_at IS NULL` + attTo
 
 	// What asks for a deletion repeats at least every few minutes.
 	sqlAttRefused = `WITH ` + attFrom + `
-SELECT d.kind, d.id, COALESCE(t.slug, v.name, d.id), '', COALESCE(t.org_id, v.org_id, ''), 'holds_data', d.message,
-    d.refused_since, 'kind', d.kind
+SELECT d.kind, d.id, COALESCE(t.slug, v.name, d.id), '', COALESCE(t.org_id, v.org_id, a.org_id, ''), 'holds_data',
+    d.message, d.refused_since, 'kind', d.kind
 FROM destructions d LEFT JOIN tenants t ON d.kind = 'tenant' AND t.tenant_id = d.id
 LEFT JOIN volumes v ON d.kind = 'volume' AND v.volume_id = d.id
+LEFT JOIN ipv4_allocations a ON d.kind = 'ipv4' AND a.allocation_id = d.id
 WHERE d.refused_at > now() - interval '1 hour'` + attTo
 
 	sqlAttBreaker = `WITH ` + attFrom + `
@@ -128,11 +164,13 @@ FROM (SELECT * FROM reconcile_runs WHERE finished_at IS NOT NULL ORDER BY run_id
 	sqlAttFrozen = `
 WITH fleet AS (` + fleetHeard + `
 ), silent AS (` + silentServers + `
-)
-SELECT 'installation' AS subject, 'prego' AS id, 'agents' AS name, '' AS owner, '' AS org_id, 'mass_silence' AS reason,
-    (SELECT count(*) FROM silent) || ' of ' || (SELECT n FROM fleet) || ' agents are silent at once, and none is marked' AS message,
-    (SELECT min(agent_last_heartbeat_at) FROM silent) AS since, 'installation' AS "by", 'prego' AS by_id, 1 AS count
-WHERE ` + isFrozen
+), ` + attFrom + `
+SELECT 'installation', 'prego', 'agents', '', '', 'mass_silence',
+    (SELECT count(*) FROM silent) || ' of ' || (SELECT n FROM fleet)
+        || ' agents are silent at once, and none is marked',
+    (SELECT min(agent_last_heartbeat_at) FROM silent), 'installation', 'prego'
+WHERE ` + isFrozen + attEnd + attTheirs + `
+            UNION SELECT server_id FROM silent` + attThere + attAll
 
 	sqlAttDNSBreaker = `WITH ` + attFrom + `
 SELECT 'zone', zone, zone, '', '', 'breaker_hit', orphans || ' of its ' || owned || ' records of ours have no row here, and none is deleted', breaker_since, 'installation', 'prego'
@@ -172,7 +210,7 @@ FROM provider_catalogs WHERE COALESCE(refreshed_at, attempted_at) < now() - make
 	sqlAttServerFailed = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', status_reason, status_message, updated_at, 'region', region
 FROM servers s WHERE status = 'failed' AND NOT (status_reason = 'heartbeat_lost' AND ` + attRestarts + `)` +
-		attEnd + attEmpty + attDead + attSummed + attTheseServers + attAffected + attListed
+		attEnd + attEmpty + attDead + attAffected + attAll
 
 	sqlAttServerStuck = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', 'provisioning', 'it has been provisioning without progress for more than an hour', updated_at, 'region', region
@@ -241,7 +279,10 @@ FROM (` + sqlListWarmPools + `) w WHERE claimable + building < target` + attTo
 	sqlAttSitePoolLow = `WITH ` + attFrom + `
 SELECT 'server', s.server_id, s.server_id, '', '', x.reason, '', x.since, 'region', s.region
 FROM (SELECT p.app_server_id, CASE WHEN bool_or(p.state = 'failed') THEN 'site_failed' ELSE 'site_late' END AS reason, min(p.created_at) AS since` + beyondSLO + ` GROUP BY 1) x
-JOIN servers s ON s.server_id = x.app_server_id AND s.status <> 'terminated'` + attTo
+JOIN servers s ON s.server_id = x.app_server_id AND s.status <> 'terminated'` + attWho + `
+        UNION SELECT a.tenant_id FROM these JOIN tenant_allocations a ON a.app_server_id = these.id
+            AND a.released_at IS NULL JOIN tenants t ON t.tenant_id = a.tenant_id
+        WHERE t.state IN ('trial', 'provisioning') AND t.status_reason = 'awaiting_site'` + attAll
 
 	sqlAttFleetActionFailed = `WITH ` + attFrom + `
 SELECT 'fleet', f.fleet_id, f.fleet_id, a.seq::text, '', COALESCE(NULLIF(a.reason, ''), 'action_failed'), a.action || ': ' || a.message, a.finished_at, 'installation', 'prego'
@@ -272,8 +313,8 @@ FROM (SELECT * FROM rebalances ORDER BY created_at DESC, rebalance_id DESC LIMIT
 
 	sqlAttReleaseStopped = `WITH ` + attFrom + `
 SELECT 'release', name, name, '', '', COALESCE(NULLIF(reason, ''), 'stopped'), message, updated_at,
-    'installation', 'prego' FROM stack_releases WHERE status = 'stopped'` + attEnd + `, tenants, slugs` + attSummed + attTenants + offlineForRelease + `
-) of_tenants` + attListed
+    'installation', 'prego' FROM stack_releases WHERE status = 'stopped'` + attWho + `
+        UNION SELECT t.tenant_id FROM tenants t WHERE ` + offlineForRelease + attAll
 
 	sqlAttAgentReleaseStopped = `WITH ` + attFrom + `
 SELECT 'agent_release', version, version, '', '', COALESCE(NULLIF(reason, ''), 'stopped'), message, updated_at, 'installation', 'prego' FROM agent_releases WHERE status = 'stopped'` + attTo
@@ -411,13 +452,13 @@ FROM edges e JOIN edge_documents d ON d.network = e.network AND e.version > d.re
 JOIN servers s ON s.server_id = e.server_id AND s.status IN ('active', 'draining')
 CROSS JOIN LATERAL (SELECT count(*) AS n, (SELECT string_agg(v.name, ', ' ORDER BY v.name) FROM (
         SELECT COALESCE(m.slug, m.tenant_id) AS name FROM ` + sitesClosed + ` m ORDER BY 1 LIMIT 5) v) AS names
-    FROM ` + sitesClosed + ` k) c WHERE c.n > 0` + attEnd + `, tenants, slugs` + attSummed +
-		attTheseServers + attTenants + `x.reason = 'no_edge_opens' AND t.state IN ('trial', 'provisioning', 'active')
-    AND t.created_at >= x.since AND t.tenant_id IN (
-        SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id
-        JOIN edges e ON e.network = COALESCE(s.network_id, s.region)
-        WHERE a.released_at IS NULL AND e.server_id = ANY (these.ids))
-) of_tenants` + attListed
+    FROM ` + sitesClosed + ` k) c WHERE c.n > 0` + attWho + `
+        UNION SELECT t.tenant_id FROM these JOIN edges e ON e.server_id = these.id JOIN servers s
+            ON COALESCE(s.network_id, s.region) = e.network JOIN tenant_allocations a ON a.app_server_id = s.server_id
+            AND a.released_at IS NULL JOIN tenants t ON t.tenant_id = a.tenant_id
+        WHERE x.reason = 'no_edge_opens' AND t.state IN ('trial', 'provisioning', 'active') AND t.created_at >= x.since
+        UNION SELECT k.tenant_id FROM these JOIN edges e ON e.server_id = these.id CROSS JOIN LATERAL
+            ` + sitesClosed + ` k WHERE x.reason = 'document_held'` + attAll
 
 	// One finding for each name, however many edges leave it out and for however many purposes.
 	sqlAttEdgeRejectedName = `WITH x AS (
@@ -500,10 +541,15 @@ UNION ALL SELECT 'tenant', tenant_id, slug, '', org_id, 'not_open',
     'the site of ' || slug || ' is built and not open: ' || status_message,
     opening_since, 'region', region
 FROM tenants WHERE state IN ('trial', 'provisioning') AND opening_since IS NOT NULL AND status_reason = 'awaiting_edge'
-UNION ALL SELECT 'region', region, region, '', '', 'no_edge',
+UNION ALL SELECT 'region', region, region, network, '', 'no_edge',
     'no edge of network ' || network || ' is alive (' || edges || '): visitors do not reach its ' || sites
         || ' sites, and new tenants become active without being open',
-    since, 'region', region FROM unreached` + attTo
+    since, 'region', region FROM unreached` + attWho + `
+        UNION SELECT v.tenant_id FROM these JOIN x v ON v.region = these.id WHERE x.reason = 'region_down'
+        UNION SELECT a.tenant_id FROM these JOIN servers s ON COALESCE(s.network_id, s.region) = these.owner
+            JOIN tenant_allocations a ON a.app_server_id = s.server_id AND a.released_at IS NULL
+            JOIN tenants t ON t.tenant_id = a.tenant_id AND t.state = 'active'
+        WHERE x.reason = 'no_edge'` + attAll
 
 	sqlAttDNSRecordFailing = `WITH ` + attFrom + `
 SELECT 'dns_record', name || '.' || zone || '/' || type, name || '.' || zone, '', '', 'record_failing', error, COALESCE(changed_at, now()), 'installation', 'prego'

@@ -202,6 +202,75 @@ func TestIntendedActionsRaiseNoAlarm(t *testing.T) {
 	}
 }
 
+// affectsNobody are the kinds that name no customers, and the findings of other kinds that don't, with the reason.
+var affectsNobody = map[attention.Kind]string{
+	"edge_behind app-1 document_refused": "another edge has the document",
+	"operation_stuck web running":        "members serve as before",
+	"operation_stuck img building":       "servers are made from the previous image",
+
+	attention.Recovering:          "sites serve, and what waits is every customer's",
+	attention.DeletionsFrozen:     "nothing is deleted",
+	attention.ReconcileBreaker:    "nothing is deleted",
+	attention.DNSBreaker:          "nothing is deleted",
+	attention.ProcessDown:         "requests of all customers wait, and sites serve",
+	attention.LookLate:            "other looks find the same later",
+	attention.LookFailing:         "other looks find the same later",
+	attention.ProviderBlocked:     "requests of all customers wait",
+	attention.CatalogStale:        "choices use the last catalog",
+	attention.WarmPoolLow:         "tenants that wait are listed as waiting",
+	attention.FleetActionFailed:   "members serve as before",
+	attention.RebalanceStopped:    "a tenant whose move failed is listed itself",
+	attention.AgentReleaseStopped: "a host whose agent fails is listed itself",
+	attention.ImageFailed:         "servers are made from the previous image",
+	attention.ProviderUntracked:   "prego has no row of it",
+}
+
+// TestFindingsNameTheirCustomers: every finding of a kind that harms customers names them, although only the server,
+// the volume or the name is wrong.
+func TestFindingsNameTheirCustomers(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s := tenantStore(t)
+	conn, err := s.pool.Acquire(ctx)
+	require.NoError(t, err)
+	defer conn.Release()
+	all, err := conn.Begin(ctx)
+	require.NoError(t, err)
+	defer func() { _ = all.Rollback(ctx) }()
+	runEach(t, all, `SET LOCAL session_replication_role = replica;`+wellInstallation+`;
+		UPDATE tenants SET status_reason = 'awaiting_site', state = 'provisioning' WHERE tenant_id = 't-6';
+		UPDATE tenant_allocations SET site_name = 'shop.example.com' WHERE tenant_id = 't-2';
+		UPDATE servers SET network_id = 'n' WHERE server_id IN ('app-1', 'app-2');
+		INSERT INTO stack_release_sites (release, server_id, site, tenant_id, offline_at)
+			VALUES ('15.80', 'app-1', 's', 't-4', now());
+		INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name,
+			infra_provider, algorithm)
+		SELECT 't-' || n, 'app-2', 'd', 'r', '', '', 'hetzner', 'a' FROM generate_series(5, 7) n;
+		INSERT INTO instances (instance_id, group_id, org_id, server_id, release, memory_limit_bytes, cpu_request,
+			number, spec, state) VALUES ('i-1', 'grp-a', 'acme', 'app-2', 1, 1, 0, 1, '{}', 'running')`)
+	var silent []string
+	for _, kind := range attention.Kinds() {
+		for _, a := range ailments[kind] {
+			tx, err := all.Begin(ctx)
+			require.NoError(t, err)
+			runEach(t, tx, a.SQL)
+			found, _, err := s.attentionIn(ctx, &txn{Tx: tx}, attentionLimits)
+			require.NoError(t, err)
+			require.NoError(t, tx.Rollback(ctx))
+			for _, f := range found {
+				switch named := f.Affected.OrgCount > 0; {
+				case f.Kind != kind:
+				case affectsNobody[kind] != "" || affectsNobody[attention.Kind(string(kind)+" "+a.Is)] != "":
+					require.False(t, named, "%s", a.Is)
+				case !named:
+					silent = append(silent, string(kind)+" "+a.Is)
+				}
+			}
+		}
+	}
+	require.Empty(t, silent)
+}
+
 // TestAServersFindingNamesWhoIsThere: one server's tenants and the orgs of its instances, and of a sum those of all its
 // servers.
 func TestAServersFindingNamesWhoIsThere(t *testing.T) {
@@ -226,7 +295,7 @@ func TestAServersFindingNamesWhoIsThere(t *testing.T) {
 		SELECT 'i-' || n, 'grp-a', CASE WHEN n = 1 THEN 'zeta' ELSE 'acme' END, 'app-2', 1, 1, 0, n, '{}',
 			CASE n WHEN 4 THEN 'stopped' ELSE 'running' END
 		FROM generate_series(1, 4) n`)
-	message := func(sql string) string {
+	affected := func(sql string) string {
 		t.Helper()
 		runEach(t, conn, sql)
 		found, _, err := s.Attention(ctx, attentionLimits)
@@ -235,48 +304,50 @@ func TestAServersFindingNamesWhoIsThere(t *testing.T) {
 		found = slices.DeleteFunc(found, func(f attention.Finding) bool { return f.Reason == "no_edge" })
 		items := attention.List(found)
 		require.Len(t, items, 1, "%+v", items)
-		return items[0].Message
+		if items[0].Affected == nil {
+			return ""
+		}
+		require.Contains(t, items[0].Affected.Orgs, prego.OrgID("acme"))
+		return items[0].Affected.Summary
 	}
 	const well = `;UPDATE servers SET agent_status = 'connected', status = 'active', docker_state = 'running';`
-	const there = "; affects 6 tenants: shop-7, shop-2, shop-4 and 3 more, and 3 instances of acme, zeta"
+	const there = "6 tenants: shop-7, shop-2, shop-4 and 3 more; 3 instances; 2 orgs: acme, zeta"
 	const silent, ofApp2 = `UPDATE servers SET agent_status = 'degraded' WHERE server_id `, ` WHERE server_id = 'app-2'`
-	require.Equal(t, "its agent is silent; affects 1 tenant: shop-1", message(silent+`= 'app-1'`))
-	require.Equal(t, "its agent is silent"+there, message(well+silent+`= 'app-2'`))
-	require.Equal(t, "its agent is silent; affects 7 tenants: shop-7, shop-1, shop-2 and 4 more",
-		message(well+silent+`= 'app-9'`), "the server of their shard")
-	require.Equal(t, "its agent is silent", message(well+silent+`= 'app-5'`))
-	require.Equal(t, "6 agents are silent; the oldest is app-1: its agent is silent; "+
-		"affects 7 tenants: shop-7, shop-1, shop-2 and 4 more, and 3 instances of acme, zeta",
-		message(well+silent+`IN ('app-1', 'app-2', 'app-3', 'app-4', 'app-5', 'app-6')`))
+	require.Equal(t, "1 tenant: shop-1", affected(silent+`= 'app-1'`))
+	require.Equal(t, there, affected(well+silent+`= 'app-2'`))
+	require.Equal(t, "7 tenants: shop-7, shop-1, shop-2 and 4 more",
+		affected(well+silent+`= 'app-9'`), "the server of their shard")
+	require.Equal(t, "", affected(well+silent+`= 'app-5'`))
+	require.Equal(t, "7 tenants: shop-7, shop-1, shop-2 and 4 more; 3 instances; 2 orgs: acme, zeta",
+		affected(well+silent+`IN ('app-1', 'app-2', 'app-3', 'app-4', 'app-5', 'app-6')`))
 	for _, sql := range []string{
 		`UPDATE servers SET status = 'failed', status_reason = 'heartbeat_lost'`,
 		`UPDATE servers SET docker_state = 'stopped'`,
 		`UPDATE servers SET status = 'draining', decommission_requested_at = now() - interval '61 minutes'`,
 	} {
-		require.True(t, strings.HasSuffix(message(well+sql+ofApp2), there), sql)
+		require.Equal(t, there, affected(well+sql+ofApp2), sql)
 	}
 	for _, kind := range []attention.Kind{attention.MaintenanceStuck, attention.MaintenanceFailed} {
-		found := message(well + `DELETE FROM server_maintenances;` + ailments[kind][0].SQL)
-		require.True(t, strings.HasSuffix(found, there), kind)
+		require.Equal(t, there, affected(well+`DELETE FROM server_maintenances;`+ailments[kind][0].SQL), kind)
 	}
-	require.Contains(t, message(well+`DELETE FROM server_maintenances;
+	require.Contains(t, affected(well+`DELETE FROM server_maintenances;
 		UPDATE servers SET status = 'provisioning', status_reason = 'awaiting_capacity', dedicated_for_tenant_id = 't-5'
-		WHERE server_id = 'app-6'`), "; affects 1 tenant: shop-5", "which waits for it")
+		WHERE server_id = 'app-6'`), "1 tenant: shop-5", "which waits for it")
 
 	const edge = `;UPDATE servers SET status = 'active', dedicated_for_tenant_id = NULL;
 		UPDATE servers SET role = 'edge', agent_status = 'degraded' WHERE server_id = 'app-12'`
-	require.Equal(t, "its agent is silent; affects 7 tenants: shop-7, shop-1, shop-2 and 4 more",
-		message(well+edge), "the only edge of its network")
-	require.Equal(t, "its agent is silent", message(`INSERT INTO edges (server_id, network) VALUES ('app-11', 'eu')`))
-	require.Contains(t, message(`UPDATE edges SET asked_at = now() - interval '1 minute' WHERE server_id = 'app-11'`),
-		"; affects 7 tenants: ", "the other edge does not request its document")
-	require.Equal(t, "no", message(well+`UPDATE servers SET role = 'app';
+	require.Equal(t, "7 tenants: shop-7, shop-1, shop-2 and 4 more",
+		affected(well+edge), "the only edge of its network")
+	require.Equal(t, "", affected(`INSERT INTO edges (server_id, network) VALUES ('app-11', 'eu')`))
+	require.Contains(t, affected(`UPDATE edges SET asked_at = now() - interval '1 minute' WHERE server_id = 'app-11'`),
+		"7 tenants: ", "the other edge does not request its document")
+	require.Equal(t, "", affected(well+`UPDATE servers SET role = 'app';
 		UPDATE edges SET asked_at = now(), refused_version = 9, refused_reason = 'no',
 			refused_since = now() - interval '1 hour'
 		WHERE server_id = 'app-11'; UPDATE tenants SET created_at = now() - interval '1 day'`))
-	require.Equal(t, "no; affects 1 tenant: shop-2",
-		message(`UPDATE tenants SET created_at = now() WHERE tenant_id = 't-2'`), "which does not open")
-	require.Equal(t, "broken; affects 1 tenant: shop-4", message(`UPDATE edges SET refused_version = 0;
+	require.Equal(t, "1 tenant: shop-2",
+		affected(`UPDATE tenants SET created_at = now() WHERE tenant_id = 't-2'`), "which does not open")
+	require.Equal(t, "1 tenant: shop-4", affected(`UPDATE edges SET refused_version = 0;
 		INSERT INTO stack_releases (name, image, rings, created_by, status, message)
 		VALUES ('1', 'i', '[]', 'test', 'stopped', 'broken');
 		INSERT INTO stack_release_sites (release, server_id, site, tenant_id, offline_at)

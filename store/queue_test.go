@@ -143,7 +143,6 @@ func TestTenantsThatWaitForStockAreInTheQueue(t *testing.T) {
 			lines = append(lines, i.Message)
 		}
 	}
-	require.Contains(t, lines, "the own server of s-4 (business) waits for the provider's stock or quota: no cpx42; "+
-		"affects 1 tenant: s-4")
+	require.Contains(t, lines, "the own server of s-4 (business) waits for the provider's stock or quota: no cpx42")
 	require.Contains(t, lines, "it waits for the provider's stock or quota: no cpx42")
 }

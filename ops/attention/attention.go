@@ -66,12 +66,28 @@ type Finding struct {
 	Empty    bool // no data is lost with it: only then is an action proposed that destroys it
 	// Dead is whether none of its sites answers, as far as edges probe them, and a reset did not bring its host back.
 	// Only then is it proposed to give it up. Losses are its tenants with what each loses by that.
-	Dead   bool
-	Losses string
-	// Who is affected by a server, or by all servers of a sum: how many tenants and instances are there, the first of
-	// the tenants' names, and how many orgs have the instances, with the first of them.
-	Tenants, Instances, Orgs int
-	Slugs, OrgIDs            []string
+	Dead     bool
+	Losses   string
+	Affected Affected
+}
+
+// Customer is a tenant, named by its slug, or an instance, named by its process group.
+type Customer struct {
+	ID    string      `json:"id"`
+	Name  string      `json:"name"`
+	OrgID prego.OrgID `json:"org_id"`
+}
+
+// Affected are the customers that something harms, or would harm with the next fault: how many there are, and the first
+// 20 of each, of tenants those with the largest plans. The orgs are those of the others too.
+type Affected struct {
+	Summary       string        `json:"summary"`
+	Tenants       []Customer    `json:"tenants"`
+	TenantCount   int           `json:"tenant_count"`
+	Instances     []Customer    `json:"instances"`
+	InstanceCount int           `json:"instance_count"`
+	Orgs          []prego.OrgID `json:"orgs"`
+	OrgCount      int           `json:"org_count"`
 }
 
 // Subject is what an item is about.
@@ -100,6 +116,7 @@ type Item struct {
 	Docs     string // file and heading
 	Actions  []Action
 	Count    int
+	Affected *Affected // nil: no customer
 }
 
 // List makes items of findings, the most urgent first: by severity, then in the order of the
@@ -159,7 +176,7 @@ func (s spec) item(f Finding) Item {
 		Severity: s.severity, Kind: f.Kind, Subject: Subject{Kind: f.Subject, ID: f.ID, Name: cmp.Or(f.Name, f.ID)}, OrgID: f.OrgID,
 		Reason: cmp.Or(f.Reason, string(f.Kind)), Message: sentence(cmp.Or(f.Message, fill(s.says, f, false))), Since: f.Since, Docs: s.docs, Count: 1,
 	}
-	if slices.Contains(s.critical, f.Reason) || f.Tenants+f.Instances > 0 &&
+	if slices.Contains(s.critical, f.Reason) || f.Affected.TenantCount+f.Affected.InstanceCount > 0 &&
 		(slices.Contains(s.harmful, "") || slices.Contains(s.harmful, f.Reason)) {
 		i.Severity = Critical
 	}
@@ -185,7 +202,10 @@ func (s spec) item(f Finding) Item {
 			i.OrgID = prego.OrgID(f.ByID)
 		}
 	}
-	i.Message += f.affects()
+	if f.Affected.OrgCount > 0 {
+		f.Affected.Summary = f.Affected.summary()
+		i.Affected = &f.Affected
+	}
 	for _, a := range actions {
 		if a.Destroys && !f.Empty && !f.Dead || a.reason != "" && a.reason != f.Reason {
 			continue
@@ -196,19 +216,27 @@ func (s spec) item(f Finding) Item {
 	return i
 }
 
-// affects names the customers of a server, "" if there are none.
-func (f Finding) affects() string {
+// named is how many of each kind a summary names.
+const named = 3
+
+// summary is like "9 tenants: a, b, c and 6 more; 40 instances; orgs: x, y".
+func (a Affected) summary() string {
 	var out []string
-	if f.Tenants > 0 {
-		out = append(out, counted(f.Tenants, "tenant")+": "+first(f.Slugs, f.Tenants))
+	if a.TenantCount > 0 {
+		slugs := make([]string, min(len(a.Tenants), named))
+		for n := range slugs {
+			slugs[n] = a.Tenants[n].Name
+		}
+		out = append(out, counted(a.TenantCount, "tenant")+": "+first(slugs, a.TenantCount))
 	}
-	if f.Instances > 0 {
-		out = append(out, counted(f.Instances, "instance")+" of "+first(f.OrgIDs, f.Orgs))
+	if a.InstanceCount > 0 {
+		out = append(out, counted(a.InstanceCount, "instance"))
 	}
-	if len(out) == 0 {
-		return ""
+	if a.InstanceCount > 0 || a.TenantCount == 0 {
+		orgs := prego.Strings(a.Orgs[:min(len(a.Orgs), named)])
+		out = append(out, counted(a.OrgCount, "org")+": "+first(orgs, a.OrgCount))
 	}
-	return "; affects " + strings.Join(out, ", and ")
+	return strings.Join(out, "; ")
 }
 
 func counted(n int, what string) string {

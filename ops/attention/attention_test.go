@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/ops/attention"
 )
 
@@ -24,7 +25,10 @@ func TestTheMostUrgentComesFirst(t *testing.T) {
 		{Kind: attention.TenantFailed, Subject: "tenant", ID: "t-3", Reason: "failed_site", Since: at},
 		{Kind: attention.TenantFailed, Subject: "tenant", ID: "t-1", Reason: "failed_site", Since: at},
 		{Kind: attention.ServerFailed, Subject: "server", ID: "app-1", Reason: "failed_boot", Since: at},
-		{Kind: attention.ServerFailed, Subject: "server", ID: "app-2", Reason: "heartbeat_lost", Since: at, Tenants: 1},
+		{
+			Kind: attention.ServerFailed, Subject: "server", ID: "app-2", Reason: "heartbeat_lost", Since: at,
+			Affected: attention.Affected{TenantCount: 1},
+		},
 		{Kind: attention.ReconcileBreaker, Subject: "installation", ID: "prego", Reason: "breaker_hit", Since: at.Add(time.Hour)},
 		{Kind: "no_such_kind", ID: "x"},
 	})
@@ -78,29 +82,35 @@ func TestAnItemSaysWhatToDo(t *testing.T) {
 	require.Equal(t, "/v1/fleets/a%2Fb%20c/actions", i.Actions[0].Path)
 }
 
-// TestAServersLineNamesWhoIsAffected: tenants by name, and the orgs of instances, however long the message is.
-func TestAServersLineNamesWhoIsAffected(t *testing.T) {
+// TestItemsSummarizeWhoIsAffected by name, apart from the message.
+func TestItemsSummarizeWhoIsAffected(t *testing.T) {
 	t.Parallel()
-	for want, f := range map[string]attention.Finding{
-		"its agent is silent":                           {},
-		"its agent is silent; affects 1 tenant: shop":   {Tenants: 1, Slugs: []string{"shop"}},
-		"its agent is silent; affects 2 tenants: a, b":  {Tenants: 2, Slugs: []string{"a", "b"}},
-		"its agent is silent; affects 1 instance of me": {Instances: 1, Orgs: 1, OrgIDs: []string{"me"}},
-		"its agent is silent; affects 9 tenants: a, b, c and 6 more, and 40 instances of x, y, z and 1 more": {
-			Tenants: 9, Slugs: []string{"a", "b", "c"}, Instances: 40, Orgs: 4, OrgIDs: []string{"x", "y", "z"},
-		},
-		"7 agents are silent; the oldest is app-1: its agent is silent; affects 9 tenants: a, b and 7 more": {
-			Count: 7, Tenants: 9, Slugs: []string{"a", "b"},
+	named := func(names ...string) (out []attention.Customer) {
+		for _, n := range names {
+			out = append(out, attention.Customer{ID: "x-" + n, Name: n, OrgID: "me"})
+		}
+		return out
+	}
+	me := []prego.OrgID{"me"}
+	for want, a := range map[string]attention.Affected{
+		"":                      {},
+		"1 tenant: shop":        {TenantCount: 1, Tenants: named("shop"), OrgCount: 1, Orgs: me},
+		"2 tenants: a, b":       {TenantCount: 2, Tenants: named("a", "b"), OrgCount: 1, Orgs: me},
+		"1 instance; 1 org: me": {InstanceCount: 1, Instances: named("web"), OrgCount: 1, Orgs: me},
+		"1 org: me":             {OrgCount: 1, Orgs: me},
+		"9 tenants: a, b, c and 6 more; 40 instances; 4 orgs: x, y, z and 1 more": {
+			TenantCount: 9, Tenants: named("a", "b", "c", "d"), InstanceCount: 40, OrgCount: 4,
+			Orgs: []prego.OrgID{"x", "y", "z", "zz"},
 		},
 	} {
-		f.Kind, f.Subject, f.ID, f.By, f.ByID = attention.AgentSilent, "server", "app-1", "region", "eu"
-		require.Equal(t, want, attention.List([]attention.Finding{f})[0].Message)
+		f := attention.Finding{Kind: attention.AgentSilent, Subject: "server", ID: "app-1", Affected: a}
+		i := attention.List([]attention.Finding{f})[0]
+		require.Equal(t, "its agent is silent", i.Message)
+		require.Equal(t, want == "", i.Affected == nil, want)
+		if i.Affected != nil {
+			require.Equal(t, want, i.Affected.Summary)
+		}
 	}
-	long := attention.Finding{
-		Kind: attention.ServerFailed, Message: strings.Repeat("x", 900), Tenants: 1, Slugs: []string{"shop"},
-	}
-	message := attention.List([]attention.Finding{long})[0].Message
-	require.True(t, strings.HasSuffix(message, "x…; affects 1 tenant: shop"), message)
 }
 
 // TestEveryKindIsWhole: each kind states the problem, the remedy, and a link to an existing
@@ -306,7 +316,10 @@ func TestSeverityIsHarmToCustomers(t *testing.T) {
 	}
 	about := attention.Subjects()
 	severity := func(kind attention.Kind, reason string, tenants int) attention.Severity {
-		f := attention.Finding{Kind: kind, Subject: about[kind][0], ID: "x", Reason: reason, Since: at, Tenants: tenants}
+		f := attention.Finding{
+			Kind: kind, Subject: about[kind][0], ID: "x", Reason: reason, Since: at,
+			Affected: attention.Affected{TenantCount: tenants, OrgCount: tenants},
+		}
 		return attention.List([]attention.Finding{f})[0].Severity
 	}
 	reasons := map[string]bool{"other": true}
