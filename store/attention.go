@@ -99,11 +99,6 @@ CROSS JOIN LATERAL (
     AND (s.status = 'draining' OR s.provider_server_id IS NULL OR s.agent_first_heartbeat_at IS NULL
         OR s.agent_status = 'connected')) AS empty`
 	attToServer = attEnd + attEmpty + attAffected + attAll
-	// Whether prego itself restarts the host of server s now: the provider or apt was asked within the quarter of an
-	// hour after which the maintenance gives up.
-	attRestarts = `EXISTS (SELECT FROM server_maintenances m WHERE m.server_id = s.server_id
-    AND m.finished_at IS NULL AND m.status = 'finishing' AND m.kind IN ('reboot', 'resize', 'patch')
-    AND COALESCE(m.acted_at, m.patching_at, m.updated_at) > now() - interval '15 minutes')`
 	// Whether the host of any place of tenant t is restarted, or was two minutes ago.
 	attPlaceRestarts = `EXISTS (SELECT FROM tenant_places w JOIN server_maintenances m ON m.server_id = w.server_id
     WHERE w.tenant_id = t.tenant_id AND m.kind IN ('reboot', 'resize', 'patch')
@@ -166,11 +161,11 @@ WITH fleet AS (` + fleetHeard + `
 ), silent AS (` + silentServers + `
 ), ` + attFrom + `
 SELECT 'installation', 'prego', 'agents', '', '', 'mass_silence',
-    (SELECT count(*) FROM silent) || ' of ' || (SELECT n FROM fleet)
+    (SELECT count(*) FROM silent WHERE NOT restarts) || ' of ' || (SELECT n FROM fleet)
         || ' agents are silent at once, and none is marked',
-    (SELECT min(agent_last_heartbeat_at) FROM silent), 'installation', 'prego'
+    (SELECT min(agent_last_heartbeat_at) FROM silent WHERE NOT restarts), 'installation', 'prego'
 WHERE ` + isFrozen + attEnd + attTheirs + `
-            UNION SELECT server_id FROM silent` + attThere + attAll
+            UNION SELECT server_id FROM silent WHERE NOT restarts` + attThere + attAll
 
 	sqlAttDNSBreaker = `WITH ` + attFrom + `
 SELECT 'zone', zone, zone, '', '', 'breaker_hit', orphans || ' of its ' || owned || ' records of ours have no row here, and none is deleted', breaker_since, 'installation', 'prego'
@@ -209,7 +204,7 @@ FROM provider_catalogs WHERE COALESCE(refreshed_at, attempted_at) < now() - make
 
 	sqlAttServerFailed = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', status_reason, status_message, updated_at, 'region', region
-FROM servers s WHERE status = 'failed' AND NOT (status_reason = 'heartbeat_lost' AND ` + attRestarts + `)` +
+FROM servers s WHERE status = 'failed' AND NOT (status_reason = 'heartbeat_lost' AND ` + hostRestarts + `)` +
 		attEnd + attEmpty + attDead + attAffected + attAll
 
 	sqlAttServerStuck = `WITH ` + attFrom + `
@@ -230,7 +225,7 @@ WHERE s.status = 'provisioning' AND s.status_reason = 'awaiting_capacity'` + att
 	// A server that failed because of it is reported as failed, and a server being deleted needs no agent.
 	sqlAttAgentSilent = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', 'agent_' || agent_status, '', COALESCE(agent_last_heartbeat_at, updated_at), 'region', region
-FROM servers s WHERE status = 'active' AND agent_status IN ('degraded', 'disconnected') AND NOT ` + attRestarts + attToServer
+FROM servers s WHERE status = 'active' AND agent_status IN ('degraded', 'disconnected') AND NOT ` + hostRestarts + attToServer
 
 	sqlAttClockSkewed = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', 'clock_skew', 'its clock is ' || round(abs(clock_ahead_seconds)::numeric, 1) || CASE WHEN clock_ahead_seconds < 0 THEN ' s behind' ELSE ' s ahead' END,
@@ -240,7 +235,7 @@ FROM servers WHERE status IN ('active', 'failed', 'draining') AND clock_skewed A
 	sqlAttDockerStopped = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', 'docker_stopped', '', COALESCE(agent_last_heartbeat_at, updated_at), 'region', region
 FROM servers s WHERE status = 'active' AND docker_state = 'stopped' AND agent_status = 'connected'
-    AND NOT ` + attRestarts + attToServer
+    AND NOT ` + hostRestarts + attToServer
 
 	sqlAttTenantLost = `WITH ` + attFrom + `
 SELECT 'tenant', t.tenant_id, t.slug, '', t.org_id, COALESCE(NULLIF(t.status_reason, ''), 'server_lost'), t.status_message, t.lost_at, 'region', t.region FROM tenants t WHERE ` + isLost + attTo

@@ -108,22 +108,30 @@ func (s *Store) FlushHeartbeats(ctx context.Context, batch []server.Heartbeat) (
 
 // One statement marks all servers that fell silent. silent counts those beyond the first threshold that are not given
 // up yet, also if an earlier sweep marked them: heartbeats are spread over their interval, so a gateway's outage
-// shows over several sweeps.
+// shows over several sweeps. A server whose host prego restarts is not lost until that has taken its own limit, and is
+// no sign of an outage (hostRestarts).
 const (
+	// Whether prego itself restarts the host of server s now: the provider or apt was asked within the quarter of an
+	// hour after which the maintenance gives up.
+	hostRestarts = `EXISTS (SELECT FROM server_maintenances m WHERE m.server_id = s.server_id
+    AND m.finished_at IS NULL AND m.status = 'finishing' AND m.kind IN ('reboot', 'resize', 'patch')
+    AND COALESCE(m.acted_at, m.patching_at, m.updated_at) > now() - interval '15 minutes')`
 	fleetHeard = `
     SELECT count(*) AS n FROM servers WHERE status IN ('active', 'failed') AND agent_status IN ('connected', 'degraded', 'disconnected')`
 	silentServers = `
-    SELECT server_id, agent_status, agent_last_heartbeat_at, status, attempt, now() - agent_last_heartbeat_at >= make_interval(secs => $2) AS lost
-    FROM servers
+    SELECT server_id, agent_status, agent_last_heartbeat_at, status, attempt, ` + hostRestarts + ` AS restarts,
+        now() - agent_last_heartbeat_at >= make_interval(secs => $2) AND NOT ` + hostRestarts + ` AS lost
+    FROM servers s
     WHERE status IN ('active', 'failed') AND agent_status IN ('connected', 'degraded')
       AND agent_last_heartbeat_at <= now() - make_interval(secs => $1)`
-	isFrozen = `(SELECT n FROM fleet) >= $4 AND (SELECT count(*) FROM silent) * 100.0 > $3::float8 * (SELECT n FROM fleet)`
+	isFrozen = `(SELECT n FROM fleet) >= $4 AND (SELECT count(*) FROM silent WHERE NOT restarts) * 100.0
+        > $3::float8 * (SELECT n FROM fleet)`
 )
 
 const sqlSweepSilent = `
 WITH fleet AS (` + fleetHeard + `
 ), silent AS (` + silentServers + `
-    ORDER BY server_id FOR NO KEY UPDATE SKIP LOCKED
+    ORDER BY server_id FOR NO KEY UPDATE OF s SKIP LOCKED
 ), verdict AS (
     SELECT (SELECT n FROM fleet) AS fleet, (SELECT count(*) FROM silent) AS silent,
            ` + isFrozen + ` AS frozen

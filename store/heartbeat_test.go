@@ -156,6 +156,35 @@ func TestSweepMarksSilence(t *testing.T) {
 	}
 }
 
+// TestSweepAwaitsIntendedRestarts: a host that prego restarts is degraded and not failed, until its restart has taken a
+// quarter of an hour or has ended; and many of them are no outage.
+func TestSweepAwaitsIntendedRestarts(t *testing.T) {
+	t.Parallel()
+	s := New(pgtest.Pool(t))
+	params := server.SweepParams{DegradedAfter: time.Minute, FailedAfter: 5 * time.Minute, FreezePct: 20, FreezeMin: 3}
+	for _, kind := range []string{"reboot", "resize", "patch"} {
+		agentServer(t, s, kind, "active", server.AgentConnected, 14*time.Minute)
+		exec(t, s, `INSERT INTO server_maintenances (server_id, number, kind, requested_by, was_open, status, acted_at)
+			VALUES ($1, 1, $1, 'test', true, 'finishing', now() - interval '14 minutes')`, kind)
+	}
+	got, err := s.SweepSilent(t.Context(), params)
+	require.NoError(t, err)
+	require.Equal(t, server.SweepResult{Fleet: 3, Silent: 3, Degraded: 3}, got)
+	require.Equal(t, agentRow{server.Active, "", server.AgentDegraded, false}, agentRowOf(t, s, "reboot"))
+	exec(t, s, `UPDATE server_maintenances SET acted_at = now() - interval '16 minutes' WHERE server_id = 'reboot'`)
+	params.FreezeMin = 9
+	got, err = s.SweepSilent(t.Context(), params)
+	require.NoError(t, err)
+	require.Equal(t, server.SweepResult{Fleet: 3, Silent: 3, Failed: 1}, got)
+	lost := agentRow{server.Failed, "heartbeat_lost", server.AgentDisconnected, false}
+	require.Equal(t, lost, agentRowOf(t, s, "reboot"))
+	exec(t, s, `UPDATE server_maintenances SET status = 'failed', finished_at = now() WHERE server_id = 'resize'`)
+	got, err = s.SweepSilent(t.Context(), params)
+	require.NoError(t, err)
+	require.Equal(t, 1, got.Failed, "it ended")
+	require.Equal(t, lost, agentRowOf(t, s, "resize"))
+}
+
 func TestSweepFreezesWhenManyFallSilent(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
