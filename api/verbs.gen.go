@@ -1460,11 +1460,11 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 	}, Say: "deleted policy {typed}", Impact: "none"},
-	{Operation: "deleteRegistry", Method: "DELETE", Path: "/v1/registries/{host}", Use: "registry delete REGISTRY…", Short: "Delete the credentials of a registry", Long: "Delete the credentials of a registry.\n\nImages that hosts have already pulled stay there.", Args: []Flag{
+	{Operation: "deleteRegistry", Method: "DELETE", Path: "/v1/registries/{host}", Use: "registry delete REGISTRY…", Short: "Delete the credentials of a registry", Long: "Delete the credentials of a registry.\n\nImages that hosts have already pulled stay there. With instances whose images come from this registry it must be\naccepted: they keep running, and can no longer be pulled to another host.", Args: []Flag{
 		{Name: "REGISTRY", In: "path", Field: "host", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Say: "deleted registry {typed}", Impact: "none"},
+	}, Say: "deleted registry {typed}", Impact: "interrupts"},
 	{Operation: "deleteRoute", Method: "DELETE", Path: "/v1/envs/{env_id}/routes/{route_id}", Use: "route delete ENV ROUTE…", Short: "Delete a route", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
 		{Name: "ROUTE", In: "path", Field: "route_id", Required: true},

@@ -2,8 +2,10 @@ package store
 
 import (
 	"context"
+	"slices"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 )
 
@@ -56,11 +58,23 @@ func (s *Store) ResealRegistry(ctx context.Context, was, now server.SealedRegist
 	return s.exec(ctx, "registry "+was.Host, sqlResealRegistry, was.Host, was.Sealed, now.Sealed, now.KeyID)
 }
 
-const sqlDeleteRegistry = `DELETE FROM registries WHERE host = $1`
+const (
+	sqlDeleteRegistry = `DELETE FROM registries WHERE host = $1`
 
-// DeleteRegistry forgets the credentials of a registry, or CodeRegistryNotFound.
+	sqlPulledImages = `SELECT DISTINCT i.spec ->> 'image' FROM instances i WHERE i.state <> 'stopped'`
+)
+
+// DeleteRegistry forgets the credentials of a registry, or CodeRegistryNotFound. Its users are the instances whose
+// images come from there: they keep running, and can't be pulled to another host any more.
 func (s *Store) DeleteRegistry(ctx context.Context, host string) error {
-	return change(ctx, s.pool, noSuchRegistry(host), sqlDeleteRegistry, host)
+	return s.inTx(ctx, "registry "+host, func(tx *txn) error {
+		tx.must(ctx, noSuchRegistry(host), sqlDeleteRegistry, host)
+		images := slices.DeleteFunc(valuesIn[string](ctx, tx, sqlPulledImages), func(image string) bool {
+			return server.RegistryOf(image) != host
+		})
+		tx.demand(ctx, host, impactOf(ctx, tx, impact.Impact{Undo: "set its credentials again"}, sqlOfImages, images))
+		return nil
+	})
 }
 
 const sqlImageDigest = `SELECT digest FROM image_digests WHERE image = $1`

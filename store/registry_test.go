@@ -11,6 +11,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 )
 
@@ -126,4 +127,55 @@ func TestSealedRegistries(t *testing.T) {
 	require.NoError(t, err)
 	_, _, _, err = auth(with(second), "r.example.com/team/bench:v15")
 	require.Equal(t, prego.CodeSealed, prego.CodeOf(err), "a password does not open for another registry")
+}
+
+// TestDeletingARegistryNamesItsUsers: instances that pull from it must be accepted; without them nothing is.
+func TestDeletingARegistryNamesItsUsers(t *testing.T) {
+	t.Parallel()
+	s := tenantStore(t)
+	const forget, used = `DELETE FROM registries`, `
+		INSERT INTO orgs (org_id, created_by) VALUES ('acme', 'test') ON CONFLICT DO NOTHING;
+		INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-a', 'acme', 'a', 'test');
+		INSERT INTO envs (env_id, app_id, org_id, name, region, created_by)
+			VALUES ('env-a', 'app-a', 'acme', 'prod', 'eu', 'test');
+		INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request,
+			replicas, status, converged, created_by)
+			VALUES ('grp-a', 'env-a', 'acme', 'eu', 'web', '{}', 1, 0.1, 1, 'running', true, 'test');
+		INSERT INTO instances (instance_id, group_id, org_id, server_id, release, memory_limit_bytes, cpu_request,
+			number, spec, state)
+		SELECT 'i-' || n, 'grp-a', 'acme', 'node-1', 1, 1, 0, n, json_build_object('image', image), state
+		FROM (VALUES (1, 'r.example.com/team/web:1', 'running'), (2, 'r.example.com/team/web:2', 'failed'),
+			(3, 'r.example.com/team/web:3', 'stopped'), (4, 'redis:7', 'running'),
+			(5, 'index.docker.io/library/redis:7', 'booting'), (6, 'x.example.com/r.example.com', 'running')
+		) v (n, image, state)`
+	put := func() {
+		exec(t, s, forget)
+		exec(t, s, `INSERT INTO registries (host, username, sealed, key_id, created_by, updated_by)
+			SELECT host, 'u', '', 'k', 'test', 'test'
+			FROM unnest('{r.example.com,docker.io,free.example.com}'::text[]) host`)
+	}
+	put()
+	require.NoError(t, s.DeleteRegistry(t.Context(), "r.example.com"))
+	require.Equal(t, prego.CodeRegistryNotFound, prego.CodeOf(s.DeleteRegistry(t.Context(), "r.example.com")))
+	put()
+	conn, err := s.pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	runEach(t, conn, `SET session_replication_role = replica;`+used+`;SET session_replication_role = DEFAULT`)
+	for host, want := range map[string]map[string]impact.Class{
+		"r.example.com":    {"i-1": impact.Interrupts, "i-2": impact.Interrupts},
+		server.DockerHub:   {"i-4": impact.Interrupts, "i-5": impact.Interrupts},
+		"free.example.com": {},
+	} {
+		del := func(ctx context.Context) error { return s.DeleteRegistry(ctx, host) }
+		i := trying(t, s, del)
+		require.Equal(t, want, classes(i), host)
+		err := del(t.Context())
+		require.Equal(t, len(want) > 0, prego.CodeOf(err) == prego.CodeImpactNotAccepted, "%s: %v", host, err)
+		_, err = s.GetRegistry(t.Context(), host)
+		require.Equal(t, len(want) > 0, err == nil, "%s is kept until it is accepted", host)
+		if len(want) > 0 {
+			require.NoError(t, del(impact.By(t.Context(), "test")), host)
+		}
+	}
 }
