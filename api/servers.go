@@ -25,7 +25,8 @@ func (a *API) CreateServer(c echo.Context, _ CreateServerParams) error {
 			return refused
 		}
 	}
-	server, _, err := a.d.Store.CreateServer(ctx, in, caller(c).Subject)
+	first := a.d.Catalog.Configured.Candidates(in.Role, in.Region, in.Spec)
+	server, _, err := a.d.Store.CreateServer(ctx, in, caller(c).Subject, first...)
 	if err != nil {
 		return err
 	}

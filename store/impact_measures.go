@@ -73,3 +73,28 @@ func (t *txn) costsAddress(ctx context.Context, a workload.IPv4Allocation) {
 	m := oneIn[monthly](ctx, t, sqlPriced, a.Provider, server.ResourceFloatingIP, "ipv4", a.Location, 0.0)
 	t.demand(ctx, a.AllocationID, m.of(impact.Impact{Affected: []impact.Thing{}, Destroyed: []impact.Loss{}}))
 }
+
+// costsServer states what a server costs, with its volume, if it becomes what is ordered first.
+func (t *txn) costsServer(ctx context.Context, s server.Server, first server.Candidate) {
+	price := func(kind server.ResourceKind, of string, gb float64) monthly {
+		return oneIn[monthly](ctx, t, sqlPriced, s.InfraProvider, kind, of, first.Location, gb)
+	}
+	m := price(server.ResourceServer, first.ServerType, 0)
+	if gb := s.Spec.VolumeGB; gb > 0 && m.Cents > 0 {
+		m.Cents += price(server.ResourceVolume, "", float64(gb)).Cents
+	}
+	t.demand(ctx, string(s.ServerID), m.of(impact.Impact{Affected: []impact.Thing{}, Destroyed: []impact.Loss{}}))
+}
+
+// costsResize is what another type of a server costs more; nothing if a price is unknown.
+func (t *txn) costsResize(ctx context.Context, s server.Server, to string) monthly {
+	price := func(serverType string) monthly {
+		return oneIn[monthly](ctx, t, sqlPriced, s.InfraProvider, server.ResourceServer, serverType, s.Location, 0.0)
+	}
+	was, m := price(s.ServerType), price(to)
+	if was.Cents == 0 || m.Cents == 0 {
+		return monthly{}
+	}
+	m.Cents -= was.Cents
+	return m
+}

@@ -402,3 +402,53 @@ VALUES ('rst-old', 'acme', 't-0', 'bak-0', 'queued', 'test', now() - interval '1
 	require.NoError(t, s.RestoreFinished(t.Context(), "rst-old", tenant.JobSucceeded, ""))
 	require.InDelta(t, 41, trying(t, s, restore).Seconds, 2)
 }
+
+// TestCreatingAndMovingStateTheirFigures: what a new or larger server costs a month more, and for how long a move takes
+// its tenant away. Without prices or measurements they are absent, and nothing must be accepted.
+func TestCreatingAndMovingStateTheirFigures(t *testing.T) {
+	t.Parallel()
+	s := moveSetup(t).s
+	order := server.CreateRequest{
+		ServerID: "new-1", Role: prego.RoleApp, Region: prego.RegionEU, InfraProvider: "hetzner",
+		Spec: server.Spec{VolumeGB: 100},
+	}
+	create := func(ctx context.Context) error {
+		_, _, err := s.CreateServer(ctx, order, "ann", server.Candidate{ServerType: "cpx32", Location: "nbg1"},
+			server.Candidate{ServerType: "cpx42", Location: "nbg1"})
+		return err
+	}
+	resize := func(ctx context.Context) error {
+		_, err := s.RequestMaintenance(ctx, "app-1", server.MaintenanceResize,
+			server.MaintenanceRequest{ServerType: "cpx42"}, "ann")
+		return err
+	}
+	move := func(ctx context.Context) error {
+		_, err := s.RequestMove(ctx, tenant.MoveAsked{ID: "mov-1", TenantID: "t-1", By: "ann"})
+		return err
+	}
+	figures := func(i impact.Impact) []any { return []any{i.Seconds, i.MonthlyCents, i.Currency} }
+	for _, change := range []func(context.Context) error{create, resize, move} {
+		require.Equal(t, []any{0, int64(0), ""}, figures(trying(t, s, change)))
+	}
+	exec(t, s, `UPDATE servers SET server_type = 'cpx22', location = 'nbg1' WHERE server_id = 'app-1';
+		INSERT INTO provider_prices (provider, kind, type, location, per_gb, monthly, currency) VALUES
+			('hetzner', 'server', 'cpx22', 'nbg1', false, 7990000, 'EUR'),
+			('hetzner', 'server', 'cpx32', 'nbg1', false, 13990000, 'EUR'),
+			('hetzner', 'server', 'cpx42', 'nbg1', false, 25490000, 'EUR'),
+			('hetzner', 'server', 'cpx42', 'ash', false, 1, 'EUR'), ('hetzner', 'volume', '', '', true, 44000, 'EUR');
+		SET session_replication_role = replica;
+		INSERT INTO tenant_moves (move_id, org_id, tenant_id, allocation_id, requested_by, site, database_name,
+			from_server_id, to_server_id, state, finished_at, frozen_at, opened_at)
+		SELECT 'old-' || n, 'acme', 't-9', n, 'test', 's', 'd', 'app-1', 'app-2', 'done', now(),
+			now() - interval '12 seconds', now()
+		FROM generate_series(1, 3) n; SET session_replication_role = DEFAULT`)
+	require.Equal(t, []any{0, int64(1399 + 440), "EUR"}, figures(trying(t, s, create)))
+	require.Equal(t, []any{12, int64(2549 - 799), "EUR"}, figures(trying(t, s, resize)))
+	moved := trying(t, s, move)
+	require.Equal(t, []any{12, int64(0), ""}, figures(moved))
+	require.Equal(t, map[string]impact.Class{"t-1": impact.Moves}, classes(moved))
+	require.NoError(t, move(t.Context()), "it needs no acceptance")
+	_, created, err := s.CreateServer(t.Context(), order, "ann")
+	require.NoError(t, err)
+	require.True(t, created)
+}

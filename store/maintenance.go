@@ -100,6 +100,9 @@ func (s *Store) RequestMaintenance(ctx context.Context, id prego.ServerID, kind 
 		if tenants == impact.Interrupts {
 			i.Seconds = tx.lasted(ctx, string(kind))
 		}
+		if kind == server.MaintenanceResize {
+			i = tx.costsResize(ctx, before, r.ServerType).of(i)
+		}
 		tx.demandsOf(ctx, i, string(id), []prego.ServerID{id}, tenants)
 		d = oneIn[server.Maintenance](ctx, tx, sqlRequestMaintenance, id, kind, r.Reason, by, r.KeepTenants, before.CordonedBy == "", r.TimeoutSeconds, r.ServerType, r.Wave)
 		text := fmt.Sprintf("%s, %d instances, %d tenants", byWhom(by, r.Reason), d.Total, d.TenantsTotal)

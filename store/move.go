@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
@@ -128,6 +129,8 @@ func requestMove(ctx context.Context, tx *txn, a tenant.MoveAsked, t tenantSite)
 	case !app && !shard && !pool:
 		return out, prego.Errorf(prego.CodeInvalidTransition, "tenant %s has nothing on server %s", a.TenantID, a.MaintenanceOf)
 	}
+	i := impact.Impact{Undo: "cancel it, or move it back", Seconds: tx.lasted(ctx, "move")}
+	tx.demandsAs(ctx, i, string(a.TenantID), sqlOfTenant, impact.Moves)
 	out = oneIn[tenant.Move](ctx, tx, sqlRequestMove, a.ID, a.TenantID, a.Why, to, a.MaintenanceOf, a.By, app, shard, pool, toShard, toPool, a.Region)
 	tx.check(tenantEvent(ctx, tx, tenant.Event{TenantID: a.TenantID, Step: tenant.StepMoveRequested, Actor: a.By, Message: fmt.Sprintf("%s: from %s", a.ID, t.server)}, "move/"+string(a.ID)))
 	asked := map[string]any{"tenant_id": a.TenantID, "to_server_id": to, "to_shard_id": toShard, "to_pool_id": toPool, "region": a.Region}

@@ -60,9 +60,11 @@ const sqlServerAndHash = `SELECT request_hash, ` + serverColumns + ` FROM server
 // transaction. Repeating the request returns its row; another
 // request of that id is CodeServerIDConflict, and an id whose server is terminated
 // CodeServerTerminated.
-func (s *Store) CreateServer(ctx context.Context, r server.CreateRequest, by string) (srv server.Server, created bool, err error) {
+func (s *Store) CreateServer(
+	ctx context.Context, r server.CreateRequest, by string, first ...server.Candidate,
+) (srv server.Server, created bool, err error) {
 	hash := r.Hash()
-	return s.insertServer(ctx, newServer{
+	return s.insertServer(ctx, newServer{first: first,
 		id: string(r.ServerID), hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: r.Spec, by: by,
 		managedBy: prego.ManagedByWorkerDirect, purpose: server.PurposeAgentBootstrap, step: server.StepRequested,
 	})
@@ -88,11 +90,15 @@ type newServer struct {
 	purpose            server.TokenPurpose
 	step               server.Step
 	traits             *server.Wanted // the purpose of a server that was not requested by hand
+	first              []server.Candidate
 }
 
 func (s *Store) insertServer(ctx context.Context, n newServer) (srv server.Server, created bool, err error) {
 	err = s.inTx(ctx, "create server", func(tx *txn) error {
 		srv, created, err = insertServerIn(ctx, tx, n)
+		if err == nil && created && len(n.first) > 0 {
+			tx.costsServer(ctx, srv, n.first[0])
+		}
 		return err
 	})
 	if isViolation(err, "servers_provider_id") {
