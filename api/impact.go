@@ -11,6 +11,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/ops/impact"
+	"github.com/prego/prego/placement/scale"
 )
 
 // impactType is the media type of a dry run's answer. It differs from that of the operation's own, so that neither is
@@ -69,7 +70,8 @@ func (a *API) ListUpcoming(c echo.Context, p ListUpcomingParams) error {
 	days, limit := 7, 100
 	prego.Assign(&days, p.Days)
 	prego.Assign(&limit, p.Limit)
-	all, truncated, err := a.d.Store.Upcoming(c.Request().Context(), time.Now().AddDate(0, 0, days), a.d.Periods)
+	until := time.Now().AddDate(0, 0, days)
+	all, truncated, err := a.d.Store.Upcoming(c.Request().Context(), until, a.d.Periods, scale.Plan)
 	if err != nil {
 		return err
 	}

@@ -82,6 +82,45 @@ SELECT t.server_id AS id, a.fleet_id, a.seq, a.requested_by, a.created_at FROM f
 JOIN fleet_action_steps t ON t.fleet_id = a.fleet_id AND t.seq = a.seq
 WHERE a.status = 'running' AND t.op = 'delete' AND t.state = 'planned' ORDER BY t.server_id LIMIT $1`
 
+// Actions that wait for their turn in their fleets.
+const sqlQueuedActions = `SELECT ` + actionColumns + ` FROM fleet_actions a
+WHERE a.status = 'queued' AND a.driven_by = 'fleet' ORDER BY a.fleet_id, a.seq LIMIT $1`
+
+// queuedRemovals are the servers that queued actions of fleets will remove: the plan that each would make now, after
+// those in front of it have removed theirs. gone are the servers that running actions remove. What plan refuses now may
+// be possible when its turn comes, and is not known.
+func queuedRemovals(
+	ctx context.Context, tx *txn, plan planner, gone map[prego.ServerID]bool,
+) (out []removal) {
+	for _, a := range manyIn[server.FleetAction](ctx, tx, sqlQueuedActions, mostUpcoming) {
+		st := got(fleetState(ctx, tx, got(getFleet(ctx, tx, string(a.FleetID))).in(tx))).in(tx)
+		st.Members = slices.DeleteFunc(st.Members, func(m server.FleetMember) bool { return gone[m.ServerID] })
+		if tx.err != nil {
+			return nil
+		}
+		p, err := plan(st, a)
+		if err != nil {
+			continue
+		}
+		for _, step := range p.Steps {
+			if step.Op == server.StepOpDelete {
+				gone[step.ServerID] = true
+				out = append(out, removal{step.ServerID, a.FleetID, a.Seq, a.RequestedBy, a.CreatedAt})
+			}
+		}
+	}
+	return out
+}
+
+// removal is a server that an action of a fleet removes.
+type removal struct {
+	ID          prego.ServerID
+	FleetID     prego.FleetID
+	Seq         int
+	RequestedBy string
+	CreatedAt   time.Time
+}
+
 // What callers have deleted and is still kept.
 const sqlKept = `
 SELECT k.*, COALESCE(e.actor, '') AS accepted_by, e.at AS accepted_at
@@ -99,10 +138,11 @@ WHERE k.at < $1 ORDER BY k.at, k.id LIMIT $2`
 const mostUpcoming = 20_000
 
 // Upcoming lists what timers destroy until a moment, the first first: the sites of trials and of tenants that were
-// cancelled, backups that retention does not keep, if each scheduled one until then is made, servers that fleets
-// remove, and what was deleted and is still kept. It is truncated if there are more backups than it reads.
+// cancelled, backups that retention does not keep, if each scheduled one until then is made, servers that fleets remove
+// or, by the steps that plan returns now, will remove, and what was deleted and is still kept. It is truncated if there
+// are more backups than it reads.
 func (s *Store) Upcoming(
-	ctx context.Context, until time.Time, p tenant.LifecyclePeriods,
+	ctx context.Context, until time.Time, p tenant.LifecyclePeriods, plan planner,
 ) (out []impact.Upcoming, truncated bool, err error) {
 	err = s.inView(ctx, "what is destroyed next", func(tx *txn) error {
 		now, purged := time.Now(), map[string]impact.Upcoming{}
@@ -127,16 +167,14 @@ func (s *Store) Upcoming(
 		for owner, backups := range all {
 			out = append(out, endingBackups(owner, backups, purged[owner], now, until)...)
 		}
-		for _, r := range manyIn[struct {
-			ID          string
-			FleetID     prego.FleetID
-			Seq         int
-			RequestedBy string
-			CreatedAt   time.Time
-		}](ctx, tx, sqlRemovals, mostUpcoming) {
+		removals, gone := manyIn[removal](ctx, tx, sqlRemovals, mostUpcoming), map[prego.ServerID]bool{}
+		for _, r := range removals {
+			gone[r.ID] = true
+		}
+		for _, r := range append(removals, queuedRemovals(ctx, tx, plan, gone)...) {
 			out = append(out, impact.Upcoming{
-				Kind: string(server.ResourceServer), ID: r.ID, At: now, Policy: "fleet", AcceptedBy: r.RequestedBy,
-				AcceptedAt: &r.CreatedAt, Stop: fmt.Sprintf("prego fleet cancel %s %d", r.FleetID, r.Seq),
+				Kind: string(server.ResourceServer), ID: string(r.ID), At: now, Policy: "fleet",
+				AcceptedBy: r.RequestedBy, AcceptedAt: &r.CreatedAt, Stop: fmt.Sprintf("prego fleet cancel %s %d", r.FleetID, r.Seq),
 			})
 		}
 		for _, k := range manyIn[struct {

@@ -58,7 +58,7 @@ func TestExactlyWhatIsUpcomingIsDestroyed(t *testing.T) {
 	_, err = s.BeginFleetAction(ctx, "nodes", scale.Plan)
 	require.NoError(t, err)
 
-	all, truncated, err := s.Upcoming(ctx, time.Now().Add(week), periods)
+	all, truncated, err := s.Upcoming(ctx, time.Now().Add(week), periods, scale.Plan)
 	require.NoError(t, err)
 	require.False(t, truncated)
 	require.True(t, slices.IsSortedFunc(all, func(a, b impact.Upcoming) int { return a.At.Compare(b.At) }))
@@ -72,7 +72,7 @@ func TestExactlyWhatIsUpcomingIsDestroyed(t *testing.T) {
 		require.NotEmpty(t, u.Stop, u.ID)
 		listed = append(listed, u.ID)
 	}
-	none, _, err := s.Upcoming(ctx, time.Now().Add(time.Minute), periods)
+	none, _, err := s.Upcoming(ctx, time.Now().Add(time.Minute), periods, scale.Plan)
 	require.NoError(t, err)
 	require.Len(t, none, 1, "the fleet's server: %v", none)
 
@@ -122,4 +122,45 @@ UNION ALL SELECT server_id FROM servers WHERE status = 'draining'`)
 	require.ElementsMatch(t, []string{
 		"t-1", "t-3", "n-9", "bak-last", "bak-t-0-0", "bak-t-0-2", "bak-t-1-0", "bak-t-1-1", "bak-t-1-2",
 	}, listed)
+}
+
+// TestUpcomingListsQueuedRemovals: servers that actions remove once those in front of them have ended, each once, with
+// who requested the action and how it is cancelled.
+func TestUpcomingListsQueuedRemovals(t *testing.T) {
+	t.Parallel()
+	s, ctx := tenantStore(t), t.Context()
+	exec(t, s, `INSERT INTO fleets (fleet_id, request_hash, role, infra_provider, min_size, max_size, spec, created_by)
+		VALUES ('nodes', '', 'node', 'hetzner', 1, 9, '{}', 'test')`)
+	exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id,
+		created_by, fleet_id)
+		SELECT 'n-' || n, '', 'node', 'eu', 'hetzner', '{}', 'active', 'w', 'test', 'nodes'
+		FROM generate_series(1, 4) n`)
+	listed := func() (out []string) {
+		all, _, err := s.Upcoming(ctx, time.Now().Add(time.Hour), tenant.LifecyclePeriods{}, scale.Plan)
+		require.NoError(t, err)
+		for _, u := range all {
+			require.NotNil(t, u.AcceptedAt)
+			out = append(out, fmt.Sprint(u.Kind, " ", u.Policy, " ", u.AcceptedBy, ": ", u.Stop))
+		}
+		slices.Sort(out)
+		return slices.Compact(out)
+	}
+	request := func(by string) {
+		_, err := s.RequestFleetAction(ctx, server.FleetActionRequest{
+			FleetID: "nodes", Action: server.ClusterScaleIn, Inputs: []byte(`{"count":1}`), By: by,
+		}, scale.Plan)
+		require.NoError(t, err)
+	}
+	require.Empty(t, listed())
+	request("ann")
+	request("bob")
+	both := []string{"server fleet ann: prego fleet cancel nodes 1", "server fleet bob: prego fleet cancel nodes 2"}
+	require.Equal(t, both, listed())
+	_, err := s.BeginFleetAction(ctx, "nodes", scale.Plan)
+	require.NoError(t, err)
+	require.Equal(t, both, listed(), "the first runs")
+	all, _, err := s.Upcoming(ctx, time.Now().Add(time.Hour), tenant.LifecyclePeriods{}, scale.Plan)
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+	require.NotEqual(t, all[0].ID, all[1].ID, "the second removes another server")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/ops/impact"
+	"github.com/prego/prego/placement/scale"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
@@ -33,7 +34,7 @@ VALUES ('hetzner', 'volume', '', '', true, 44000, 'EUR')`)
 	}
 	gate := func() error { return s.MayDelete(ctx, "hetzner", server.ResourceVolume, "100") }
 	upcoming := func() []impact.Upcoming {
-		all, _, err := s.Upcoming(ctx, time.Now().Add(48*time.Hour), tenant.LifecyclePeriods{})
+		all, _, err := s.Upcoming(ctx, time.Now().Add(48*time.Hour), tenant.LifecyclePeriods{}, scale.Plan)
 		require.NoError(t, err)
 		return all
 	}
@@ -144,7 +145,7 @@ func TestADeletedBackupIsKept(t *testing.T) {
 	newest, err := s.Restorable(ctx, "t-0")
 	require.NoError(t, err)
 	require.Nil(t, newest, "it is not restored from")
-	listed, _, err := s.Upcoming(ctx, time.Now().Add(48*time.Hour), tenant.LifecyclePeriods{})
+	listed, _, err := s.Upcoming(ctx, time.Now().Add(48*time.Hour), tenant.LifecyclePeriods{}, scale.Plan)
 	require.NoError(t, err)
 	require.Len(t, listed, 1)
 	require.Equal(t, []string{"backup", "bak-0", "deletion", "ann", "prego backup undelete t-0 bak-0"},
