@@ -153,6 +153,9 @@ func TestTenantActions(t *testing.T) {
 	}
 	for _, state := range tenant.States() {
 		for action, from := range allowed {
+			if action == "terminate" && state == tenant.Terminated {
+				continue // allowed until its purge is accepted: TestTerminatingAgainAcceptsTheHeldPurge
+			}
 			b.sql(`UPDATE tenants SET state = $1, cancel_requested_at = NULL`, state)
 			started := len(b.runs.asked())
 			status, accepted, problem := act(action, `{"reason":"because"}`)

@@ -18,7 +18,7 @@ const sqlChangeTenant = `
 UPDATE tenants SET state = $3, status_reason = $4, status_message = $5, updated_at = now(),
     deadline_at = CASE WHEN $7 AND deadline_at IS NOT NULL THEN deadline_at ELSE now() + make_interval(secs => $6) END,
     waiting_since = NULL, waiting_roles = '{}', cancel_requested_at = NULL,
-    converged_state = CASE WHEN converged_state = $3 THEN '' ELSE converged_state END,
+    converged_state = CASE WHEN converged_state = $3 AND $2 <> $3 THEN '' ELSE converged_state END,
     generation = generation + CASE WHEN $3 = 'provisioning' THEN 1 ELSE 0 END
 WHERE tenant_id = $1 AND state = $2 RETURNING ` + tenantColumns
 
@@ -70,6 +70,9 @@ func statusOf(t tenant.Tenant, action tenant.Action, next tenant.State, reason s
 	if next == tenant.Active || next == tenant.Provisioning {
 		return "", ""
 	}
+	if next == t.State {
+		return t.StatusReason, reason
+	}
 	if timed, why, ok := t.State.TimedAction(); ok && timed == action && reason == string(why) {
 		return why, ""
 	}
@@ -80,9 +83,10 @@ func statusOf(t tenant.Tenant, action tenant.Action, next tenant.State, reason s
 }
 
 // keepsDeadline: a trial's time runs while its tenant is suspended, and after, so that
-// a suspension does not lengthen it.
+// a suspension does not lengthen it. What is terminated again is not kept for longer.
 func keepsDeadline(t tenant.Tenant, action tenant.Action) bool {
-	return t.Plan == prego.PlanTrial && (action == tenant.ActionSuspend || action == tenant.ActionResume)
+	return t.State == tenant.Terminated && action == tenant.ActionTerminate ||
+		t.Plan == prego.PlanTrial && (action == tenant.ActionSuspend || action == tenant.ActionResume)
 }
 
 // seconds are a period's, nil for a period that never ends.
@@ -106,6 +110,9 @@ func (s *Store) changeTenant(ctx context.Context, was tenant.Tenant, next tenant
 		case next == tenant.GracePeriod:
 			const undo = "reactivate it before its grace period ends"
 			tx.demands(ctx, undo, string(was.TenantID), sqlOfTenant, impact.Destroys)
+		case was.State == tenant.Terminated && action == tenant.ActionTerminate &&
+			valueIn[bool](ctx, tx, sqlStandingAcceptance, "lifecycle", string(was.TenantID)):
+			return prego.Errorf(prego.CodeInvalidTransition, "cannot %s: the tenant is %s", action, was.State)
 		case next == tenant.Terminated, next == tenant.DataPurged:
 			tx.demands(ctx, "", string(was.TenantID), sqlOfTenant, impact.Destroys)
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/attention"
 	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/tenant"
 )
@@ -42,4 +43,55 @@ func TestAStateThatComesBackIsPutIntoEffectAgain(t *testing.T) {
 			require.Equal(t, tenant.Active, now.ConvergedState)
 		})
 	}
+}
+
+// TestTerminatingAgainAcceptsTheHeldPurge: the data of a tenant that only a timer has ended is kept, until a caller
+// accepts its end as what needs attention proposes. Nothing else changes, and it is accepted once.
+func TestTerminatingAgainAcceptsTheHeldPurge(t *testing.T) {
+	t.Parallel()
+	ctx, s := t.Context(), tenantStore(t)
+	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "shop", prego.PlanStarter), "t-1", tenant.ModeShared, "", "test")
+	require.NoError(t, err)
+	exec(t, s, `UPDATE tenants SET state = 'terminated', converged_state = 'terminated', site = 'shop.example.com',
+		status_reason = 'grace_over', deadline_at = now() - interval '2 hours' WHERE tenant_id = 't-1'`)
+	held := func() (items []attention.Item) {
+		if _, err := s.ExpireTenant(ctx, "t-1", lasting); err != nil {
+			require.Equal(t, prego.CodeImpactNotAccepted, prego.CodeOf(err))
+		}
+		found, _, err := s.Attention(ctx, attentionLimits)
+		require.NoError(t, err)
+		for _, i := range attention.List(found) {
+			if i.Reason == "timer_held" {
+				items = append(items, i)
+			}
+		}
+		return items
+	}
+	items := held()
+	require.Len(t, items, 1)
+	require.Contains(t, items[0].Message, "its data is kept")
+	require.Contains(t, items[0].Todo, "`prego tenant terminate t-1`")
+	was, err := s.GetTenant(ctx, "t-1")
+	require.NoError(t, err)
+	require.Equal(t, tenant.Terminated, was.State)
+
+	again := func(ctx context.Context) error {
+		_, err := s.ChangeTenant(ctx, "t-1", tenant.ActionTerminate, lasting, "ann", "")
+		return err
+	}
+	require.Equal(t, prego.CodeImpactNotAccepted, prego.CodeOf(again(ctx)))
+	require.Equal(t, map[string]impact.Class{"t-1": impact.Destroys}, classes(trying(t, s, again)))
+	require.NoError(t, again(impact.By(ctx, "ann accepts it")))
+	now, err := s.GetTenant(ctx, "t-1")
+	require.NoError(t, err)
+	require.Equal(t, []any{was.State, was.StatusReason, was.Deadline, ""},
+		[]any{now.State, now.StatusReason, now.Deadline, now.StatusMessage})
+	converged, err := value[string](ctx, s.pool, `SELECT converged_state FROM tenants WHERE tenant_id = 't-1'`)
+	require.NoError(t, err)
+	require.Equal(t, "terminated", converged, "no second final backup is made")
+	require.Equal(t, prego.CodeInvalidTransition, prego.CodeOf(again(impact.By(ctx, "again"))), "it is accepted")
+	require.Empty(t, held())
+	now, err = s.GetTenant(ctx, "t-1")
+	require.NoError(t, err)
+	require.Equal(t, tenant.DataPurged, now.State)
 }

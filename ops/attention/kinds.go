@@ -388,7 +388,13 @@ var ordered = []struct {
 	}},
 	{TenantStuck, spec{
 		severity: Warning, says: "its state has not taken effect on its host", plural: "tenants' states have not taken effect on their hosts",
-		todo:    "Look at its timeline and its run in Temporal, and whether its server's agent answers.",
+		todo: "Look at its timeline and its run in Temporal, and whether its server's agent answers.",
+		todos: map[string]string{
+			"timer_held": "Its time is over, and its data is kept because no caller has accepted its end. " +
+				"`prego tenant cancel {id}` does that while it is in use, and `prego tenant terminate {id}` in " +
+				"its grace period or once it is terminated; both show what is destroyed first. " +
+				"`prego tenant reactivate {id}` keeps it in its grace period.",
+		},
 		docs:    "docs/tenants.md",
 		actions: about("tenant", showTenant),
 		all:     []Action{get("List the tenants", "/v1/tenants?region={by}", "prego tenant list --region {by}")},
