@@ -25,7 +25,8 @@ type holder struct {
 }
 
 // $1 is the provider, $2 the kind and $3 the provider's id of a resource. Data is on the machine of the last attempt,
-// and of an earlier one that was in use, as its protection shows; other attempts never enrolled.
+// and of an earlier one that was in use, as its protection shows; other attempts never enrolled. A lost tenant's newest
+// data is on the server that was lost, and what is left of it on the others of its place.
 const sqlHeldByResource = `
 SELECT 'server' AS kind, s.server_id AS id,
     format('server %s is %s and has %s tenants, %s instances and %s volumes',
@@ -39,7 +40,9 @@ WHERE u.tenants + u.instances + u.volumes > 0 AND s.server_id IN (
         OR EXISTS (SELECT FROM resources m WHERE m.server_id = r.server_id AND m.attempt = r.attempt AND m.protected)))
 UNION ALL SELECT 'tenant', l.tenant_id,
     format('tenant %s was lost with server %s and is not restored', t.slug, l.server_id), false
-FROM tenant_losses l JOIN tenants t USING (tenant_id) JOIN servers s USING (server_id)
+FROM tenant_losses l JOIN tenants t USING (tenant_id) JOIN tenant_allocations a USING (allocation_id)
+LEFT JOIN db_shards d ON d.shard_id = a.db_shard_id
+JOIN servers s ON s.server_id = l.server_id OR l.cleared_at IS NULL AND s.server_id IN (a.app_server_id, d.server_id)
 WHERE s.infra_provider = $1 AND ` + isUnrestored + ` AND ($2 = 'server' AND s.provider_server_id = $3
     OR $2 = 'volume' AND EXISTS (SELECT FROM resources r WHERE r.server_id = s.server_id
         AND r.provider = $1 AND r.kind = 'volume' AND r.provider_id = $3 AND r.state <> 'released'))

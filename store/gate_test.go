@@ -56,6 +56,10 @@ func TestTheLastGate(t *testing.T) {
 	const lost = `UPDATE tenants SET state = 'failed', site = '';
 		UPDATE tenant_allocations SET released_at = now();
 		INSERT INTO tenant_losses (tenant_id, allocation_id, server_id, state, lost_at) SELECT tenant_id, allocation_id, 'n-1', 'active', now() FROM tenant_allocations`
+	const alone = `UPDATE servers SET tenant_count = 0; UPDATE db_shards SET current_tenant_count = 0;
+		UPDATE redis_pools SET current_tenants = 0`
+	const survived, restored, cleared = lost + `; ` + alone, `UPDATE tenant_losses SET restored_at = now()`,
+		`UPDATE tenant_losses SET cleared_at = now()`
 	const moved = `UPDATE tenant_allocations SET app_server_id = 'n-1', db_shard_id = 'n-1', redis_pool_id = 'n-1'`
 	for name, c := range map[string]struct {
 		ask    ask
@@ -70,7 +74,12 @@ func TestTheLastGate(t *testing.T) {
 		"a machine that never enrolled":        {resource(server.ResourceServer, "5"), "", true},
 		"a failed server with a tenant":        {resource(server.ResourceServer, "7"), `UPDATE servers SET status = 'failed' WHERE server_id = 'n-0'`, false},
 		"a server to be deleted":               {resource(server.ResourceServer, "7"), draining, true},
-		"an empty server":                      {resource(server.ResourceServer, "7"), `UPDATE servers SET tenant_count = 0; UPDATE db_shards SET current_tenant_count = 0; UPDATE redis_pools SET current_tenants = 0`, true},
+		"an empty server":                      {resource(server.ResourceServer, "7"), alone, true},
+		"a server with what survived a loss":   {resource(server.ResourceServer, "7"), survived, false},
+		"the same, to be deleted":              {resource(server.ResourceServer, "7"), survived + `; ` + draining, false},
+		"its volume":                           {resource(server.ResourceVolume, "71"), survived + `; ` + draining, false},
+		"a server whose remains are cleared":   {resource(server.ResourceServer, "7"), survived + `; ` + cleared, true},
+		"a server whose tenants are restored":  {resource(server.ResourceServer, "7"), survived + `; ` + restored, true},
 		"another server":                       {resource(server.ResourceServer, "8"), "", true},
 		"a volume":                             {resource(server.ResourceVolume, "90"), "", false},
 		"a volume to be deleted":               {resource(server.ResourceVolume, "90"), `UPDATE volumes SET status = 'releasing'`, true},

@@ -168,3 +168,37 @@ func TestALostTenantIsNotMadeActiveWithoutItsData(t *testing.T) {
 	_, err = s.LoseServer(impact.By(ctx, "test"), "nope", "", "alice")
 	require.Equal(t, prego.CodeServerNotFound, prego.CodeOf(err))
 }
+
+// TestAServerWithWhatSurvivedALossIsInUse: the database on the shard of a lost app server is newer than any backup.
+// Until its tenant is restored, its server is neither taken down as empty nor provisioned again.
+func TestAServerWithWhatSurvivedALossIsInUse(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 1), context.Background()
+	exec(t, s, `UPDATE tenant_allocations SET db_shard_id = 'n-1', redis_pool_id = 'n-1', on_shard = true,
+		on_pool = true`)
+	exec(t, s, `UPDATE servers SET tenant_count = 0`)
+	exec(t, s, `UPDATE servers SET provider_server_id = '7' WHERE server_id = 'n-0'`)
+	exec(t, s, `UPDATE db_shards SET current_tenant_count = 1 WHERE shard_id = 'n-1'`)
+	exec(t, s, `UPDATE redis_pools SET current_tenants = 1 WHERE pool_id = 'n-1'`)
+	exec(t, s, `UPDATE servers SET tenant_count = 1 WHERE server_id = 'n-0'`)
+	marked, err := s.MarkMissing(ctx, "n-0", "7")
+	require.NoError(t, err)
+	require.True(t, marked)
+	refused := func(err error) {
+		t.Helper()
+		require.Equal(t, prego.CodeServerHasTenants, prego.CodeOf(err))
+	}
+	_, err = s.RequestDecommission(ctx, "n-1", "ann")
+	refused(err)
+	_, err = s.DecommissionMember(ctx, "n-1", "fleet")
+	refused(err)
+	exec(t, s, `UPDATE servers SET status = 'failed', status_reason = 'heartbeat_lost' WHERE server_id = 'n-1'`)
+	_, err = s.RequestRetry(ctx, "n-1", "ann")
+	refused(err)
+	// What a missing machine had is nowhere, and does not keep its server from being provisioned again.
+	_, err = s.RequestRetry(ctx, "n-0", "ann")
+	require.NoError(t, err)
+	exec(t, s, `UPDATE tenant_losses SET restored_at = now()`)
+	_, err = s.RequestRetry(ctx, "n-1", "ann")
+	require.NoError(t, err)
+}
