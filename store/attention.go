@@ -53,24 +53,30 @@ CROSS JOIN LATERAL (
         UNION SELECT name FROM these WHERE subject = 'dns_record'
     ), of_groups AS MATERIALIZED (
         SELECT id AS group_id FROM these WHERE subject = 'group'
-        UNION SELECT a.group_id FROM these JOIN volume_attachments a ON a.deleted_at IS NULL
-            AND a.volume_id = CASE these.subject WHEN 'volume' THEN these.id ELSE these.owner END
-        UNION SELECT g.group_id FROM these JOIN process_groups g ON g.deleted_at IS NULL
-            AND g.env_id = CASE these.subject WHEN 'env' THEN these.id
-                WHEN 'address' THEN these.owner WHEN 'ipv4' THEN (
+        UNION SELECT a.group_id FROM volume_attachments a WHERE a.deleted_at IS NULL AND a.volume_id = ANY (ARRAY(
+            SELECT CASE subject WHEN 'volume' THEN id ELSE owner END FROM these
+            WHERE subject IN ('volume', 'volume_restore', 'backup', 'drill')))
+        UNION SELECT g.group_id FROM process_groups g WHERE g.deleted_at IS NULL AND g.env_id = ANY (ARRAY(
+            SELECT CASE subject WHEN 'env' THEN id WHEN 'address' THEN owner ELSE (
                 SELECT a.env_id FROM ipv4_allocations a WHERE a.allocation_id = these.id) END
-        UNION SELECT r.group_id FROM hosts JOIN routes r ON r.hostname = hosts.name AND r.deleted_at IS NULL
+            FROM these WHERE subject IN ('env', 'address', 'ipv4')))
+        UNION SELECT r.group_id FROM routes r WHERE r.deleted_at IS NULL AND r.hostname <> ''
+            AND r.hostname = ANY (ARRAY(SELECT name FROM hosts))
     ), of_tenants AS MATERIALIZED (
         SELECT id AS tenant_id FROM these WHERE subject = 'tenant'
         UNION SELECT owner FROM these WHERE subject IN ('backup', 'snapshot', 'restore', 'move', 'drill', 'domain')
-        UNION SELECT d.tenant_id FROM hosts JOIN domains d ON d.name = hosts.name AND d.deleted_at IS NULL
-        UNION SELECT a.tenant_id FROM tenant_allocations a WHERE a.released_at IS NULL AND EXISTS (SELECT FROM hosts
-            WHERE hosts.name IN (a.site_name, '*' || substr(a.site_name, strpos(a.site_name, '.'))))
-        UNION SELECT t.tenant_id FROM places JOIN tenants t ON t.state NOT IN ('terminated', 'data_purged')
+        UNION SELECT d.tenant_id FROM domains d WHERE d.deleted_at IS NULL
+            AND d.name = ANY (ARRAY(SELECT name FROM hosts))
+        UNION SELECT a.tenant_id FROM tenant_allocations a WHERE x.subject IN ('certificate', 'dns_record')
+            AND a.released_at IS NULL AND EXISTS (SELECT FROM hosts
+                WHERE hosts.name IN (a.site_name, '*' || substr(a.site_name, strpos(a.site_name, '.'))))
+        UNION SELECT t.tenant_id FROM tenants t WHERE t.state NOT IN ('terminated', 'data_purged')
             AND t.tenant_id = ANY (ARRAY(
-                SELECT w.tenant_id FROM tenant_places w WHERE w.server_id = ANY (places.ids)
+                SELECT w.tenant_id FROM tenant_places w
+                WHERE w.server_id = ANY (ARRAY(SELECT unnest(places.ids) FROM places))
                 UNION SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id
-                WHERE a.released_at IS NULL AND COALESCE(s.network_id, s.region) = ANY (places.closed)))`
+                WHERE EXISTS (SELECT FROM places WHERE closed <> '{}') AND a.released_at IS NULL
+                    AND COALESCE(s.network_id, s.region) = ANY (ARRAY(SELECT unnest(places.closed) FROM places))))`
 	attAll = `
     ), t AS MATERIALIZED (
         SELECT t.* FROM tenants t WHERE t.tenant_id = ANY (ARRAY(SELECT tenant_id FROM of_tenants))
@@ -609,6 +615,7 @@ func (s *Store) KeepAttention(ctx context.Context, l attention.Limits) error {
 
 func (s *Store) attentionIn(ctx context.Context, tx *txn, l attention.Limits) (found []attention.Finding, at time.Time, err error) {
 	b := &pgx.Batch{}
+	b.Queue(`SET LOCAL jit = off`) // compiling these statements takes seconds, reading what they find milliseconds
 	b.Queue(`SELECT now()`).QueryRow(func(row pgx.Row) error { return row.Scan(&at) })
 	read := func(kind attention.Kind, sql string, args ...any) {
 		b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
