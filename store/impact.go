@@ -28,7 +28,7 @@ const (
     FROM backups b WHERE ` + usableBackup + ` AND `
 
 	// A tenant's site with its data.
-	lostSite = `'site' AS kind, t.tenant_id AS id, t.site AS name, t.org_id, 'destroys' AS class,
+	lostSite = `'site' AS kind, t.tenant_id AS id, COALESCE(NULLIF(t.site, ''), t.slug) AS name, t.org_id, 'destroys' AS class,
     COALESCE((SELECT u.database_bytes + u.files_bytes FROM site_usage u WHERE u.tenant_id = t.tenant_id), 0) AS bytes,
     c.copy_at, c.unverified_at`
 	siteCopies = `CROSS JOIN LATERAL (SELECT ` + newestCopies + `b.tenant_id = t.tenant_id) c`
@@ -70,7 +70,8 @@ SELECT 'tenant' AS kind, t.tenant_id AS id, t.slug AS name, t.org_id,
     CASE $2::text WHEN 'moves' THEN 'moves' ELSE 'interrupts' END AS class, ` + notLost + `
     FROM tenants t WHERE t.tenant_id = $1
 UNION ALL SELECT ` + lostSite + ` FROM tenants t ` + siteCopies + `
-    WHERE $2 = 'destroys' AND t.tenant_id = $1 AND t.site <> ''
+    WHERE $2 = 'destroys' AND t.tenant_id = $1 AND (t.site <> '' OR EXISTS (
+        SELECT FROM tenant_losses l WHERE l.tenant_id = $1 AND l.cleared_at IS NULL AND ` + isUnrestored + `))
 ORDER BY kind`
 
 // Backups, and the newest usable one of the same tenant or volume that stays.

@@ -198,7 +198,13 @@ func TestAServerWithWhatSurvivedALossIsInUse(t *testing.T) {
 	// What a missing machine had is nowhere, and does not keep its server from being provisioned again.
 	_, err = s.RequestRetry(ctx, "n-0", "ann")
 	require.NoError(t, err)
+	terminate := func(ctx context.Context) error {
+		_, err := s.ChangeTenant(ctx, "t-0", tenant.ActionTerminate, lasting, "ann", "")
+		return err
+	}
+	require.Equal(t, map[string]impact.Class{"t-0": impact.Destroys}, classes(trying(t, s, terminate)))
 	exec(t, s, `UPDATE tenant_losses SET restored_at = now()`)
 	_, err = s.RequestRetry(ctx, "n-1", "ann")
 	require.NoError(t, err)
+	require.Equal(t, map[string]impact.Class{"t-0": impact.Interrupts}, classes(trying(t, s, terminate)))
 }
