@@ -43,6 +43,9 @@ func (s *Store) ChangeTenant(ctx context.Context, id prego.TenantID, action tena
 			return t, err
 		}
 		next, err := action.Apply(t.State)
+		if action == tenant.ActionTerminate && t.State == tenant.Terminated {
+			next, err = t.State, nil // it accepts the purge, if no caller has yet
+		}
 		if err != nil {
 			return tenant.Tenant{}, err
 		}

@@ -59,10 +59,9 @@ var actionEdges = map[Action]map[State]State{
 	ActionResume:     {Suspended: Active},
 	ActionCancel:     {Trial: Terminated, Provisioning: Failed, Active: GracePeriod, Suspended: GracePeriod},
 	ActionReactivate: {GracePeriod: Active},
-	// Of a tenant that is terminated it accepts the purge, if no caller has yet.
-	ActionTerminate: {Trial: Terminated, GracePeriod: Terminated, Failed: Terminated, Terminated: Terminated},
-	ActionRetry:     {Failed: Provisioning},
-	ActionPurge:     {Terminated: DataPurged},
+	ActionTerminate:  {Trial: Terminated, GracePeriod: Terminated, Failed: Terminated},
+	ActionRetry:      {Failed: Provisioning},
+	ActionPurge:      {Terminated: DataPurged},
 }
 
 // Apply returns the state that an action leads to, or CodeInvalidTransition.
