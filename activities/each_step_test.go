@@ -253,7 +253,7 @@ func restoreLost(t *testing.T, f *fault) played {
 	l := newLosing(t, "app-0", "")
 	names := l.names()
 	tapped := f.store(l.placing)
-	l.steps.Tenants.Store, l.steps.Tenants.Bench = tapped, faultyHosts{l.hosts, f}
+	l.Tenants.Store, l.Bench = tapped, faultyHosts{l.hosts, f}
 	f.run(t, l.env, [2]any{l.BuildTenant, l.ref})
 	require.Equal(t, 1, l.Number(`SELECT count(*) FROM tenants WHERE state = 'active'`))
 	return played{l.rowsOf(names), nil, l.hosts.distinct(names)}

@@ -317,7 +317,7 @@ func TestAServersFindingNamesWhoIsThere(t *testing.T) {
 	require.Equal(t, there, affected(well+silent+`= 'app-2'`))
 	require.Equal(t, "7 tenants: shop-7, shop-1, shop-2 and 4 more",
 		affected(well+silent+`= 'app-9'`), "the server of their shard")
-	require.Equal(t, "", affected(well+silent+`= 'app-5'`))
+	require.Empty(t, affected(well+silent+`= 'app-5'`))
 	require.Equal(t, "7 tenants: shop-7, shop-1, shop-2 and 4 more; 3 instances; 2 orgs: acme, zeta",
 		affected(well+silent+`IN ('app-1', 'app-2', 'app-3', 'app-4', 'app-5', 'app-6')`))
 	for _, sql := range []string{
@@ -338,10 +338,10 @@ func TestAServersFindingNamesWhoIsThere(t *testing.T) {
 		UPDATE servers SET role = 'edge', agent_status = 'degraded' WHERE server_id = 'app-12'`
 	require.Equal(t, "7 tenants: shop-7, shop-1, shop-2 and 4 more",
 		affected(well+edge), "the only edge of its network")
-	require.Equal(t, "", affected(`INSERT INTO edges (server_id, network) VALUES ('app-11', 'eu')`))
+	require.Empty(t, affected(`INSERT INTO edges (server_id, network) VALUES ('app-11', 'eu')`))
 	require.Contains(t, affected(`UPDATE edges SET asked_at = now() - interval '1 minute' WHERE server_id = 'app-11'`),
 		"7 tenants: ", "the other edge does not request its document")
-	require.Equal(t, "", affected(well+`UPDATE servers SET role = 'app';
+	require.Empty(t, affected(well+`UPDATE servers SET role = 'app';
 		UPDATE edges SET asked_at = now(), refused_version = 9, refused_reason = 'no',
 			refused_since = now() - interval '1 hour'
 		WHERE server_id = 'app-11'; UPDATE tenants SET created_at = now() - interval '1 day'`))

@@ -64,8 +64,9 @@ func (s *Store) CreateServer(
 	ctx context.Context, r server.CreateRequest, by string, first ...server.Candidate,
 ) (srv server.Server, created bool, err error) {
 	hash := r.Hash()
-	return s.insertServer(ctx, newServer{first: first,
-		id: string(r.ServerID), hash: hash[:], role: r.Role, region: r.Region, provider: r.InfraProvider, spec: r.Spec, by: by,
+	return s.insertServer(ctx, newServer{
+		first: first, id: string(r.ServerID), hash: hash[:], role: r.Role, region: r.Region,
+		provider: r.InfraProvider, spec: r.Spec, by: by,
 		managedBy: prego.ManagedByWorkerDirect, purpose: server.PurposeAgentBootstrap, step: server.StepRequested,
 	})
 }
