@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -563,7 +565,7 @@ FROM orphan_sightings WHERE destroyed_at IS NULL AND sightings >= 2` + attTo
 )
 
 // Attention returns the findings that need an operator now, at most attention.Most of each kind, and the time of the
-// check. One batch reads everything in one snapshot.
+// check. Everything is read in one snapshot.
 func (s *Store) Attention(ctx context.Context, l attention.Limits) (found []attention.Finding, at time.Time, err error) {
 	err = s.inView(ctx, "what needs attention", func(tx *txn) error {
 		found, at, err = s.attentionIn(ctx, tx, l)
@@ -601,7 +603,11 @@ func (s *Store) AttentionItems(ctx context.Context, l attention.Limits) (items [
 
 // KeepAttention records since when things need attention, and forgets those that don't any more.
 func (s *Store) KeepAttention(ctx context.Context, l attention.Limits) error {
-	found, _, err := s.Attention(ctx, l)
+	var found []attention.Finding
+	err := s.inView(ctx, "what needs attention", func(tx *txn) (err error) {
+		found, _, err = s.unaffectedIn(ctx, tx, l)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -613,19 +619,72 @@ func (s *Store) KeepAttention(ctx context.Context, l attention.Limits) error {
 	return s.exec(ctx, "keep since when things need attention", sqlKeepAttention, ids, since)
 }
 
-func (s *Store) attentionIn(ctx context.Context, tx *txn, l attention.Limits) (found []attention.Finding, at time.Time, err error) {
+// attentionRead reads the findings of a kind.
+type attentionRead struct {
+	kind attention.Kind
+	sql  string
+	args []any
+}
+
+// unaffected is the statement without who is affected, which costs Postgres more than all the rest.
+func (r attentionRead) unaffected() attentionRead {
+	if head, _, ok := strings.Cut(r.sql, attTheirs); ok {
+		r.sql = head + attSummed + attListed
+	}
+	return r
+}
+
+// attentionIn returns the findings with who is affected, which it reads for the kinds alone that something is found of.
+func (s *Store) attentionIn(
+	ctx context.Context, tx *txn, l attention.Limits,
+) (found []attention.Finding, at time.Time, err error) {
+	found, _, err = s.unaffectedIn(ctx, tx, l)
+	if err != nil {
+		return nil, at, err
+	}
+	kinds := map[attention.Kind]bool{}
+	for _, f := range found {
+		kinds[f.Kind] = true
+	}
+	return readAttention(ctx, tx, slices.DeleteFunc(s.attentionReads(l), func(r attentionRead) bool {
+		return !kinds[r.kind]
+	}))
+}
+
+// unaffectedIn is attentionIn without who is affected.
+func (s *Store) unaffectedIn(
+	ctx context.Context, tx *txn, l attention.Limits,
+) (found []attention.Finding, at time.Time, err error) {
+	reads := s.attentionReads(l)
+	for i, r := range reads {
+		reads[i] = r.unaffected()
+	}
+	return readAttention(ctx, tx, reads)
+}
+
+func readAttention(
+	ctx context.Context, tx *txn, reads []attentionRead,
+) (found []attention.Finding, at time.Time, err error) {
 	b := &pgx.Batch{}
 	b.Queue(`SET LOCAL jit = off`) // compiling these statements takes seconds, reading what they find milliseconds
 	b.Queue(`SELECT now()`).QueryRow(func(row pgx.Row) error { return row.Scan(&at) })
-	read := func(kind attention.Kind, sql string, args ...any) {
-		b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+	for _, r := range reads {
+		b.Queue(r.sql, r.args...).Query(func(rows pgx.Rows) error {
 			these, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[attention.Finding])
 			for _, f := range these {
-				f.Kind = kind
+				f.Kind = r.kind
 				found = append(found, f)
 			}
 			return err
 		})
+	}
+	err = tx.SendBatch(ctx, b).Close()
+	return found, at, err
+}
+
+func (s *Store) attentionReads(l attention.Limits) (reads []attentionRead) {
+	read := func(kind attention.Kind, sql string, args ...any) {
+		reads = append(reads, attentionRead{kind, sql, args})
 	}
 	for _, q := range []struct {
 		kind attention.Kind
@@ -701,5 +760,5 @@ func (s *Store) attentionIn(ctx context.Context, tx *txn, l attention.Limits) (f
 	if l.DrillOverdue > 0 {
 		read(attention.BackupUnverified, sqlAttBackupUnverified, l.DrillOverdue.Seconds())
 	}
-	return found, at, tx.SendBatch(ctx, b).Close()
+	return reads
 }

@@ -256,7 +256,14 @@ func TestFindingsNameTheirCustomers(t *testing.T) {
 			runEach(t, tx, a.SQL)
 			found, _, err := s.attentionIn(ctx, &txn{Tx: tx}, attentionLimits)
 			require.NoError(t, err)
+			plain, _, err := s.unaffectedIn(ctx, &txn{Tx: tx}, attentionLimits)
+			require.NoError(t, err)
 			require.NoError(t, tx.Rollback(ctx))
+			require.Len(t, plain, len(found))
+			for i, f := range found {
+				f.Affected = attention.Affected{}
+				require.Equal(t, plain[i], f, "%s, but for who is affected", a.Is)
+			}
 			for _, f := range found {
 				switch named := f.Affected.OrgCount > 0; {
 				case f.Kind != kind:
