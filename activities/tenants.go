@@ -281,6 +281,9 @@ func (a *Tenants) place(ctx context.Context, ref tenant.Ref, t tenant.Record) (P
 		a.logNotSignalled(a.Runs.EnsureRefill(ctx, d.AppServerID))
 	}
 	a.hook("place/recorded")
+	if errors.Is(err, store.ErrPlaced) { // by an earlier attempt, which has not ended yet
+		return PlaceResult{Placed: true, Outcome: placement.Placed}, nil
+	}
 	return out, fromStore(err)
 }
 
@@ -379,7 +382,7 @@ func (a *Tenants) requeue(ctx context.Context, w tenant.WaitingTenant, t tenant.
 		a.logNotSignalled(a.Runs.EnsureRefill(ctx, d.AppServerID))
 	}
 	err = a.Store.AwaitTenant(ctx, tenant.Ref(w), reason, d.SelectionReason, roles, d.MissingIn, true)
-	if errors.Is(err, server.ErrSuperseded) {
+	if errors.Is(err, server.ErrSuperseded) || errors.Is(err, store.ErrPlaced) {
 		return nil
 	}
 	return err

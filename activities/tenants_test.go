@@ -231,6 +231,33 @@ func TestOneTenantHoldsUpNoQueue(t *testing.T) {
 	require.Equal(t, 2, p.Number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'placed' AND actor = 'placement_engine' AND to_state = 'provisioning' AND reason LIKE 'best_fit: app-0 %'`))
 }
 
+// TestAnAttemptThatIsOvertakenFindsTheTenantPlaced: where the database is slow, a step is tried again before its first
+// attempt has ended, and the tenant has then taken the last place itself.
+func TestAnAttemptThatIsOvertakenFindsTheTenantPlaced(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	p.Server("app-0", prego.RoleApp, "")
+	p.Server("db-0", prego.RoleDBShard, "")
+	p.Server("redis-0", prego.RoleRedisPool, "")
+	p.Exec(`UPDATE servers SET tenant_count = 19 WHERE server_id = 'app-0'`)
+	tn := p.Tenant(prego.PlanStarter, nil)
+	first, second, once := p.Placer(nil), p.Placer(nil), sync.Once{}
+	second.Store = store.New(pgtest.Tapped(t, p.Pool, func(sql string, _ []any) (err error) {
+		if strings.Contains(sql, "FROM changes WHERE xid") { // the tenant has been read
+			once.Do(func() {
+				var d placement.Decision
+				d, err = first.Place(context.Background(), tenant.Record{Tenant: tn}, nil, "engine")
+				assert.Equal(t, "app-0", string(d.AppServerID))
+			})
+		}
+		return err
+	}))
+	res, err := p.steps(second).PlaceTenant(t.Context(), tenant.Ref{TenantID: tn.TenantID, Generation: 1})
+	require.NoError(t, err)
+	require.Equal(t, activities.PlaceResult{Placed: true, Outcome: placement.Placed}, res)
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, tn.TenantID))
+}
+
 // TestAnOverrideThatComesTooLateIsRefused: the tenant lives where the engine put it, and no answer
 // claims otherwise.
 func TestAnOverrideThatComesTooLateIsRefused(t *testing.T) {

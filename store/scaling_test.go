@@ -71,7 +71,8 @@ func TestAPlacedTenantWaitsForNothing(t *testing.T) {
 	_, _, err := s.CreateTenant(ctx, tenantRequest(t, "one", prego.PlanStarter), "t-1", tenant.ModeShared, "", "someone")
 	require.NoError(t, err)
 	placeOnNode(t, s, "t-1", "n-1")
-	require.NoError(t, s.AwaitTenant(ctx, tenant.Ref{TenantID: "t-1", Generation: 1}, prego.ReasonAwaitingCapacity, "", []prego.Role{prego.RoleApp}, "", true))
+	err = s.AwaitTenant(ctx, tenant.Ref{TenantID: "t-1", Generation: 1}, prego.ReasonAwaitingCapacity, "", []prego.Role{prego.RoleApp}, "", true)
+	require.ErrorIs(t, err, ErrPlaced)
 	require.Zero(t, count(t, s, `tenants WHERE waiting_since IS NOT NULL OR status_reason <> ''`))
 }
 

@@ -99,18 +99,18 @@ RETURNING o.state`
 // Read with the tenant's row held: a reservation also holds it.
 const sqlIsPlaced = `SELECT EXISTS (SELECT FROM tenant_allocations WHERE tenant_id = $1 AND released_at IS NULL)`
 
-// errPlaced undoes a wait of a tenant that was placed meanwhile.
-var errPlaced = errors.New("the tenant is placed")
+// ErrPlaced is that a tenant which should wait was placed meanwhile.
+var ErrPlaced = errors.New("the tenant is placed")
 
 // AwaitTenant records what a tenant waits for. queued puts it into the queue of
 // tenants short of capacity, at the place that it had if it was there; servers of
 // these roles in this private network, or in any if that is "", would give it a place. A
-// tenant that was placed meanwhile waits for nothing.
+// tenant that was placed meanwhile waits for nothing: that is ErrPlaced.
 func (s *Store) AwaitTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string, roles []prego.Role, network prego.NetworkID, queued bool) error {
-	err := s.inTx(ctx, fmt.Sprintf("tenant %s waits", ref.TenantID), func(tx *txn) error {
+	return s.inTx(ctx, fmt.Sprintf("tenant %s waits", ref.TenantID), func(tx *txn) error {
 		from := valueOr[tenant.State](ctx, tx, server.ErrSuperseded, sqlAwaitTenant, ref.TenantID, ref.Generation, reason, message, filled(roles), queued, network)
 		if valueIn[bool](ctx, tx, sqlIsPlaced, ref.TenantID) {
-			return errPlaced
+			return ErrPlaced
 		}
 		step := tenant.Step(reason)
 		if reason == prego.ReasonBuildingServer {
@@ -119,10 +119,6 @@ func (s *Store) AwaitTenant(ctx context.Context, ref tenant.Ref, reason prego.Re
 		return tenantEvent(ctx, tx, tenant.Event{TenantID: ref.TenantID, FromState: from, Step: step, Reason: string(reason), Message: message},
 			fmt.Sprintf("%s/g%d", step, ref.Generation))
 	})
-	if errors.Is(err, errPlaced) {
-		return nil
-	}
-	return err
 }
 
 const sqlSiteReady = `UPDATE tenants SET site = $3, updated_at = now() WHERE tenant_id = $1 AND generation = $2 AND state = 'provisioning'`
