@@ -389,7 +389,7 @@ type Gateway struct {
 type Edge struct {
 	MaxBody int64         `env:"PREGO_EDGE_MAX_BODY" envDefault:"536870912"` // bytes of a request to a site; 0 is no limit
 	HSTS    time.Duration `env:"PREGO_EDGE_HSTS" envDefault:"0s"`            // Strict-Transport-Security of sites; 0s sends none
-	Within  time.Duration `envDefault:"10s" pace:"yes"`                      // how long a stopping instance waits until edges send it no more requests
+	Within  time.Duration `envDefault:"10s"`                                 // how long a stopping instance waits until edges send it no more requests
 }
 
 // Worker configures `prego worker`.
