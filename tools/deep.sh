@@ -49,8 +49,8 @@ computing) # a part of all
 	# Properties on PREGO_TEST_DEEP times as many cases.
 	tools/part.sh "properties" go test ${TESTFLAGS:-} -count 1 -timeout 120m $(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/pgregory.net\/rapid/ {print $1}') \
 		-rapid.checks=$((100 * ${PREGO_TEST_DEEP:-1})) || true
-	# Pushes play other seeds: twenty of them, 600.
-	tools/part.sh "seeded world and all planted bugs" env SEEDS=200 tools/chaos.sh || true
+	# Pushes play other seeds: twenty of them, 600 more.
+	tools/part.sh "seeded world and all planted bugs" env SEEDS=1000 tools/chaos.sh || true
 	;;
 check)
 	for name in $(awk '$1 == "e2e" || $1 == "machines" { print $2 }' tools/deep.txt); do
