@@ -76,11 +76,18 @@ func TestTheRedoLogIsKept(t *testing.T) {
 	saves(3)
 	saves(0)
 
-	// A database that failed over lacks nothing.
+	// A database that failed over lacks nothing. The former one has a lower epoch.
+	epoch := func(l *activities.RedoLog) int64 {
+		s, err := l.Store.RedoTrust(ctx)
+		require.NoError(t, err)
+		return s.Epoch
+	}
+	require.Zero(t, epoch(live))
 	change(`UPDATE redo SET lineage = 'another'`)
 	why, err = live.Verify(ctx, false)
 	require.NoError(t, err)
 	require.Empty(t, why)
+	require.EqualValues(t, 3, epoch(live))
 
 	// A restored one does, on any timeline. It is completed.
 	restored, onRestored := open()
@@ -110,6 +117,9 @@ func TestTheRedoLogIsKept(t *testing.T) {
 	n, err = restored.Save(ctx)
 	require.NoError(t, err)
 	require.Equal(t, int64(4), n, "what was changed before it was noticed is logged")
+	_, err = restored.Verify(ctx, true)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, epoch(restored), "no worker's start raises it")
 
 	// An entry that is missing, or that somebody else wrote, is named.
 	lacking, _ := open()

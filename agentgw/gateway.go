@@ -91,6 +91,7 @@ type Gateway struct {
 	runs     Signaler
 	ca       Authority
 	tokens   Tokens
+	epoch    func() int64
 	signer   PeersSigner
 	peers    perServer
 	offers   perServer
@@ -128,6 +129,8 @@ type Deps struct {
 	// Trusted is why nothing may be changed by the database, as after it was restored; nil is never. Hosts go on as
 	// they are meanwhile, and repeat what they report.
 	Trusted func() error
+	// Epoch is ops.RedoState.Epoch; nil is always 0.
+	Epoch func() int64
 	// OpenKey opens a certificate's sealed private key, PEM; nil if there are none.
 	OpenKey func(tenant.ServedCertificate) ([]byte, error)
 }
@@ -144,10 +147,13 @@ func New(d Deps) *Gateway {
 	if d.Settings.Now == nil {
 		d.Settings.Now = time.Now
 	}
+	if d.Epoch == nil {
+		d.Epoch = func() int64 { return 0 }
+	}
 	g := &Gateway{
 		store: d.Store, runs: d.Signals, ca: d.CA, tokens: d.Tokens, signer: d.Peers, settings: d.Settings, log: d.Log,
 		limiter: newSourceLimiter(rate.Limit(2), 20), forward: &http.Client{Timeout: 5 * time.Second},
-		signals: signals{slots: make(chan struct{}, maxSignals)}, awaited: newAwaited(), unavailable: d.Unavailable,
+		epoch: d.Epoch, signals: signals{slots: make(chan struct{}, maxSignals)}, awaited: newAwaited(), unavailable: d.Unavailable,
 	}
 	g.beats = newBatcher(d.Settings.Flush, d.Settings.FlushRows, g.flush)
 	g.reports = &reporter{store: d.Store.ReportInstances, wake: g.wakeGroups, count: g.reported, due: make(chan struct{}, 1)}

@@ -55,7 +55,7 @@ func (g *Gateway) heartbeat(ctx context.Context, who caller, in wire.HeartbeatRe
 	}
 	return wire.HeartbeatResponse{
 		BundleVersion: bundles.Version, HeartbeatSeconds: int(g.settings.Heartbeat.Seconds()),
-		PeersVersion: g.peers.of(who.serverID), UpdateSerial: g.offers.of(who.serverID),
+		PeersVersion: g.peers.of(who.serverID), UpdateSerial: g.offers.of(who.serverID), Epoch: g.epoch(),
 	}, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -80,6 +81,7 @@ type Process struct {
 	follow                     time.Duration
 	hooks                      activities.Hooks
 
+	epoch  atomic.Int64    // ops.RedoState.Epoch, as last read
 	trust  func() error    // why nothing may be changed by the database; a nil func is never
 	lost   <-chan struct{} // closed when the database is not trusted any more
 	opened bool            // the pool is this process's own

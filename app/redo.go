@@ -56,7 +56,7 @@ func (p *Process) trusted(ctx context.Context) *trust {
 	var t trust
 	t.refusal.Store(notTrusted("the database has not answered yet"))
 	look := func() {
-		s, err := p.db.RedoTrust(ctx)
+		s, err := p.readTrust(ctx)
 		if err != nil {
 			return
 		}
@@ -70,6 +70,15 @@ func (p *Process) trusted(ctx context.Context) *trust {
 	look()
 	go every(ctx, trustEvery, look)
 	return &t
+}
+
+// readTrust reads whether the database may be trusted, and which epoch commands to hosts carry.
+func (p *Process) readTrust(ctx context.Context) (ops.RedoState, error) {
+	s, err := p.db.RedoTrust(ctx)
+	if err == nil {
+		p.epoch.Store(s.Epoch)
+	}
+	return s, err
 }
 
 func notTrusted(why string) *prego.Error {
@@ -94,6 +103,9 @@ func every(ctx context.Context, d time.Duration, f func()) {
 func (p *Process) awaitTrust(ctx context.Context, l *activities.RedoLog) error {
 	for said := ""; ; {
 		why, err := l.Verify(ctx, true)
+		if err == nil && why == "" {
+			_, err = p.readTrust(ctx)
+		}
 		if err != nil {
 			why = err.Error()
 		}

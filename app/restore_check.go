@@ -17,6 +17,9 @@ import (
 // hosts of active servers.
 func CheckRestore(ctx context.Context, o Options, hosts bool) (found []activities.Difference, err error) {
 	err = run(ctx, o, "restore-check", func(ctx context.Context, p *Process, runs *workflows.Client) error {
+		if _, err := p.readTrust(ctx); err != nil {
+			return err
+		}
 		servers, fleet, err := buildActivities(ctx, p, runs)
 		if err != nil {
 			return err

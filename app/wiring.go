@@ -283,7 +283,7 @@ func newAgents(p *Process, ca *pki.Authority) (*agentclient.Client, error) {
 	}
 	return agentclient.New(agentclient.Config{
 		Trace: p.traces.Call,
-		TLS:   ca.ExecClientTLS(), Tokens: token.NewExec(keys), Port: cfg.Worker.AgentPort, PortOf: agentPorts(p),
+		TLS:   ca.ExecClientTLS(), Tokens: token.NewExec(keys, p.epoch.Load), Port: cfg.Worker.AgentPort, PortOf: agentPorts(p),
 		CheckAddr: func(addr string) error { return hetzner.CheckHostAddr(addr, cfg.Hetzner.Simulated) },
 	}), nil
 }
@@ -462,7 +462,7 @@ func (p *Process) Gateway(runs *workflows.Client) (*agentgw.Gateway, *tls.Config
 	}
 	g := p.cfg.Gateway
 	gw := agentgw.New(agentgw.Deps{
-		Store: p.db, Signals: runs, CA: ca, Trusted: p.trust, Tokens: token.NewAgents(agentKeys), Peers: peers,
+		Store: p.db, Signals: runs, CA: ca, Trusted: p.trust, Epoch: p.epoch.Load, Tokens: token.NewAgents(agentKeys), Peers: peers,
 		Settings: agentgw.Settings{
 			Environment: p.cfg.Environment, CheckSource: g.CheckSource, Heartbeat: g.Heartbeat, TokenTTL: max(leastTokenTTL, p.cfg.Pace.Of(time.Hour)), CertTTL: g.CertTTL,
 			Flush: g.Flush, FlushRows: 500, OTLPEndpoint: g.OTLPEndpoint, AgentBinary: binary, AgentSHA256: digest, ExecKeys: execKeys, AgentReleases: g.AgentReleases,

@@ -2340,6 +2340,9 @@ CREATE TABLE attention_since (
 CREATE TABLE redo (
     one              boolean PRIMARY KEY DEFAULT true CHECK (one),
     number           bigint NOT NULL DEFAULT 0,
+    -- The number when this database took the place of another one (lineage). Commands to hosts carry it, and hosts
+    -- refuse lower ones: those of a control plane that still works with the former database.
+    epoch            bigint NOT NULL DEFAULT 0,
     unsaved          bytea,
     saved_at         timestamptz,
     -- The database that was last compared with the storage: its system identifier and timeline. Another one may have

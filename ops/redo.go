@@ -14,6 +14,7 @@ import (
 // RedoState is how far the redo log is, and whether this database is the one that wrote it.
 type RedoState struct {
 	Number          int64 // of the newest entry
+	Epoch           int64 // Number when this database replaced another; hosts refuse commands with a lower one
 	Due             bool  // it is not in the storage yet, or rows have changed since
 	Verified        string
 	Lineage         string // differs from Verified if another database may have taken its place

@@ -22,16 +22,18 @@ const (
     || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)
     || '/' || (SELECT oid FROM pg_database WHERE datname = current_database())
     || '/' || EXTRACT(EPOCH FROM pg_postmaster_start_time())`
-	redoTrust    = `lineage AS verified, ` + lineage + ` AS lineage, recovering_since, recovering, saved_at FROM redo`
+	redoTrust    = `lineage AS verified, ` + lineage + ` AS lineage, recovering_since, recovering, saved_at, epoch FROM redo`
 	sqlRedoState = `
 SELECT number, unsaved IS NOT NULL OR EXISTS (SELECT FROM redo_due) AS due, ` + redoTrust
 	sqlRedoTrust    = `SELECT number, false AS due, ` + redoTrust
-	sqlRedoVerified = `UPDATE redo SET lineage = ` + lineage + ` WHERE recovering_since IS NULL AND number = $1`
-	sqlRecovering   = `UPDATE redo SET recovering_since = COALESCE(recovering_since, now()), recovering = $1`
-	sqlTakeRedo     = `SELECT tbl, key, val FROM take_redo($1)`
-	sqlRedoMore     = `SELECT EXISTS (SELECT FROM redo_due)`
-	sqlDropRedo     = `DELETE FROM redo_due`
-	sqlRedoNext     = `
+	sqlRedoVerified = `
+UPDATE redo SET epoch = CASE lineage WHEN ` + lineage + ` THEN epoch ELSE number END, lineage = ` + lineage + `
+WHERE recovering_since IS NULL AND number = $1`
+	sqlRecovering = `UPDATE redo SET recovering_since = COALESCE(recovering_since, now()), recovering = $1`
+	sqlTakeRedo   = `SELECT tbl, key, val FROM take_redo($1)`
+	sqlRedoMore   = `SELECT EXISTS (SELECT FROM redo_due)`
+	sqlDropRedo   = `DELETE FROM redo_due`
+	sqlRedoNext   = `
 SELECT CASE WHEN unsaved IS NULL THEN number + 1 ELSE number END AS number, unsaved,
     EXISTS (SELECT FROM redo_due) AS due
 FROM redo WHERE recovering_since IS NULL AND lineage IN ('', ` + lineage + `)`
@@ -42,7 +44,7 @@ FROM redo WHERE recovering_since IS NULL AND lineage IN ('', ` + lineage + `)`
 	sqlRedoMode  = `SELECT redo_mode($1)`
 	sqlApplyRedo = `SELECT apply_redo($1, $2, $3)`
 	sqlRecovered = `
-UPDATE redo SET number = $1, unsaved = CASE WHEN number = $1 THEN unsaved END, lineage = ` + lineage + `,
+UPDATE redo SET number = $1, epoch = $1, unsaved = CASE WHEN number = $1 THEN unsaved END, lineage = ` + lineage + `,
     recovering_since = NULL, recovering = ''`
 )
 

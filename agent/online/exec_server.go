@@ -95,6 +95,9 @@ func (a *Agent) exec(ctx context.Context, w http.ResponseWriter, r *http.Request
 	if claims.Body != policy.Digest(body) {
 		return &policy.Problem{Status: http.StatusUnauthorized, Code: "unauthenticated", Detail: "the token is for another request"}
 	}
+	if refused := a.admit(claims.Epoch, log); refused != nil {
+		return refused
+	}
 	began := time.Now()
 	var of struct{ Kind wire.CommandKind }
 	if r.URL.Path == wire.PathExec && json.Unmarshal(body, &of) == nil {
@@ -137,10 +140,25 @@ func (a *Agent) spend(claims execClaims, kind string, log *slog.Logger) *policy.
 	return nil
 }
 
+// admit refuses the commands of a control plane that works with a database which has been replaced by a restored one.
+func (a *Agent) admit(epoch int64, log *slog.Logger) *policy.Problem {
+	current, err := a.epoch.raise(epoch)
+	switch {
+	case err != nil:
+		log.Error("the control plane's epoch can't be recorded", "error", err.Error())
+		return &policy.Problem{Status: http.StatusServiceUnavailable, Code: "epoch_not_kept", Detail: "the host can't record the control plane's epoch", RetryAfter: 5}
+	case epoch < current:
+		return &policy.Problem{Status: http.StatusServiceUnavailable, Code: wire.CodeEpochPassed, Detail: fmt.Sprintf(
+			"this control plane's database was replaced by a restored one: its epoch is %d, this host's %d", epoch, current), RetryAfter: 60}
+	}
+	return nil
+}
+
 type execClaims struct {
 	jwt.RegisteredClaims
 	Scope string `json:"scope"`
 	Body  string `json:"body"` // SHA-256 of the request's body, in hex
+	Epoch int64  `json:"epoch,omitempty"`
 }
 
 // authorize checks the command's token: signed by a key that the control plane sent,

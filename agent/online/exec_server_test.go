@@ -251,6 +251,31 @@ func TestExecTakesATokenOnce(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, status, "nor for another request")
 }
 
+func TestExecRefusesALowerEpoch(t *testing.T) {
+	t.Parallel()
+	g, a := serving(t)
+	c := g.Caller(t, agenttest.ControlPlane(t, g.ExecCA))
+	call := func(epoch int64) (int, string) {
+		token := g.Token(t, func(c jwt.MapClaims) { c["epoch"] = epoch })
+		return a.call(t, c, token, agenttest.Body)
+	}
+	status, code := call(7)
+	require.Equal(t, http.StatusUnprocessableEntity, status, code)
+	status, code = call(6)
+	require.Equal(t, http.StatusServiceUnavailable, status)
+	require.Equal(t, "epoch_passed", code)
+	again, err := openEpoch(a.host.Path(wire.EpochPath))
+	require.NoError(t, err)
+	highest, err := again.raise(3)
+	require.NoError(t, err)
+	require.EqualValues(t, 7, highest, "the next agent also knows it")
+	status, code = call(7)
+	require.Equal(t, http.StatusUnprocessableEntity, status, code)
+	status, code = a.call(t, c, g.Token(t, nil), agenttest.Body)
+	require.Equal(t, http.StatusServiceUnavailable, status, "without an epoch it is the lowest")
+	require.Equal(t, "epoch_passed", code)
+}
+
 // TestUsedTokensThatCannotBeKept has no place for the file; machines with a full disk are
 // in internal/machines.
 func TestUsedTokensThatCannotBeKept(t *testing.T) {

@@ -37,6 +37,7 @@ type Agent struct {
 	// renewing is held while the identity is renewed.
 	renewing sync.Mutex
 	used     *seen
+	epoch    *epoch
 	sensors  sensors
 	meter    *meter
 	ship     *shipper
@@ -79,8 +80,13 @@ func New(h *host.Host, addr, version string, log *slog.Logger) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	current, err := openEpoch(h.Path(wire.EpochPath))
+	if err != nil {
+		return nil, err
+	}
 	a := &Agent{
-		host: h, addr: addr, version: version, log: log, keys: k, used: used, sensors: sensors{root: h.Root}, ship: &shipper{},
+		epoch: current,
+		host:  h, addr: addr, version: version, log: log, keys: k, used: used, sensors: sensors{root: h.Root}, ship: &shipper{},
 		executor: executorClient(h), forwarded: make(chan struct{}, maxForwarded), containers: newContainers(h), peers: newPeersSync(h), updates: newUpdates(h),
 		storage: newStorage(), transfers: make(chan struct{}, maxTransfers),
 	}
@@ -184,6 +190,9 @@ func (a *Agent) beat(ctx context.Context, log *slog.Logger) (time.Duration, erro
 	}
 	if err := a.renewIfDue(ctx, answer.BundleVersion, log); err != nil && ctx.Err() == nil {
 		log.Warn("identity not renewed", "error", err.Error())
+	}
+	if _, err := a.epoch.raise(answer.Epoch); err != nil {
+		log.Warn("the control plane's epoch is not recorded", "error", err.Error())
 	}
 	a.updates.told(answer.UpdateSerial)
 	a.peers.told(answer.PeersVersion, a.current.Load().ID.Bundles.PeersKeys)

@@ -175,6 +175,8 @@ type HeartbeatResponse struct {
 	PeersVersion int64 `json:"peers_version,omitempty"`
 	// UpdateSerial is the release of the agent that the host must have, 0 to keep its own.
 	UpdateSerial int64 `json:"update_serial,omitempty"`
+	// Epoch is that of the control plane's commands: the host refuses commands with a lower one.
+	Epoch int64 `json:"epoch,omitempty"`
 }
 
 // RotateRequest asks for a new JWT and, with CSRs, new certificates.
@@ -258,6 +260,9 @@ const (
 	SecretCachePassword = "cache_password"
 )
 
+// CodeEpochPassed refuses commands of a control plane whose database was replaced by a restored one.
+const CodeEpochPassed = "epoch_passed"
+
 // CodeOutcomeUnknown refuses the id of a command that had begun and whose outcome is unknown.
 const CodeOutcomeUnknown = "outcome_unknown"
 
@@ -322,6 +327,8 @@ const (
 	ExecResultsDir = "/var/lib/prego-agent-exec"
 	// UsedTokensPath remembers the exec tokens that were used, until they expire.
 	UsedTokensPath = IdentityDir + "/used-tokens"
+	// EpochPath has the highest epoch of the control plane that the host has seen.
+	EpochPath = IdentityDir + "/epoch"
 	// SiteOwnerFile is in a site's directory and names the tenant that owns it; it
 	// moves with the site. The key in the site's configuration has the same name.
 	SiteOwnerFile = "prego_tenant_id"

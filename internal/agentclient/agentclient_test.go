@@ -70,7 +70,7 @@ func newPlane(t *testing.T) *plane {
 	require.NoError(t, err)
 	keys, err := ring.PublicPEM()
 	require.NoError(t, err)
-	return &plane{audit: store.New(pool), ca: ca, exec: token.NewExec(ring), keys: keys}
+	return &plane{audit: store.New(pool), ca: ca, exec: token.NewExec(ring, func() int64 { return 0 }), keys: keys}
 }
 
 func (p *plane) client(t *testing.T, port int) *agentclient.Client {

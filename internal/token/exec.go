@@ -20,16 +20,19 @@ type execClaims struct {
 	jwt.RegisteredClaims
 	Scope string `json:"scope"`
 	Body  string `json:"body"` // SHA-256 of the request's body, in hex
+	Epoch int64  `json:"epoch,omitempty"`
 }
 
 // Exec issues the single-use tokens that prove to an agent that a command comes from
 // the control plane.
 type Exec struct {
-	keys *Keyring
+	keys  *Keyring
+	epoch func() int64
 }
 
-// NewExec signs with a ring of UseExec.
-func NewExec(keys *Keyring) *Exec { return &Exec{keys: keys} }
+// NewExec signs with a ring of UseExec. epoch returns ops.RedoState.Epoch: a host refuses a token with a lower epoch
+// than it has seen.
+func NewExec(keys *Keyring, epoch func() int64) *Exec { return &Exec{keys: keys, epoch: epoch} }
 
 // Issue issues a token for one request of one kind to one server: the one with this
 // body digest.
@@ -41,5 +44,6 @@ func (e *Exec) Issue(serverID prego.ServerID, kind wire.CommandKind, body [sha25
 		RegisteredClaims: registered(Issuer, "control-plane", string(serverID), time.Now(), ttl),
 		Scope:            wire.ScopeExecPrefix + string(kind),
 		Body:             hex.EncodeToString(body[:]),
+		Epoch:            e.epoch(),
 	})
 }

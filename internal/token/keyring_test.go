@@ -90,7 +90,7 @@ func TestPublicHalvesSignNothing(t *testing.T) {
 	require.ErrorContains(t, err, "none can sign")
 	r, err := OpenKeyring(public, UseExec)
 	require.NoError(t, err)
-	_, err = NewExec(r).Issue("app-1", wire.KindBench, [32]byte{}, time.Minute)
+	_, err = NewExec(r, func() int64 { return 0 }).Issue("app-1", wire.KindBench, [32]byte{}, time.Minute)
 	require.ErrorContains(t, err, "only the public halves")
 }
 

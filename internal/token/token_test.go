@@ -71,7 +71,7 @@ func setup(t *testing.T) fixture {
 	}
 	f.cert, f.other = selfSigned(t), selfSigned(t)
 	f.api = NewAPI(APIConfig{Keys: f.rings[UseAPI], Issuer: "prego", Audience: "prego-api", RolesClaim: "role"})
-	f.agent, f.exec = NewAgents(f.rings[UseAgent]), NewExec(f.rings[UseExec])
+	f.agent, f.exec = NewAgents(f.rings[UseAgent]), NewExec(f.rings[UseExec], func() int64 { return 0 })
 	return f
 }
 

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -154,9 +155,24 @@ func TestARestoredControlPlaneGoesOn(t *testing.T) {
 	for _, slug := range serving {
 		p.shows(visitor, page(slug), title(slug), "while the control plane works")
 	}
-	status, _, err := visit(visitor, page("kappa"))
+	answer, _, err := visit(visitor, page("kappa"))
 	require.NoError(t, err)
-	require.Equal(t, http.StatusServiceUnavailable, status, "suspended")
+	require.Equal(t, http.StatusServiceUnavailable, answer, "suspended")
+
+	// A control plane that still works with the former database reaches no host.
+	list := func() (said string, status int) {
+		out, errs, status := p.cli(p.operator, "exec", p.id("app"), "bench", "--", "list-sites")
+		return out + errs, status
+	}
+	said, status = list()
+	require.Zero(t, status, said)
+	current := p.number(`SELECT epoch FROM redo`)
+	p.exec(`UPDATE redo SET epoch = 0`)
+	eventually(t, func() bool {
+		said, status = list()
+		return status != 0 && strings.Contains(said, "was replaced by a restored one")
+	}, patience, 50*time.Millisecond, "%s", later(func() string { return said }))
+	p.exec(fmt.Sprintf(`UPDATE redo SET epoch = %d`, current))
 
 	// What comes afterwards works, on what was adopted, too.
 	p.ask(ids["kappa"], "resume")
