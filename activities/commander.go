@@ -111,7 +111,12 @@ func kindOf(b server.BenchCommand) string { return cmp.Or(b.Kind, string(wire.Ki
 // run runs a command. Its outcome holds no secrets, nor does its error.
 func (c *Commander) run(ctx context.Context, b server.BenchCommand, cmd server.Command) (server.CommandOutcome, error) {
 	began := time.Now()
+	var lease *wire.Lease
+	if b.Undo != nil {
+		lease = &wire.Lease{Seconds: int(b.Lease.Seconds()), Undo: b.Undo}
+	}
 	r, err := c.Agents.Exec(ctx, b.ServerID, b.Addr, wire.ExecRequest{
+		Lease:      lease,
 		WorkflowID: b.WorkflowID, Kind: wire.CommandKind(kindOf(b)), Args: b.Args, AuditID: b.AuditID, TenantID: string(b.TenantID), Secrets: b.Secrets,
 		TimeoutSeconds: int((b.Timeout + time.Second - 1) / time.Second),
 	})

@@ -194,17 +194,10 @@ func (a *Moves) CatchUp(ctx context.Context, id prego.MoveID) (int64, error) {
 		return 0, err
 	}
 	within := a.Tenants.Settings.CommandTimeout
-	if _, err := a.run(ctx, m, m.from, "hold", within, nil, "--site", m.Site, "hold-site"); err != nil {
+	if err := a.hold(ctx, m); err != nil {
 		return 0, err
 	}
-	a.Tenants.hook("move/held")
 	var bytes int64
-	if m.MovesData() {
-		if err := a.freezeData(ctx, m); err != nil {
-			return 0, err
-		}
-		a.Tenants.hook("move/data-frozen")
-	}
 	if m.MovesServer {
 		if bytes, err = a.ship(ctx, m, archiveDelta, "all"); err != nil {
 			return 0, err
@@ -218,8 +211,8 @@ func (a *Moves) CatchUp(ctx context.Context, id prego.MoveID) (int64, error) {
 		bytes += last.Bytes
 	}
 	a.Tenants.hook("move/caught-up")
-	if !m.MovesServer {
-		return bytes, nil // the site is where it was, and goes to its data after the switch
+	if !m.MovesServer { // the site is where it was, and goes to its data after the switch
+		return bytes, a.keep(ctx, m)
 	}
 	al := m.to.Allocation
 	address := m.to.Shard.Address
@@ -242,5 +235,5 @@ func (a *Moves) CatchUp(ctx context.Context, id prego.MoveID) (int64, error) {
 		return 0, err
 	}
 	a.Tenants.hook("move/settled")
-	return bytes, nil
+	return bytes, a.keep(ctx, m)
 }

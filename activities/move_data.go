@@ -111,17 +111,57 @@ func (a *Moves) shipData(ctx context.Context, m moving, n, since int, last bool)
 	return packed, err
 }
 
-// freezeData blocks all writes to the database at its old place, including existing sessions.
-func (a *Moves) freezeData(ctx context.Context, m moving) error {
-	if !m.from.Allocation.OnShard {
-		_, err := a.run(ctx, m, m.from, "freeze", a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "freeze-data")
-		return err
+// hold makes the site read-only at its old place, and blocks all writes to a database that moves, existing sessions
+// included. The hosts undo that by themselves when the lease is over.
+func (a *Moves) hold(ctx context.Context, m moving) error {
+	if held := time.Since(*m.FrozenAt); held > a.Settings.FreezeFor {
+		return because(true, tenant.ReasonMoveFailed, fmt.Sprintf("the site was held %s ago, longer than %s",
+			held.Round(time.Second), a.Settings.FreezeFor))
 	}
-	_, err := a.Tenants.bench(ctx, a.Tenants.dataCommand(m.from.Shard, wire.KindMariaDB, a.audit(ctx, m, "freeze"), nil, "freeze-database", m.DatabaseName))
-	return err
+	for i, c := range a.holds(ctx, m, "hold", a.Settings.FreezeFor+a.Settings.FreezeSlack) {
+		if _, err := a.Tenants.bench(ctx, c); err != nil {
+			return verbReason(err)
+		}
+		a.Tenants.hook([]string{"move/held", "move/data-frozen"}[i])
+	}
+	return nil
 }
 
-// thawData gives back what freezeData took.
+// keep has the hosts hold the site until the move frees it: it is about to be switched. If one has freed it, what has
+// arrived is not all.
+func (a *Moves) keep(ctx context.Context, m moving) error {
+	for _, c := range a.holds(ctx, m, "keep", 0) {
+		if _, err := a.Tenants.bench(ctx, c); err != nil {
+			return err
+		}
+		a.Tenants.hook("move/kept")
+	}
+	return nil
+}
+
+// holds are the commands of hold and keep.
+func (a *Moves) holds(ctx context.Context, m moving, what string, lease time.Duration) []server.BenchCommand {
+	onSite := func(what, verb, undo string) server.BenchCommand {
+		c := command(m.from, a.audit(ctx, m, string(m.FromServerID)+"-"+what), a.Tenants.Settings.CommandTimeout,
+			"--site", m.Site, verb)
+		c.Undo, c.Lease = []string{"--site", m.Site, undo}, lease
+		return c
+	}
+	cs := []server.BenchCommand{onSite(what, "hold-site", "free-site")}
+	switch {
+	case !m.MovesData():
+	case !m.from.Allocation.OnShard:
+		cs = append(cs, onSite(what+"-data", "freeze-data", "thaw-data"))
+	default:
+		c := a.Tenants.dataCommand(m.from.Shard, wire.KindMariaDB, a.audit(ctx, m, what+"-data"), nil,
+			"freeze-database", m.DatabaseName)
+		c.Undo, c.Lease = []string{"thaw-database", m.DatabaseName}, lease
+		cs = append(cs, c)
+	}
+	return cs
+}
+
+// thawData lets the database be written to again at its old place.
 func (a *Moves) thawData(ctx context.Context, m moving) error {
 	if !m.from.Allocation.OnShard {
 		_, err := a.run(ctx, m, m.from, "thaw", a.Tenants.Settings.CommandTimeout, nil, "--site", m.Site, "thaw-data")
@@ -130,7 +170,9 @@ func (a *Moves) thawData(ctx context.Context, m moving) error {
 	if m.from.Shard.Status == server.Terminated {
 		return nil
 	}
-	return a.grant(ctx, m, m.FromServerID, m.FromAddress)
+	c := a.Tenants.dataCommand(m.from.Shard, wire.KindMariaDB, a.audit(ctx, m, "thaw"), nil, "thaw-database", m.DatabaseName)
+	_, err := a.Tenants.bench(ctx, c)
+	return err
 }
 
 // eraseData drops what a tenant has on a shard and in a pool that it does not have any more, or

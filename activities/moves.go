@@ -23,10 +23,13 @@ import (
 type MoveSettings struct {
 	CopyFor   time.Duration // how long copying may take while the site serves
 	FreezeFor time.Duration // how long the site may be held before the move is undone
-	Settle    time.Duration // for requests that were under way when it switched
-	Grace     time.Duration // how long the old server keeps what it had
-	PassOn    time.Duration // how long edges of the network before pass on what still reaches them, at least
-	Quiet     time.Duration
+	// FreezeSlack is how much longer the hosts hold the site before they free it by themselves, because no control plane
+	// works. It is longer than a command may be on its way.
+	FreezeSlack time.Duration
+	Settle      time.Duration // for requests that were under way when it switched
+	Grace       time.Duration // how long the old server keeps what it had
+	PassOn      time.Duration // how long edges of the network before pass on what still reaches them, at least
+	Quiet       time.Duration
 }
 
 // Moves are the steps that bring a tenant to another place: its site's directory to another app

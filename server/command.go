@@ -31,6 +31,10 @@ type BenchCommand struct {
 	Args     []string
 	// Secrets go to the host, and into no record, error or log.
 	Secrets map[string]string
+	// Undo are the arguments of the command that the host runs by itself after Lease, unless it was run before. With Undo
+	// and no Lease the command does not run: its earlier effect lasts.
+	Undo  []string
+	Lease time.Duration
 }
 
 // CommandError reports a failed command on a host. Stderr and Message

@@ -23,6 +23,7 @@ type commands struct {
 	cancel  context.CancelCauseFunc
 	slots   chan struct{}
 	results *results
+	leases  *leases
 	work    sync.WaitGroup
 
 	mu      sync.Mutex
@@ -44,7 +45,13 @@ func newCommands(h *workplace) (*commands, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &commands{host: h, slots: make(chan struct{}, policy.MaxRunning), results: r, running: make(map[string]*call)}
+	l, err := openLeases(h.Path(wire.ExecLeasesDir))
+	if err != nil {
+		return nil, err
+	}
+	c := &commands{
+		host: h, slots: make(chan struct{}, policy.MaxRunning), results: r, leases: l, running: make(map[string]*call),
+	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	return c, nil
 }
@@ -95,9 +102,14 @@ func (c *commands) perform(k *call) (wire.ExecResult, *policy.Problem) {
 	if refused := c.host.owned(c.ctx, k.Command); refused != nil {
 		return wire.ExecResult{}, refused
 	}
+	if keep, refused := c.leases.begin(k.Command); keep || refused != nil {
+		return wire.ExecResult{AuditID: k.In.AuditID}, refused
+	}
 	out, failed := c.execute(k)
 	if failed == nil && out.ExitCode == 0 {
-		failed = c.host.recordOwner(c.ctx, k.Command)
+		if failed = c.host.recordOwner(c.ctx, k.Command); failed == nil {
+			failed = c.leases.undone(k.Command)
+		}
 	}
 	return out, failed
 }

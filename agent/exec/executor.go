@@ -58,6 +58,7 @@ func (e *Executor) Run(ctx context.Context, l net.Listener) error {
 		Handler: http.HandlerFunc(e.handle), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, IdleTimeout: time.Minute,
 		MaxHeaderBytes: 4 << 10, ErrorLog: slog.NewLogLogger(e.log.Handler(), slog.LevelDebug),
 	}
+	go e.cmds.endLeases(e.log)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -25,6 +25,7 @@ var grantVerbs = map[string]func(k *policy.Command) (statement string, args []an
 		return "CALL prego.admit_database(?, ?, ?, ?)", []any{k.In.Args[1], k.In.Args[2], k.In.Args[3], host.NativePassword(k.In.Secrets[wire.SecretDatabasePassword])}
 	},
 	"freeze-database": func(k *policy.Command) (string, []any) { return "CALL prego.freeze_database(?)", []any{k.In.Args[1]} },
+	"thaw-database":   func(k *policy.Command) (string, []any) { return "CALL prego.thaw_database(?)", []any{k.In.Args[1]} },
 	"erase-database":  func(k *policy.Command) (string, []any) { return "CALL prego.erase_database(?)", []any{k.In.Args[1]} },
 }
 

@@ -286,7 +286,8 @@ func TestATenantsDatabase(t *testing.T) {
 			require.NoError(t, err)
 			_, err = after.ExecContext(t.Context(), "DROP TRIGGER x")
 			require.NoError(t, err)
-			require.Zero(t, grant("tenant_frozen_db", "127.0.0.1", "app-1", of("f")).ExitCode)
+			r := askWith(t, c, wire.KindMariaDB, nil, "thaw-database", "tenant_frozen_db")
+			require.Zero(t, r.ExitCode, r.StderrTruncated)
 			thawed := session()
 			_, err = thawed.ExecContext(t.Context(), "INSERT INTO t VALUES (2)")
 			require.NoError(t, err)
@@ -308,7 +309,7 @@ func TestATenantsDatabase(t *testing.T) {
 			require.Contains(t, []uint16{1044, 1045, 1142, 1227, 1370}, refused.Number, "%s: %v", q, err)
 		}
 		for _, call := range []string{
-			"freeze_database('mysql')", "erase_database('mysql')", "erase_database('prego')", "erase_database('POOL_A')", `erase_database('pool_a\n')`, "erase_database('pool_a`; DROP DATABASE mysql; -- ')", "erase_database(NULL)",
+			"freeze_database('mysql')", "thaw_database('mysql')", "erase_database('mysql')", "erase_database('prego')", "erase_database('POOL_A')", `erase_database('pool_a\n')`, "erase_database('pool_a`; DROP DATABASE mysql; -- ')", "erase_database(NULL)",
 			"grant_database('mysql', '127.0.0.1', 'x', '*0123456789012345678901234567890123456789', '')",
 			"grant_database('pool_a', '%', 'x', '*0123456789012345678901234567890123456789', '')",
 			"grant_database('pool_a', '127.0.0.1', 'x'' OR 1', '*0123456789012345678901234567890123456789', '')",

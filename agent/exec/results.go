@@ -64,7 +64,7 @@ func openResults(dir string) (*results, error) {
 	}
 	var found []kept
 	for _, e := range entries {
-		if e.Name() == digestKeyFile {
+		if e.Name() == digestKeyFile || e.IsDir() {
 			continue
 		}
 		name := filepath.Join(dir, e.Name())

@@ -104,6 +104,7 @@ var Rules = map[wire.CommandKind][]Rule{
 		{Line: "grant-database OURDB ADDRESS SERVER", Needs: wire.SecretDatabasePassword, Takes: wire.SecretEarlierPassword},
 		{Line: "admit-database OURDB ADDRESS SERVER", Needs: wire.SecretDatabasePassword},
 		{Line: "freeze-database OURDB"},
+		{Line: "thaw-database OURDB"},
 		{Line: "erase-database OURDB", Erases: true},
 	},
 	wire.KindRedisCLI: {

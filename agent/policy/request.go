@@ -147,6 +147,9 @@ func Check(in wire.ExecRequest) (*Command, *Problem) {
 	if refused := next.checkSecrets(in.Secrets); refused != nil {
 		return nil, refused
 	}
+	if refused := checkLease(in); refused != nil {
+		return nil, refused
+	}
 	if next.Verb == "configure" {
 		settings, err := ParseSettings(in.Args[3])
 		if err != nil {
@@ -183,6 +186,21 @@ func Check(in wire.ExecRequest) (*Command, *Problem) {
 	}
 	next.In = in
 	return next, nil
+}
+
+// checkLease refuses a lease that the host could not end by itself.
+func checkLease(in wire.ExecRequest) *Problem {
+	if in.Lease == nil {
+		return nil
+	}
+	undo := Permitted(in.Kind, in.Lease.Undo)
+	switch {
+	case in.Lease.Seconds < 0 || in.Lease.Seconds > int(wire.MaxLease/time.Second):
+		return Invalid("lease", "seconds must be at most 86400")
+	case undo == nil || undo.Needs != "" || undo.Erases:
+		return Invalid("lease", "undo must be a command without secrets that erases nothing")
+	}
+	return nil
 }
 
 // isSecret tells whether a value has the form of a secret: it is passed on a line of its own.

@@ -58,7 +58,7 @@ func grantsSQL(user string) []string {
 				"EXECUTE IMMEDIATE CONCAT('ALTER USER ', "+account+", ' REQUIRE X509'); END IF; "),
 		// While a database moves to another server it must not be written to: its users keep the rights to read. A
 		// session has the rights of its beginning, so earlier sessions must end. Reading requests get a second for
-		// it; then the rest is ended, and its changes rolled back. grant_database restores the rights. Reading
+		// it; then the rest is ended, and its changes rolled back. thaw_database restores the rights. Reading
 		// triggers, as the copy does, needs the right to create them; writes of triggers are also refused.
 		procedure("freeze_database(name VARCHAR(64))",
 			"DECLARE newest BIGINT; DECLARE n INT DEFAULT 0; DECLARE CONTINUE HANDLER FOR 1094 BEGIN END; "+noDatabase+
@@ -69,6 +69,10 @@ func grantsSQL(user string) []string {
 				"IF n >= 20 THEN FOR s IN (SELECT ID FROM information_schema.processlist WHERE User = name AND ID <= newest) DO EXECUTE IMMEDIATE CONCAT('KILL HARD CONNECTION ', s.ID); END FOR; END IF; "+
 				refuse("n > 400", "sessions from before do not end")+
 				"DO SLEEP(0.05); SET n = n + 1; END WHILE; "),
+		procedure("thaw_database(name VARCHAR(64))", noDatabase+
+			"FOR u IN (SELECT Host FROM mysql.db WHERE User = name AND Db = REPLACE(name, '_', '\\_')) DO "+
+			"EXECUTE IMMEDIATE CONCAT('GRANT ALL PRIVILEGES ON `', REPLACE(name, '_', '\\_'), '`.* TO `', name, "+
+			"'`@`', u.Host, '`'); END FOR; "),
 		// The users first, so that none reconnects after the end of their session. A session with an open transaction
 		// would hold up the DROP for a day.
 		procedure("erase_database(name VARCHAR(64))",
@@ -78,6 +82,7 @@ func grantsSQL(user string) []string {
 		fmt.Sprintf("GRANT EXECUTE ON PROCEDURE prego.grant_database TO %s", user),
 		fmt.Sprintf("GRANT EXECUTE ON PROCEDURE prego.admit_database TO %s", user),
 		fmt.Sprintf("GRANT EXECUTE ON PROCEDURE prego.freeze_database TO %s", user),
+		fmt.Sprintf("GRANT EXECUTE ON PROCEDURE prego.thaw_database TO %s", user),
 		fmt.Sprintf("GRANT EXECUTE ON PROCEDURE prego.erase_database TO %s", user),
 	}
 }

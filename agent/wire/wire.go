@@ -243,7 +243,25 @@ type ExecRequest struct {
 	// Secrets are a bench verb's confidential inputs, by the names below. They never appear in a result, a log or a
 	// file of the host.
 	Secrets map[string]string `json:"secrets,omitempty"`
+	// Lease has the host undo the command by itself.
+	Lease *Lease `json:"lease,omitempty"`
 }
+
+// Lease bounds how long the effect of a command lasts while no control plane works: the host then undoes it.
+type Lease struct {
+	// Seconds is from the first command with this Undo until the host undoes it, MaxLease at most. With 0 the command
+	// does not run: its earlier effect lasts. If the host has undone that, the request is refused with CodeLeaseEnded.
+	Seconds int `json:"seconds,omitempty"`
+	// Undo are the arguments of the command that undoes this one, of the same kind and without secrets. A request with
+	// them also ends the lease.
+	Undo []string `json:"undo"`
+}
+
+// MaxLease is the longest lease.
+const MaxLease = 24 * time.Hour
+
+// CodeLeaseEnded refuses to keep the effect of a command that the host has undone.
+const CodeLeaseEnded = "lease_ended"
 
 // Names of an ExecRequest's secrets, each for one verb: 1 to 256 printable characters.
 const (
@@ -325,6 +343,8 @@ const (
 	ExecSocket = "/run/prego-agent-exec.sock"
 	// ExecResultsDir keeps the results of the latest commands, one file each.
 	ExecResultsDir = "/var/lib/prego-agent-exec"
+	// ExecLeasesDir keeps the leases of commands, one file each.
+	ExecLeasesDir = ExecResultsDir + "/leases"
 	// UsedTokensPath remembers the exec tokens that were used, until they expire.
 	UsedTokensPath = IdentityDir + "/used-tokens"
 	// EpochPath has the highest epoch of the control plane that the host has seen.

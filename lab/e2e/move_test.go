@@ -229,7 +229,7 @@ func (p *public) todos(database string) (out []string) {
 // files, and with all participants killed at every step.
 func TestATenantMoves(t *testing.T) {
 	t.Parallel()
-	kills := rounds(t, 3, []string{"move/prepare", "move/copy", "move/packed", "move/uploaded", "move/carried", "move/copied", "move/frozen", "move/held", "move/settled", "move/switched", "move/freed", "move/clear", "move/cleared"}, everybody)
+	kills := rounds(t, 3, []string{"move/prepare", "move/copy", "move/packed", "move/uploaded", "move/carried", "move/copied", "move/frozen", "move/held", "move/settled", "move/kept", "move/switched", "move/freed", "move/clear", "move/cleared"}, everybody)
 	undone := rounds(t, 1, []string{"move/undo", "move/undone-hold", "move/undone"}, everybody)
 	mortal, vars, url := newMortals(t, slices.Concat(kills, undone))
 	crash := vars["PREGO_TEST_CRASH"]
@@ -379,7 +379,7 @@ func (p *public) shardDB(server string) *sql.DB {
 // cancelled during the freeze, when even the password gives no right to write.
 func TestATenantsDataMoves(t *testing.T) {
 	t.Parallel()
-	kills := rounds(t, 2, []string{"move/prepare", "move/data-packed", "move/data-carried", "move/data", "move/copied", "move/data-frozen", "move/caught-up", "move/settled", "move/switched", "move/freed", "move/data-erased", "move/cleared"}, append([]string{"mariadb"}, everybody...))
+	kills := rounds(t, 2, []string{"move/prepare", "move/data-packed", "move/data-carried", "move/data", "move/copied", "move/data-frozen", "move/caught-up", "move/settled", "move/kept", "move/switched", "move/freed", "move/data-erased", "move/cleared"}, append([]string{"mariadb"}, everybody...))
 	undone := rounds(t, 1, []string{"move/undo", "move/undone-hold", "move/undone"}, append([]string{"mariadb"}, everybody...))
 	mortal, vars, url := newMortals(t, slices.Concat(kills, undone))
 	crash := vars["PREGO_TEST_CRASH"]
@@ -461,6 +461,22 @@ func TestATenantsDataMoves(t *testing.T) {
 	d := p.drained(p.id(at[1]))
 	require.Equal(t, []int{1, 0}, []int{d.TenantsTotal, d.TenantsLeft})
 	p.dataMoved(id, database, away[1], at[1], at[2], away[2])
+	w.more(2)
+
+	// The whole control plane ends while the site is held. Its hosts let it be written to again by themselves.
+	p.stop("worker")
+	p.vars["PREGO_MOVE_FREEZE_TIMEOUT"] = "2s" // and 6 s at this pace
+	require.NoError(t, os.WriteFile(crash, []byte("move/data-frozen"), 0o600))
+	p.start("worker")
+	p.send(http.MethodPost, "/v1/servers/"+p.id(at[1])+"/uncordon", nil, http.StatusOK, nil)
+	m = move(map[string]any{"to_server_id": "any", "to_shard_id": p.id(at[1])})
+	p.dies(crash, "move/data-frozen")
+	p.stop("api", "agentgw")
+	w.more(2)
+	p.start("api", "agentgw", "worker")
+	p.moved(of, m, tenant.MoveFailed)
+	p.dataMoved(id, database, away[1], at[1], at[2], away[2])
+	p.rows(w, database)
 	w.more(2)
 	w.stop()
 	w.all.Wait()

@@ -56,9 +56,10 @@ type host struct {
 	databases  map[string]bool
 	caches     map[string]bool
 	results    map[string]wire.ExecResult
-	ran        map[string]int // how often each audit id really ran
-	edge       *edgeServer    // of an edge
-	apart      time.Time      // until when it and the control plane don't reach each other
+	ran        map[string]int         // how often each audit id really ran
+	leases     map[string]*time.Timer // of commands that it undoes by itself (wire.Lease)
+	edge       *edgeServer            // of an edge
+	apart      time.Time              // until when it and the control plane don't reach each other
 }
 
 func newHosts(w *World) *hosts { return &hosts{w: w, by: map[string]*host{}} }
@@ -71,6 +72,7 @@ func (hs *hosts) run(ctx context.Context, g sim.Guest) {
 		h = &host{
 			w: hs.w, guest: g, sites: map[string]*site{}, databases: map[string]bool{}, caches: map[string]bool{},
 			results: map[string]wire.ExecResult{}, ran: map[string]int{},
+			leases: map[string]*time.Timer{},
 		}
 		hs.by[g.Addr] = h
 	}
@@ -399,7 +401,7 @@ func (a *Agents) Exec(ctx context.Context, serverID prego.ServerID, addr string,
 			err = errors.New(full)
 			h.filled(in.Args)
 		} else {
-			out, err = h.execute(in)
+			out, err = h.executeLeased(in)
 		}
 		result = wire.ExecResult{StdoutTruncated: out, AuditID: in.AuditID, DurationMs: 1}
 		if err != nil {
@@ -453,6 +455,37 @@ func took(args []string) time.Duration {
 		return 2 * time.Second
 	}
 	return 300 * time.Millisecond
+}
+
+// executeLeased executes a command, and undoes it when its lease ends (agent/exec/leases.go).
+func (h *host) executeLeased(in wire.ExecRequest) (string, error) {
+	end := func(key string) bool {
+		t := h.leases[key]
+		delete(h.leases, key)
+		return t != nil && t.Stop()
+	}
+	if l := in.Lease; l != nil {
+		key := string(in.Kind) + strings.Join(l.Undo, " ")
+		switch {
+		case l.Seconds == 0 && !end(key):
+			return "", errors.New(wire.CodeLeaseEnded + ": the host has undone the command: its lease has ended")
+		case l.Seconds == 0:
+			return "", nil
+		case h.leases[key] == nil:
+			h.leases[key] = time.AfterFunc(time.Duration(l.Seconds)*time.Second, func() {
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				h.w.Met("a host ends a lease")
+				_, _ = h.execute(wire.ExecRequest{Kind: in.Kind, Args: l.Undo, TenantID: in.TenantID})
+				delete(h.leases, key)
+			})
+		}
+	}
+	out, err := h.execute(in)
+	if err == nil {
+		end(string(in.Kind) + strings.Join(in.Args, " "))
+	}
+	return out, err
 }
 
 // execute does what the command of a bench, a database or a cache does to its host.
