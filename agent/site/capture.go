@@ -97,6 +97,11 @@ func (c column) number() bool {
 	return slices.Contains(wholeNumbers, c.Type) || slices.Contains(realNumbers, c.Type) || c.Type == "bit"
 }
 
+// large reports whether values may have more than 64 KiB, or a row many of nearly as much.
+func (c column) large() bool {
+	return strings.HasSuffix(c.Type, "text") || slices.Contains(binaries[2:], c.Type)
+}
+
 // read is how a column is read so that nothing of it is lost.
 func (c column) read() string {
 	switch c.Type {

@@ -37,7 +37,8 @@ func errorNumber(err error) uint16 {
 // Entries of an archive of data, in order. A statement's name is what it is about.
 const (
 	entryBase  = "base"  // the first: a dataBase
-	entryRun   = "run"   // a statement
+	entryRun   = "run"   // a statement, of the values before it
+	entryValue = "value" // a value of the next statement, which is too large to be in its text
 	entryCheck = "check" // a dataCheck of the previous statements
 	entryEnd   = "end"   // the last: a dataEnd
 )
@@ -78,6 +79,10 @@ type tableWas struct {
 
 // statementBytes is about how long a statement gets.
 const statementBytes = 512 << 10
+
+// largeValue is the size of a value, in bytes, above which it is sent beside its statement: a host has one row of such
+// values in memory.
+const largeValue = 64 << 10
 
 // keysAtOnce is how many keys one statement has.
 const keysAtOnce = 500
@@ -297,7 +302,11 @@ func (p *dataPacking) table(t *tableOf) error {
 func (t *tableOf) sum(where string) string {
 	parts, nulls := make([]string, 0, len(t.Columns)), make([]string, 0, len(t.Columns))
 	for _, c := range t.stored() {
-		parts, nulls = append(parts, c.read()), append(nulls, "ISNULL("+quoteName(c.Name)+")")
+		part := c.read()
+		if c.large() { // a text above max_allowed_packet is NULL, and its row would not count
+			part = "MD5(" + part + ")"
+		}
+		parts, nulls = append(parts, part), append(nulls, "ISNULL("+quoteName(c.Name)+")")
 	}
 	// A text of each row: its values and which are NULL. 64 bits of MD5 are enough between two copies of the same.
 	text := "CONCAT_WS(0x1f, " + strings.Join(parts, ", ") + ", CONCAT(" + strings.Join(nulls, ", ") + "))"
@@ -343,6 +352,7 @@ func (p *dataPacking) rows(t *tableOf, where string) error {
 	defer func() { _ = rows.Close() }()
 	into := "INSERT INTO " + quoteName(t.Name) + " (" + names(columns) + ") VALUES "
 	var statement strings.Builder
+	large := false
 	values, at := make([]sql.RawBytes, len(columns)), make([]any, len(columns))
 	for i := range values {
 		at[i] = &values[i]
@@ -351,13 +361,20 @@ func (p *dataPacking) rows(t *tableOf, where string) error {
 		if err := rows.Scan(at...); err != nil {
 			return err
 		}
-		if statement.Len() == 0 {
+		began := statement.Len()
+		if began == 0 {
 			statement.WriteString(into)
 		} else {
 			statement.WriteByte(',')
 		}
 		for i, v := range values {
-			text, err := columns[i].literal(v)
+			text := "?"
+			if columns[i].large() && (len(v) > largeValue || statement.Len()-began > statementBytes) {
+				err = packBytes(p.to, entryValue, v)
+				large = true
+			} else {
+				text, err = columns[i].literal(v)
+			}
 			if err != nil {
 				return err
 			}
@@ -366,10 +383,11 @@ func (p *dataPacking) rows(t *tableOf, where string) error {
 		}
 		statement.WriteByte(')')
 		p.out.Rows++
-		if statement.Len() >= statementBytes {
+		if statement.Len() >= statementBytes || large {
 			if err := p.run(statement.String()); err != nil {
 				return err
 			}
+			large = false
 			statement.Reset()
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/prego/prego/agent/seal"
 	"github.com/prego/prego/agent/wire"
@@ -92,6 +93,10 @@ func (b *bench) loadData(site, name, sum, plainSum, address string) error {
 		return err
 	}
 	l := &dataLoading{conn: conn, database: s.DBName}
+	limit := conn.QueryRowContext(context.Background(), "SELECT @@max_allowed_packet")
+	if err := limit.Scan(&l.packet); err != nil {
+		return err
+	}
 	if text, err := b.sites.ReadFile(loadedIn(site)); err == nil {
 		if err := json.Unmarshal(text, &l.was); err != nil {
 			return fmt.Errorf("the state of the copy of site %s can't be read", site)
@@ -150,6 +155,8 @@ type dataLoading struct {
 	again    bool // it has arrived before
 	n        int
 	checks   int
+	values   [][]byte // of the next statement
+	packet   int64    // the largest value that the database server accepts, in bytes
 }
 
 func (l *dataLoading) entries(archive *tar.Reader) error {
@@ -182,13 +189,19 @@ func (l *dataLoading) entry(kind string, text []byte) error {
 			return seal.Failed(wire.FailedDiffers, "the archive is of moment %d, since %d, and the present data of %d",
 				l.base.Moment, l.base.Since, l.was.Moment)
 		}
+	case entryValue:
+		if !l.again {
+			l.values = append(l.values, text)
+		}
 	case entryRun:
 		l.n++
+		values := l.values
+		l.values = nil
 		if l.again {
 			return nil
 		}
-		if _, err := l.conn.ExecContext(context.Background(), string(text)); err != nil {
-			return l.failed(err)
+		if err := l.run(string(text), values); err != nil {
+			return err
 		}
 	case entryCheck:
 		var want dataCheck
@@ -215,6 +228,33 @@ func (l *dataLoading) entry(kind string, text []byte) error {
 		return unreadable
 	}
 	return nil
+}
+
+// run runs a statement. Values go to the server by themselves, each up to its max_allowed_packet.
+func (l *dataLoading) run(text string, values [][]byte) error {
+	if len(values) == 0 {
+		_, err := l.conn.ExecContext(context.Background(), text)
+		return l.failed(err)
+	}
+	args, largest := make([]any, len(values)), 0
+	for i, v := range values {
+		args[i], largest = v, max(largest, len(v))
+	}
+	statement, err := l.conn.PrepareContext(context.Background(), text)
+	if err == nil {
+		_, err = statement.ExecContext(context.Background(), args...)
+		_ = statement.Close()
+	}
+	if err == nil {
+		return nil
+	}
+	// A server that is given too much ends the session.
+	if int64(largest) >= l.packet {
+		into, _, _ := strings.Cut(strings.TrimPrefix(text, "INSERT INTO "), " (")
+		return seal.Failed(wire.FailedUnsupported, "table %s has a value of %d bytes, and the next database server's "+
+			"max_allowed_packet is %d", into, largest, l.packet)
+	}
+	return l.failed(err)
 }
 
 // failed keeps the content of rows out of errors.

@@ -285,6 +285,49 @@ func (m *dataMove) exists(name string) bool {
 	return err == nil
 }
 
+// TestLargeRowsMove: each value that one server could store arrives at one with the same limit, however it looks as
+// text, in archives of everything and of changes. A checksum notices a difference in any of it. A server with a lower
+// limit refuses with table and size, before anything is held.
+func TestLargeRowsMove(t *testing.T) {
+	t.Parallel()
+	m := newDataMove(t)
+	q := func(format string, args ...any) { t.Helper(); m.exec(fmt.Sprintf(format, args...)) }
+	q("USE `%s`", m.name)
+	q("CREATE TABLE files (id INT PRIMARY KEY, b LONGBLOB, t LONGTEXT, n BIT(9), small VARCHAR(20))")
+	q("INSERT INTO files SELECT seq, REPEAT(CHAR(200 USING BINARY), 1000), REPEAT('ü', 100), 300, 'x' FROM seq_1_to_200")
+	q("INSERT INTO files VALUES (1000, REPEAT(CHAR(39 USING BINARY), 15*1024*1024), REPEAT('\\'', 2*1024*1024), 5, '?')")
+	q("INSERT INTO files (id, b, n) VALUES (1001, REPEAT(X'00ff271a5c', 3*1024*1024), 6)")
+	q("UPDATE files SET t = REPEAT('\\\\', 15*1024*1024) WHERE id = 1001") // the row has more than a packet
+	q("ANALYZE TABLE files")
+	q("USE mysql")
+	m.good("--site", m.site, "expect-data")
+	m.ship(false)
+	q("UPDATE `%s`.files SET t = REPEAT('z', 9*1024*1024), small = 'changed' WHERE id = 1000", m.name)
+	second := m.ship(false)
+	require.EqualValues(t, 1, second.Keys)
+	for _, db := range []*sql.DB{m.db, m.o.root} {
+		require.Equal(t, []string{"1000 15728640 9437184 5 changed", "1001 15728640 15728640 6 -"}, content(t, db,
+			"SELECT CONCAT_WS(' ', id, LENGTH(b), LENGTH(t), n + 0, COALESCE(small, '-')) FROM `"+m.name+"`.files WHERE id >= 1000"))
+	}
+	sums := "SELECT MD5(CONCAT(MD5(b), MD5(t))) FROM `" + m.name + "`.files"
+	require.Equal(t, content(t, m.db, sums), content(t, m.o.root, sums))
+
+	// One byte differs, in a row whose text would be larger than a packet, of a table that is compared as a whole.
+	q("CREATE TABLE `%s`.plain AS SELECT b, t FROM `%s`.files WHERE id = 1001", m.name, m.name)
+	m.ship(false)
+	_, err := m.o.root.Exec("UPDATE `" + m.name + "`.plain SET b = INSERT(b, 12345678, 1, 'y')")
+	require.NoError(t, err)
+	key := identity(t)
+	require.Contains(t, m.load(-1, key, m.pack(key, false)).stderr, "site: data_differs: table plain has")
+
+	_, err = m.o.root.Exec("SET GLOBAL max_allowed_packet = 4*1024*1024")
+	require.NoError(t, err)
+	m.n = 0
+	refused := m.load(-1, key, m.pack(key, false))
+	require.Contains(t, refused.stderr, "site: data_unsupported: table `files` has a value of 15728640 bytes, and the next "+
+		"database server's max_allowed_packet is 4194304")
+}
+
 // TestDataThatDiffersIsRefused: archives in another order, changes at the other end, tables that were emptied without
 // a trace, and unsupported tables.
 func TestDataThatDiffersIsRefused(t *testing.T) {

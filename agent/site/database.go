@@ -37,6 +37,7 @@ func (at databaseOf) open(user, password, name string) (*sql.DB, error) {
 	}
 	cfg.Timeout, cfg.InterpolateParams = dialTime, true
 	cfg.AllowAllFiles, cfg.MultiStatements = false, false
+	cfg.MaxAllowedPacket = 0 // the server's
 	if at.elsewhere() {
 		with, err := tlsConfig(at.SSLCA, at.SSLCert, at.SSLKey, at.Host)
 		if err != nil {

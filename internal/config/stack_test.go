@@ -40,6 +40,29 @@ func TestTheBuiltInStack(t *testing.T) {
 	require.Equal(t, []string{"redis"}, names(prego.RoleRedisPool))
 }
 
+// TestMariaDBIsAsFrappeNeedsIt: defaults of MariaDB 11.8 that operators of Frappe override. With snapshot isolation,
+// SELECT … FOR UPDATE of a naming series fails with 1020, which Frappe 15 does not repeat; and 16 MiB are too small for
+// some sites' files and versions. Press has the same values (press, roles/mariadb).
+func TestMariaDBIsAsFrappeNeedsIt(t *testing.T) {
+	t.Parallel()
+	s, err := Worker{}.Stack()
+	require.NoError(t, err)
+	servers := 0
+	for role, containers := range s {
+		for _, c := range containers {
+			if c.Name != "mariadb" {
+				continue
+			}
+			servers++
+			require.Subset(t, c.Command, []string{
+				"--character-set-server=utf8mb4", "--collation-server=utf8mb4_unicode_ci", "--skip-character-set-client-handshake",
+				"--innodb-snapshot-isolation=OFF", "--max-allowed-packet=512M",
+			}, "%s", role)
+		}
+	}
+	require.Equal(t, 3, servers)
+}
+
 // TestSitesAreReachedByEdges: at the private address. Only edges and the host itself get
 // there, so that they may say where a request comes from and how large it is.
 func TestSitesAreReachedByEdges(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -246,12 +247,11 @@ func installMariaDB(ctx context.Context, dir string) error {
 
 // smallMariaDB are the options of a server for some sites.
 func smallMariaDB(dir, socket, initFile string) []string {
-	return append(mariadbOptions(dir),
-		"--socket="+socket, "--pid-file="+dir+".pid", "--init-file="+initFile, "--skip-log-bin",
-		"--performance-schema=OFF", "--character-set-server=utf8mb4", "--collation-server=utf8mb4_unicode_ci",
-		"--skip-character-set-client-handshake", "--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=0",
+	return slices.Concat(mariadbOptions(dir), declaredMariaDB(), []string{
+		"--socket=" + socket, "--pid-file=" + dir + ".pid", "--init-file=" + initFile, "--skip-log-bin",
+		"--performance-schema=OFF", "--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=0",
 		"--innodb-doublewrite=0", "--key-buffer-size=1M", "--aria-pagecache-buffer-size=2M",
-	)
+	})
 }
 
 func (s *services) startMariaDB(ctx context.Context, socket string) (*exec.Cmd, error) {
