@@ -110,11 +110,11 @@ func (b *bench) eraseData(out *wire.ErasedSite, site string, names []string) err
 // count counts files in directories of a site.
 func (b *bench) count(site string, dirs ...string) (n int, err error) {
 	for _, dir := range dirs {
-		err := fs.WalkDir(b.sites.FS(), site+"/"+dir, func(_ string, d fs.DirEntry, err error) error {
-			if err == nil && !d.IsDir() {
+		err := walk(b.sites, site+"/"+dir, func(_ string, d fs.DirEntry) error {
+			if !d.IsDir() {
 				n++
 			}
-			return ignoreGone(err)
+			return nil
 		})
 		if err != nil {
 			return n, err

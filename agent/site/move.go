@@ -8,8 +8,10 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net/url"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -46,8 +48,70 @@ func packedIn(site, name string) string {
 
 // packList is the first entry of an archive: all that the site has.
 type packList struct {
-	Dirs  map[string]uint32 `json:"dirs"`  // their modes
-	Files []string          `json:"files"` // also links
+	Dirs  byName[uint32] `json:"dirs"`  // their modes
+	Files byName[bool]   `json:"files"` // also links
+}
+
+// byName has a value for each path below a site's directory. A path is any bytes, which JSON has escaped.
+type byName[V any] map[string]V
+
+// MarshalJSON implements json.Marshaler.
+func (m byName[V]) MarshalJSON() ([]byte, error) {
+	out := make(map[string]V, len(m))
+	for name, v := range m {
+		out[url.PathEscape(name)] = v
+	}
+	return json.Marshal(out)
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (m *byName[V]) UnmarshalJSON(text []byte) error {
+	var in map[string]V
+	if err := json.Unmarshal(text, &in); err != nil {
+		return err
+	}
+	*m = make(byName[V], len(in))
+	for escaped, v := range in {
+		name, err := url.PathUnescape(escaped)
+		if err != nil {
+			return err
+		}
+		(*m)[name] = v
+	}
+	return nil
+}
+
+// isBelow reports whether a name is the shortest of a path below a directory.
+func isBelow(name string) bool {
+	return name != "." && filepath.IsLocal(name) && path.Clean(name) == name && !strings.Contains(name, "\x00")
+}
+
+// walk visits everything below a directory in the order of its names, which are any bytes: fs.WalkDir demands UTF-8.
+// With fs.SkipDir it leaves a directory out. What disappears meanwhile is skipped.
+func walk(root *os.Root, dir string, visit func(name string, d fs.DirEntry) error) error {
+	f, err := root.Open(dir)
+	if err != nil {
+		return ignoreGone(err)
+	}
+	entries, err := f.ReadDir(-1)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return ignoreGone(err)
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	for _, d := range entries {
+		name := path.Join(dir, d.Name())
+		switch err := ignoreGone(visit(name, d)); {
+		case errors.Is(err, fs.SkipDir):
+			continue
+		case err != nil:
+			return err
+		case d.IsDir():
+			if err := walk(root, name, visit); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // staysOnHost reports whether a path below a site's directory is left out of archives, and left alone by arriving
@@ -112,7 +176,7 @@ func (b *bench) packSite(site, name, recipient, since string) error {
 	if there := b.sealedBefore(site, name, recipient); there != nil {
 		return b.printResult(there)
 	}
-	before := map[string]string{}
+	before := byName[string]{}
 	if since != "" {
 		// Without it everything is packed again.
 		if text, err := b.sites.ReadFile(packedIn(site, since)); err == nil {
@@ -120,7 +184,7 @@ func (b *bench) packSite(site, name, recipient, since string) error {
 		}
 	}
 	var out wire.PackedSite
-	marks := map[string]string{}
+	marks := byName[string]{}
 	if err := b.seal(site, name, recipient, &out.SealedBackup, &out, marks, func(archive *tar.Writer) error {
 		return b.pack(archive, site, before, marks, &out)
 	}); err != nil {
@@ -131,17 +195,14 @@ func (b *bench) packSite(site, name, recipient, since string) error {
 
 // pack writes a site's directory into an archive: a list of everything, and those files whose mark is not as before.
 // Marks are taken before files are read: what changes meanwhile has another one afterwards.
-func (b *bench) pack(to *tar.Writer, site string, before, marks map[string]string, out *wire.PackedSite) error {
+func (b *bench) pack(to *tar.Writer, site string, before, marks byName[string], out *wire.PackedSite) error {
 	root, err := b.below(site)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	list, kinds := packList{Dirs: map[string]uint32{}}, map[string]fs.FileMode{}
-	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || name == "." {
-			return ignoreGone(err)
-		}
+	list, kinds := packList{Dirs: byName[uint32]{}, Files: byName[bool]{}}, map[string]fs.FileMode{}
+	err = walk(root, ".", func(name string, d fs.DirEntry) error {
 		if staysOnHost(name) {
 			if d.IsDir() {
 				return fs.SkipDir
@@ -150,13 +211,13 @@ func (b *bench) pack(to *tar.Writer, site string, before, marks map[string]strin
 		}
 		info, err := d.Info()
 		if err != nil {
-			return ignoreGone(err)
+			return err
 		}
 		switch mode := info.Mode(); {
 		case mode.IsDir():
 			list.Dirs[name] = uint32(mode.Perm())
 		case mode.IsRegular() || mode.Type() == fs.ModeSymlink:
-			list.Files = append(list.Files, name)
+			list.Files[name] = true
 			marks[name], kinds[name] = markOf(info), mode
 		}
 		return nil // sockets and the like are of who listens there
@@ -184,7 +245,7 @@ func (b *bench) pack(to *tar.Writer, site string, before, marks map[string]strin
 			return err
 		}
 	}
-	for _, name := range list.Files {
+	for _, name := range slices.Sorted(maps.Keys(list.Files)) {
 		if mark := marks[name]; mark != "" && before[name] == mark {
 			continue
 		}
@@ -327,7 +388,7 @@ func (u *unpacking) entry(from io.Reader, h *tar.Header) error {
 		return bad
 	case to != "" && u.missing:
 		return nil // the settings belong to the site
-	case to == "" && (!fs.ValidPath(h.Name) || h.Name == "." || staysOnHost(h.Name)):
+	case to == "" && (!isBelow(h.Name) || staysOnHost(h.Name)):
 		return bad
 	case to == "":
 		to = h.Name
@@ -380,7 +441,7 @@ func (u *unpacking) write(from io.Reader, h *tar.Header) error {
 // dirs creates the directories of the list, parents first.
 func (u *unpacking) dirs() error {
 	for _, name := range slices.Sorted(maps.Keys(u.list.Dirs)) {
-		if !fs.ValidPath(name) || staysOnHost(name) {
+		if !isBelow(name) || staysOnHost(name) {
 			return seal.Failed(wire.FailedUnreadable, "%q is nothing of a site's", name)
 		}
 		info, err := u.root.Lstat(name)
@@ -403,7 +464,7 @@ func (u *unpacking) dirs() error {
 // tidy removes what the site does not have any more.
 func (u *unpacking) tidy() (removed int, err error) {
 	wanted := make(map[string]bool, len(u.list.Files))
-	for _, name := range u.list.Files {
+	for name := range u.list.Files {
 		wanted[name] = true
 		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 			wanted[dir] = true
@@ -413,10 +474,8 @@ func (u *unpacking) tidy() (removed int, err error) {
 		wanted[name] = true
 	}
 	var surplus []string
-	err = fs.WalkDir(u.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+	err = walk(u.root, ".", func(name string, d fs.DirEntry) error {
 		switch {
-		case err != nil || name == ".":
-			return ignoreGone(err)
 		case name == backupsDir || wanted[name]:
 			return nil
 		case staysOnHost(name):

@@ -50,6 +50,13 @@ func TestASitesDirectoryMoves(t *testing.T) {
 	write("private/files/changed", "before")
 	write("public/files/gone", "gone")
 	write("public/files/turns", "a file")
+	odd := []string{
+		"caf\xe9.png", "d\xe9p/a.txt", "d\xe9p/\xff\xfe", "new\nline", `back\slash`, "e\u0301", "\u00e9", "%41", "A", "%", "a b ",
+		"..a", "\u202egnp", "emoji \U0001F600", "\"quoted\"", strings.Repeat("n", 255),
+	}
+	for _, name := range odd {
+		write("public/files/odd/"+name, name)
+	}
 	require.NoError(t, os.Symlink("kept", at(b, "private/files/link")))
 	require.NoError(t, os.Symlink("/etc/passwd", at(b, "private/files/outside")))
 	b.good("--site", site, "backup", "snap-1", "--with-files")
@@ -79,6 +86,8 @@ func TestASitesDirectoryMoves(t *testing.T) {
 
 	write("private/files/changed", "after!")
 	write("private/files/new/deep", "new")
+	write("public/files/odd/d\xe9p/a.txt", "changed")
+	require.NoError(t, os.Remove(at(b, "public/files/odd/caf\xe9.png")))
 	require.NoError(t, os.Remove(at(b, "public/files/gone")))
 	require.NoError(t, os.Remove(at(b, "public/files/turns")))
 	write("public/files/turns/into", "a directory")
@@ -89,7 +98,7 @@ func TestASitesDirectoryMoves(t *testing.T) {
 	require.EqualValues(t, 1, config["maintenance_mode"])
 	require.EqualValues(t, 1, config["allow_reads_during_maintenance"])
 	delta := packed(t, b, other, site, "mov-1-2", key, "mov-1-1")
-	require.LessOrEqual(t, delta.Changed, 4, "only the changes")
+	require.LessOrEqual(t, delta.Changed, 5, "only the changes")
 	require.Equal(t, 0, unpack(other, -1, site, delta, key, unpackAll).status)
 
 	want := listing(t, at(b, ""))
@@ -99,6 +108,15 @@ func TestASitesDirectoryMoves(t *testing.T) {
 	text, err := os.ReadFile(at(other, "private/files/changed"))
 	require.NoError(t, err)
 	require.Equal(t, "after!", string(text))
+	for _, name := range odd[1:] {
+		text, err := os.ReadFile(at(other, "public/files/odd/"+name))
+		require.NoError(t, err, "%q", name)
+		if name == "d\xe9p/a.txt" {
+			name = "changed"
+		}
+		require.Equal(t, name, string(text))
+	}
+	b.good("--site", site, "usage")
 	to, err := os.Readlink(at(other, "private/files/outside"))
 	require.NoError(t, err)
 	require.Equal(t, "/etc/passwd", to, "a link is a link, and is not followed")
@@ -139,7 +157,7 @@ func TestAnArchiveStaysInItsSite(t *testing.T) {
 	const site, neighbour = "a.example.com", "b.example.com"
 	require.NoError(t, os.MkdirAll(b.path("sites/"+neighbour), 0o755))
 	require.NoError(t, os.WriteFile(b.path("sites/"+neighbour+"/"+siteConfig), []byte("{}"), 0o644))
-	list, err := json.Marshal(packList{Dirs: map[string]uint32{"private": 0o755}, Files: []string{"x"}})
+	list, err := json.Marshal(packList{Dirs: byName[uint32]{"private": 0o755}, Files: byName[bool]{"x": true}})
 	require.NoError(t, err)
 	header := func(name string) tar.Header {
 		return tar.Header{Typeflag: tar.TypeReg, Name: name, Size: 2, Mode: 0o644}

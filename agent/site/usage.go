@@ -37,13 +37,13 @@ func (b *bench) usage(site string) error {
 // measure walks a site's directory. Links are not followed, and hard-linked files are counted once.
 func (b *bench) measure(site string) (files, backups int64, err error) {
 	counted := make(map[uint64]bool)
-	err = fs.WalkDir(b.sites.FS(), site, func(name string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return ignoreGone(err)
+	err = walk(b.sites, site, func(name string, d fs.DirEntry) error {
+		if !d.Type().IsRegular() {
+			return nil
 		}
 		info, err := d.Info()
 		if err != nil {
-			return ignoreGone(err)
+			return err
 		}
 		size := info.Size()
 		if st, ok := info.Sys().(*syscall.Stat_t); ok {
