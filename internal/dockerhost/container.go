@@ -91,13 +91,20 @@ func (h *Host) ensureNetwork(ctx context.Context, name string) error {
 	// default for others.
 	_, err = h.c.NetworkCreate(ctx, name, client.NetworkCreateOptions{
 		Driver: "bridge", Labels: map[string]string{LabelServerID: string(h.serverID)},
-		Options: map[string]string{"com.docker.network.bridge.host_binding_ipv4": "127.0.0.1"},
+		Options: map[string]string{"com.docker.network.bridge.host_binding_ipv4": "127.0.0.1", optionMTU: privateMTU},
 	})
 	if cerrdefs.IsConflict(err) {
 		return nil
 	}
 	return classifyError("network "+name, err)
 }
+
+// Hetzner's private interfaces have an MTU of 1450 (docs.hetzner.com, Networks, FAQ). A container with Docker's 1500
+// depends on each packet that is too large being reported to it.
+const (
+	optionMTU  = "com.docker.network.driver.mtu"
+	privateMTU = "1450"
+)
 
 // envRange is a range that is not routed (RFC 2544), for the networks of environments: Docker's own pool has room for
 // about thirty networks, and private networks use the private ranges.
@@ -125,7 +132,7 @@ func (h *Host) createEnvNetwork(ctx context.Context, name string) error {
 			Driver: "bridge", Labels: map[string]string{LabelServerID: string(h.serverID)},
 			IPAM: &network.IPAM{Config: []network.IPAMConfig{{Subnet: netip.PrefixFrom(netip.AddrFrom4(base), envBits)}}},
 			Options: map[string]string{
-				"com.docker.network.bridge.host_binding_ipv4": "127.0.0.1", "com.docker.network.bridge.enable_icc": "false",
+				"com.docker.network.bridge.host_binding_ipv4": "127.0.0.1", "com.docker.network.bridge.enable_icc": "false", optionMTU: privateMTU,
 				"com.docker.network.bridge.name": wire.EnvBridge + hex.EncodeToString(sum[4:])[:9],
 			},
 		})

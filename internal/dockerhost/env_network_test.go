@@ -96,6 +96,12 @@ func TestEnvironmentsHaveNetworksOfTheirOwn(t *testing.T) {
 		}
 		return netns.In(from, dial) == nil
 	}
+	require.NoError(t, netns.In(inside["a1"], func() error {
+		eth0, err := net.InterfaceByName("eth0")
+		require.NoError(t, err)
+		require.Equal(t, 1450, eth0.MTU, "as the provider's private networks")
+		return nil
+	}))
 	host := "/run/netns/" + space
 	for _, row := range []struct {
 		from, to, why string
