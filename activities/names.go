@@ -25,8 +25,8 @@ type DNS interface {
 	EnsureRecordSet(ctx context.Context, r server.RecordSet, known server.RecordWrite) error
 	// DeleteRecordSet deletes a record set of ours; a missing one is success.
 	DeleteRecordSet(ctx context.Context, zone, name string, typ server.RecordType) error
-	// ListRecordSets lists ours, normalized.
-	ListRecordSets(ctx context.Context, zone string) ([]server.RecordSet, error)
+	// ListRecordSets lists ours, normalized, and the names of others' record sets.
+	ListRecordSets(ctx context.Context, zone string) (ours []server.RecordSet, others []string, err error)
 }
 
 // Resolver asks the public DNS.
@@ -114,7 +114,7 @@ func (a *Names) PlanRecords(ctx context.Context) (out RecordsPlanned, err error)
 	home := facts.NextHome()
 	var away []tenant.SiteAt
 	if home != "" {
-		if away, err = a.Store.SitesAway(ctx, home, a.SiteDomain); err != nil {
+		if away, err = a.Store.SitesAway(ctx, home, facts.Shadowed, a.SiteDomain); err != nil {
 			return out, err
 		}
 	}
@@ -350,7 +350,7 @@ func (a *Names) CompareRecords(ctx context.Context) (RecordsCompared, error) {
 		return c, nil
 	}
 	// A record made after this is no orphan: rows are written first, and read last.
-	there, err := a.DNS.ListRecordSets(ctx, a.Zone)
+	there, others, err := a.DNS.ListRecordSets(ctx, a.Zone)
 	if err != nil {
 		return c, fromInfra(err)
 	}
@@ -366,7 +366,8 @@ func (a *Names) CompareRecords(ctx context.Context) (RecordsCompared, error) {
 		}
 	}
 	c.BreakerHit = tenant.TooManyOrphans(len(orphans), len(there))
-	if err := a.Store.ZoneCompared(ctx, a.Zone, c.Owned, c.Orphans, c.BreakerHit); err != nil {
+	shadowed := tenant.ShadowedLabels(a.Zone, a.SiteDomain, others)
+	if err := a.Store.ZoneCompared(ctx, a.Zone, c.Owned, c.Orphans, c.BreakerHit, shadowed); err != nil {
 		return c, err
 	}
 	if c.BreakerHit {

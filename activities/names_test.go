@@ -20,6 +20,7 @@ import (
 	"github.com/prego/prego/internal/hetzner"
 	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/lab/sim"
+	"github.com/prego/prego/ops/attention"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
@@ -302,6 +303,75 @@ func TestZoneIsComparedWithTheRows(t *testing.T) {
 	compared()
 	require.Nil(t, since, "the breaker is closed")
 	require.Zero(t, w.keep().Applied)
+}
+
+// TestOthersRecordsShadowNoSite: whoever adds a record at or below a site's name takes it from the wildcard. The site
+// gets its own record; where others have its address or alias, it is reported.
+func TestOthersRecordsShadowNoSite(t *testing.T) {
+	t.Parallel()
+	w := newZoneWorld(t)
+	w.edge("e1", "hetzner-eu-central-1", "eu", "192.0.2.1")
+	for _, slug := range []string{"alpha", "beta", "news", "deep", "shop", "alias"} {
+		w.tenantAt(slug, "hetzner-eu-central-1")
+	}
+	w.keep()
+	others := func(name string, typ hcloud.ZoneRRSetType, value string) {
+		t.Helper()
+		r, _, err := w.client.Zone.CreateRRSet(t.Context(), &hcloud.Zone{Name: zoneName}, hcloud.ZoneRRSetCreateOpts{
+			Name: name, Type: typ, Records: []hcloud.ZoneRRSetRecord{{Value: value}},
+		})
+		require.NoError(t, err)
+		require.NoError(t, w.client.Action.WaitFor(t.Context(), r.Action))
+	}
+	others("s1._domainkey.alpha.sites", "TXT", `"v=DKIM1"`)
+	others("news.sites", "TXT", `"a text"`)
+	others("a.b.deep.sites", "A", "203.0.113.7")
+	others("shop.sites", "A", "203.0.113.7")
+	others("alias.sites", "CNAME", "elsewhere.example.")
+	others("www", "A", "203.0.113.7")
+	require.Empty(t, w.at("alpha."+sites))
+	compare := func() {
+		t.Helper()
+		_, err := w.CompareRecords(t.Context())
+		require.NoError(t, err)
+		for range 4 {
+			w.exec(`UPDATE dns_records SET next_try = now()`)
+			w.keep()
+		}
+	}
+	compare()
+	for _, slug := range []string{"alpha", "beta", "news", "deep"} {
+		require.Equal(t, []string{"192.0.2.1"}, w.at(slug+"."+sites), slug)
+	}
+	require.Equal(t, []string{"203.0.113.7"}, w.at("shop."+sites), "others' records are left alone")
+	var failing []string
+	found, _, err := w.store.Attention(t.Context(), attention.Limits{})
+	require.NoError(t, err)
+	for _, f := range found {
+		if f.Kind == attention.DNSRecordFailing {
+			failing = append(failing, f.Name)
+		}
+	}
+	require.Contains(t, failing, "shop."+sites)
+	require.Contains(t, failing, "alias."+sites)
+	require.NotContains(t, failing, "news."+sites)
+
+	for _, set := range []hcloud.ZoneRRSet{
+		{Name: "s1._domainkey.alpha.sites", Type: "TXT"}, {Name: "shop.sites", Type: "A"}, {Name: "alias.sites", Type: "CNAME"},
+	} {
+		set.Zone = &hcloud.Zone{Name: zoneName}
+		r, _, err := w.client.Zone.DeleteRRSet(t.Context(), &set)
+		require.NoError(t, err)
+		require.NoError(t, w.client.Action.WaitFor(t.Context(), r.Action))
+	}
+	compare()
+	for _, slug := range []string{"alpha", "beta", "news", "deep", "shop", "alias"} {
+		require.Equal(t, []string{"192.0.2.1"}, w.at(slug+"."+sites), slug)
+	}
+	var own int
+	require.NoError(t, w.pool.QueryRow(t.Context(),
+		`SELECT count(*) FROM dns_records WHERE owner = 'site' AND state <> 'released'`).Scan(&own))
+	require.Equal(t, 4, own, "A and AAAA of the two that are still shadowed")
 }
 
 // TestTenThousandTenants: a tenant in the wildcard's network costs no request, any other about one.

@@ -1987,6 +1987,7 @@ CREATE TABLE dns_comparisons (
     compared_at   timestamptz NOT NULL,
     owned         integer NOT NULL,
     orphans       integer NOT NULL,
+    shadowed      text[] NOT NULL DEFAULT '{}', -- labels of sites that others' records keep the wildcard from
     breaker_since timestamptz -- NULL: it is closed
 );
 

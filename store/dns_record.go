@@ -19,6 +19,9 @@ const sqlEdgesNow = `
 SELECT server_id, COALESCE(network_id, '') AS network_id, region, host AS ipv4, ipv6, agent_status <> 'connected' OR cordoned_at IS NOT NULL AS silent
 FROM servers WHERE role = 'edge' AND status = 'active' AND host <> '' ORDER BY server_id`
 
+// Others' records, as last compared.
+const sqlShadowed = `SELECT COALESCE((SELECT shadowed FROM dns_comparisons WHERE zone = $1), '{}')`
+
 // The wildcard's target shows where home is.
 const sqlSitesHome = `SELECT content[1] FROM dns_records WHERE zone = $1 AND owner = 'sites' AND state IN ('intended', 'created')`
 
@@ -31,6 +34,10 @@ func (s *Store) RecordFacts(ctx context.Context, zone, siteDomain string) (f ten
 	if f.Edges, err = collect[tenant.Edge](ctx, s, "edges", sqlEdgesNow); err != nil {
 		return f, err
 	}
+	if f.Shadowed, err = value[[]string](ctx, s.pool, sqlShadowed, zone); err != nil {
+		return f, failed("shadowed names", err)
+	}
+	f.Shadowed = append(f.Shadowed, tenant.EdgesLabel) // the edges' names are below it
 	target, err := value[string](ctx, s.pool, sqlSitesHome, zone)
 	if err != nil && !isNoRows(err) {
 		return f, failed("where the wildcard leads", err)
@@ -72,12 +79,14 @@ JOIN tenant_allocations a ON a.allocation_id = m.allocation_id AND a.released_at
 WHERE m.finished_at IS NULL AND m.state = 'switched' AND m.opened_at IS NULL AND f.network_id <> $1
 UNION ALL
 SELECT ` + sqlSiteAnswers + `, s.network_id FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL JOIN servers s ON s.server_id = a.app_server_id
-WHERE t.slug = $2 AND s.network_id = $1`
+WHERE t.slug = ANY ($2) AND s.network_id = $1`
 )
 
-// SitesAway returns the sites in networks other than home.
-func (s *Store) SitesAway(ctx context.Context, home prego.NetworkID, siteDomain string) ([]tenant.SiteAt, error) {
-	return collect[tenant.SiteAt](ctx, s, "sites away from home", sqlSitesAway, home, tenant.EdgesLabel, siteDomain)
+// SitesAway returns the sites in networks other than home, and those whose label is shadowed.
+func (s *Store) SitesAway(
+	ctx context.Context, home prego.NetworkID, shadowed []string, siteDomain string,
+) ([]tenant.SiteAt, error) {
+	return collect[tenant.SiteAt](ctx, s, "sites away from home", sqlSitesAway, home, shadowed, siteDomain)
 }
 
 // The wanted records are compared with the rows in one statement each: new or changed ones, and those no longer
@@ -286,13 +295,16 @@ func (s *Store) RecordOrphaned(ctx context.Context, r server.RecordSet) error {
 }
 
 const sqlZoneCompared = `
-INSERT INTO dns_comparisons AS z (zone, compared_at, owned, orphans, breaker_since) VALUES ($1, now(), $2, $3, CASE WHEN $4 THEN now() END)
-ON CONFLICT (zone) DO UPDATE SET compared_at = now(), owned = $2, orphans = $3, breaker_since = CASE WHEN $4 THEN COALESCE(z.breaker_since, now()) END`
+INSERT INTO dns_comparisons AS z (zone, compared_at, owned, orphans, shadowed, breaker_since)
+VALUES ($1, now(), $2, $3, $5, CASE WHEN $4 THEN now() END)
+ON CONFLICT (zone) DO UPDATE SET compared_at = now(), owned = $2, orphans = $3, shadowed = $5, breaker_since = CASE WHEN $4 THEN COALESCE(z.breaker_since, now()) END`
 
 // ZoneCompared records the result of a comparison of a zone with the rows, and whether it differs too much to delete
-// anything.
-func (s *Store) ZoneCompared(ctx context.Context, zone string, owned, orphans int, tripped bool) error {
-	return s.exec(ctx, "comparison of "+zone, sqlZoneCompared, zone, owned, orphans, tripped)
+// anything. shadowed are tenant.ShadowedLabels of others' names.
+func (s *Store) ZoneCompared(
+	ctx context.Context, zone string, owned, orphans int, tripped bool, shadowed []string,
+) error {
+	return s.exec(ctx, "comparison of "+zone, sqlZoneCompared, zone, owned, orphans, tripped, filled(shadowed))
 }
 
 const (

@@ -35,7 +35,7 @@ func TestEdgesLearnOfMovesToAnotherNetwork(t *testing.T) {
 	}
 	away := func() []tenant.SiteAt {
 		t.Helper()
-		sites, err := b.s.SitesAway(ctx, home, "example.com")
+		sites, err := b.s.SitesAway(ctx, home, []string{"edges"}, "example.com")
 		require.NoError(t, err)
 		return sites
 	}

@@ -83,7 +83,7 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 		"domains that are due":     func() error { return none(s.DomainsDue(ctx)) },
 		"records that are due":     func() error { return none(s.RecordsDue(ctx, "example.com")) },
 		"what records follow":      func() error { return none(s.RecordFacts(ctx, "example.com", "sites.example.com")) },
-		"sites away from home":     func() error { return none(s.SitesAway(ctx, "hetzner-eu-central-1", "sites.example.com")) },
+		"sites away from home":     func() error { return none(s.SitesAway(ctx, "hetzner-eu-central-1", []string{"edges"}, "sites.example.com")) },
 		"records of a zone":        func() error { return none(s.LiveRecords(ctx, "example.com")) },
 		"records of addresses":     func() error { return none(s.RecordsNaming(ctx, []string{"192.0.2.1", "2001:db8::1"})) },
 		"servers without networks": func() error { return none(s.Unattached(ctx, 50)) },

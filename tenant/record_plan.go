@@ -47,6 +47,23 @@ type RecordFacts struct {
 	Home prego.NetworkID
 	// Sites counts the sites in each network, when there is no home.
 	Sites map[prego.NetworkID]int
+	// Shadowed are the labels below the site domain that the wildcard does not answer for: ShadowedLabels, and
+	// EdgesLabel.
+	Shadowed []string
+}
+
+// ShadowedLabels are the labels directly below the site domain at or below which a zone has one of these names,
+// relative to it. Such a name exists, so that the wildcard does not answer for it (RFC 4592 §2.2.1).
+func ShadowedLabels(zone, siteDomain string, names []string) []string {
+	var out []string
+	for _, name := range names {
+		below, ok := strings.CutSuffix(server.AbsoluteName(zone, strings.ToLower(name)), "."+siteDomain)
+		if label := below[strings.LastIndex(below, ".")+1:]; ok && label != "*" {
+			out = append(out, label)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // EdgeName is the name of a network's or a region's edges.
@@ -107,8 +124,14 @@ func PlanRecords(f RecordFacts, home prego.NetworkID, sites []SiteAt) []server.D
 	}
 	slices.SortFunc(sites, func(a, b SiteAt) int { return cmp.Compare(a.Site, b.Site) })
 	for _, s := range slices.CompactFunc(sites, func(a, b SiteAt) bool { return a.Site == b.Site }) {
-		// The name above the edges' exists, so the wildcard does not answer for it.
-		if (s.NetworkID != home || s.Site == EdgesLabel+"."+f.SiteDomain) && named[s.NetworkID] {
+		label, _ := strings.CutSuffix(s.Site, "."+f.SiteDomain)
+		switch shadowed := slices.Contains(f.Shadowed, label); {
+		case !named[s.NetworkID]:
+		case shadowed: // there is no alias beside others' records of the name
+			v4, v6 := addressesOf(groups[string(s.NetworkID)])
+			add(server.RecordOfSite, s.Site, server.RecordA, EdgeTTL, v4...)
+			add(server.RecordOfSite, s.Site, server.RecordAAAA, EdgeTTL, v6...)
+		case s.NetworkID != home:
 			add(server.RecordOfSite, s.Site, server.RecordCNAME, SiteTTL, EdgeName(string(s.NetworkID), f.SiteDomain))
 		}
 	}

@@ -172,7 +172,7 @@ type Names struct {
 	Resolvers     []string      `env:"PREGO_DNS_RESOLVERS"`                       // host:port of the resolvers for orgs' names and certificates; empty: the resolvers of /etc/resolv.conf
 	Authoritative bool          `env:"PREGO_DNS_AUTHORITATIVE" envDefault:"true"` // ask the name servers of a name's own zone for its TXT record
 	Every         time.Duration `envDefault:"2s" pace:"yes"`                      // how often records and names are looked at
-	CompareEvery  time.Duration `envDefault:"1h" pace:"yes"`                      // how often the zone is compared with the rows
+	CompareEvery  time.Duration `envDefault:"15m" pace:"yes"`                     // how often the zone is compared with the rows
 	Retry         time.Duration `envDefault:"30s" pace:"yes"`                     // before a name whose TXT record was not found is looked up again; doubles
 	RetryMax      time.Duration `envDefault:"1h" pace:"yes"`                      // the longest of these pauses
 	Recheck       time.Duration `envDefault:"6h" pace:"yes"`                      // how often a verified name is looked up

@@ -112,22 +112,25 @@ func (p *Provider) recordSet(ctx context.Context, r server.RecordSet) (*hcloud.Z
 // /zones/{id_or_name}/rrsets).
 const recordsPerPage = 100
 
-// ListRecordSets lists ours of a zone, normalized.
-func (p *Provider) ListRecordSets(ctx context.Context, zone string) ([]server.RecordSet, error) {
+// ListRecordSets lists ours of a zone, normalized, and the names of others' record sets.
+func (p *Provider) ListRecordSets(ctx context.Context, zone string) (ours []server.RecordSet, others []string, err error) {
 	sets, err := p.read.Zone.AllRRSetsWithOpts(ctx, zoneOf(zone), hcloud.ZoneRRSetListOpts{
-		ListOpts: hcloud.ListOpts{LabelSelector: server.OwnerSelector(p.environment), PerPage: recordsPerPage},
+		ListOpts: hcloud.ListOpts{PerPage: recordsPerPage},
 	})
 	if err != nil {
 		if err = p.classify(err); isNotFound(err) {
-			return nil, noZone(zone)
+			err = noZone(zone)
 		}
-		return nil, err
+		return nil, nil, err
 	}
-	out := make([]server.RecordSet, 0, len(sets))
 	for _, s := range sets {
-		out = append(out, decodeSet(zone, s))
+		if checkOwner("record", s.Name, s.Labels, p.environment) == nil {
+			ours = append(ours, decodeSet(zone, s))
+		} else {
+			others = append(others, s.Name)
+		}
 	}
-	return out, nil
+	return ours, others, nil
 }
 
 func noZone(zone string) error {

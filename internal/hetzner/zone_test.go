@@ -95,7 +95,7 @@ func TestRecordSetsAreMadeChangedAndDeleted(t *testing.T) {
 	alias.TTL = 60
 	require.NoError(t, z.EnsureRecordSet(t.Context(), alias, server.RecordKnown))
 
-	all, err := z.ListRecordSets(t.Context(), testZone)
+	all, _, err := z.ListRecordSets(t.Context(), testZone)
 	require.NoError(t, err)
 	text.Values = []string{"a", "b"}
 	require.Equal(t, []server.RecordSet{alias, text, addresses("192.0.2.3")}, all, "ours, without SOA and NS")
@@ -117,7 +117,7 @@ func TestRecordsOfOthersAreLeftAlone(t *testing.T) {
 			requireRecord(t, server.InfraForeign, z.EnsureRecordSet(t.Context(), addresses("192.0.2.1"), known))
 		}
 		requireRecord(t, server.InfraForeign, z.DeleteRecordSet(t.Context(), testZone, "e1.edges", server.RecordA))
-		all, err := z.ListRecordSets(t.Context(), testZone)
+		all, _, err := z.ListRecordSets(t.Context(), testZone)
 		require.NoError(t, err)
 		require.Empty(t, all)
 		require.Equal(t, []string{"198.51.100.1"}, z.resolve("e1.edges.example.com", dns.TypeA))
@@ -182,7 +182,7 @@ func TestZoneThatIsNotThere(t *testing.T) {
 	r := addresses("192.0.2.1")
 	r.Zone = "elsewhere.com"
 	for _, err := range []error{z.EnsureRecordSet(t.Context(), r, server.RecordNew), z.EnsureRecordSet(t.Context(), r, server.RecordKnown), func() error {
-		_, err := z.ListRecordSets(t.Context(), r.Zone)
+		_, _, err := z.ListRecordSets(t.Context(), r.Zone)
 		return err
 	}()} {
 		var ie *server.InfraError
