@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/ops"
 	"github.com/prego/prego/store"
 )
@@ -184,6 +185,59 @@ func (l *RedoLog) Reject(ctx context.Context, from, newest int64) (int64, error)
 		err = l.Objects.Put(ctx, l.key(e.Number), body)
 	}
 	return e.Number, err
+}
+
+// A Restore is what a restored database lacks.
+type Restore struct {
+	State   ops.RedoState
+	Newest  int64 // entry of the redo log in the storage
+	Entries []ops.RedoEntry
+	Changes []ops.RedoChange
+	Ended   int // runs, by the restore
+}
+
+// Lacks is whether the database is not completed yet.
+func (r Restore) Lacks() bool { return r.State.RecoveringSince != nil || r.Newest > r.State.Number }
+
+// Plan finds what the entries that the database lacks would change. It changes nothing.
+func (l *RedoLog) Plan(ctx context.Context) (r Restore, err error) {
+	if r.State, err = l.Store.RedoState(ctx); err != nil {
+		return r, err
+	}
+	if r.Entries, r.Newest, err = l.Missing(ctx); err == nil && r.Newest > r.State.Number {
+		r.Changes, err = l.Store.Redo(ctx, r.State.Number, r.Newest, r.Entries, true)
+	}
+	return r, err
+}
+
+// Apply completes the database, or leaves it as it is, and ends the open runs: the rows decide what continues.
+func (l *RedoLog) Apply(
+	ctx context.Context, endRuns func(ctx context.Context, why string) (int, error), asIs bool,
+) (r Restore, err error) {
+	if r.State, err = l.Store.RedoState(ctx); err != nil {
+		return r, err
+	}
+	if r.Entries, r.Newest, err = l.Missing(ctx); err != nil && (!asIs || r.Newest == 0) {
+		return r, err
+	}
+	if !r.Lacks() {
+		return r, prego.Errorf(prego.CodeInvalidTransition, "the database lacks nothing of its redo log")
+	}
+	if err := l.Store.Recovering(ctx, "the database is being completed from its redo log"); err != nil {
+		return r, err
+	}
+	if asIs {
+		r.Entries = nil
+		if r.Newest, err = l.Reject(ctx, r.State.Number, r.Newest); err != nil {
+			return r, err
+		}
+	}
+	// A run may not continue by rows that are about to change.
+	if r.Ended, err = endRuns(ctx, "the database was restored"); err != nil {
+		return r, err
+	}
+	r.Changes, err = l.Store.Redo(ctx, r.State.Number, r.Newest, r.Entries, false)
+	return r, err
 }
 
 func (l *RedoLog) read(ctx context.Context, number int64) (e ops.RedoEntry, err error) {

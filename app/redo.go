@@ -10,7 +10,6 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/token"
-	"github.com/prego/prego/ops"
 	"github.com/prego/prego/workflows"
 )
 
@@ -144,37 +143,17 @@ func (p *Process) keepTrust(ctx context.Context, l *activities.RedoLog, lose fun
 }
 
 // A Restore is what a restored database lacks.
-type Restore struct {
-	State   ops.RedoState
-	Newest  int64 // entry of the redo log in the storage
-	Entries []ops.RedoEntry
-	Changes []ops.RedoChange
-	Ended   int // runs, by the restore
-}
-
-// Lacks is whether the database is not completed yet.
-func (r Restore) Lacks() bool { return r.State.RecoveringSince != nil || r.Newest > r.State.Number }
+type Restore = activities.Restore
 
 // PlanRestore finds what the entries of the redo log that the database lacks would change. It changes nothing.
 func PlanRestore(ctx context.Context, o Options) (r Restore, err error) {
 	err = run(ctx, o, "restore-check", func(ctx context.Context, p *Process, _ *workflows.Client) error {
-		r, err = p.planRestore(ctx)
+		l, err := p.redoLog()
+		if err == nil {
+			r, err = l.Plan(ctx)
+		}
 		return err
 	})
-	return r, err
-}
-
-func (p *Process) planRestore(ctx context.Context) (r Restore, err error) {
-	l, err := p.redoLog()
-	if err != nil {
-		return r, err
-	}
-	if r.State, err = p.db.RedoState(ctx); err != nil {
-		return r, err
-	}
-	if r.Entries, r.Newest, err = l.Missing(ctx); err == nil && r.Newest > r.State.Number {
-		r.Changes, err = p.db.Redo(ctx, r.State.Number, r.Newest, r.Entries, true)
-	}
 	return r, err
 }
 
@@ -182,39 +161,11 @@ func (p *Process) planRestore(ctx context.Context) (r Restore, err error) {
 // decide what continues. Afterwards workers work again.
 func ApplyRestore(ctx context.Context, o Options, asIs bool) (r Restore, err error) {
 	err = run(ctx, o, "restore-apply", func(ctx context.Context, p *Process, runs *workflows.Client) error {
-		r, err = p.applyRestore(ctx, runs, asIs)
+		l, err := p.redoLog()
+		if err == nil {
+			r, err = l.Apply(ctx, runs.EndRuns, asIs)
+		}
 		return err
 	})
-	return r, err
-}
-
-func (p *Process) applyRestore(ctx context.Context, runs *workflows.Client, asIs bool) (r Restore, err error) {
-	l, err := p.redoLog()
-	if err != nil {
-		return r, err
-	}
-	if r.State, err = p.db.RedoState(ctx); err != nil {
-		return r, err
-	}
-	if r.Entries, r.Newest, err = l.Missing(ctx); err != nil && (!asIs || r.Newest == 0) {
-		return r, err
-	}
-	if !r.Lacks() {
-		return r, prego.Errorf(prego.CodeInvalidTransition, "the database lacks nothing of its redo log")
-	}
-	if err := p.db.Recovering(ctx, "the database is being completed from its redo log"); err != nil {
-		return r, err
-	}
-	if asIs {
-		r.Entries = nil
-		if r.Newest, err = l.Reject(ctx, r.State.Number, r.Newest); err != nil {
-			return r, err
-		}
-	}
-	// A run may not continue by rows that are about to change.
-	if r.Ended, err = runs.EndRuns(ctx, "the database was restored"); err != nil {
-		return r, err
-	}
-	r.Changes, err = p.db.Redo(ctx, r.State.Number, r.Newest, r.Entries, false)
 	return r, err
 }

@@ -209,7 +209,7 @@ func (p *played) Restore(l *world.Life, lose func() error) error {
 	if err != nil || lacks == "" { // nothing has changed since the backup, or the answer to an earlier try was lost
 		return err
 	}
-	if _, err = proc.applyRestore(l.Context, runs, false); err != nil {
+	if _, err = redo.Apply(l.Context, runs.EndRuns, false); err != nil {
 		return err
 	}
 	why, err := redo.Verify(l.Context, true)

@@ -34,6 +34,7 @@ var ofOneThing = map[string]string{
 	"Recovering":              "the one row of the redo log",
 	"RedoTrust":               "the one row of the redo log",
 	"RedoVerified":            "the one row of the redo log",
+	"Redo":                    "once, when an operator completes a restored database",
 	"RedoState":               "the one row of the redo log",
 	"RecordApplied":           "a record by its name",
 	"RecordDrifted":           "a record by its name",
