@@ -26,6 +26,15 @@ var errNotPut = errors.New("not stored")
 
 func (putsNothing) Put(context.Context, string, []byte) error { return errNotPut }
 
+func newVault(t *testing.T) activities.BackupVault {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, token.InitKeys(dir))
+	vault, err := token.OpenSealing(dir, token.SealBackups)
+	require.NoError(t, err)
+	return vault
+}
+
 // TestTheRedoLogIsKept in a real storage: each entry once, also if the storage or the worker fails between the commit
 // and the object; a database that lacks entries is told from one that failed over; and nothing but the log is believed.
 func TestTheRedoLogIsKept(t *testing.T) {
@@ -37,10 +46,7 @@ func TestTheRedoLogIsKept(t *testing.T) {
 		MayDelete: s3test.MayDelete,
 	})
 	require.NoError(t, err)
-	dir := t.TempDir()
-	require.NoError(t, token.InitKeys(dir))
-	vault, err := token.OpenSealing(dir, token.SealBackups)
-	require.NoError(t, err)
+	vault := newVault(t)
 	open := func() (*activities.RedoLog, func(sql string, args ...any)) {
 		pool := pgtest.Pool(t)
 		return &activities.RedoLog{

@@ -72,8 +72,38 @@ type losing struct {
 
 func newLosing(t *testing.T, lost prego.ServerID, named prego.BackupID) *losing {
 	t.Helper()
+	l := newBackedUp(t)
+	role := map[prego.ServerID]prego.Role{"app-0": prego.RoleApp, "db-0": prego.RoleDBShard}[lost]
+	_, err := l.placing.Store.LoseServer(impact.By(t.Context(), "test"), lost, "its disk died", "ann")
+	require.NoError(t, err)
+	require.NoError(t, l.placing.Store.Terminate(t.Context(), lost))
+	l.replace(role)
+	back, _, err := l.placing.Store.RestoreElsewhere(t.Context(), l.ref.TenantID, named, "rst-1", "ann")
+	require.NoError(t, err)
+	l.ref.Generation = back.Generation
+	value, err := l.env.ExecuteActivity(l.PlaceTenant, l.ref)
+	require.NoError(t, err)
+	var placed activities.PlaceResult
+	require.NoError(t, value.Get(&placed))
+	require.True(t, placed.Placed)
+	l.hosts.ran = nil
+	return l
+}
+
+// replace adds a server that takes the tenants of a lost one.
+func (l *losing) replace(role prego.Role) {
+	l.Server("another-1", role, "")
+	l.Exec(`UPDATE servers SET network_id = 'n-1', private_address = '10.64.0.99' WHERE server_id = 'another-1'`)
+}
+
+// newBackedUp is the tenant with its backups before the loss.
+func newBackedUp(t *testing.T) *losing {
+	t.Helper()
 	p, s, ref := networked(t, false)
-	l := &losing{placing: p, steps: s, choosy: &choosy{hosts: s.hosts, refuses: map[string]string{}}, site: p.Text(`SELECT slug FROM tenants`) + ".sites.test"}
+	l := &losing{
+		placing: p, steps: s, ref: ref, choosy: &choosy{hosts: s.hosts, refuses: map[string]string{}},
+		site: p.Text(`SELECT slug FROM tenants`) + ".sites.test",
+	}
 	s3 := s3test.Start(t)
 	var err error
 	l.bucket, err = objects.New(objects.Config{
@@ -97,21 +127,6 @@ func newLosing(t *testing.T, lost prego.ServerID, named prego.BackupID) *losing 
 		p.Exec(`INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, state, created_by, taken_at, sealed_identity, object_key, manifest_key, bytes, part_bytes, parts, sha256, plain_sha256, manifest_sha256)
 			SELECT $1, org_id, tenant_id, 'app-0', site, 'manual', 'stored', 'test', now() - make_interval(hours => 4 - $2), 'x', $1, 'm', 10, 10, 1, 'x', 'x', 'x' FROM tenants`, id, i)
 	}
-	role := map[prego.ServerID]prego.Role{"app-0": prego.RoleApp, "db-0": prego.RoleDBShard}[lost]
-	_, err = p.Store.LoseServer(impact.By(t.Context(), "test"), lost, "its disk died", "ann")
-	require.NoError(t, err)
-	require.NoError(t, p.Store.Terminate(t.Context(), lost))
-	p.Server("another-1", role, "")
-	p.Exec(`UPDATE servers SET network_id = 'n-1', private_address = '10.64.0.99' WHERE server_id = 'another-1'`)
-	back, _, err := p.Store.RestoreElsewhere(t.Context(), ref.TenantID, named, "rst-1", "ann")
-	require.NoError(t, err)
-	l.ref = tenant.Ref{TenantID: ref.TenantID, Generation: back.Generation}
-	value, err := s.env.ExecuteActivity(s.PlaceTenant, l.ref)
-	require.NoError(t, err)
-	var placed activities.PlaceResult
-	require.NoError(t, value.Get(&placed))
-	require.True(t, placed.Placed)
-	s.hosts.ran = nil
 	return l
 }
 

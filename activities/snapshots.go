@@ -319,5 +319,5 @@ func (a *Snapshots) RestoreSite(ctx context.Context, in RestoreInput) error {
 
 // FinishRestore records the outcome of a restore.
 func (a *Snapshots) FinishRestore(ctx context.Context, in SnapshotEnd) error {
-	return a.Store.RestoreFinished(ctx, in.ID, in.Status, in.Message)
+	return errors.Join(a.Store.RestoreFinished(ctx, in.ID, in.Status, in.Message), a.end(ctx, in.ID))
 }
