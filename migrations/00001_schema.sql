@@ -1264,8 +1264,8 @@ CREATE TABLE tenant_losses (
     tenant_id     text NOT NULL REFERENCES tenants(tenant_id),
     allocation_id bigint NOT NULL REFERENCES tenant_allocations(allocation_id), -- that was lost
     server_id     text NOT NULL REFERENCES servers(server_id), -- that is gone
-    -- that the tenant was in, and is in again when it is back
-    state         text NOT NULL CHECK (state IN ('active', 'suspended', 'grace_period')),
+    -- that the tenant was in, and is in again when it is back; a terminated one never is
+    state         text NOT NULL CHECK (state IN ('active', 'suspended', 'grace_period', 'terminated')),
     deadline_at   timestamptz, -- of that state
     lost_at       timestamptz NOT NULL, -- when the server was last heard of
     noted_at      timestamptz NOT NULL DEFAULT now(),

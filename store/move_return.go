@@ -50,7 +50,6 @@ type returnable struct {
 	MovesShard   bool
 	FrozenAt     time.Time
 	FromServerID prego.ServerID
-	Site         string
 }
 
 // returnMoves gives tenants that had moved to a server that is lost back to where they were, if less is

@@ -31,7 +31,7 @@ ORDER BY tenant_id FOR NO KEY UPDATE`
 
 // Whose site or database is on a server.
 const sqlTenantsToLose = `
-SELECT t.tenant_id, t.org_id, t.state, t.deadline_at AS deadline, a.allocation_id,
+SELECT t.tenant_id, t.org_id, t.state, t.site, t.deadline_at AS deadline, a.allocation_id,
     (SELECT LEAST(COALESCE(s.agent_last_heartbeat_at, now()), now()) FROM servers s WHERE s.server_id = $1) AS lost_at,
     ` + newestTaken + ` AS taken_at
 FROM tenants t JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL LEFT JOIN db_shards d ON d.shard_id = a.db_shard_id
@@ -42,6 +42,15 @@ const sqlLoseTenant = `
 UPDATE tenants SET state = 'failed', converged_state = 'failed', status_reason = 'server_lost', status_message = $2, lost_at = $3, site = '', deadline_at = NULL,
     cancel_requested_at = NULL, updated_at = now()
 WHERE tenant_id = $1`
+
+// A terminated tenant stays so: nothing brings its site back.
+const sqlLoseTerminated = `
+UPDATE tenants SET status_reason = 'server_lost', status_message = $2, site = '', updated_at = now()
+WHERE tenant_id = $1`
+
+// Its last backup was made after it was offline.
+const sqlHasLastBackup = `
+SELECT EXISTS (SELECT FROM backups b WHERE b.tenant_id = $1 AND b.kind = 'final' AND ` + usableBackup + `)`
 
 const sqlInsertLoss = `
 INSERT INTO tenant_losses (tenant_id, allocation_id, server_id, state, deadline_at, lost_at) VALUES ($1, $2, $3, $4, $5, $6)`
@@ -56,6 +65,7 @@ type lostTenant struct {
 	TenantID     prego.TenantID
 	OrgID        prego.OrgID
 	State        tenant.State
+	Site         string
 	Deadline     *time.Time
 	AllocationID int64
 	LostAt       time.Time
@@ -63,7 +73,7 @@ type lostTenant struct {
 }
 
 // loseTenants fails the tenants whose site or database was on a server that is gone, frees
-// their places and notifies their orgs. A terminated tenant only loses its place.
+// their places and notifies their orgs. A terminated tenant stays so, and has the loss on record.
 func (s *Store) loseTenants(ctx context.Context, tx *txn, serverID prego.ServerID, actor prego.Actor) {
 	tx.run(ctx, sqlHoldTenantsToLose, serverID)
 	s.returnMoves(ctx, tx, serverID, actor)
@@ -78,30 +88,40 @@ func (s *Store) loseTenant(
 ) error {
 	message := fmt.Sprintf("server %s is gone, and there is no backup", serverID)
 	details := map[string]any{"server_id": serverID, "lost_at": t.LostAt.UTC()}
+	ended := t.State == tenant.Terminated
 	if t.TakenAt != nil {
-		message = fmt.Sprintf("server %s is gone. The newest backup is of %s: %d min are lost", serverID, t.TakenAt.UTC().Format(time.RFC3339), tenant.LostMinutes(*t.TakenAt, t.LostAt))
-		details["backup_taken_at"], details["lost_minutes"] = t.TakenAt.UTC(), tenant.LostMinutes(*t.TakenAt, t.LostAt)
+		details["backup_taken_at"] = t.TakenAt.UTC()
+		message = fmt.Sprintf("server %s is gone. The newest backup is of %s", serverID, t.TakenAt.UTC().Format(time.RFC3339))
+		if ended && valueIn[bool](ctx, tx, sqlHasLastBackup, t.TenantID) {
+			message += ", after the site was offline: nothing is lost"
+		} else {
+			details["lost_minutes"] = tenant.LostMinutes(*t.TakenAt, t.LostAt)
+			message += fmt.Sprintf(": %d min are lost", details["lost_minutes"])
+		}
 	}
 	tx.check(freePlace(ctx, tx, t.TenantID, string(prego.ReasonServerLost), "", tenant.SiteDropped, nil))
 	endJobsOn(ctx, tx, t.TenantID, serverID)
-	if !t.State.HasSite() {
+	if t.Site == "" {
 		return nil
 	}
-	for _, st := range []struct {
-		sql  string
-		args []any
-	}{
-		{sqlLoseTenant, []any{t.TenantID, message, t.LostAt}},
-		{sqlInsertLoss, []any{t.TenantID, t.AllocationID, serverID, t.State, t.Deadline, t.LostAt}},
-		{sqlEndRestores, []any{t.TenantID, "the site's server was lost"}},
-		{sqlForgetLimits, []any{t.TenantID}},
-	} {
-		tx.run(ctx, st.sql, st.args...)
+	to := tenant.Failed
+	if ended {
+		to = t.State
+		tx.run(ctx, sqlLoseTerminated, t.TenantID, message)
+	} else {
+		tx.run(ctx, sqlLoseTenant, t.TenantID, message, t.LostAt)
+		tx.run(ctx, sqlForgetLimits, t.TenantID)
 	}
+	tx.run(ctx, sqlInsertLoss, t.TenantID, t.AllocationID, serverID, t.State, t.Deadline, t.LostAt)
+	tx.run(ctx, sqlEndRestores, t.TenantID, "the site's server was lost")
 	tx.check(tenantEvent(ctx, tx, tenant.Event{
-		TenantID: t.TenantID, FromState: t.State, ToState: tenant.Failed, Step: tenant.StepChanged, Actor: string(actor), Reason: string(prego.ReasonServerLost), Message: message,
+		TenantID: t.TenantID, FromState: t.State, ToState: to, Step: tenant.StepChanged, Actor: string(actor),
+		Reason: string(prego.ReasonServerLost), Message: message,
 	}, ""))
-	return orgEvent(ctx, tx, org.Event{OrgID: t.OrgID, Type: "tenant.server_lost", Subject: string(t.TenantID), Actor: string(actor), Reason: string(prego.ReasonServerLost)}, details)
+	return orgEvent(ctx, tx, org.Event{
+		OrgID: t.OrgID, Type: "tenant.server_lost", Subject: string(t.TenantID), Actor: string(actor),
+		Reason: string(prego.ReasonServerLost),
+	}, details)
 }
 
 const (
@@ -379,12 +399,12 @@ func (s *Store) LossCleared(ctx context.Context, lossID int64) error {
 	return s.exec(ctx, "remains of a lost place", sqlLossCleared, lossID)
 }
 
-// A tenant that is being restored clears its own places, and a tenant restored to the same servers
-// has done so before.
+// A tenant that is being restored clears its own places, and a tenant restored to the same servers has done so before.
+// What survives of a terminated tenant stays until its data is purged.
 const sqlUnclearedLosses = `
 SELECT DISTINCT l.tenant_id FROM tenant_losses l JOIN tenants t ON t.tenant_id = l.tenant_id
 JOIN tenant_allocations o ON o.allocation_id = l.allocation_id LEFT JOIN tenant_allocations a ON a.tenant_id = l.tenant_id AND a.released_at IS NULL
-WHERE l.cleared_at IS NULL AND (l.restored_at IS NOT NULL OR t.state IN ('terminated', 'data_purged'))
+WHERE l.cleared_at IS NULL AND (l.restored_at IS NOT NULL OR t.state = 'data_purged')
   AND a.app_server_id IS DISTINCT FROM o.app_server_id AND a.db_shard_id IS DISTINCT FROM o.db_shard_id
 ORDER BY l.tenant_id LIMIT 50`
 

@@ -65,7 +65,7 @@ func TestAServerThatIsGoneTakesItsTenants(t *testing.T) {
 	require.Nil(t, run("t-6").Allocation, "its place is also free")
 	require.Equal(t, tenant.Active, run("t-1").State)
 	require.Equal(t, 0, count(t, s, "servers WHERE server_id = 'n-0' AND tenant_count <> 0"))
-	require.Equal(t, 2, count(t, s, "org_events WHERE type = 'tenant.server_lost'"))
+	require.Equal(t, 3, count(t, s, "org_events WHERE type = 'tenant.server_lost'"))
 	require.Equal(t, 1, count(t, s, "org_events WHERE type = 'tenant.server_lost' AND payload->>'lost_minutes' = '33'"))
 	require.Equal(t, 2, count(t, s, "tenant_lifecycle_events WHERE reason = 'server_lost' AND step = 'state_changed' AND to_state = 'failed'"))
 
@@ -146,6 +146,56 @@ func TestAServerThatIsGoneTakesItsTenants(t *testing.T) {
 	n, err = s.CountLost(ctx)
 	require.NoError(t, err)
 	require.Zero(t, n)
+}
+
+// TestLossOfATerminatedTenantIsOnRecord, with what is left of it: within its retention its data is lost like another's.
+// What survives on its shard stays until it is purged.
+func TestLossOfATerminatedTenantIsOnRecord(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 5), context.Background() // all but t-1, t-2 and t-4 on n-0
+	exec(t, s, `UPDATE tenant_allocations SET app_server_id = 'n-0', db_shard_id = 'n-1', redis_pool_id = 'n-1', on_shard = true`)
+	counted(t, s)
+	exec(t, s, `UPDATE tenants SET state = 'terminated', converged_state = 'terminated', site = 's-' || tenant_id,
+		deadline_at = now() + interval '7 days'`)
+	exec(t, s, `UPDATE tenants SET site = '' WHERE tenant_id = 't-3'`) // never had one
+	storedBackup(t, s, "bak-1", "t-1", 41*time.Minute+30*time.Second)
+	storedBackup(t, s, "bak-2", "t-2", 5*time.Hour)
+	exec(t, s, `UPDATE backups SET kind = 'final' WHERE backup_id = 'bak-2'`)
+	_, err := s.LoseServer(impact.By(ctx, "test"), "n-0", "its disk died", "ann")
+	require.NoError(t, err)
+	for id, says := range map[prego.TenantID]string{
+		"t-0": "server n-0 is gone, and there is no backup",
+		"t-1": ": 42 min are lost", "t-2": ", after the site was offline: nothing is lost", "t-3": "",
+	} {
+		r, err := s.TenantRecord(ctx, id)
+		require.NoError(t, err)
+		require.Equal(t, []any{tenant.Terminated, "", true}, []any{r.State, r.Site, r.Allocation == nil}, id)
+		loss, err := s.TenantLoss(ctx, id)
+		require.NoError(t, err)
+		if says == "" {
+			require.Nil(t, loss)
+			require.Empty(t, r.StatusReason)
+			continue
+		}
+		require.Contains(t, r.StatusMessage, says)
+		require.Equal(t, prego.ReasonServerLost, r.StatusReason)
+		require.Equal(t, []any{tenant.Terminated, prego.ServerID("n-0")}, []any{loss.State, loss.ServerID})
+	}
+	require.Equal(t, 5, count(t, s, "tenants WHERE deadline_at IS NOT NULL"))
+	require.Equal(t, 4, count(t, s, "org_events WHERE type = 'tenant.server_lost'"))
+	require.Equal(t, 4, count(t, s, `tenant_lifecycle_events
+		WHERE reason = 'server_lost' AND step = 'state_changed' AND to_state = 'terminated'`))
+	ids, err := s.UnclearedLosses(ctx)
+	require.NoError(t, err)
+	require.Empty(t, ids, "within their retention")
+	exec(t, s, `UPDATE tenants SET state = 'data_purged' WHERE tenant_id = 't-0'`)
+	ids, err = s.UnclearedLosses(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []prego.TenantID{"t-0"}, ids)
+	left, err := s.LeftOfLosses(ctx, "t-0")
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+	require.Equal(t, prego.ServerID("n-1"), left[0].Shard.ServerID, "its database is still there")
 }
 
 // TestALostTenantIsNotMadeActiveWithoutItsData: whatever its run does.

@@ -58,7 +58,8 @@ func (c *cell) backAgain(id string, state tenant.State) api.Tenant {
 }
 
 // TestTenantsOfALostServerComeBack: a host is destroyed without warning. Its tenants are back elsewhere, from the
-// storage, and state their losses; a suspended one is suspended again, and one without a backup reports that.
+// storage, and state their losses; a suspended one is suspended again, one without a backup reports that, and a
+// terminated one has its loss on record.
 func TestTenantsOfALostServerComeBack(t *testing.T) {
 	t.Parallel()
 	s := s3test.Start(t)
@@ -66,7 +67,7 @@ func TestTenantsOfALostServerComeBack(t *testing.T) {
 	c.org("acme", "")
 	app := c.sharedFleet(0)
 	ids := map[string]string{}
-	for _, slug := range []string{"alpha", "beta", "gamma"} {
+	for _, slug := range []string{"alpha", "beta", "gamma", "delta"} {
 		ids[slug] = c.tenant(slug, prego.PlanStarter, nil)
 		tn := c.settledTenant(ids[slug], tenant.Active)
 		require.Equal(t, app, tn.Allocation.AppServerId)
@@ -84,6 +85,11 @@ func TestTenantsOfALostServerComeBack(t *testing.T) {
 	alpha := c.backedUp(ids["alpha"])
 	c.ask(ids["beta"], "suspend")
 	c.settledTenant(ids["beta"], tenant.Suspended)
+	ended := c.settledTenant(ids["delta"], tenant.Active).Allocation.DatabaseName
+	c.ask(ids["delta"], "cancel")
+	c.settledTenant(ids["delta"], tenant.GracePeriod)
+	c.ask(ids["delta"], "terminate")
+	c.settledTenant(ids["delta"], tenant.Terminated)
 
 	c.create("app2", prego.RoleApp, server.Spec{})
 	c.awaitStatus("app2", server.Active)
@@ -120,8 +126,16 @@ func TestTenantsOfALostServerComeBack(t *testing.T) {
 	status, body := c.request(http.MethodPost, "/v1/tenants/"+ids["gamma"]+"/retry", nil)
 	require.Equal(t, http.StatusNotFound, status, "%s", body)
 	require.Contains(t, string(body), "backup_not_found")
-	require.Equal(t, 3, c.number(`SELECT count(*) FROM org_events WHERE type = 'tenant.server_lost' AND org_id = 'acme'`))
+	require.Equal(t, 4, c.number(`SELECT count(*) FROM org_events WHERE type = 'tenant.server_lost' AND org_id = 'acme'`))
 	c.counted()
+
+	// A terminated one stays so, with its last backup, and what survived stays until it is purged.
+	delta := c.settledTenant(ids["delta"], tenant.Terminated)
+	require.Equal(t, "server_lost", deref(delta.StatusReason))
+	require.Contains(t, deref(delta.StatusMessage), "nothing is lost")
+	require.Equal(t, tenant.Terminated, tenant.State(delta.Loss.State))
+	require.Nil(t, delta.Allocation)
+	require.NotEmpty(t, c.todos(c.id("app2"), ended))
 
 	// The site keeps serving: the next backup is of the new place.
 	again := c.backedUp(ids["alpha"])
@@ -132,9 +146,11 @@ func TestTenantsOfALostServerComeBack(t *testing.T) {
 
 	// Terminated and purged like any other, with what the lost place left on its shard.
 	c.ask(ids["gamma"], "terminate")
-	c.settledTenant(ids["gamma"], tenant.Terminated)
-	c.expire(ids["gamma"])
-	c.settledTenant(ids["gamma"], tenant.DataPurged)
+	for _, slug := range []string{"gamma", "delta"} {
+		c.settledTenant(ids[slug], tenant.Terminated)
+		c.expire(ids[slug])
+		c.settledTenant(ids[slug], tenant.DataPurged)
+	}
 	require.Zero(t, c.number(`SELECT count(*) FROM tenant_losses WHERE cleared_at IS NULL`))
 }
 
