@@ -442,6 +442,9 @@ func restoreSnapshot(t *testing.T, f *fault) played {
 	_, err = l.placing.Store.DeleteSnapshot(impact.By(t.Context(), "test"), l.ref.TenantID, "snp-1", "ann")
 	require.NoError(t, err)
 	f.run(t, in(l.env, a.EraseSnapshot, prego.SnapshotID("snp-1")))
+	require.Zero(t, l.Number(`SELECT count(*) FROM snapshots WHERE erased_at IS NOT NULL`), "it is kept")
+	l.Exec(`UPDATE snapshots SET kept_until = now()`)
+	f.run(t, in(l.env, a.EraseSnapshot, prego.SnapshotID("snp-1")))
 	require.Equal(t, 1, l.Number(`SELECT count(*) FROM snapshots WHERE erased_at IS NOT NULL`))
 	require.Zero(t, l.Number(`SELECT count(*) FROM org_work`), "the next one has its turn")
 	return played{l.rowsOf(names), nil, l.hosts.distinct(names)}

@@ -122,14 +122,14 @@ func (a *Snapshots) TakeSnapshot(ctx context.Context, id prego.SnapshotID) (file
 	return b.Paths(), a.Store.SiteSnapshotTaken(ctx, id, b)
 }
 
-// EraseSnapshot deletes the files of a deleted snapshot. If the site has moved, they
-// are gone already.
+// EraseSnapshot deletes the files of a deleted snapshot that is not kept any more. If the site has moved, they are gone
+// already.
 func (a *Snapshots) EraseSnapshot(ctx context.Context, id prego.SnapshotID) error {
 	s, err := a.Store.SnapshotRecord(ctx, id)
 	if err != nil {
 		return permanentIfCoded(err)
 	}
-	if s.Status != tenant.JobDeleted || s.ErasedAt != nil {
+	if s.Status != tenant.JobDeleted || s.ErasedAt != nil || s.KeptUntil != nil {
 		return nil
 	}
 	t, err := a.Tenants.Store.TenantRecord(ctx, s.TenantID)

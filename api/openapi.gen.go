@@ -6900,7 +6900,10 @@ type Snapshot struct {
 	// Files File names on the host, relative to the sites directory
 	Files      []string   `json:"files"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
-	Message    *string    `json:"message,omitempty"`
+
+	// KeptUntil It is being deleted, and until then that can be undone
+	KeptUntil *time.Time `json:"kept_until,omitempty"`
+	Message   *string    `json:"message,omitempty"`
 
 	// Operation What an accepted request has started; part of every 202 answer
 	Operation *Operation `json:"operation,omitempty"`
@@ -10185,6 +10188,15 @@ type DeleteSnapshotParams struct {
 	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 }
 
+// UndeleteSnapshotParams defines parameters for UndeleteSnapshot.
+type UndeleteSnapshotParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // PutStorageQuotaParams defines parameters for PutStorageQuota.
 type PutStorageQuotaParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
@@ -11309,6 +11321,9 @@ type ServerInterface interface {
 	// GetSnapshot Show a snapshot
 	// (GET /v1/tenants/{tenant_id}/snapshots/{snapshot_id})
 	GetSnapshot(ctx echo.Context, tenantId TenantID, snapshotId SnapshotInPath) error
+	// UndeleteSnapshot Take back the deletion of a snapshot
+	// (POST /v1/tenants/{tenant_id}/snapshots/{snapshot_id}/undelete)
+	UndeleteSnapshot(ctx echo.Context, tenantId TenantID, snapshotId SnapshotInPath, params UndeleteSnapshotParams) error
 	// PutStorageQuota Change a tenant's storage quota
 	// (PUT /v1/tenants/{tenant_id}/storage-quota)
 	PutStorageQuota(ctx echo.Context, tenantId TenantID, params PutStorageQuotaParams) error
@@ -19596,6 +19611,56 @@ func (w *ServerInterfaceWrapper) GetSnapshot(ctx echo.Context) error {
 	return err
 }
 
+// UndeleteSnapshot converts echo context to params.
+func (w *ServerInterfaceWrapper) UndeleteSnapshot(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// ------------- Path parameter "snapshot_id" -------------
+	var snapshotId SnapshotInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "snapshot_id", ctx.Param("snapshot_id"), &snapshotId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter snapshot_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UndeleteSnapshotParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.UndeleteSnapshot(ctx, tenantId, snapshotId, params)
+	return err
+}
+
 // PutStorageQuota converts echo context to params.
 func (w *ServerInterfaceWrapper) PutStorageQuota(ctx echo.Context) error {
 	var err error
@@ -20958,6 +21023,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/snapshots", wrapper.CreateSnapshot, options.OperationMiddlewares["createSnapshot"]...)
 	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/snapshots/:snapshot_id", wrapper.DeleteSnapshot, options.OperationMiddlewares["deleteSnapshot"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/snapshots/:snapshot_id", wrapper.GetSnapshot, options.OperationMiddlewares["getSnapshot"]...)
+	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/snapshots/:snapshot_id/undelete", wrapper.UndeleteSnapshot, options.OperationMiddlewares["undeleteSnapshot"]...)
 	router.GET(options.BaseURL+"/v1/backup-policies", wrapper.ListBackupPolicies, options.OperationMiddlewares["listBackupPolicies"]...)
 	router.DELETE(options.BaseURL+"/v1/backup-policies/:owner", wrapper.DeleteBackupPolicy, options.OperationMiddlewares["deleteBackupPolicy"]...)
 	router.GET(options.BaseURL+"/v1/backup-policies/:owner", wrapper.GetBackupPolicy, options.OperationMiddlewares["getBackupPolicy"]...)

@@ -33,14 +33,19 @@ func (a *API) GetSnapshot(c echo.Context, tenant TenantID, id SnapshotInPath) er
 	return answer(c, http.StatusOK, s, err, viewOf[Snapshot])
 }
 
-// DeleteSnapshot deletes a snapshot and its files.
+// DeleteSnapshot deletes a snapshot, and its files unless they are kept for a while.
 func (a *API) DeleteSnapshot(c echo.Context, tenantID TenantID, id SnapshotInPath, _ DeleteSnapshotParams) error {
-	org, err := a.d.Store.DeleteSnapshot(c.Request().Context(), tenantID, id, caller(c).Subject)
-	if err != nil {
-		return err
+	s, err := a.d.Store.DeleteSnapshot(c.Request().Context(), tenantID, id, caller(c).Subject)
+	if err == nil && s.KeptUntil == nil {
+		a.startRun(c, a.d.Runs.StartSnapshotErase, s.OrgID, string(id), tenant.SnapshotEraseWorkflowID(id))
 	}
-	a.startRun(c, a.d.Runs.StartSnapshotErase, org, string(id), tenant.SnapshotEraseWorkflowID(id))
-	return c.NoContent(http.StatusNoContent)
+	return noContent(c, err)
+}
+
+// UndeleteSnapshot takes back the deletion of a snapshot.
+func (a *API) UndeleteSnapshot(c echo.Context, tenantID TenantID, id SnapshotInPath, _ UndeleteSnapshotParams) error {
+	s, err := a.d.Store.UndeleteSnapshot(c.Request().Context(), tenantID, id, caller(c).Subject)
+	return answer(c, http.StatusOK, s, err, viewOf[Snapshot])
 }
 
 // CreateRestore requests a restore of a tenant's site from a snapshot or a backup.

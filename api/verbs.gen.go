@@ -852,6 +852,7 @@ var tables = []Table{
 	}, More: []Column{
 		{Path: "tenant_id", Title: "tenant"},
 		{Path: "files", Title: "files"},
+		{Path: "kept_until", Title: "kept until", Format: "time"},
 	}, Spare: []string{"by", "server", "size"}},
 	{Type: "StackRelease", ID: "name", List: []Column{
 		{Path: "name", Title: "name"},
@@ -1440,7 +1441,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 	}, Say: "deleted process group {typed}; its instances are being stopped", Impact: "interrupts"},
-	{Operation: "deleteImage", Method: "DELETE", Path: "/v1/images/{image_id}", Use: "image delete IMAGE…", Short: "Delete a golden image, or cancel its build", Long: "Delete a golden image, or cancel its build.\n\nThe current image is refused with golden_image_current, an image that a server is being\ncreated from with golden_image_in_use. A cancelled build ends as failed and leaves\nnothing at the provider. The request can safely be repeated.", Args: []Flag{
+	{Operation: "deleteImage", Method: "DELETE", Path: "/v1/images/{image_id}", Use: "image delete IMAGE…", Short: "Delete a golden image, or cancel its build", Long: "Delete a golden image, or cancel its build.\n\nIt is deleted immediately: it holds no data of a tenant, and is built again from its recipe.\nThe current image is refused with golden_image_current, an image that a server is being\ncreated from with golden_image_in_use. A cancelled build ends as failed and leaves\nnothing at the provider. The request can safely be repeated.", Args: []Flag{
 		{Name: "IMAGE", In: "path", Field: "image_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
@@ -1476,7 +1477,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 	}, Table: &tables[0], Say: "accepted: server {server_id}, workflow {workflow_id}", Impact: "destroys"},
-	{Operation: "deleteSnapshot", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/snapshots/{snapshot_id}", Use: "snapshot delete TENANT SNAPSHOT…", Short: "Delete a snapshot", Long: "Delete a snapshot.\n\nThe snapshot can no longer be restored, and its files are deleted from the host.", Args: []Flag{
+	{Operation: "deleteSnapshot", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/snapshots/{snapshot_id}", Use: "snapshot delete TENANT SNAPSHOT…", Short: "Delete a snapshot", Long: "Delete a snapshot.\n\nThe snapshot can no longer be restored, and its files are deleted from the host. A snapshot that could be restored\nis kept until kept_until, 24 hours later: until then its files stay on the host's disk, and undelete takes the\nrequest back.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "SNAPSHOT", In: "path", Field: "snapshot_id", Required: true},
 	}, Flags: []Flag{
@@ -2346,6 +2347,12 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 	}, Table: &tables[9], Impact: "none"},
+	{Operation: "undeleteSnapshot", Method: "POST", Path: "/v1/tenants/{tenant_id}/snapshots/{snapshot_id}/undelete", Use: "snapshot undelete TENANT SNAPSHOT…", Short: "Take back the deletion of a snapshot", Long: "Take back the deletion of a snapshot.\n\nUntil its kept_until. It is succeeded again. One that is succeeded stays as it is; in any other state the\nrequest is refused with snapshot_not_ready.", Args: []Flag{
+		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
+		{Name: "SNAPSHOT", In: "path", Field: "snapshot_id", Required: true},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[63], Impact: "none"},
 	{Operation: "undeleteVolume", Method: "POST", Path: "/v1/volumes/{volume_id}/undelete", Use: "volume undelete VOLUME…", Short: "Take back the deletion of a volume", Long: "Take back the deletion of a volume.\n\nUntil its kept_until. It is ready again, with its data, its name and its backups. One that is ready stays as it\nis; in any other state the request is refused with invalid_transition.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{

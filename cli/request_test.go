@@ -205,6 +205,7 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"volume detach VOL vat-1", "", "DELETE /v1/volumes/VOL/attachments/vat-1", ""},
 		{"snapshot create TEN", "", "POST /v1/tenants/TEN/snapshots", ""},
 		{"snapshot delete TEN snp-1 --yes", "", "DELETE /v1/tenants/TEN/snapshots/snp-1", ""},
+		{"snapshot undelete TEN snp-1", "", "POST /v1/tenants/TEN/snapshots/snp-1/undelete", ""},
 		{"restore create TEN snp-1 --yes", "", "POST /v1/tenants/TEN/restores", `{"snapshot_id":"snp-1"}`},
 		{"tenant clone TEN copy", "", "POST /v1/tenants/TEN/clones", `{"slug":"copy"}`},
 		{"tenant clone TEN copy --backup bak-1 --plan trial", "", "POST /v1/tenants/TEN/clones", `{"slug":"copy","backup_id":"bak-1","plan":"trial"}`},

@@ -1437,6 +1437,7 @@ CREATE TABLE snapshots (
     created_at  timestamptz NOT NULL DEFAULT now(),
     finished_at timestamptz,
     bytes       bigint,
+    kept_until  timestamptz, -- of a deleted one that can be restored: until then the deletion can be undone
     erased_at   timestamptz -- when the files of a deleted one were gone
 );
 CREATE INDEX snapshots_by_org ON snapshots (org_id, tenant_id) WHERE status IN ('queued', 'running');

@@ -97,10 +97,12 @@ WHERE a.allocation_id IN (
     OR a.on_shard AND d.server_id = $1 AND a.database_name = $3
     OR a.on_pool AND r.server_id = $1 AND a.database_name = $3 AND a.released_at IS NULL)`
 
+// The row is locked whatever it is (OFFSET 0 keeps the condition outside), and read behind the lock.
 const sqlHeldBySnapshot = `
-SELECT 'tenant' AS kind, tenant_id AS id,
-    format('snapshot %s of tenant %s is %s', snapshot_id, tenant_id, status) AS what, false AS accepted
-FROM snapshots WHERE snapshot_id = $1 AND status = 'succeeded'`
+SELECT 'tenant' AS kind, s.tenant_id AS id,
+    format('snapshot %s of tenant %s is %s', s.snapshot_id, s.tenant_id, s.status) AS what, false AS accepted
+FROM (SELECT * FROM snapshots WHERE snapshot_id = $1 OFFSET 0 FOR SHARE) s
+WHERE s.status = 'succeeded' OR ` + isKeptSnapshot
 
 // The deletion of a backup is worth counting if no other usable one is left of its owner, and is too early while the
 // backup is kept.

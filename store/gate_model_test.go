@@ -700,7 +700,23 @@ func (w *heldWorld) deleteSnapshot() {
 	for _, o := range w.snapshots {
 		newer = newer || o.of == c.of && o.number > c.number && !o.gone
 	}
-	c.gone = accepts || newer
+	c.gone, c.kept = accepts || newer, h.live && h.at.app == c.keptMachine
+}
+
+func (w *heldWorld) undeleteSnapshot() {
+	if len(w.snapshots) == 0 {
+		return
+	}
+	id, c := drawn(w, w.snapshots)
+	if rapid.Bool().Draw(w.t, "its time is over") {
+		w.exec(`UPDATE snapshots SET kept_until = now() WHERE snapshot_id = $1 AND kept_until IS NOT NULL`, id)
+		c.kept = false
+		return
+	}
+	_, err := w.s.UndeleteSnapshot(w.ctx, prego.TenantID(c.of), prego.SnapshotID(id), "ann")
+	if w.ok("undelete snapshot", err) {
+		c.gone, c.kept = false, false
+	}
 }
 
 func (w *heldWorld) freeze() {
@@ -794,7 +810,7 @@ func (w *heldWorld) check() {
 		}
 	}
 	for id, c := range w.snapshots {
-		if !c.gone {
+		if !c.gone || c.kept {
 			w.refuses(s.MayForget(ctx, id), "snapshot %s", id)
 		}
 	}
@@ -828,6 +844,7 @@ func (w *heldWorld) step() {
 		one(w.changeTenant), one(w.timer), one(w.timer), one(w.moveTenant), one(w.moveTenant), one(w.backup),
 		one(w.snapshot), one(w.restoreElsewhere), one(w.restoreElsewhere), w.loseServer, w.changeServer, w.changeServer,
 		w.destroy, w.destroy, w.volume, w.volume, w.changeBackup, w.deleteSnapshot,
+		w.undeleteSnapshot,
 		func() { rapid.SampledFrom([]func(){w.freeze, w.prune, w.instance}).Draw(w.t, "rest")() },
 	}
 	op := 0

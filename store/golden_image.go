@@ -208,7 +208,7 @@ func (s *Store) RequestImageDelete(ctx context.Context, imageID prego.ImageID, b
 	err = s.inTx(ctx, fmt.Sprintf("delete image %s", imageID), func(tx *txn) error {
 		// Held first, so that the others see a build that ends in the meantime.
 		tx.run(ctx, sqlHoldImage, imageID)
-		tx.demands(ctx, "build it again", string(imageID), sqlOfImage)
+		tx.demands(ctx, "build it again; it holds no data of a tenant", string(imageID), sqlOfImage)
 		tx.run(ctx, sqlDeleteImage, imageID, by)
 		g = got(imageIn(ctx, tx, imageID)).in(tx)
 		return nil

@@ -105,12 +105,13 @@ SELECT 'image' AS kind, g.image_id AS id, g.base_image AS name, '' AS org_id, 'd
     (g.size_gb * 1e9)::bigint AS bytes, ` + noCopy + `
 FROM golden_images g WHERE g.image_id = $1 AND g.status = 'ready' AND NOT g.current AND NOT ` + imageInUse
 
-// A snapshot that is its site's newest copy. One whose site is elsewhere cannot be restored, and is none.
+// A snapshot that is being deleted and is its site's newest copy. One whose site is elsewhere cannot be restored, and
+// is none.
 const sqlOfSnapshot = `
 SELECT 'snapshot' AS kind, s.snapshot_id AS id, s.site AS name, s.org_id, 'destroys' AS class,
     COALESCE(s.bytes, 0) AS bytes, c.copy_at, c.unverified_at
 FROM snapshots s JOIN tenants t ON t.tenant_id = s.tenant_id ` + siteCopies + `
-WHERE s.snapshot_id = $1 AND s.status = 'succeeded' AND has_place_on(s.tenant_id, s.server_id)
+WHERE s.snapshot_id = $1 AND ` + isKeptSnapshot + `
   AND NOT EXISTS (SELECT FROM backups b
     WHERE b.tenant_id = s.tenant_id AND b.taken_at >= s.created_at AND ` + usableBackup + `)
   AND NOT EXISTS (SELECT FROM snapshots o WHERE o.tenant_id = s.tenant_id AND o.server_id = s.server_id

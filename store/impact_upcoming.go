@@ -129,7 +129,10 @@ FROM (SELECT 'volume' AS kind, volume_id AS id, name, org_id, kept_until AS at, 
     FROM volumes WHERE deleted_at IS NULL AND kept_until > now()
     UNION ALL SELECT 'backup', backup_id, 'of ' || COALESCE(tenant_id, volume_id), org_id, kept_until, 'backup.delete',
         COALESCE('prego backup undelete ' || tenant_id, 'prego volume backup undelete ' || volume_id) || ' ' || backup_id
-    FROM backups WHERE state = 'deleting' AND kept_until > now()) k
+    FROM backups WHERE state = 'deleting' AND kept_until > now()
+    UNION ALL SELECT 'snapshot', s.snapshot_id, 'of ' || s.tenant_id, s.org_id, s.kept_until, 'snapshot.delete',
+        'prego snapshot undelete ' || s.tenant_id || ' ' || s.snapshot_id
+    FROM snapshots s WHERE ` + isKeptSnapshot + `) k
 LEFT JOIN LATERAL (SELECT o.actor, o.at FROM org_events o
     WHERE o.org_id = k.org_id AND o.subject = k.id AND o.type = k.type ORDER BY o.event_id DESC LIMIT 1) e ON true
 WHERE k.at < $1 ORDER BY k.at, k.id LIMIT $2`

@@ -59,7 +59,8 @@ FROM certificates WHERE certificate_id = $1`
 	sqlSnapshotMaking = `
 SELECT CASE WHEN status IN ('queued', 'running') THEN 'running' WHEN status = 'failed' THEN 'failed' ELSE 'succeeded' END, '', message FROM snapshots WHERE snapshot_id = $1`
 	sqlSnapshotErasing = `
-SELECT CASE WHEN erased_at IS NULL THEN 'running' ELSE 'succeeded' END, '', message FROM snapshots WHERE snapshot_id = $1 AND status = 'deleted'`
+SELECT CASE WHEN s.erased_at IS NULL AND NOT ` + isKeptSnapshot + ` THEN 'running' ELSE 'succeeded' END, '', s.message
+FROM snapshots s WHERE s.snapshot_id = $1 AND s.status = 'deleted'`
 	sqlBackingUp = `
 SELECT CASE WHEN state IN ('queued', 'making', 'uploading') THEN 'running' WHEN state = 'failed' THEN 'failed' ELSE 'succeeded' END, reason, message FROM backups WHERE backup_id = $1`
 	sqlBackupDeleting = `

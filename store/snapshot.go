@@ -16,7 +16,12 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-const snapshotColumns = `s.snapshot_id, s.org_id, s.tenant_id, s.server_id, s.site, s.status, s.files, s.message, s.created_by, s.created_at, s.finished_at, s.bytes, s.erased_at`
+const snapshotColumns = `s.snapshot_id, s.org_id, s.tenant_id, s.server_id, s.site, s.status, s.files, s.message,
+    s.created_by, s.created_at, s.finished_at, s.bytes, s.erased_at,
+    CASE WHEN ` + isKeptSnapshot + ` THEN s.kept_until END AS kept_until`
+
+// isKeptSnapshot is whether the deletion of a snapshot s can be undone. It is gone with its site.
+const isKeptSnapshot = `(s.status = 'deleted' AND s.erased_at IS NULL AND COALESCE(s.kept_until > now(), false))`
 
 const sqlTenantOrg = `SELECT org_id FROM tenants WHERE tenant_id = $1`
 
@@ -98,16 +103,16 @@ func (s *Store) GetSnapshot(ctx context.Context, tenantID prego.TenantID, id pre
 		return tenant.Snapshot{}, err
 	}
 	v, err := s.SnapshotRecord(ctx, id)
-	if err == nil && (v.TenantID != tenantID || v.Status == tenant.JobDeleted) {
+	if err == nil && (v.TenantID != tenantID || v.Status == tenant.JobDeleted && v.KeptUntil == nil) {
 		err = noSuchSnapshot(id)
 	}
 	return v, err
 }
 
-// Snapshots is the list of snapshots, without deleted ones.
+// Snapshots is the list of snapshots, without deleted ones that are not kept.
 var Snapshots = Listing[tenant.Snapshot]{
 	what: "snapshots", from: `SELECT ` + snapshotColumns + ` FROM snapshots s`,
-	live: `s.status <> 'deleted'`, state: "status",
+	live: `(s.status <> 'deleted' OR ` + isKeptSnapshot + `)`, state: "status",
 	filters: map[string]string{"tenant_id": "s.tenant_id", "org_id": "s.org_id", "status": "s.status"},
 	sorts:   map[string]string{"created_at": "s.created_at"},
 	id:      "s.snapshot_id",
@@ -115,24 +120,55 @@ var Snapshots = Listing[tenant.Snapshot]{
 
 const sqlSnapshotInRestore = `SELECT EXISTS (SELECT FROM restore_jobs WHERE snapshot_id = $1 AND status IN ('queued', 'running'))`
 
-const sqlDeleteSnapshot = `UPDATE snapshots SET status = 'deleted' WHERE snapshot_id = $1 AND tenant_id = $2 AND status IN ('succeeded', 'failed')`
+// One whose site has moved away, or that failed, can't be restored.
+const sqlDeleteSnapshot = `
+UPDATE snapshots s SET status = 'deleted',
+    kept_until = CASE WHEN s.status = 'succeeded' AND has_place_on(s.tenant_id, s.server_id) THEN ` + keepUntil + ` END
+WHERE s.snapshot_id = $1 AND s.tenant_id = $2 AND s.status IN ('succeeded', 'failed') RETURNING ` + snapshotColumns
 
-// DeleteSnapshot gives a snapshot up that is neither being made nor restored. Its files
-// are deleted after.
-func (s *Store) DeleteSnapshot(ctx context.Context, tenantID prego.TenantID, id prego.SnapshotID, by string) (orgID prego.OrgID, err error) {
-	v, err := s.GetSnapshot(ctx, tenantID, id)
-	if err != nil {
-		return "", err
+// DeleteSnapshot gives a snapshot up that is neither being made nor restored. Its files are deleted later: those of one
+// that can be restored are kept for a day first.
+func (s *Store) DeleteSnapshot(
+	ctx context.Context, tenantID prego.TenantID, id prego.SnapshotID, by string,
+) (v tenant.Snapshot, err error) {
+	if v, err = s.GetSnapshot(ctx, tenantID, id); err != nil || v.Status == tenant.JobDeleted {
+		return v, err
 	}
-	return v.OrgID, s.inTx(ctx, "delete snapshot", func(tx *txn) error {
+	err = s.inTx(ctx, "delete snapshot", func(tx *txn) error {
 		tx.check(lockOrg(ctx, tx, v.OrgID))
 		if valueIn[bool](ctx, tx, sqlSnapshotInRestore, id) {
 			return prego.Errorf(prego.CodeRestoreUnderWay, "snapshot %s is being restored", id)
 		}
-		tx.demands(ctx, "", string(id), sqlOfSnapshot)
-		tx.must(ctx, prego.Errorf(prego.CodeSnapshotNotReady, "snapshot %s is still being made", id), sqlDeleteSnapshot, id, tenantID)
-		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "snapshot.delete", Subject: string(id), Actor: by}, map[string]any{"tenant_id": tenantID})
+		none := prego.Errorf(prego.CodeSnapshotNotReady, "snapshot %s is still being made", id)
+		v = getIn[tenant.Snapshot](ctx, tx, none, sqlDeleteSnapshot, id, tenantID)
+		undo := undoUntil(v.KeptUntil, "prego snapshot undelete %s %s", tenantID, id)
+		tx.demands(ctx, undo, string(id), sqlOfSnapshot)
+		event := org.Event{OrgID: v.OrgID, Type: "snapshot.delete", Subject: string(id), Actor: by}
+		return orgEvent(ctx, tx, event, map[string]any{"tenant_id": tenantID})
 	})
+	return v, err
+}
+
+const sqlUndeleteSnapshot = `
+UPDATE snapshots s SET status = 'succeeded', kept_until = NULL
+WHERE s.snapshot_id = $1 AND s.tenant_id = $2 AND s.status = 'deleted' AND s.erased_at IS NULL AND ` + canUndo + `
+RETURNING ` + snapshotColumns
+
+// UndeleteSnapshot takes back the deletion of a snapshot that is still kept. A finished snapshot stays as it is.
+func (s *Store) UndeleteSnapshot(
+	ctx context.Context, tenantID prego.TenantID, id prego.SnapshotID, by string,
+) (v tenant.Snapshot, err error) {
+	if v, err = s.GetSnapshot(ctx, tenantID, id); err != nil || v.Status == tenant.JobSucceeded {
+		return v, err
+	}
+	err = s.inTx(ctx, "undelete snapshot", func(tx *txn) error {
+		none := prego.Errorf(prego.CodeSnapshotNotReady, "snapshot %s is %s, and is not kept", id, v.Status)
+		tx.check(lockOrg(ctx, tx, v.OrgID))
+		v = getIn[tenant.Snapshot](ctx, tx, none, sqlUndeleteSnapshot, id, tenantID)
+		event := org.Event{OrgID: v.OrgID, Type: "snapshot.undelete", Subject: string(id), Actor: by}
+		return orgEvent(ctx, tx, event, map[string]any{"tenant_id": tenantID})
+	})
+	return v, err
 }
 
 const (

@@ -97,6 +97,82 @@ VALUES ('hetzner', 'volume', '', '', true, 44000, 'EUR')`)
 	require.Equal(t, prego.CodeVolumeNotFound, prego.CodeOf(err))
 }
 
+// TestADeletedSnapshotIsKept on its host's disk for a day, if it can be restored: its deletion can be undone.
+func TestADeletedSnapshotIsKept(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 1), impact.By(context.Background(), "test")
+	exec(t, s, `
+INSERT INTO snapshots (snapshot_id, org_id, tenant_id, status, server_id, site, created_by) VALUES
+    ('snp-0', 'acme', 't-0', 'succeeded', 'n-0', 's', 'ann'),
+    ('snp-failed', 'acme', 't-0', 'failed', 'n-0', 's', 'ann'),
+    ('snp-left', 'acme', 't-0', 'succeeded', 'n-1', 's', 'ann'),
+    ('snp-new', 'acme', 't-0', 'queued', 'n-0', 's', 'ann')`)
+	remove := func(id prego.SnapshotID) *time.Time {
+		v, err := s.DeleteSnapshot(ctx, "t-0", id, "ann")
+		require.NoError(t, err)
+		require.Equal(t, tenant.JobDeleted, v.Status)
+		return v.KeptUntil
+	}
+	due := func() []string {
+		work, err := s.OrgWork(ctx, time.Hour)
+		require.NoError(t, err)
+		return work.Erasures
+	}
+	upcoming := func() []impact.Upcoming {
+		all, _, err := s.Upcoming(ctx, time.Now().Add(48*time.Hour), tenant.LifecyclePeriods{}, scale.Plan)
+		require.NoError(t, err)
+		return all
+	}
+	i := trying(t, s, func(ctx context.Context) error {
+		_, err := s.DeleteSnapshot(ctx, "t-0", "snp-0", "ann")
+		return err
+	})
+	require.Regexp(t, `^prego snapshot undelete t-0 snp-0, until \d{4}-\d\d-\d\dT\d\d:\d\dZ$`, i.Undo)
+	until := remove("snp-0")
+	require.WithinDuration(t, time.Now().Add(24*time.Hour), *until, time.Minute)
+	require.Equal(t, until, remove("snp-0"), "a second request changes nothing")
+	require.Nil(t, remove("snp-failed"), "it holds nothing")
+	require.Nil(t, remove("snp-left"), "its site is elsewhere")
+	require.ElementsMatch(t, []string{"snp-failed", "snp-left"}, due())
+	require.ErrorContains(t, s.MayForget(ctx, "snp-0"), "holds_data: ")
+	require.NoError(t, s.MayForget(ctx, "snp-left"))
+	require.Equal(t, prego.CodeSnapshotUnknown, prego.CodeOf(restoreOf(ctx, s, "snp-0")), "it is out of use")
+	listed := upcoming()
+	require.Len(t, listed, 1)
+	require.Equal(t, []string{"snapshot", "snp-0", "deletion", "ann", "prego snapshot undelete t-0 snp-0"},
+		[]string{listed[0].Kind, listed[0].ID, listed[0].Policy, listed[0].AcceptedBy, listed[0].Stop})
+
+	for range 2 {
+		v, err := s.UndeleteSnapshot(ctx, "t-0", "snp-0", "bob")
+		require.NoError(t, err)
+		require.Equal(t, []any{tenant.JobSucceeded, true}, []any{v.Status, v.KeptUntil == nil})
+	}
+	require.Equal(t, 1, count(t, s, `org_events
+		WHERE type = 'snapshot.undelete' AND subject = 'snp-0' AND actor = 'bob'`))
+	require.Empty(t, upcoming())
+	_, err := s.UndeleteSnapshot(ctx, "t-0", "snp-new", "bob")
+	require.Equal(t, prego.CodeSnapshotNotReady, prego.CodeOf(err))
+	_, err = s.UndeleteSnapshot(ctx, "t-0", "snp-left", "bob")
+	require.Equal(t, prego.CodeSnapshotNotFound, prego.CodeOf(err))
+
+	// Its time ends; so does it with its site.
+	remove("snp-0")
+	exec(t, s, `UPDATE snapshots SET kept_until = now() WHERE kept_until IS NOT NULL`)
+	require.NoError(t, s.MayForget(ctx, "snp-0"))
+	require.Contains(t, due(), "snp-0")
+	_, err = s.UndeleteSnapshot(ctx, "t-0", "snp-0", "bob")
+	require.Equal(t, prego.CodeSnapshotNotFound, prego.CodeOf(err))
+	exec(t, s, `UPDATE snapshots SET kept_until = now() + interval '1 hour' WHERE snapshot_id = 'snp-0'`)
+	require.NoError(t, s.SiteErased(ctx, "t-0"))
+	_, err = s.UndeleteSnapshot(ctx, "t-0", "snp-0", "bob")
+	require.Equal(t, prego.CodeSnapshotNotFound, prego.CodeOf(err))
+}
+
+func restoreOf(ctx context.Context, s *Store, id prego.SnapshotID) error {
+	_, err := s.CreateRestore(ctx, "t-0", tenant.RestoreOf{SnapshotID: id}, "rst-1", "ann")
+	return err
+}
+
 // TestADeletedBackupIsKept: a stored one, for a day after a caller has deleted it. What retention deletes is not, since
 // its policy says how long backups are kept.
 func TestADeletedBackupIsKept(t *testing.T) {
@@ -186,6 +262,8 @@ func TestUndeleteAndTheGateExclude(t *testing.T) {
 	s, ctx := volumesOf(t), context.Background()
 	backupAt(t, s, "t-0", "bak-0", time.Now())
 	exec(t, s, `UPDATE backups SET object_key = 'e/bak-0/o'`)
+	exec(t, s, `INSERT INTO snapshots (snapshot_id, org_id, tenant_id, status, server_id, site, created_by)
+		SELECT 'snp-0', org_id, tenant_id, 'succeeded', server_id, site, 'ann' FROM backups`)
 	for _, c := range []struct {
 		deleted, undo string
 		args          []any
@@ -200,6 +278,11 @@ func TestUndeleteAndTheGateExclude(t *testing.T) {
 			`backups SET state = 'deleting', kept_until = %s`, sqlUndeleteBackup,
 			[]any{"bak-0", "t-0"},
 			func() error { return s.MayDeleteObject(ctx, "e/bak-0/o") },
+		},
+		{
+			`snapshots SET status = 'deleted', kept_until = %s`, sqlUndeleteSnapshot,
+			[]any{"snp-0", "t-0"},
+			func() error { return s.MayForget(ctx, "snp-0") },
 		},
 	} {
 		deleted := func(until string) { exec(t, s, `UPDATE `+fmt.Sprintf(c.deleted, until)) }
@@ -224,7 +307,8 @@ func TestUndeleteAndTheGateExclude(t *testing.T) {
 			var over bool
 			for err := error(nil); err == nil && !over; {
 				err = s.pool.QueryRow(ctx, `SELECT kept_until < now() FROM (SELECT kept_until FROM volumes
-					UNION ALL SELECT kept_until FROM backups) k WHERE kept_until IS NOT NULL ORDER BY 1 LIMIT 1`).Scan(&over)
+					UNION ALL SELECT kept_until FROM backups UNION ALL SELECT kept_until FROM snapshots) k
+					WHERE kept_until IS NOT NULL ORDER BY 1 LIMIT 1`).Scan(&over)
 			}
 			passed <- c.gate()
 		}()

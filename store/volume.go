@@ -513,7 +513,8 @@ SELECT ARRAY(SELECT allocation_id FROM ipv4_allocations WHERE deleted_at IS NULL
               AND (v.made_bytes < v.size_bytes OR EXISTS (SELECT FROM volume_attachments t WHERE t.volume_id = v.volume_id AND t.server_id IS NOT NULL AND t.deleted_at IS NULL))
           UNION ALL SELECT DISTINCT volume_id FROM volume_attachments WHERE server_id IS NOT NULL AND deleted_at < now() - make_interval(secs => $1)) AS volumes,
     ARRAY(SELECT snapshot_id FROM snapshots WHERE status IN ('queued', 'running') AND created_at < now() - make_interval(secs => $1)) AS snapshots,
-    ARRAY(SELECT snapshot_id FROM snapshots WHERE status = 'deleted' AND erased_at IS NULL) AS erasures,
+    ARRAY(SELECT s.snapshot_id FROM snapshots s
+          WHERE s.status = 'deleted' AND s.erased_at IS NULL AND NOT ` + isKeptSnapshot + `) AS erasures,
     ARRAY(SELECT job_id FROM restore_jobs WHERE status IN ('queued', 'running') AND NOT elsewhere AND created_at < now() - make_interval(secs => $1)) AS restores` // elsewhere the tenant's provisioning restores
 
 // OrgWork are the rows that should have a run.

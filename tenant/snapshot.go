@@ -32,6 +32,7 @@ type Snapshot struct {
 	CreatedAt  time.Time
 	FinishedAt *time.Time
 	Bytes      *int64     // of all its files; nil until they exist
+	KeptUntil  *time.Time // of a deleted snapshot whose deletion can be undone
 	ErasedAt   *time.Time // when the files of a deleted snapshot were erased
 }
 

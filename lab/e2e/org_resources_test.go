@@ -322,6 +322,7 @@ func TestASnapshotIsRestored(t *testing.T) {
 	c.beyond(http.MethodPost, of+"/snapshots", nil, "max_snapshots_per_volume", 0, 0, 1)
 
 	c.send(http.MethodDelete, of+"/snapshots/"+s.SnapshotId, nil, http.StatusNoContent, nil)
+	c.exec(`UPDATE snapshots SET kept_until = now() WHERE kept_until IS NOT NULL`)
 	c.awaitRunEnd(tenant.SnapshotEraseWorkflowID(prego.SnapshotID(s.SnapshotId)))
 	keepHistory(t, c, "snapshot-erased", tenant.SnapshotEraseWorkflowID(prego.SnapshotID(s.SnapshotId)))
 
