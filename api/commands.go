@@ -387,6 +387,9 @@ func (a *API) RepairContainers(c echo.Context, id ServerID, _ RepairContainersPa
 	case st.Purpose == server.PurposeImportExisting:
 		return prego.Errorf(prego.CodeInvalidTransition, "server %s was imported with its own containers", id)
 	}
+	if err := a.d.Store.MayRepair(c.Request().Context(), id); err != nil || dryRun(c) {
+		return noContent(c, err)
+	}
 	ctx, done, err := a.stream(c, true) // an interrupted repair is worse than none
 	if err != nil {
 		return err

@@ -9683,8 +9683,14 @@ type ListCommandsParamsSort string
 
 // RepairContainersParams defines parameters for RepairContainers.
 type RepairContainersParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 }
 
 // ContainerLogsParams defines parameters for ContainerLogs.
@@ -10059,6 +10065,15 @@ type CreateDrillParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// DeleteTenantMailParams defines parameters for DeleteTenantMail.
+type DeleteTenantMailParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
+}
+
 // ListMovesParams defines parameters for ListMoves.
 type ListMovesParams struct {
 	// State Only moves in these states
@@ -10201,6 +10216,9 @@ type UndeleteSnapshotParams struct {
 type PutStorageQuotaParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 }
 
 // SuspendTenantParams defines parameters for SuspendTenant.
@@ -11275,7 +11293,7 @@ type ServerInterface interface {
 	CreateDrill(ctx echo.Context, tenantId TenantID, params CreateDrillParams) error
 	// DeleteTenantMail Remove the mail settings of a tenant's site
 	// (DELETE /v1/tenants/{tenant_id}/mail)
-	DeleteTenantMail(ctx echo.Context, tenantId TenantID) error
+	DeleteTenantMail(ctx echo.Context, tenantId TenantID, params DeleteTenantMailParams) error
 	// PutTenantMail Set the mail server of a tenant's site
 	// (PUT /v1/tenants/{tenant_id}/mail)
 	PutTenantMail(ctx echo.Context, tenantId TenantID) error
@@ -17362,6 +17380,12 @@ func (w *ServerInterfaceWrapper) RepairContainers(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params RepairContainersParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -17378,6 +17402,21 @@ func (w *ServerInterfaceWrapper) RepairContainers(ctx echo.Context) error {
 		}
 
 		params.IdempotencyKey = &IdempotencyKey
+	}
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
 	}
 
 	// Invoke the callback with all the unmarshaled arguments
@@ -19023,8 +19062,34 @@ func (w *ServerInterfaceWrapper) DeleteTenantMail(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteTenantMailParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeleteTenantMail(ctx, tenantId)
+	err = w.Handler.DeleteTenantMail(ctx, tenantId, params)
 	return err
 }
 
@@ -19679,6 +19744,23 @@ func (w *ServerInterfaceWrapper) PutStorageQuota(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
 	}
 
 	// Invoke the callback with all the unmarshaled arguments

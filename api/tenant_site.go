@@ -188,14 +188,19 @@ func (a *API) PutTenantMail(c echo.Context, id TenantID) error {
 }
 
 // DeleteTenantMail removes a site's mail settings.
-func (a *API) DeleteTenantMail(c echo.Context, id TenantID) error {
-	if _, err := a.onSite(c, id, nil, tenant.NoMail().Args); err != nil {
+func (a *API) DeleteTenantMail(c echo.Context, id TenantID, _ DeleteTenantMailParams) error {
+	ctx := c.Request().Context()
+	t, st, err := a.liveSite(ctx, id)
+	if err != nil {
 		return err
 	}
-	if err := a.d.Store.SetMail(context.WithoutCancel(c.Request().Context()), id, nil, caller(c).Subject); err != nil {
+	if err := a.d.Store.MayRemoveMail(ctx, id); err != nil || dryRun(c) {
+		return noContent(c, err)
+	}
+	if err := a.siteCommand(c, t, st, nil, tenant.NoMail().Args(t.Site)...); err != nil {
 		return err
 	}
-	return c.NoContent(http.StatusNoContent)
+	return noContent(c, a.d.Store.SetMail(context.WithoutCancel(ctx), id, nil, caller(c).Subject))
 }
 
 // PutStorageQuota changes a tenant's storage quota.

@@ -13,6 +13,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/edge"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -156,11 +157,35 @@ func TestUsersAndMailOfASite(t *testing.T) {
 	tn := as[api.Tenant](t, body)
 	require.Equal(t, []any{"smtp.example.com", "erp"}, []any{tn.Mail.Server, deref(tn.Mail.Login)})
 	require.Equal(t, []string{"ann@example.com", "ann@example.com"}, []string{deref(tn.AdminEmail), deref(tn.AdminName)})
+	before := host.last()
+	require.Equal(t, []impact.Thing{{
+		Kind: "mail", ID: string(tn.TenantId), Name: "smtp.example.com", OrgID: "acme", Class: impact.Interrupts,
+	}}, b.refusedImpact("DELETE", of+"/mail", "", nothing).Affected)
+	require.Equal(t, before, host.last(), "nothing reaches the site before it is accepted")
 	resp, body = b.do("DELETE", of+"/mail", "operator", "", "")
 	require.Equal(t, http.StatusNoContent, resp.StatusCode, "%s", body)
 	require.Contains(t, host.last().Args[3], `"mail_password":null`)
 	_, body = b.do("GET", of, "viewer", "", "")
 	require.Nil(t, as[api.Tenant](t, body).Mail)
+	resp, body = b.send("DELETE", of+"/mail", "operator", "", "")
+	require.Equal(t, http.StatusNoContent, resp.StatusCode, "without settings nothing is asked: %s", body)
+}
+
+// TestRepairingUsedContainersIsAccepted before any reaches the host: any of them may be recreated.
+func TestRepairingUsedContainersIsAccepted(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	id, _ := b.lives("acme-kr")
+	repaired := 0
+	b.hosts.during = func() { repaired++ }
+	const repair = "/v1/servers/app-1/containers/repair"
+	shown := b.refusedImpact("POST", repair, "", nothing)
+	require.Equal(t, []impact.Thing{{
+		Kind: "tenant", ID: id, Name: "acme-kr", OrgID: "acme", Class: impact.Interrupts,
+	}}, shown.Affected)
+	require.Zero(t, repaired)
+	b.ok(200, "POST", repair, "")
+	require.Equal(t, 1, repaired)
 }
 
 // TestTenantShowsWhetherItsSiteAnswers: only while an edge probes it, and its uptime of the month.

@@ -1483,9 +1483,11 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 	}, Say: "deleted snapshot {typed}", Impact: "destroys"},
-	{Operation: "deleteTenantMail", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/mail", Use: "tenant mail unset TENANT", Short: "Remove the mail settings of a tenant's site", Args: []Flag{
+	{Operation: "deleteTenantMail", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/mail", Use: "tenant mail unset TENANT", Short: "Remove the mail settings of a tenant's site", Long: "Remove the mail settings of a tenant's site.\n\nThe site sends no more mail, unless an email account is configured within it. Where mail settings exist, this\nmust be accepted: the password is stored on the host only, and is lost.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
-	}, Say: "the site has no mail settings", Impact: "none"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Say: "the site has no mail settings", Impact: "interrupts"},
 	{Operation: "deleteVolume", Method: "DELETE", Path: "/v1/volumes/{volume_id}", Use: "volume delete VOLUME…", Short: "Delete a volume and its data", Long: "Delete a volume and its data.\n\nRefused with volume_attached while it is attached; the impact must be accepted (impact_not_accepted). It is\nreleasing. A volume that may hold data is kept until kept_until, 24 hours later: until then it counts towards\nthe quota, and undelete takes the request back.\n\nIts last backup is made before it is destroyed; until it is in object storage, reason has the obstacle. Without\nobject storage there is none.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
@@ -2148,12 +2150,12 @@ var verbs = []Verb{
 		{Name: "password", Help: "a password or an access token", In: "body", Field: "password", Type: "secret", Required: true},
 		{Name: "username", Help: "user who pulls", In: "body", Field: "username", Required: true},
 	}, Body: "required", Table: &tables[53], Impact: "none"},
-	{Operation: "putStorageQuota", Method: "PUT", Path: "/v1/tenants/{tenant_id}/storage-quota", Use: "tenant storage-quota TENANT", Short: "Change a tenant's storage quota", Long: "Change a tenant's storage quota.\n\nChecks the org's max_total_volume_bytes. A site that is read-only because it exceeded its\nquota becomes writable once its next measurement is below the new quota.", Example: "  prego tenant storage-quota acme-eu --size 50GB", Args: []Flag{
+	{Operation: "putStorageQuota", Method: "PUT", Path: "/v1/tenants/{tenant_id}/storage-quota", Use: "tenant storage-quota TENANT", Short: "Change a tenant's storage quota", Long: "Change a tenant's storage quota.\n\nChecks the org's max_total_volume_bytes. A site that is read-only because it exceeded its\nquota becomes writable once its next measurement is below the new quota. Lowering the quota to\nwhat the site uses, or below, must be accepted: the site becomes read-only.", Example: "  prego tenant storage-quota acme-eu --size 50GB", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "gb", Help: "the quota in GB", In: "body", Field: "gb", Type: "int"},
-	}, Body: "required", Table: &tables[67], Impact: "none"},
+	}, Body: "required", Table: &tables[67], Impact: "interrupts"},
 	{Operation: "putTenantMail", Method: "PUT", Path: "/v1/tenants/{tenant_id}/mail", Use: "tenant mail set TENANT", Short: "Set the mail server of a tenant's site", Long: "Set a tenant's mail server. The password of --login is read from a file or from standard input.", Example: "  prego tenant mail set acme-eu --server smtp.example.com --login erp --sender erp@example.com < password", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
@@ -2211,9 +2213,11 @@ var verbs = []Verb{
 	{Operation: "renewCertificate", Method: "POST", Path: "/v1/certificates/{certificate_id}/renew", Use: "certificate renew CERTIFICATE…", Short: "Order a new certificate", Long: "Order a new certificate.\n\nThe existing certificate stays in use until the new one has come. The authority's limits apply nevertheless.", Args: []Flag{
 		{Name: "CERTIFICATE", In: "path", Field: "certificate_id", Required: true},
 	}, Table: &tables[13], Say: "accepted: certificate {certificate_id}, workflow {workflow_id}", Impact: "none"},
-	{Operation: "repairContainers", Method: "POST", Path: "/v1/servers/{server_id}/containers/repair", Use: "container repair SERVER", Short: "Repair a server's containers", Long: "Repair a server's containers.\n\nRecreates containers that differ from their declaration and removes undeclared ones; volumes are kept. Answers\nwhen all are healthy, with the differences found; these are also added to the server's timeline. It can take\nminutes, and continues if the caller disconnects. Only active servers that were not imported can be repaired.", Args: []Flag{
+	{Operation: "repairContainers", Method: "POST", Path: "/v1/servers/{server_id}/containers/repair", Use: "container repair SERVER", Short: "Repair a server's containers", Long: "Repair a server's containers.\n\nRecreates containers that differ from their declaration and removes undeclared ones; volumes are kept. Answers\nwhen all are healthy, with the differences found; these are also added to the server's timeline. It can take\nminutes, and continues if the caller disconnects. Only active servers that were not imported can be repaired.\n\nWith tenants on the server it must be accepted: any of its containers may be recreated. A dry run does not query\nthe host.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
-	}, Impact: "destroys"},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Impact: "interrupts"},
 	{Operation: "replaceServer", Method: "POST", Path: "/v1/servers/{server_id}/replace", Use: "server replace SERVER…", Short: "Replace a server", Long: "Replace a server.\n\nMakes a server of the same role, fleet, spec, tags and network, empties this one as a drain does, and deletes\nit. If the replacement fails, so does the request, and this server stays, cordoned.", Example: "  prego server replace app-7 --timeout 30m --watch", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{

@@ -40,14 +40,16 @@ const (
         WHERE o.group_id = g.group_id AND o.state = 'running' AND o.server_id <> i.server_id))`
 )
 
-// What servers have: the tenants with a place there, instances that are not stopped and attached volumes. $2 is what
-// happens to tenants: none, moves, interrupts or destroys, which includes the sites whose files or database are there.
-// Instances move, unless all is destroyed.
-const sqlOnServers = `
+// The tenants with a place on servers. $2 is what happens to them: none, moves, interrupts or destroys.
+const sqlTenantsOn = `
 SELECT 'tenant' AS kind, t.tenant_id AS id, t.slug AS name, t.org_id,
     CASE $2::text WHEN 'moves' THEN 'moves' ELSE 'interrupts' END AS class, ` + notLost + `
     FROM tenants t
-    WHERE $2 <> 'none' AND t.tenant_id IN (SELECT w.tenant_id FROM tenant_places w WHERE w.server_id = ANY ($1))
+    WHERE $2 <> 'none' AND t.tenant_id IN (SELECT w.tenant_id FROM tenant_places w WHERE w.server_id = ANY ($1))`
+
+// What servers have: these tenants, and if $2 destroys them the sites whose files or database are there, instances that
+// are not stopped and attached volumes. Instances move, unless all is destroyed.
+const sqlOnServers = sqlTenantsOn + `
 UNION ALL SELECT ` + lostSite + `
     FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id
     LEFT JOIN db_shards d ON d.shard_id = a.db_shard_id ` + siteCopies + `
@@ -136,6 +138,19 @@ SELECT 'domain' AS kind, d.domain_id AS id, d.name, d.org_id, 'interrupts' AS cl
 FROM domains d JOIN tenants t ON t.tenant_id = d.tenant_id
 WHERE d.domain_id = $1 AND d.status = 'verified' AND d.deleted_at IS NULL AND has_site(t.state)`
 
+// The mail of a tenant whose site has mail settings.
+const sqlOfMail = `
+SELECT 'mail' AS kind, t.tenant_id AS id, t.mail ->> 'server' AS name, t.org_id, 'interrupts' AS class, ` + notLost + `
+FROM tenants t WHERE t.tenant_id = $1 AND t.mail IS NOT NULL`
+
+// A tenant whose site would be full with a lower quota of $2 GB: it becomes read-only, immediately or after a grace
+// period.
+const sqlOfFullSite = `
+SELECT 'tenant' AS kind, t.tenant_id AS id, t.slug AS name, t.org_id, 'interrupts' AS class, ` + notLost + `
+FROM tenants t JOIN site_usage u USING (tenant_id)
+WHERE t.tenant_id = $1 AND has_site(t.state) AND $2 < t.storage_quota_gb
+  AND u.database_bytes + u.files_bytes >= $2 * 1000000000::bigint`
+
 // The tenants whose sites a release is going to migrate.
 const sqlOfRelease = `
 SELECT 'tenant' AS kind, t.tenant_id AS id, t.slug AS name, t.org_id, 'interrupts' AS class, ` + notLost + `
@@ -178,6 +193,24 @@ func (t *txn) demandsOf(
 	ctx context.Context, i impact.Impact, id string, servers []prego.ServerID, tenants impact.Class,
 ) {
 	t.demand(ctx, id, impactOf(ctx, t, i, sqlOnServers, servers, tenants))
+}
+
+// MayRemoveMail refuses the removal of a site's mail settings unless its impact was accepted.
+func (s *Store) MayRemoveMail(ctx context.Context, id prego.TenantID) error {
+	return s.inTx(ctx, "mail of tenant "+string(id), func(tx *txn) error {
+		tx.demands(ctx, "set the mail server again, with its password", string(id), sqlOfMail)
+		return nil
+	})
+}
+
+// MayRepair refuses the repair of a server's containers unless its impact was accepted. Its host decides which it
+// recreates: it may be any.
+func (s *Store) MayRepair(ctx context.Context, id prego.ServerID) error {
+	return s.inTx(ctx, "containers of server "+string(id), func(tx *txn) error {
+		on := impactOf(ctx, tx, impact.Impact{}, sqlTenantsOn, []prego.ServerID{id}, impact.Interrupts)
+		tx.demand(ctx, string(id), on)
+		return nil
+	})
 }
 
 func (t *txn) demand(ctx context.Context, id string, i impact.Impact) {

@@ -135,7 +135,9 @@ INSERT INTO routes (route_id, org_id, env_id, group_id, hostname, listener_scope
 INSERT INTO domains (domain_id, org_id, tenant_id, name, token, sought_until, created_by, status)
 VALUES ('dom-b', 'acme', 't-1', 'new.shop.example.com', 'x', now(), 'test', 'pending');
 INSERT INTO stack_releases (name, image, rings, created_by) VALUES ('r-1', 'i:1', '[{"name": "all"}]', 'test');
-UPDATE process_groups SET spec = '{"image": "web:1", "memory_limit_bytes": 16777216, "cpu_request": 0.1}'`)
+UPDATE process_groups SET spec = '{"image": "web:1", "memory_limit_bytes": 16777216, "cpu_request": 0.1}';
+UPDATE tenants SET mail = '{"server": "smtp.example.com"}', storage_quota_gb = 9 WHERE tenant_id = 't-2';
+INSERT INTO site_usage (tenant_id, quota_gb, database_bytes, files_bytes) VALUES ('t-2', 9, 2000000000, 1000000000)`)
 	newImage := workload.Spec{Image: "web:2", MemoryLimitBytes: 16 << 20, CPURequest: 0.1}
 	is := func(pairs ...string) map[string]impact.Class {
 		out := map[string]impact.Class{}
@@ -192,6 +194,26 @@ UPDATE process_groups SET spec = '{"image": "web:1", "memory_limit_bytes": 16777
 		}, is()},
 		"a route without its name": {func(ctx context.Context) error {
 			return s.DeleteRoute(ctx, "env-a", "rte-unverified", "ann")
+		}, is()},
+		"a site's mail settings": {func(ctx context.Context) error {
+			return s.MayRemoveMail(ctx, "t-2")
+		}, is("t-2", "interrupts")},
+		"mail settings of a site without any": {func(ctx context.Context) error {
+			return s.MayRemoveMail(ctx, "t-3")
+		}, is()},
+		"containers that tenants use": {func(ctx context.Context) error {
+			return s.MayRepair(ctx, "app-1")
+		}, is("t-2", "interrupts", "t-3", "interrupts", "t-4", "interrupts")},
+		"containers of a server without tenants": {func(ctx context.Context) error {
+			return s.MayRepair(ctx, "app-2")
+		}, is()},
+		"a quota that a site exceeds": {func(ctx context.Context) error {
+			_, err := s.SetStorageQuota(ctx, "t-2", 3, "ann")
+			return err
+		}, is("t-2", "interrupts")},
+		"a lower quota that a site keeps": {func(ctx context.Context) error {
+			_, err := s.SetStorageQuota(ctx, "t-2", 4, "ann")
+			return err
 		}, is()},
 		"a domain": {func(ctx context.Context) error {
 			return s.DeleteDomain(ctx, "dom-a", "ann")

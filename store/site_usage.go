@@ -148,6 +148,7 @@ func (s *Store) SetStorageQuota(ctx context.Context, tenantID prego.TenantID, gb
 	err = s.inTx(ctx, "storage quota", func(tx *txn) error {
 		orgID := got(lockOwner(ctx, tx, noSuchTenant(string(tenantID)), sqlTenantOrg, tenantID)).in(tx)
 		was := oneIn[tenant.Tenant](ctx, tx, sqlHoldTenant, tenantID)
+		tx.demands(ctx, "raise the quota again", string(tenantID), sqlOfFullSite, gb)
 		before := got(sizeOf(ctx, tx, was.Plan, was.StorageQuotaGB)).in(tx)
 		after := got(sizeOf(ctx, tx, was.Plan, gb)).in(tx)
 		tx.check(s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: after.Storage - before.Storage}))
