@@ -10330,6 +10330,9 @@ type AttachVolumeParams struct {
 
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 }
 
 // DetachVolumeParams defines parameters for DetachVolume.
@@ -20201,6 +20204,21 @@ func (w *ServerInterfaceWrapper) AttachVolume(ctx echo.Context) error {
 		}
 
 		params.IdempotencyKey = &IdempotencyKey
+	}
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
 	}
 
 	// Invoke the callback with all the unmarshaled arguments

@@ -1052,13 +1052,13 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "position", Help: "policies are evaluated in this order; defaults to last", In: "body", Field: "position", Type: "int"},
 	}, Body: "required", Table: &tables[23], Impact: "none"},
-	{Operation: "attachVolume", Method: "POST", Path: "/v1/volumes/{volume_id}/attachments", Use: "volume attach VOLUME GROUP", Short: "Attach a volume to a process group", Long: "Attach a volume to a process group.\n\nA volume has one writer: it can be attached to one group at a time (volume_attached), and\na group with a volume can have at most one replica (single_writer). The group's\nenvironment must be in the volume's region (volume_region_mismatch). Checks\nmax_volume_attachments.", Args: []Flag{
+	{Operation: "attachVolume", Method: "POST", Path: "/v1/volumes/{volume_id}/attachments", Use: "volume attach VOLUME GROUP", Short: "Attach a volume to a process group", Long: "Attach a volume to a process group.\n\nA volume has one writer: it can be attached to one group at a time (volume_attached), and\na group with a volume can have at most one replica (single_writer). The group's\nenvironment must be in the volume's region (volume_region_mismatch). Checks\nmax_volume_attachments.\n\nRunning instances of the group stop, and start again with the volume: that must be accepted.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "GROUP", In: "body", Field: "group_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "mount", Help: "path in the group's containers", In: "body", Field: "mount_path", Default: "/data", Always: true},
-	}, Body: "required", Table: &tables[71], Say: "attachment {attachment_id}: volume {volume_id} at {mount_path} of {group_id}", Impact: "none"},
+	}, Body: "required", Table: &tables[71], Say: "attachment {attachment_id}: volume {volume_id} at {mount_path} of {group_id}", Impact: "interrupts"},
 	{Operation: "buildImage", Method: "POST", Path: "/v1/images", Use: "image build", Short: "Build a golden image", Long: "Build a golden image.\n\nBoots a machine from the provider's image, installs the packages, pulls the stack's\ncontainer images, cleans up, powers off and takes a snapshot of the disk. A test server is\nthen booted from the snapshot; once it is active the image becomes current and is used for\nnew servers. Only one image of a base image can be built at a time: a second request is\nrefused with golden_image_building.", Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "debian", Help: "debian release; defaults to that of the configured image", In: "body", Field: "debian"},

@@ -117,6 +117,8 @@ INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, create
 VALUES ('bak-3', 'acme', 't-3', 'app-1', 's', 'scheduled', 'test', 'stored', now(), '', 1, 'x', 'x', 'x');
 INSERT INTO envs (env_id, app_id, org_id, name, region, created_by)
 VALUES ('env-b', 'app-a', 'acme', 'test', 'eu', 'test'), ('env-c', 'app-a', 'acme', 'old', 'eu', 'test');
+INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, status, created_by)
+VALUES ('vol-b', 'acme', 'eu', 'fsn1', 'more', 10000000000, 'hetzner', 'w', 'ready', 'test');
 INSERT INTO ipv4_allocations (allocation_id, org_id, env_id, provider, name, location, status, created_by)
 VALUES ('ip-b', 'acme', 'env-b', 'hetzner', 'm', 'fsn1', 'pending', 'test');
 INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas,
@@ -229,6 +231,18 @@ INSERT INTO site_usage (tenant_id, quota_gb, database_bytes, files_bytes) VALUES
 			_, err := s.DeployGroup(ctx, "grp-a", newImage, nil, "ann")
 			return err
 		}, is("ins-1", "interrupts")},
+		"a volume for a running group": {func(ctx context.Context) error {
+			_, err := s.AttachVolume(ctx, workload.VolumeAttachment{
+				AttachmentID: "att-b", VolumeID: "vol-b", GroupID: "grp-a", MountPath: "/more",
+			}, "ann")
+			return err
+		}, is("ins-1", "interrupts")},
+		"a volume for a group without instances": {func(ctx context.Context) error {
+			_, err := s.AttachVolume(ctx, workload.VolumeAttachment{
+				AttachmentID: "att-b", VolumeID: "vol-b", GroupID: "grp-idle", MountPath: "/more",
+			}, "ann")
+			return err
+		}, is()},
 		"a group of two": {func(ctx context.Context) error {
 			_, err := s.RestartGroup(ctx, "grp-many", "ann", "")
 			return err

@@ -356,6 +356,7 @@ func (s *Store) AttachVolume(ctx context.Context, a workload.VolumeAttachment, b
 		}
 		tx.check(s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumeAttachments, By: 1}))
 		out = oneIn[workload.VolumeAttachment](ctx, tx, sqlCreateAttachment, a.AttachmentID, v.OrgID, a.VolumeID, a.GroupID, a.MountPath, by)
+		tx.demands(ctx, "", string(a.GroupID), sqlOfGroup)
 		if valueIn[bool](ctx, tx, sqlRemount, a.GroupID) {
 			tx.check(beginRollout(ctx, tx, a.GroupID, workload.RolloutRestart, by, ""))
 		}
