@@ -119,9 +119,9 @@ const (
 	fleetHeard = `
     SELECT count(*) AS n FROM servers WHERE status IN ('active', 'failed') AND agent_status IN ('connected', 'degraded', 'disconnected')`
 	silentServers = `
-    SELECT server_id, agent_status, agent_last_heartbeat_at, status, attempt, ` + hostRestarts + ` AS restarts,
-        now() - agent_last_heartbeat_at >= make_interval(secs => $2) AND NOT ` + hostRestarts + ` AS lost
-    FROM servers s
+    SELECT server_id, agent_status, agent_last_heartbeat_at, status, attempt, r.restarts,
+        now() - agent_last_heartbeat_at >= make_interval(secs => $2) AND NOT r.restarts AS lost
+    FROM servers s CROSS JOIN LATERAL (SELECT ` + hostRestarts + ` AS restarts OFFSET 0) r
     WHERE status IN ('active', 'failed') AND agent_status IN ('connected', 'degraded')
       AND agent_last_heartbeat_at <= now() - make_interval(secs => $1)`
 	isFrozen = `(SELECT n FROM fleet) >= $4 AND (SELECT count(*) FROM silent WHERE NOT restarts) * 100.0

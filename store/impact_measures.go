@@ -62,36 +62,43 @@ func (t *txn) saves(ctx context.Context, servers []prego.ServerID, name string) 
 
 const bytesPerGB = 1e9
 
+// costs states what a change costs that affects nothing.
+func (t *txn) costs(ctx context.Context, id string, m monthly) {
+	t.demand(ctx, id, m.of(impact.Impact{Affected: []impact.Thing{}, Destroyed: []impact.Loss{}}))
+}
+
+func (t *txn) volumePrice(ctx context.Context, at prego.InfraProviderID, location string, gb float64) monthly {
+	return oneIn[monthly](ctx, t, sqlPriced, at, server.ResourceVolume, "", location, gb)
+}
+
+func (t *txn) serverPrice(ctx context.Context, at prego.InfraProviderID, location, serverType string) monthly {
+	return oneIn[monthly](ctx, t, sqlPriced, at, server.ResourceServer, serverType, location, 0.0)
+}
+
 // costsVolume states what a volume costs, or its growth.
 func (t *txn) costsVolume(ctx context.Context, v workload.Volume, bytes int64) {
-	m := oneIn[monthly](ctx, t, sqlPriced, v.Provider, server.ResourceVolume, "", v.Location, float64(bytes)/bytesPerGB)
-	t.demand(ctx, string(v.VolumeID), m.of(impact.Impact{Affected: []impact.Thing{}, Destroyed: []impact.Loss{}}))
+	t.costs(ctx, string(v.VolumeID), t.volumePrice(ctx, v.Provider, v.Location, float64(bytes)/bytesPerGB))
 }
 
 // costsAddress states what an address costs.
 func (t *txn) costsAddress(ctx context.Context, a workload.IPv4Allocation) {
-	m := oneIn[monthly](ctx, t, sqlPriced, a.Provider, server.ResourceFloatingIP, "ipv4", a.Location, 0.0)
-	t.demand(ctx, a.AllocationID, m.of(impact.Impact{Affected: []impact.Thing{}, Destroyed: []impact.Loss{}}))
+	t.costs(ctx, a.AllocationID,
+		oneIn[monthly](ctx, t, sqlPriced, a.Provider, server.ResourceFloatingIP, "ipv4", a.Location, 0.0))
 }
 
 // costsServer states what a server costs, with its volume, if it becomes what is ordered first.
 func (t *txn) costsServer(ctx context.Context, s server.Server, first server.Candidate) {
-	price := func(kind server.ResourceKind, of string, gb float64) monthly {
-		return oneIn[monthly](ctx, t, sqlPriced, s.InfraProvider, kind, of, first.Location, gb)
-	}
-	m := price(server.ResourceServer, first.ServerType, 0)
+	m := t.serverPrice(ctx, s.InfraProvider, first.Location, first.ServerType)
 	if gb := s.Spec.VolumeGB; gb > 0 && m.Cents > 0 {
-		m.Cents += price(server.ResourceVolume, "", float64(gb)).Cents
+		m.Cents += t.volumePrice(ctx, s.InfraProvider, first.Location, float64(gb)).Cents
 	}
-	t.demand(ctx, string(s.ServerID), m.of(impact.Impact{Affected: []impact.Thing{}, Destroyed: []impact.Loss{}}))
+	t.costs(ctx, string(s.ServerID), m)
 }
 
 // costsResize is what another type of a server costs more; nothing if a price is unknown.
 func (t *txn) costsResize(ctx context.Context, s server.Server, to string) monthly {
-	price := func(serverType string) monthly {
-		return oneIn[monthly](ctx, t, sqlPriced, s.InfraProvider, server.ResourceServer, serverType, s.Location, 0.0)
-	}
-	was, m := price(s.ServerType), price(to)
+	was := t.serverPrice(ctx, s.InfraProvider, s.Location, s.ServerType)
+	m := t.serverPrice(ctx, s.InfraProvider, s.Location, to)
 	if was.Cents == 0 || m.Cents == 0 {
 		return monthly{}
 	}
