@@ -1278,6 +1278,16 @@ CREATE UNIQUE INDEX tenant_losses_open ON tenant_losses (tenant_id) WHERE restor
 CREATE INDEX tenant_losses_by_tenant ON tenant_losses (tenant_id, loss_id DESC);
 CREATE INDEX tenant_losses_left ON tenant_losses (tenant_id) WHERE cleared_at IS NULL;
 
+-- Where the data of lost tenants is that have no site since: the newest on the server that was lost, and what is left
+-- of it on the others of its place, until it is cleared there.
+CREATE VIEW lost_data AS
+SELECT l.tenant_id, l.allocation_id, l.cleared_at, l.server_id AS lost_with, h.server_id
+FROM tenant_losses l JOIN tenants t USING (tenant_id) JOIN tenant_allocations a USING (allocation_id)
+LEFT JOIN db_shards d ON d.shard_id = a.db_shard_id
+CROSS JOIN LATERAL (SELECT l.server_id
+    UNION SELECT unnest(ARRAY[a.app_server_id, d.server_id]) WHERE l.cleared_at IS NULL) h
+WHERE l.restored_at IS NULL AND t.state IN ('failed', 'provisioning');
+
 -- ------------------------------------------------------------------------------
 -- Backups and restores
 -- ------------------------------------------------------------------------------

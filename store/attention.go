@@ -220,8 +220,7 @@ SELECT 'server', server_id, server_id, '', '', 'provisioning', 'it has been prov
 FROM servers WHERE status = 'provisioning' AND status_reason <> 'awaiting_capacity' AND updated_at` + attStuck + `
 UNION ALL SELECT 'server', server_id, server_id, '', '', 'decommission_requested', 'it was to be deleted more than an hour ago, and is not gone', decommission_requested_at, 'region', region
 FROM servers WHERE status = 'draining' AND decommission_requested_at` + attStuck + `
-  AND NOT EXISTS (SELECT FROM tenant_losses l JOIN tenants t USING (tenant_id)
-    WHERE l.server_id = servers.server_id AND ` + isUnrestored + `)` + attToServer
+  AND NOT EXISTS (SELECT FROM lost_data l WHERE l.lost_with = servers.server_id)` + attToServer
 
 	sqlAttServerAwaitingStock = `WITH ` + attFrom + `
 SELECT 'server', s.server_id, s.server_id, '', '', s.status_reason,

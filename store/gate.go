@@ -25,8 +25,7 @@ type holder struct {
 }
 
 // $1 is the provider, $2 the kind and $3 the provider's id of a resource. Data is on the machine of the last attempt,
-// and of an earlier one that was in use, as its protection shows; other attempts never enrolled. A lost tenant's newest
-// data is on the server that was lost, and what is left of it on the others of its place.
+// and of an earlier one that was in use, as its protection shows; other attempts never enrolled.
 const sqlHeldByResource = `
 SELECT 'server' AS kind, s.server_id AS id,
     format('server %s is %s and has %s tenants, %s instances and %s volumes',
@@ -39,11 +38,9 @@ WHERE u.tenants + u.instances + u.volumes > 0 AND s.server_id IN (
     WHERE r.provider = $1 AND r.kind = $2 AND r.provider_id = $3 AND r.state <> 'released' AND (r.attempt = o.attempt
         OR EXISTS (SELECT FROM resources m WHERE m.server_id = r.server_id AND m.attempt = r.attempt AND m.protected)))
 UNION ALL SELECT 'tenant', l.tenant_id,
-    format('tenant %s was lost with server %s and is not restored', t.slug, l.server_id), false
-FROM tenant_losses l JOIN tenants t USING (tenant_id) JOIN tenant_allocations a USING (allocation_id)
-LEFT JOIN db_shards d ON d.shard_id = a.db_shard_id
-JOIN servers s ON s.server_id = l.server_id OR l.cleared_at IS NULL AND s.server_id IN (a.app_server_id, d.server_id)
-WHERE s.infra_provider = $1 AND ` + isUnrestored + ` AND ($2 = 'server' AND s.provider_server_id = $3
+    format('tenant %s was lost with server %s and is not restored', t.slug, l.lost_with), false
+FROM lost_data l JOIN tenants t USING (tenant_id) JOIN servers s ON s.server_id = l.server_id
+WHERE s.infra_provider = $1 AND ($2 = 'server' AND s.provider_server_id = $3
     OR $2 = 'volume' AND EXISTS (SELECT FROM resources r WHERE r.server_id = s.server_id
         AND r.provider = $1 AND r.kind = 'volume' AND r.provider_id = $3 AND r.state <> 'released'))
 UNION ALL SELECT 'volume', v.volume_id, format('volume %s of org %s is %s', v.name, v.org_id, v.status),
@@ -71,11 +68,7 @@ func undoUntil(until *time.Time, command string, args ...any) string {
 	return fmt.Sprintf(command, args...) + ", until " + until.UTC().Format("2006-01-02T15:04Z")
 }
 
-// isUnrestored is whether a tenant t that was lost (l) has no site since.
-const isUnrestored = `l.restored_at IS NULL AND t.state IN ('failed', 'provisioning')`
-
-const sqlUnrestoredOf = `
-SELECT count(*) FROM tenant_losses l JOIN tenants t USING (tenant_id) WHERE l.server_id = $1 AND ` + isUnrestored
+const sqlUnrestoredOf = `SELECT count(*) FROM lost_data WHERE lost_with = $1 AND server_id = $1`
 
 // $1 is the server, $2 the site and $3 the database that a command erases there; an empty one is none. A site that is
 // being built for the first time holds nothing. What a tenant has lost with a server is the only copy of it until its
@@ -91,8 +84,8 @@ WHERE a.allocation_id IN (
     WHERE o.released_at IS NULL AND h.site <> '' AND (has_site(h.state) OR h.state IN ('terminated', 'data_purged'))
       AND (o.app_server_id = $1 OR o.db_shard_id IN (SELECT shard_id FROM db_shards WHERE server_id = $1)
         OR o.redis_pool_id IN (SELECT pool_id FROM redis_pools WHERE server_id = $1))
-    UNION SELECT l.allocation_id FROM tenant_losses l JOIN tenants t USING (tenant_id)
-    WHERE ` + isUnrestored + ` AND l.cleared_at IS NULL AND t.site = '')
+    UNION SELECT l.allocation_id FROM lost_data l JOIN tenants t USING (tenant_id)
+    WHERE l.cleared_at IS NULL AND t.site = '')
   AND (a.app_server_id = $1 AND ($2 <> '' AND $2 IN (a.site_name, t.site) OR NOT a.on_shard AND a.database_name = $3)
     OR a.on_shard AND d.server_id = $1 AND a.database_name = $3
     OR a.on_pool AND r.server_id = $1 AND a.database_name = $3 AND a.released_at IS NULL)`

@@ -80,6 +80,7 @@ func TestTheLastGate(t *testing.T) {
 		"its volume":                           {resource(server.ResourceVolume, "71"), survived + `; ` + draining, false},
 		"a server whose remains are cleared":   {resource(server.ResourceServer, "7"), survived + `; ` + cleared, true},
 		"a server whose tenants are restored":  {resource(server.ResourceServer, "7"), survived + `; ` + restored, true},
+		"a server whose tenants have ended":    {resource(server.ResourceServer, "7"), survived + `; ` + purged, true},
 		"another server":                       {resource(server.ResourceServer, "8"), "", true},
 		"a volume":                             {resource(server.ResourceVolume, "90"), "", false},
 		"a volume to be deleted":               {resource(server.ResourceVolume, "90"), `UPDATE volumes SET status = 'releasing'`, true},

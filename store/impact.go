@@ -73,7 +73,7 @@ SELECT 'tenant' AS kind, t.tenant_id AS id, t.slug AS name, t.org_id,
     FROM tenants t WHERE t.tenant_id = $1
 UNION ALL SELECT ` + lostSite + ` FROM tenants t ` + siteCopies + `
     WHERE $2 = 'destroys' AND t.tenant_id = $1 AND (t.site <> '' OR EXISTS (
-        SELECT FROM tenant_losses l WHERE l.tenant_id = $1 AND l.cleared_at IS NULL AND ` + isUnrestored + `))
+        SELECT FROM lost_data l WHERE l.tenant_id = $1 AND l.cleared_at IS NULL))
 ORDER BY kind`
 
 // Backups, and the newest usable one of the same tenant or volume that stays.

@@ -5,12 +5,8 @@
 CREATE OR REPLACE FUNCTION server_use(p_server text) RETURNS TABLE (tenants integer, instances integer, volumes integer) LANGUAGE sql STABLE AS $$
     SELECT (GREATEST(s.tenant_count, (SELECT sum(d.current_tenant_count) FROM db_shards d WHERE d.server_id = p_server),
             (SELECT sum(r.current_tenants) FROM redis_pools r WHERE r.server_id = p_server))
-        + (SELECT count(*) FROM tenant_losses l JOIN tenants t ON t.tenant_id = l.tenant_id
-            JOIN tenant_allocations a ON a.allocation_id = l.allocation_id
-            LEFT JOIN db_shards d ON d.shard_id = a.db_shard_id
-            WHERE l.restored_at IS NULL AND l.cleared_at IS NULL AND t.state IN ('failed', 'provisioning')
-              AND l.server_id <> p_server AND p_server IN (a.app_server_id, d.server_id)
-              AND s.status_reason <> 'server_missing'))::integer,
+        + (SELECT count(*) FROM lost_data l WHERE l.server_id = p_server AND l.lost_with <> p_server
+            AND s.status_reason <> 'server_missing'))::integer,
         (SELECT count(*) FROM instances i WHERE i.server_id = p_server AND i.state <> 'stopped')::integer,
         (SELECT count(*) FROM (SELECT a.volume_id FROM volume_attachments a WHERE a.server_id = p_server
             UNION SELECT v.volume_id FROM volumes v WHERE v.lent_to = p_server) v WHERE s.provider_server_id IS NOT NULL)::integer
