@@ -3,12 +3,11 @@ package store
 import (
 	"context"
 	"math"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/ops/attention"
 	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/tenant"
@@ -21,83 +20,20 @@ const (
 	attFrom = `f (subject, id, name, owner, org_id, reason, message, since, "by", by_id) AS (`
 	attEnd  = `)
 SELECT subject, id, name, owner, org_id, reason, message, since, "by", by_id, count`
-	attSummed = ` FROM (
-    SELECT f.*, (count(*) OVER w)::int AS count, row_number() OVER (w ORDER BY since, id) AS nth
-    FROM f WINDOW w AS (PARTITION BY "by", by_id, reason)) x`
-	attListed = `
-WHERE count <= 5 OR nth = 1 ORDER BY since, id LIMIT 500`
 	// Edges that request their documents.
 	attEdgeLives = `e.asked_at > now() - interval '40 seconds' AND o.status IN ('active', 'draining')`
-	// The customers of the finding, or of all findings of a sum, read for the listed rows only. Tenants and groups are
-	// found by what the finding is about; of a server they are all on it, and of the last live edge of a network all
-	// tenants there. Findings about edges' documents and site pools harm only those that their statements add.
-	attTo       = attWho + attAll
-	attWho      = attEnd + attAffected
-	attAffected = attTheirs + attThere
-	attTheirs   = `, affected` + attSummed + `
-CROSS JOIN LATERAL (
-    WITH these AS MATERIALIZED (
-        SELECT x.subject, x.id, x.name, x.owner, x.org_id WHERE x.count <= 5
-        UNION ALL SELECT g.subject, g.id, g.name, g.owner, g.org_id FROM f g
-        WHERE x.count > 5 AND (g."by", g.by_id, g.reason) = (x."by", x.by_id, x.reason)
-    ), places AS MATERIALIZED (
-        SELECT i.ids, ARRAY(SELECT COALESCE(c.network_id, c.region) FROM servers c
-            WHERE c.server_id = ANY (i.ids) AND c.role = 'edge' AND NOT EXISTS (
-                SELECT FROM edges e JOIN servers o ON o.server_id = e.server_id
-                WHERE e.network = COALESCE(c.network_id, c.region) AND e.server_id <> ALL (i.ids)
-                    AND ` + attEdgeLives + `)) AS closed
-        FROM (SELECT ARRAY(SELECT id FROM these WHERE subject = 'server' AND x.reason NOT IN ('document_refused',
-            'no_edge_opens', 'document_held', 'site_failed', 'site_late')`
-	attThere = `) AS ids) i
-    ), hosts AS MATERIALIZED (
-        SELECT n.name FROM these JOIN certificates c ON c.certificate_id = these.id CROSS JOIN unnest(c.names) n (name)
-        WHERE these.subject = 'certificate'
-        UNION SELECT name FROM these WHERE subject = 'dns_record'
-    ), of_groups AS MATERIALIZED (
-        SELECT id AS group_id FROM these WHERE subject = 'group'
-        UNION SELECT a.group_id FROM volume_attachments a WHERE a.deleted_at IS NULL AND a.volume_id = ANY (ARRAY(
-            SELECT CASE subject WHEN 'volume' THEN id ELSE owner END FROM these
-            WHERE subject IN ('volume', 'volume_restore', 'backup', 'drill')))
-        UNION SELECT g.group_id FROM process_groups g WHERE g.deleted_at IS NULL AND g.env_id = ANY (ARRAY(
-            SELECT CASE subject WHEN 'env' THEN id WHEN 'address' THEN owner ELSE (
-                SELECT a.env_id FROM ipv4_allocations a WHERE a.allocation_id = these.id) END
-            FROM these WHERE subject IN ('env', 'address', 'ipv4')))
-        UNION SELECT r.group_id FROM routes r WHERE r.deleted_at IS NULL AND r.hostname <> ''
-            AND r.hostname = ANY (ARRAY(SELECT name FROM hosts))
-    ), of_tenants AS MATERIALIZED (
-        SELECT id AS tenant_id FROM these WHERE subject = 'tenant'
-        UNION SELECT owner FROM these WHERE subject IN ('backup', 'snapshot', 'restore', 'move', 'drill', 'domain')
-        UNION SELECT d.tenant_id FROM domains d WHERE d.deleted_at IS NULL
-            AND d.name = ANY (ARRAY(SELECT name FROM hosts))
-        UNION SELECT a.tenant_id FROM tenant_allocations a WHERE x.subject IN ('certificate', 'dns_record')
-            AND a.released_at IS NULL AND EXISTS (SELECT FROM hosts
-                WHERE hosts.name IN (a.site_name, '*' || substr(a.site_name, strpos(a.site_name, '.'))))
-        UNION SELECT t.tenant_id FROM tenants t WHERE t.state NOT IN ('terminated', 'data_purged')
-            AND t.tenant_id = ANY (ARRAY(
-                SELECT w.tenant_id FROM tenant_places w
-                WHERE w.server_id = ANY (ARRAY(SELECT unnest(places.ids) FROM places))
-                UNION SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.app_server_id
-                WHERE EXISTS (SELECT FROM places WHERE closed <> '{}') AND a.released_at IS NULL
-                    AND COALESCE(s.network_id, s.region) = ANY (ARRAY(SELECT unnest(places.closed) FROM places))))`
-	attAll = `
-    ), t AS MATERIALIZED (
-        SELECT t.* FROM tenants t WHERE t.tenant_id = ANY (ARRAY(SELECT tenant_id FROM of_tenants))
-    ), i AS MATERIALIZED (
-        SELECT i.instance_id, i.org_id, g.name FROM instances i JOIN process_groups g ON g.group_id = i.group_id
-        WHERE i.state <> 'stopped' AND (i.group_id = ANY (ARRAY(SELECT group_id FROM of_groups))
-            OR i.server_id = ANY (ARRAY(SELECT unnest(places.ids) FROM places)))
-    ), o AS MATERIALIZED (
-        SELECT org_id FROM t UNION SELECT org_id FROM i UNION SELECT org_id FROM these WHERE org_id <> ''
-    )
-    SELECT jsonb_build_object(
-        'tenant_count', (SELECT count(*) FROM t),
-        'tenants', ARRAY(SELECT jsonb_build_object('id', tenant_id, 'name', slug, 'org_id', org_id) FROM t
-            ORDER BY array_position('{enterprise,business,starter,trial}', plan), slug LIMIT 20),
-        'instance_count', (SELECT count(*) FROM i),
-        'instances', ARRAY(SELECT jsonb_build_object('id', instance_id, 'name', name, 'org_id', org_id) FROM i
-            ORDER BY org_id, name, instance_id LIMIT 20),
-        'org_count', (SELECT count(*) FROM o),
-        'orgs', ARRAY(SELECT org_id FROM o ORDER BY org_id LIMIT 20)) AS affected) customers` + attListed
+	// With a row is what customers are harmed by (sqlAffected), of a sum that of all its findings m. It is what they
+	// are about, unless a statement has other things between attHarming and attHarmed.
+	attTo       = attEnd + attHarms
+	attHarms    = attHarming + `SELECT ` + attSubjects + attHarmed
+	attSubjects = `m.subject, m.id, m.name, m.owner, m.org_id`
+	attHarming  = `, (SELECT jsonb_agg(to_jsonb(h)) FROM f m CROSS JOIN LATERAL (`
+	attHarmed   = `) h
+    WHERE (m."by", m.by_id, m.reason) = (x."by", x.by_id, x.reason) AND (x.count > 5 OR m.id = x.id)) AS harms
+FROM (
+    SELECT f.*, (count(*) OVER w)::int AS count, row_number() OVER (w ORDER BY since, id) AS nth
+    FROM f WINDOW w AS (PARTITION BY "by", by_id, reason)) x
+WHERE count <= 5 OR nth = 1 ORDER BY since, id LIMIT 500`
 	// For servers, also whether they hold no data. A machine that prego did not create may have
 	// data without rows, and so may a server whose agent has fallen silent: leftovers of a failed or unfinished
 	// deletion are for the provider.
@@ -106,7 +42,7 @@ CROSS JOIN LATERAL (
     AND s.purpose <> 'import_existing_server'
     AND (s.status = 'draining' OR s.provider_server_id IS NULL OR s.agent_first_heartbeat_at IS NULL
         OR s.agent_status = 'connected')) AS empty`
-	attToServer = attEnd + attEmpty + attAffected + attAll
+	attToServer = attEnd + attEmpty + attHarms
 	// Whether the host of any place of tenant t is restarted, or was two minutes ago.
 	attPlaceRestarts = `EXISTS (SELECT FROM tenant_places w JOIN server_maintenances m ON m.server_id = w.server_id
     WHERE w.tenant_id = t.tenant_id AND m.kind IN ('reboot', 'resize', 'patch')
@@ -172,8 +108,8 @@ SELECT 'installation', 'prego', 'agents', '', '', 'mass_silence',
     (SELECT count(*) FROM silent WHERE NOT restarts) || ' of ' || (SELECT n FROM fleet)
         || ' agents are silent at once, and none is marked',
     (SELECT min(agent_last_heartbeat_at) FROM silent WHERE NOT restarts), 'installation', 'prego'
-WHERE ` + isFrozen + attEnd + attTheirs + `
-            UNION SELECT server_id FROM silent WHERE NOT restarts` + attThere + attAll
+WHERE ` + isFrozen + attEnd + attHarming + `
+    SELECT 'server' AS subject, server_id AS id FROM silent WHERE NOT restarts` + attHarmed
 
 	sqlAttDNSBreaker = `WITH ` + attFrom + `
 SELECT 'zone', zone, zone, '', '', 'breaker_hit', orphans || ' of its ' || owned || ' records of ours have no row here, and none is deleted', breaker_since, 'installation', 'prego'
@@ -213,7 +149,7 @@ FROM provider_catalogs WHERE COALESCE(refreshed_at, attempted_at) < now() - make
 	sqlAttServerFailed = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', status_reason, status_message, updated_at, 'region', region
 FROM servers s WHERE status = 'failed' AND NOT (status_reason = 'heartbeat_lost' AND ` + hostRestarts + `)` +
-		attEnd + attEmpty + attDead + attAffected + attAll
+		attEnd + attEmpty + attDead + attHarms
 
 	sqlAttServerStuck = `WITH ` + attFrom + `
 SELECT 'server', server_id, server_id, '', '', 'provisioning', 'it has been provisioning without progress for more than an hour', updated_at, 'region', region
@@ -281,10 +217,10 @@ FROM (` + sqlListWarmPools + `) w WHERE claimable + building < target` + attTo
 	sqlAttSitePoolLow = `WITH ` + attFrom + `
 SELECT 'server', s.server_id, s.server_id, '', '', x.reason, '', x.since, 'region', s.region
 FROM (SELECT p.app_server_id, CASE WHEN bool_or(p.state = 'failed') THEN 'site_failed' ELSE 'site_late' END AS reason, min(p.created_at) AS since` + beyondSLO + ` GROUP BY 1) x
-JOIN servers s ON s.server_id = x.app_server_id AND s.status <> 'terminated'` + attWho + `
-        UNION SELECT a.tenant_id FROM these JOIN tenant_allocations a ON a.app_server_id = these.id
-            AND a.released_at IS NULL JOIN tenants t ON t.tenant_id = a.tenant_id
-        WHERE t.state IN ('trial', 'provisioning') AND t.status_reason = 'awaiting_site'` + attAll
+JOIN servers s ON s.server_id = x.app_server_id AND s.status <> 'terminated'` + attEnd + attHarming + `
+    SELECT 'tenant' AS subject, t.tenant_id AS id FROM tenant_allocations a JOIN tenants t ON t.tenant_id = a.tenant_id
+    WHERE a.app_server_id = m.id AND a.released_at IS NULL
+        AND t.state IN ('trial', 'provisioning') AND t.status_reason = 'awaiting_site'` + attHarmed
 
 	sqlAttFleetActionFailed = `WITH ` + attFrom + `
 SELECT 'fleet', f.fleet_id, f.fleet_id, a.seq::text, '', COALESCE(NULLIF(a.reason, ''), 'action_failed'), a.action || ': ' || a.message, a.finished_at, 'installation', 'prego'
@@ -315,8 +251,8 @@ FROM (SELECT * FROM rebalances ORDER BY created_at DESC, rebalance_id DESC LIMIT
 
 	sqlAttReleaseStopped = `WITH ` + attFrom + `
 SELECT 'release', name, name, '', '', COALESCE(NULLIF(reason, ''), 'stopped'), message, updated_at,
-    'installation', 'prego' FROM stack_releases WHERE status = 'stopped'` + attWho + `
-        UNION SELECT t.tenant_id FROM tenants t WHERE ` + offlineForRelease + attAll
+    'installation', 'prego' FROM stack_releases WHERE status = 'stopped'` + attEnd + attHarming + `
+    SELECT 'tenant' AS subject, t.tenant_id AS id FROM tenants t WHERE ` + offlineForRelease + attHarmed
 
 	sqlAttAgentReleaseStopped = `WITH ` + attFrom + `
 SELECT 'agent_release', version, version, '', '', COALESCE(NULLIF(reason, ''), 'stopped'), message, updated_at, 'installation', 'prego' FROM agent_releases WHERE status = 'stopped'` + attTo
@@ -454,13 +390,15 @@ FROM edges e JOIN edge_documents d ON d.network = e.network AND e.version > d.re
 JOIN servers s ON s.server_id = e.server_id AND s.status IN ('active', 'draining')
 CROSS JOIN LATERAL (SELECT count(*) AS n, (SELECT string_agg(v.name, ', ' ORDER BY v.name) FROM (
         SELECT COALESCE(m.slug, m.tenant_id) AS name FROM ` + sitesClosed + ` m ORDER BY 1 LIMIT 5) v) AS names
-    FROM ` + sitesClosed + ` k) c WHERE c.n > 0` + attWho + `
-        UNION SELECT t.tenant_id FROM these JOIN edges e ON e.server_id = these.id JOIN servers s
-            ON COALESCE(s.network_id, s.region) = e.network JOIN tenant_allocations a ON a.app_server_id = s.server_id
-            AND a.released_at IS NULL JOIN tenants t ON t.tenant_id = a.tenant_id
-        WHERE x.reason = 'no_edge_opens' AND t.state IN ('trial', 'provisioning', 'active') AND t.created_at >= x.since
-        UNION SELECT k.tenant_id FROM these JOIN edges e ON e.server_id = these.id CROSS JOIN LATERAL
-            ` + sitesClosed + ` k WHERE x.reason = 'document_held'` + attAll
+    FROM ` + sitesClosed + ` k) c WHERE c.n > 0` + attEnd + attHarming + `
+    SELECT 'tenant' AS subject, t.tenant_id AS id FROM edges e
+        JOIN servers s ON COALESCE(s.network_id, s.region) = e.network
+        JOIN tenant_allocations a ON a.app_server_id = s.server_id AND a.released_at IS NULL
+        JOIN tenants t ON t.tenant_id = a.tenant_id
+        WHERE e.server_id = m.id AND m.reason = 'no_edge_opens' AND t.state IN ('trial', 'provisioning', 'active')
+            AND t.created_at >= x.since
+    UNION SELECT 'tenant', k.tenant_id FROM edges e CROSS JOIN LATERAL ` + sitesClosed + ` k
+        WHERE e.server_id = m.id AND m.reason = 'document_held'` + attHarmed
 
 	// One finding for each name, however many edges leave it out and for however many purposes.
 	sqlAttEdgeRejectedName = `WITH x AS (
@@ -546,12 +484,12 @@ FROM tenants WHERE state IN ('trial', 'provisioning') AND opening_since IS NOT N
 UNION ALL SELECT 'region', region, region, network, '', 'no_edge',
     'no edge of network ' || network || ' is alive (' || edges || '): visitors do not reach its ' || sites
         || ' sites, and new tenants become active without being open',
-    since, 'region', region FROM unreached` + attWho + `
-        UNION SELECT v.tenant_id FROM these JOIN x v ON v.region = these.id WHERE x.reason = 'region_down'
-        UNION SELECT a.tenant_id FROM these JOIN servers s ON COALESCE(s.network_id, s.region) = these.owner
-            JOIN tenant_allocations a ON a.app_server_id = s.server_id AND a.released_at IS NULL
-            JOIN tenants t ON t.tenant_id = a.tenant_id AND t.state = 'active'
-        WHERE x.reason = 'no_edge'` + attAll
+    since, 'region', region FROM unreached` + attEnd + attHarming + `SELECT ` + attSubjects + `
+    UNION SELECT 'tenant', v.tenant_id, '', '', '' FROM x v WHERE v.region = m.id AND m.reason = 'region_down'
+    UNION SELECT 'tenant', t.tenant_id, '', '', '' FROM servers s
+        JOIN tenant_allocations a ON a.app_server_id = s.server_id AND a.released_at IS NULL
+        JOIN tenants t ON t.tenant_id = a.tenant_id AND t.state = 'active'
+        WHERE COALESCE(s.network_id, s.region) = m.owner AND m.reason = 'no_edge'` + attHarmed
 
 	sqlAttDNSRecordFailing = `WITH ` + attFrom + `
 SELECT 'dns_record', name || '.' || zone || '/' || type, name || '.' || zone, '', '', 'record_failing', error, COALESCE(changed_at, now()), 'installation', 'prego'
@@ -562,6 +500,72 @@ SELECT 'provider_resource', provider || '/' || kind || '/' || provider_id, COALE
     CASE WHEN protected THEN 'protected' ELSE 'untracked' END, kind || ' ' || provider_id || ' was seen ' || sightings || ' times', first_seen_at, 'provider', provider
 FROM orphan_sightings WHERE destroyed_at IS NULL AND sightings >= 2` + attTo
 )
+
+// Who is affected by the findings n, of which $1 lists what customers are harmed by. Tenants and groups are found by
+// what a finding is about; of a server they are all on it, and of the last live edge of a network all tenants there.
+// Laterals, not joins: only the rows of these are read, whatever the planner expects of them.
+const sqlAffected = `
+WITH these AS MATERIALIZED (
+    SELECT * FROM jsonb_to_recordset($1) r (n int, subject text, id text, name text, owner text, org_id text)
+), closed AS MATERIALIZED (
+    SELECT DISTINCT v.n, COALESCE(c.network_id, c.region) AS network
+    FROM these v JOIN servers c ON c.server_id = v.id AND c.role = 'edge'
+    WHERE v.subject = 'server' AND NOT EXISTS (SELECT FROM edges e JOIN servers o ON o.server_id = e.server_id
+        WHERE e.network = COALESCE(c.network_id, c.region) AND ` + attEdgeLives + `
+            AND NOT EXISTS (SELECT FROM these w WHERE w.n = v.n AND w.subject = 'server' AND w.id = e.server_id))
+), hosts AS MATERIALIZED (
+    SELECT h.n, unnest(c.names) AS name FROM these h JOIN certificates c ON c.certificate_id = h.id
+    WHERE h.subject = 'certificate'
+    UNION SELECT n, name FROM these WHERE subject = 'dns_record'
+), of_groups AS (
+    SELECT n, id AS group_id FROM these WHERE subject = 'group'
+    UNION SELECT v.n, a.group_id FROM these v JOIN volume_attachments a ON a.deleted_at IS NULL
+        AND a.volume_id = CASE v.subject WHEN 'volume' THEN v.id ELSE v.owner END
+        WHERE v.subject IN ('volume', 'volume_restore', 'backup', 'drill')
+    UNION SELECT e.n, g.group_id FROM these e LEFT JOIN ipv4_allocations a ON a.allocation_id = e.id
+        JOIN process_groups g ON g.deleted_at IS NULL
+        AND g.env_id = CASE e.subject WHEN 'env' THEN e.id WHEN 'address' THEN e.owner ELSE a.env_id END
+        WHERE e.subject IN ('env', 'address', 'ipv4')
+    UNION SELECT h.n, r.group_id FROM hosts h JOIN routes r ON r.hostname = h.name AND r.deleted_at IS NULL
+        WHERE h.name <> ''
+), of_tenants AS (
+    SELECT n, id AS tenant_id, false AS there FROM these WHERE subject = 'tenant'
+    UNION SELECT n, owner, false FROM these
+        WHERE subject IN ('backup', 'snapshot', 'restore', 'move', 'drill', 'domain')
+    UNION SELECT h.n, d.tenant_id, false FROM hosts h JOIN domains d ON d.name = h.name AND d.deleted_at IS NULL
+    UNION SELECT h.n, a.tenant_id, false FROM hosts h JOIN tenant_allocations a ON a.released_at IS NULL
+        AND h.name = a.site_name
+    UNION SELECT h.n, a.tenant_id, false FROM hosts h JOIN tenant_allocations a ON a.released_at IS NULL
+        AND h.name = '*' || substr(a.site_name, strpos(a.site_name, '.'))
+    UNION SELECT v.n, p.tenant_id, true FROM these v CROSS JOIN LATERAL (
+        SELECT w.tenant_id FROM tenant_places w WHERE w.server_id = v.id OFFSET 0) p WHERE v.subject = 'server'
+    UNION SELECT c.n, a.tenant_id, true FROM closed c JOIN servers s ON COALESCE(s.network_id, s.region) = c.network
+        JOIN tenant_allocations a ON a.app_server_id = s.server_id AND a.released_at IS NULL
+), t AS MATERIALIZED (
+    SELECT DISTINCT x.n, t.* FROM of_tenants x CROSS JOIN LATERAL (
+        SELECT t.tenant_id, t.slug, t.org_id, t.plan FROM tenants t WHERE t.tenant_id = x.tenant_id
+            AND (NOT x.there OR t.state NOT IN ('terminated', 'data_purged')) OFFSET 0) t
+), i AS MATERIALIZED (
+    SELECT x.n, i.* FROM of_groups x CROSS JOIN LATERAL (
+        SELECT i.instance_id, i.org_id, i.group_id FROM instances i
+        WHERE i.group_id = x.group_id AND i.state <> 'stopped' OFFSET 0) i
+    UNION SELECT v.n, i.* FROM these v CROSS JOIN LATERAL (
+        SELECT i.instance_id, i.org_id, i.group_id FROM instances i
+        WHERE i.server_id = v.id AND i.state <> 'stopped' OFFSET 0) i WHERE v.subject = 'server'
+), o AS (
+    SELECT n, org_id FROM t UNION SELECT n, org_id FROM i UNION SELECT n, org_id FROM these WHERE org_id <> ''
+)
+SELECT n, jsonb_build_object(
+    'tenant_count', COALESCE(t.count, 0), 'tenants', COALESCE(t.list, '{}'),
+    'instance_count', COALESCE(i.count, 0), 'instances', COALESCE(i.list, '{}'),
+    'org_count', o.count, 'orgs', o.list) AS affected
+FROM (SELECT n, count(*), (array_agg(org_id ORDER BY org_id))[:20] AS list FROM o GROUP BY n) o
+LEFT JOIN (SELECT n, count(*), (array_agg(jsonb_build_object('id', tenant_id, 'name', slug, 'org_id', org_id)
+        ORDER BY array_position('{enterprise,business,starter,trial}', plan), slug))[:20] AS list
+    FROM t GROUP BY n) t USING (n)
+LEFT JOIN (SELECT i.n, count(*), (array_agg(jsonb_build_object('id', instance_id, 'name', g.name, 'org_id', i.org_id)
+        ORDER BY i.org_id, g.name, instance_id))[:20] AS list
+    FROM i JOIN process_groups g USING (group_id) GROUP BY n) i USING (n)`
 
 // Attention returns the findings that need an operator now, at most attention.Most of each kind, and the time of the
 // check. Everything is read in one snapshot.
@@ -604,7 +608,7 @@ func (s *Store) AttentionItems(ctx context.Context, l attention.Limits) (items [
 func (s *Store) KeepAttention(ctx context.Context, l attention.Limits) error {
 	var found []attention.Finding
 	err := s.inView(ctx, "what needs attention", func(tx *txn) (err error) {
-		found, _, err = s.unaffectedIn(ctx, tx, l)
+		found, _, _, err = s.findings(ctx, tx, l)
 		return err
 	})
 	if err != nil {
@@ -625,60 +629,59 @@ type attentionRead struct {
 	args []any
 }
 
-// unaffected is the statement without who is affected, which costs Postgres more than all the rest.
-func (r attentionRead) unaffected() attentionRead {
-	if head, _, ok := strings.Cut(r.sql, attTheirs); ok {
-		r.sql = head + attSummed + attListed
-	}
-	return r
+// harmed is something that a finding harms customers by.
+type harmed struct {
+	N       int         `json:"n"` // of the finding
+	Subject string      `json:"subject"`
+	ID      string      `json:"id"`
+	Name    string      `json:"name"`
+	Owner   string      `json:"owner"`
+	OrgID   prego.OrgID `json:"org_id"`
 }
 
-// attentionIn returns the findings with who is affected, which it reads for the kinds alone that something is found of.
+// attentionIn returns the findings with who is affected.
 func (s *Store) attentionIn(
 	ctx context.Context, tx *txn, l attention.Limits,
 ) (found []attention.Finding, at time.Time, err error) {
-	found, _, err = s.unaffectedIn(ctx, tx, l)
-	if err != nil {
-		return nil, at, err
+	found, harms, at, err := s.findings(ctx, tx, l)
+	if err != nil || len(harms) == 0 {
+		return found, at, err
 	}
-	kinds := map[attention.Kind]bool{}
-	for _, f := range found {
-		kinds[f.Kind] = true
+	for _, a := range manyIn[struct {
+		N        int
+		Affected attention.Affected
+	}](ctx, tx, sqlAffected, harms) {
+		found[a.N].Affected = a.Affected
 	}
-	return readAttention(ctx, tx, slices.DeleteFunc(s.attentionReads(l), func(r attentionRead) bool {
-		return !kinds[r.kind]
-	}))
+	return found, at, tx.err
 }
 
-// unaffectedIn is attentionIn without who is affected.
-func (s *Store) unaffectedIn(
+// findings returns the findings, and what they harm customers by.
+func (s *Store) findings(
 	ctx context.Context, tx *txn, l attention.Limits,
-) (found []attention.Finding, at time.Time, err error) {
-	reads := s.attentionReads(l)
-	for i, r := range reads {
-		reads[i] = r.unaffected()
-	}
-	return readAttention(ctx, tx, reads)
-}
-
-func readAttention(
-	ctx context.Context, tx *txn, reads []attentionRead,
-) (found []attention.Finding, at time.Time, err error) {
+) (found []attention.Finding, harms []harmed, at time.Time, err error) {
 	b := &pgx.Batch{}
 	b.Queue(`SET LOCAL jit = off`) // compiling these statements takes seconds, reading what they find milliseconds
 	b.Queue(`SELECT now()`).QueryRow(func(row pgx.Row) error { return row.Scan(&at) })
-	for _, r := range reads {
+	for _, r := range s.attentionReads(l) {
 		b.Queue(r.sql, r.args...).Query(func(rows pgx.Rows) error {
-			these, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[attention.Finding])
+			these, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[struct {
+				attention.Finding
+				Harms []harmed
+			}])
 			for _, f := range these {
+				for _, h := range f.Harms {
+					h.N = len(found)
+					harms = append(harms, h)
+				}
 				f.Kind = r.kind
-				found = append(found, f)
+				found = append(found, f.Finding)
 			}
 			return err
 		})
 	}
 	err = tx.SendBatch(ctx, b).Close()
-	return found, at, err
+	return found, harms, at, err
 }
 
 func (s *Store) attentionReads(l attention.Limits) (reads []attentionRead) {
