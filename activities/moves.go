@@ -180,6 +180,9 @@ func (a *Moves) PlaceMove(ctx context.Context, id prego.MoveID) error {
 	for race := 0; ; race++ {
 		p, err := a.Tenants.Placer.PlaceMove(ctx, m.from, m.Move)
 		if code := prego.CodeOf(err); err != nil && code != prego.CodeInternal {
+			if now, err := a.Store.MoveRecord(ctx, id); err != nil || now.State != tenant.MoveQueued {
+				return err // an earlier attempt, which has not ended yet, has taken the place
+			}
 			return because(true, prego.Reason(code), err.Error())
 		}
 		if err != nil {

@@ -258,6 +258,51 @@ func TestAnAttemptThatIsOvertakenFindsTheTenantPlaced(t *testing.T) {
 	require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, tn.TenantID))
 }
 
+// TestAnAttemptThatIsOvertakenFindsTheMovePlaced: a move has taken the last place itself, and does not fail for that.
+func TestAnAttemptThatIsOvertakenFindsTheMovePlaced(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	for _, id := range []prego.ServerID{"app-0", "app-1"} {
+		p.Server(id, prego.RoleApp, "")
+	}
+	p.Server("db-0", prego.RoleDBShard, "")
+	p.Server("redis-0", prego.RoleRedisPool, "")
+	p.inNetwork()
+	p.Exec(`UPDATE servers SET tenant_count = 19 WHERE server_id = 'app-1'`)
+	tn := p.Tenant(prego.PlanStarter, nil)
+	placer := p.Placer(nil)
+	d, err := placer.Place(t.Context(), tenant.Record{Tenant: tn}, nil, "engine")
+	require.NoError(t, err)
+	require.Equal(t, "app-0", string(d.AppServerID))
+	p.Exec(`UPDATE tenants SET state = 'active', converged_state = 'active', active_at = now(), site = 's1.sites.test'`)
+	_, err = p.Store.RequestMove(t.Context(), tenant.MoveAsked{ID: "mov-1", TenantID: tn.TenantID, By: "ann"})
+	require.NoError(t, err)
+
+	steps := func(with *store.Store) *activities.Moves {
+		own := p.Placer(nil)
+		own.Store = with
+		tenants := p.steps(own).Tenants
+		return &activities.Moves{
+			Store: p.Store, Tenants: tenants, Log: zap.NewNop(),
+			Backups: &activities.Backups{Store: p.Store, Tenants: tenants, Objects: noObjects{}},
+		}
+	}
+	once := sync.Once{}
+	second := steps(store.New(pgtest.Tapped(t, p.Pool, func(sql string, _ []any) (err error) {
+		if strings.Contains(sql, "FROM changes WHERE xid") { // the move has been read
+			once.Do(func() { err = steps(p.Store).PlaceMove(context.Background(), "mov-1") })
+		}
+		return err
+	})))
+	require.NoError(t, second.PlaceMove(t.Context(), "mov-1"))
+	require.Equal(t, 1,
+		p.Number(`SELECT count(*) FROM tenant_moves WHERE state = 'copying' AND to_server_id = 'app-1'`))
+	require.Equal(t, 20, p.Number(`SELECT tenant_count FROM servers WHERE server_id = 'app-1'`))
+}
+
+// noObjects is a storage that is not used.
+type noObjects struct{ activities.ObjectStorage }
+
 // TestAnOverrideThatComesTooLateIsRefused: the tenant lives where the engine put it, and no answer
 // claims otherwise.
 func TestAnOverrideThatComesTooLateIsRefused(t *testing.T) {

@@ -202,6 +202,10 @@ func (s *Store) RequestFleetMember(ctx context.Context, n server.Wanted, c prego
 			return err
 		}
 		if f == nil {
+			// An earlier attempt may have taken the last place while this one waited for the fleets.
+			if srv, err = serverIn(ctx, tx, n.ServerID); prego.CodeOf(err) != prego.CodeServerNotFound {
+				return err
+			}
 			return prego.Errorf(prego.CodeFleetFull, "no fleet of role %s that serves tenants has room in %s for a server like this", n.Role, n.Region)
 		}
 		n.FleetID, n.FleetProfile, n.Provider = f.FleetID, f.Profile, f.InfraProvider

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
@@ -136,6 +138,27 @@ func TestNetworksAreAssigned(t *testing.T) {
 	west, _, err := s.AssignNetwork(ctx, "us", "us-west", "10.64.0.0/21", nil)
 	require.NoError(t, err)
 	require.Equal(t, prego.NetworkID("hetzner-us-west-1"), west.NetworkID, "its location is in another zone now")
+}
+
+// TestAnOvertakenAttemptKeepsItsNetwork: an earlier attempt of the same server took the last place of the last range.
+func TestAnOvertakenAttemptKeepsItsNetwork(t *testing.T) {
+	t.Parallel()
+	s := New(pgtest.Pool(t))
+	insertServer(t, s, "a", "provisioning")
+	insertServer(t, s, "b", "provisioning")
+	_, ok, err := s.AssignNetwork(t.Context(), "a", "eu-central", "10.64.0.0/24", nil)
+	require.NoError(t, err)
+	require.True(t, ok)
+	exec(t, s, `UPDATE networks SET members = 89`)
+	require.NoError(t, s.holding(t, `SELECT FROM assign_network('b', 'eu-central', '10.64.0.0/24', 24, 100, 10, '{}')`,
+		func() error {
+			var n server.Network
+			n, ok, err = s.AssignNetwork(context.Background(), "b", "eu-central", "10.64.0.0/24", nil)
+			assert.Equal(t, "hetzner-eu-central-1", string(n.NetworkID))
+			return err
+		}, func(pgx.Tx) {}))
+	require.True(t, ok)
+	require.Equal(t, 90, count(t, s, `networks n, generate_series(1, n.members)`))
 }
 
 func TestANetworkIsMadeAndLost(t *testing.T) {

@@ -530,6 +530,32 @@ func TestACancelledActionIsNotTakenUp(t *testing.T) {
 	require.Equal(t, server.ActionCancelled, ended.Status)
 }
 
+// TestAnOvertakenRequestReturnsItsServer: an earlier attempt requested it as the last member that the fleet takes.
+func TestAnOvertakenRequestReturnsItsServer(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	s := New(pool)
+	exec(t, s, `UPDATE fleets SET serves_tenants = false`)
+	most := int64(1)
+	newFleet(t, s, "pool", func(r *server.CreateFleetRequest) { r.MaxSize, r.Serves = &most, true }, nil)
+	request := func(s *Store) (server.Server, error) {
+		return s.RequestFleetMember(context.Background(), server.Wanted{
+			ServerID: "own-1", Role: prego.RoleRedisPool, Region: prego.RegionEU, Provider: prego.ProviderHetzner,
+		}, prego.Constraint{}, "tenant/t-1", scale.Plan)
+	}
+	once := sync.Once{}
+	second := New(pgtest.Tapped(t, pool, func(sql string, _ []any) (err error) {
+		if sql == sqlServingFleets {
+			once.Do(func() { _, err = request(s) })
+		}
+		return err
+	}))
+	srv, err := request(second)
+	require.NoError(t, err)
+	require.Equal(t, "own-1", string(srv.ServerID))
+	require.Equal(t, 1, count(t, s, "servers"))
+}
+
 // TestAReplacementLeavesRoomForTenants: only the round that is next counts as
 // members, and tenants' servers are planned meanwhile.
 func TestAReplacementLeavesRoomForTenants(t *testing.T) {

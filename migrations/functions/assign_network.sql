@@ -9,7 +9,8 @@ DECLARE
     v_server servers%ROWTYPE;
     v_network text;
 BEGIN
-    SELECT * INTO v_server FROM servers WHERE server_id = p_server;
+    -- Another attempt for the same server goes first, and has its place.
+    SELECT * INTO v_server FROM servers WHERE server_id = p_server FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RETURN;
     END IF;
