@@ -102,9 +102,11 @@ func TestRestoreContinuesWithOlderBackup(t *testing.T) {
 	require.NoError(t, s.BackupMissing(ctx, "bak-3"))
 	_, err = s.RestoreFromOlder(ctx, tenant.Ref{TenantID: "t-0", Generation: 7}, "bak-3", "backup_missing", "it is gone")
 	require.ErrorIs(t, err, server.ErrSuperseded)
-	older, err := s.RestoreFromOlder(ctx, ref, "bak-3", "backup_missing", "it is gone")
-	require.NoError(t, err)
-	require.Equal(t, prego.BackupID("bak-2"), older)
+	for range 2 { // also an attempt of the step that another one has overtaken
+		older, err := s.RestoreFromOlder(ctx, ref, "bak-3", "backup_missing", "it is gone")
+		require.NoError(t, err)
+		require.Equal(t, prego.BackupID("bak-2"), older)
+	}
 	require.Equal(t, 1, count(t, s, "tenants WHERE restore_from = 'bak-2'"))
 	require.Equal(t, 1, count(t, s, "restore_jobs WHERE job_id = 'rst-1' AND backup_id = 'bak-2' AND message LIKE 'backup bak-3 can''t be restored (it is gone)%from backup bak-2 of %'"))
 	require.Equal(t, 1, count(t, s, "tenant_lifecycle_events WHERE step = 'backup_skipped' AND reason = 'backup_missing' AND message LIKE '%bak-3%bak-2%'"))
@@ -114,7 +116,7 @@ func TestRestoreContinuesWithOlderBackup(t *testing.T) {
 
 	require.NoError(t, s.BackupVerified(ctx, "bak-2", "backup_unreadable: no"))
 	require.NoError(t, s.BackupVerified(ctx, "bak-1", "backup_unreadable: no"))
-	older, err = s.RestoreFromOlder(ctx, ref, "bak-2", "backup_unreadable", "no")
+	older, err := s.RestoreFromOlder(ctx, ref, "bak-2", "backup_unreadable", "no")
 	require.NoError(t, err)
 	require.Empty(t, older)
 	require.Equal(t, 1, count(t, s, "tenants WHERE restore_from = 'bak-2'"))
@@ -202,9 +204,11 @@ func TestVolumesAreRestoredFromUsableBackups(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.BackupVerified(ctx, "bak-2", "digest_mismatch"))
 	for id, want := range map[string]bool{"vrs-chosen": true, "vrs-named": false} {
-		ok, err := s.VolumeRestoreFromOlder(ctx, id, "bak-2", "digest_mismatch")
-		require.NoError(t, err)
-		require.Equal(t, want, ok, id)
+		for range 2 { // also an attempt of the step that another one has overtaken
+			ok, err := s.VolumeRestoreFromOlder(ctx, id, "bak-2", "digest_mismatch")
+			require.NoError(t, err)
+			require.Equal(t, want, ok, id)
+		}
 	}
 	require.NoError(t, s.VolumeRestoreFinished(ctx, "vrs-chosen", "", ""))
 	require.Equal(t, 1, count(t, s, "volume_restores WHERE restore_id = 'vrs-chosen' AND status = 'succeeded' AND backup_id = 'bak-1' AND message LIKE 'backup bak-2 can''t be restored (digest_mismatch)%bak-1'"))

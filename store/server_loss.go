@@ -287,13 +287,14 @@ func (b backupStands) refusal() error {
 
 const (
 	sqlRestoreFromOlder = `
-UPDATE tenants SET restore_from = $4, updated_at = now() WHERE tenant_id = $1 AND generation = $2 AND state = 'provisioning' AND restore_from = $3`
+UPDATE tenants SET restore_from = $4, updated_at = now()
+WHERE tenant_id = $1 AND generation = $2 AND state = 'provisioning' AND restore_from IN ($3, $4)`
 	sqlOlderOfJob = `
 UPDATE restore_jobs SET backup_id = $2, message = $3 WHERE tenant_id = $1 AND elsewhere AND NOT named AND status IN ('queued', 'running')`
 )
 
 // RestoreFromOlder has a tenant restored from the next older backup than an unusable one, which is
-// recorded before. It returns "" if none is left, or the caller has named that one.
+// recorded before. It returns "" if none is left, or the caller has named that one. Repeated, it returns the same one.
 func (s *Store) RestoreFromOlder(ctx context.Context, ref tenant.Ref, bad prego.BackupID, reason prego.Reason, why string) (older prego.BackupID, err error) {
 	err = s.inTx(ctx, string("older backup of tenant "+ref.TenantID), func(tx *txn) error {
 		older = ""

@@ -378,10 +378,11 @@ var VolumeRestores = Listing[workload.VolumeRestore]{
 const (
 	sqlVolumeRestoreBegun     = `UPDATE volume_restores SET status = 'running' WHERE restore_id = $1 AND status = 'queued'`
 	sqlVolumeRestoreFromOlder = `
-UPDATE volume_restores r SET backup_id = n.backup_id, message = 'backup ' || r.backup_id || ' can''t be restored (' || $3 || '): it is restored from backup ' || n.backup_id
+UPDATE volume_restores r SET backup_id = n.backup_id,
+    message = 'backup ' || $2 || ' can''t be restored (' || $3 || '): it is restored from backup ' || n.backup_id
 FROM (SELECT b.backup_id FROM backups was JOIN backups b ON b.volume_id = was.volume_id AND b.taken_at <= was.taken_at
     WHERE was.backup_id = $2 AND b.backup_id <> $2 AND ` + usableBackup + ` ORDER BY b.taken_at DESC, b.backup_id LIMIT 1) n
-WHERE r.restore_id = $1 AND r.backup_id = $2 AND r.finished_at IS NULL AND NOT r.named`
+WHERE r.restore_id = $1 AND r.backup_id IN ($2, n.backup_id) AND r.finished_at IS NULL AND NOT r.named`
 	sqlVolumeRestoreFinished = `
 UPDATE volume_restores r SET status = CASE WHEN $2 = '' THEN 'succeeded' ELSE 'failed' END, reason = $2, message = CASE WHEN $2 = '' THEN r.message ELSE $3 END, finished_at = now() WHERE restore_id = $1 AND finished_at IS NULL`
 )
@@ -392,7 +393,7 @@ func (s *Store) VolumeRestoreBegun(ctx context.Context, id string) error {
 }
 
 // VolumeRestoreFromOlder has a restore continue with the next older backup than an unusable one, which is
-// recorded before. ok is false if none is left, or the caller has named that one.
+// recorded before. ok is false if none is left, or the caller has named that one. Repeated, it finds that it does.
 func (s *Store) VolumeRestoreFromOlder(ctx context.Context, id string, bad prego.BackupID, why string) (ok bool, err error) {
 	err = s.inTx(ctx, "restore "+id, func(tx *txn) error {
 		got(lockOwner(ctx, tx, noSuchBackup(bad), sqlOrgOfBackup, bad)).in(tx)
