@@ -1,6 +1,7 @@
 package activities
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -260,7 +261,11 @@ func (a *Tenants) place(ctx context.Context, ref tenant.Ref, t tenant.Record) (P
 			a.logNotSignalled(a.Runs.EnsureWarmPool(ctx, t.Region, t.Plan))
 		}
 	case placement.Refused:
-		return out, permanentError(ErrTypePlacement, fmt.Sprintf("%s: %s", d.Code, d.SelectionReason), nil)
+		var placed *tenant.Allocation
+		if placed, err = a.Store.LiveAllocation(ctx, t.TenantID); err == nil && placed == nil {
+			return out, permanentError(ErrTypePlacement, fmt.Sprintf("%s: %s", d.Code, d.SelectionReason), nil)
+		}
+		err = cmp.Or(err, store.ErrPlaced)
 	case placement.NeedsServer:
 		err = a.Store.AwaitTenant(ctx, ref, prego.ReasonBuildingServer, d.SelectionReason, nil, "", false)
 	case placement.HoldForSite:

@@ -235,27 +235,36 @@ func TestOneTenantHoldsUpNoQueue(t *testing.T) {
 // attempt has ended, and the tenant has then taken the last place itself.
 func TestAnAttemptThatIsOvertakenFindsTheTenantPlaced(t *testing.T) {
 	t.Parallel()
-	p := newPlacing(t, 4)
-	p.Server("app-0", prego.RoleApp, "")
-	p.Server("db-0", prego.RoleDBShard, "")
-	p.Server("redis-0", prego.RoleRedisPool, "")
-	p.Exec(`UPDATE servers SET tenant_count = 19 WHERE server_id = 'app-0'`)
-	tn := p.Tenant(prego.PlanStarter, nil)
-	first, second, once := p.Placer(nil), p.Placer(nil), sync.Once{}
-	second.Store = store.New(pgtest.Tapped(t, p.Pool, func(sql string, _ []any) (err error) {
-		if strings.Contains(sql, "FROM changes WHERE xid") { // the tenant has been read
-			once.Do(func() {
-				var d placement.Decision
-				d, err = first.Place(context.Background(), tenant.Record{Tenant: tn}, nil, "engine")
-				assert.Equal(t, "app-0", string(d.AppServerID))
-			})
-		}
-		return err
-	}))
-	res, err := p.steps(second).PlaceTenant(t.Context(), tenant.Ref{TenantID: tn.TenantID, Generation: 1})
-	require.NoError(t, err)
-	require.Equal(t, activities.PlaceResult{Placed: true, Outcome: placement.Placed}, res)
-	require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, tn.TenantID))
+	for name, then := range map[string]string{
+		"no place":     `UPDATE servers SET updated_at = now()`,
+		"not possible": `UPDATE infra_providers SET enabled = false`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlacing(t, 4)
+			p.Server("app-0", prego.RoleApp, "")
+			p.Server("db-0", prego.RoleDBShard, "")
+			p.Server("redis-0", prego.RoleRedisPool, "")
+			p.Exec(`UPDATE servers SET tenant_count = 19 WHERE server_id = 'app-0'`)
+			tn := p.Tenant(prego.PlanStarter, nil)
+			first, second, once := p.Placer(nil), p.Placer(nil), sync.Once{}
+			second.Store = store.New(pgtest.Tapped(t, p.Pool, func(sql string, _ []any) (err error) {
+				if strings.Contains(sql, "FROM changes WHERE xid") { // the tenant has been read
+					once.Do(func() {
+						var d placement.Decision
+						d, err = first.Place(context.Background(), tenant.Record{Tenant: tn}, nil, "engine")
+						assert.Equal(t, "app-0", string(d.AppServerID))
+						p.Exec(then)
+					})
+				}
+				return err
+			}))
+			res, err := p.steps(second).PlaceTenant(t.Context(), tenant.Ref{TenantID: tn.TenantID, Generation: 1})
+			require.NoError(t, err)
+			require.Equal(t, activities.PlaceResult{Placed: true, Outcome: placement.Placed}, res)
+			require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = $1`, tn.TenantID))
+		})
+	}
 }
 
 // TestAnAttemptThatIsOvertakenFindsTheMovePlaced: a move has taken the last place itself, and does not fail for that.
