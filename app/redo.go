@@ -10,6 +10,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/workflows"
 )
 
