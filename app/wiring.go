@@ -380,7 +380,7 @@ func newMoves(p *Process, runs *workflows.Client, tenants *activities.Tenants, b
 	m := p.cfg.Moves
 	return &activities.Moves{
 		Store: p.db, Tenants: tenants, Backups: backups, Runs: runs, Metrics: activities.NewMoveMetrics(p.reg), Log: p.log.Named("moves"),
-		Settings: activities.MoveSettings{CopyFor: p.cfg.Backups.UploadFor, FreezeFor: m.FreezeFor, FreezeSlack: p.cfg.Pace.Of(10*time.Minute), Settle: edgeSettle, Grace: m.Grace, PassOn: m.PassOn, Quiet: p.cfg.Workloads.Quiet},
+		Settings: activities.MoveSettings{CopyFor: p.cfg.Backups.UploadFor, FreezeFor: m.FreezeFor, FreezeSlack: p.cfg.Pace.Of(10 * time.Minute), Settle: edgeSettle, Grace: m.Grace, PassOn: m.PassOn, Quiet: p.cfg.Workloads.Quiet},
 	}
 }
 
