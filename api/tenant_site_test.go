@@ -159,7 +159,7 @@ func TestUsersAndMailOfASite(t *testing.T) {
 	require.Equal(t, []string{"ann@example.com", "ann@example.com"}, []string{deref(tn.AdminEmail), deref(tn.AdminName)})
 	before := host.last()
 	require.Equal(t, []impact.Thing{{
-		Kind: "mail", ID: string(tn.TenantId), Name: "smtp.example.com", OrgID: "acme", Class: impact.Interrupts,
+		Kind: "mail", ID: tn.TenantId, Name: "smtp.example.com", OrgID: "acme", Class: impact.Interrupts,
 	}}, b.refusedImpact("DELETE", of+"/mail", "", nothing).Affected)
 	require.Equal(t, before, host.last(), "nothing reaches the site before it is accepted")
 	resp, body = b.do("DELETE", of+"/mail", "operator", "", "")

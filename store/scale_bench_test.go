@@ -72,18 +72,20 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 	none := func(_ any, err error) error { return err }
 	statements := map[string]func() error{
 		// What looks ask (TestLooksUseMeasuredStatements).
-		"tenants' look":            func() error { return none(s.TenantsNeedSweep(ctx, 10*time.Minute)) },
-		"certificates' look":       func() error { return none(s.CertificatesNeedSweep(ctx, time.Now(), nil)) },
-		"certificates to ask":      func() error { return none(s.CertificatesToAsk(ctx, time.Now(), 100)) },
-		"storage's look":           func() error { return none(s.StorageDue(ctx, time.Hour)) },
-		"attention":                func() error { return s.KeepAttention(ctx, attentionLimits) },
-		"samples":                  func() error { return none(s.TakeSamples(ctx, server.SampleEvery)) },
-		"size of the fleet":        func() error { return none(s.FleetSize(ctx)) },
-		"addresses astray":         func() error { return none(s.AddressesAstray(ctx)) },
-		"domains that are due":     func() error { return none(s.DomainsDue(ctx)) },
-		"records that are due":     func() error { return none(s.RecordsDue(ctx, "example.com")) },
-		"what records follow":      func() error { return none(s.RecordFacts(ctx, "example.com", "sites.example.com")) },
-		"sites away from home":     func() error { return none(s.SitesAway(ctx, "hetzner-eu-central-1", []string{"edges"}, "sites.example.com")) },
+		"tenants' look":        func() error { return none(s.TenantsNeedSweep(ctx, 10*time.Minute)) },
+		"certificates' look":   func() error { return none(s.CertificatesNeedSweep(ctx, time.Now(), nil)) },
+		"certificates to ask":  func() error { return none(s.CertificatesToAsk(ctx, time.Now(), 100)) },
+		"storage's look":       func() error { return none(s.StorageDue(ctx, time.Hour)) },
+		"attention":            func() error { return s.KeepAttention(ctx, attentionLimits) },
+		"samples":              func() error { return none(s.TakeSamples(ctx, server.SampleEvery)) },
+		"size of the fleet":    func() error { return none(s.FleetSize(ctx)) },
+		"addresses astray":     func() error { return none(s.AddressesAstray(ctx)) },
+		"domains that are due": func() error { return none(s.DomainsDue(ctx)) },
+		"records that are due": func() error { return none(s.RecordsDue(ctx, "example.com")) },
+		"what records follow":  func() error { return none(s.RecordFacts(ctx, "example.com", "sites.example.com")) },
+		"sites away from home": func() error {
+			return none(s.SitesAway(ctx, "hetzner-eu-central-1", []string{"edges"}, "sites.example.com"))
+		},
 		"records of a zone":        func() error { return none(s.LiveRecords(ctx, "example.com")) },
 		"records of addresses":     func() error { return none(s.RecordsNaming(ctx, []string{"192.0.2.1", "2001:db8::1"})) },
 		"servers without networks": func() error { return none(s.Unattached(ctx, 50)) },

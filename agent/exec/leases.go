@@ -99,8 +99,9 @@ func (l *leases) begin(k *policy.Command) (keep bool, refused *policy.Problem) {
 	one := l.held[key]
 	switch {
 	case one != nil && one.Ended || one == nil && of.Seconds == 0:
-		return false, &policy.Problem{Status: http.StatusConflict, Code: wire.CodeLeaseEnded,
-			Detail: "the host has undone the command: its lease has ended"}
+		return false, &policy.Problem{
+			Status: http.StatusConflict, Code: wire.CodeLeaseEnded, Detail: "the host has undone the command: its lease has ended",
+		}
 	case of.Seconds == 0:
 		if l.drop(key) != nil {
 			return false, leaseNotKept()
@@ -121,8 +122,9 @@ func (l *leases) begin(k *policy.Command) (keep bool, refused *policy.Problem) {
 }
 
 func leaseNotKept() *policy.Problem {
-	return &policy.Problem{Status: http.StatusServiceUnavailable, Code: "lease_not_kept",
-		Detail: "the host can't record when to undo the command", RetryAfter: 5}
+	return &policy.Problem{
+		Status: http.StatusServiceUnavailable, Code: "lease_not_kept", Detail: "the host can't record when to undo the command", RetryAfter: 5,
+	}
 }
 
 // undone ends the lease of what a command has undone.

@@ -240,11 +240,7 @@ func (l *dataLoading) run(text string, values [][]byte) error {
 	for i, v := range values {
 		args[i], largest = v, max(largest, len(v))
 	}
-	statement, err := l.conn.PrepareContext(context.Background(), text)
-	if err == nil {
-		_, err = statement.ExecContext(context.Background(), args...)
-		_ = statement.Close()
-	}
+	err := l.send(text, args)
 	if err == nil {
 		return nil
 	}
@@ -255,6 +251,17 @@ func (l *dataLoading) run(text string, values [][]byte) error {
 			"max_allowed_packet is %d", into, largest, l.packet)
 	}
 	return l.failed(err)
+}
+
+// send has the server read the values one by one, and not in the statement's text.
+func (l *dataLoading) send(text string, args []any) error {
+	statement, err := l.conn.PrepareContext(context.Background(), text)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = statement.Close() }()
+	_, err = statement.ExecContext(context.Background(), args...)
+	return err
 }
 
 // failed keeps the content of rows out of errors.

@@ -133,7 +133,7 @@ func TestTenantsOfALostServerComeBack(t *testing.T) {
 	delta := c.settledTenant(ids["delta"], tenant.Terminated)
 	require.Equal(t, "server_lost", deref(delta.StatusReason))
 	require.Contains(t, deref(delta.StatusMessage), "nothing is lost")
-	require.Equal(t, tenant.Terminated, tenant.State(delta.Loss.State))
+	require.Equal(t, tenant.Terminated, delta.Loss.State)
 	require.Nil(t, delta.Allocation)
 	require.NotEmpty(t, c.todos(c.id("app2"), ended))
 
