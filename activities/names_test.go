@@ -314,6 +314,7 @@ func TestOthersRecordsShadowNoSite(t *testing.T) {
 	for _, slug := range []string{"alpha", "beta", "news", "deep", "shop", "alias"} {
 		w.tenantAt(slug, "hetzner-eu-central-1")
 	}
+	w.exec(`UPDATE tenants SET site = slug || '.`+sites+`'`)
 	w.keep()
 	others := func(name string, typ hcloud.ZoneRRSetType, value string) {
 		t.Helper()
@@ -344,16 +345,20 @@ func TestOthersRecordsShadowNoSite(t *testing.T) {
 		require.Equal(t, []string{"192.0.2.1"}, w.at(slug+"."+sites), slug)
 	}
 	require.Equal(t, []string{"203.0.113.7"}, w.at("shop."+sites), "others' records are left alone")
-	var failing []string
+	var failing, affected []string
 	found, _, err := w.store.Attention(t.Context(), attention.Limits{})
 	require.NoError(t, err)
 	for _, f := range found {
 		if f.Kind == attention.DNSRecordFailing {
 			failing = append(failing, f.Name)
+			for _, c := range f.Affected.Tenants {
+				affected = append(affected, c.Name)
+			}
 		}
 	}
 	require.Contains(t, failing, "shop."+sites)
 	require.Contains(t, failing, "alias."+sites)
+	require.Subset(t, affected, []string{"shop", "alias"})
 	require.NotContains(t, failing, "news."+sites)
 
 	for _, set := range []hcloud.ZoneRRSet{

@@ -533,8 +533,8 @@ WITH these AS MATERIALIZED (
     UNION SELECT n, owner, false FROM these
         WHERE subject IN ('backup', 'snapshot', 'restore', 'move', 'drill', 'domain')
     UNION SELECT h.n, d.tenant_id, false FROM hosts h JOIN domains d ON d.name = h.name AND d.deleted_at IS NULL
-    UNION SELECT h.n, a.tenant_id, false FROM hosts h JOIN tenant_allocations a ON a.released_at IS NULL
-        AND h.name = a.site_name
+    UNION SELECT h.n, t.tenant_id, true FROM hosts h CROSS JOIN LATERAL (
+        SELECT tenant_id FROM tenants WHERE site = h.name OFFSET 0) t
     UNION SELECT h.n, a.tenant_id, false FROM hosts h JOIN tenant_allocations a ON a.released_at IS NULL
         AND h.name = '*' || substr(a.site_name, strpos(a.site_name, '.'))
     UNION SELECT v.n, p.tenant_id, true FROM these v CROSS JOIN LATERAL (

@@ -239,7 +239,7 @@ func TestFindingsNameTheirCustomers(t *testing.T) {
 	defer func() { _ = all.Rollback(ctx) }()
 	runEach(t, all, `SET LOCAL session_replication_role = replica;`+wellInstallation+`;
 		UPDATE tenants SET status_reason = 'awaiting_site', state = 'provisioning' WHERE tenant_id = 't-6';
-		UPDATE tenant_allocations SET site_name = 'shop.example.com' WHERE tenant_id = 't-2';
+		UPDATE tenants SET site = 'shop.example.com' WHERE tenant_id = 't-2';
 		UPDATE servers SET network_id = 'n' WHERE server_id IN ('app-1', 'app-2');
 		INSERT INTO stack_release_sites (release, server_id, site, tenant_id, offline_at)
 			VALUES ('15.80', 'app-1', 's', 't-4', now());
