@@ -29,7 +29,7 @@ func NewPatchWindow(expression string, open time.Duration) (w PatchWindow, err e
 		return w, prego.Invalid("patch window", "must be open for a minute to 24 hours")
 	}
 	w.open = open
-	if w.cron, err = cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse(expression); err != nil {
+	if w.cron, err = prego.ParseCron(expression); err != nil {
 		return PatchWindow{}, prego.Invalid("patch window", fmt.Sprintf("must be a cron expression of five fields: %v", err))
 	}
 	return w, nil
@@ -72,7 +72,7 @@ func (w *FleetPatchWindow) Validate() error {
 		return prego.Invalid("patch_window.seconds", "must be 60 to 86400")
 	}
 	if _, err := NewPatchWindow(w.Schedule, maxPatchWindow); err != nil {
-		return prego.Invalid("patch_window.schedule", "must be "+PatchNever+" or a cron expression of five fields, such as 0 2 * * 2")
+		return prego.Invalid("patch_window.schedule", fmt.Sprintf("must be %s or a cron expression, such as 0 2 * * 2: %v", PatchNever, err))
 	}
 	return nil
 }

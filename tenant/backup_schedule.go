@@ -2,13 +2,9 @@ package tenant
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"hash/fnv"
-	"strings"
 	"time"
-
-	"github.com/robfig/cron/v3"
 
 	"github.com/prego/prego"
 )
@@ -89,7 +85,7 @@ func (p BackupPolicy) Validate() error {
 	if err := p.Retention.Validate(); err != nil || p.Schedule == "" {
 		return err
 	}
-	s, err := schedule(p.Schedule)
+	s, err := prego.ParseCron(p.Schedule)
 	if err != nil {
 		return prego.Invalid("schedule", "must be a cron expression of five fields, like \"0 2 * * *\" for two o'clock: "+err.Error())
 	}
@@ -111,22 +107,6 @@ func (p BackupPolicy) Validate() error {
 	return nil
 }
 
-// schedule reads five fields. The library's time zones and @every are not taken: the former
-// make days of 23 hours, the latter times that depend on the process.
-func schedule(text string) (cron.Schedule, error) {
-	if strings.Contains(text, "TZ=") {
-		return nil, errors.New("times are in UTC")
-	}
-	s, err := cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse(text)
-	if err != nil {
-		return nil, err
-	}
-	if spec, ok := s.(*cron.SpecSchedule); ok {
-		spec.Location = time.UTC
-	}
-	return s, nil
-}
-
 // Delay is how long after the schedule's moment a tenant or a volume is backed up: always the same
 // for the same id.
 func (p BackupPolicy) Delay(id string) time.Duration {
@@ -143,7 +123,7 @@ func (p BackupPolicy) Next(id string, after time.Time) time.Time {
 	if p.Schedule == "" {
 		return time.Time{}
 	}
-	s, err := schedule(p.Schedule)
+	s, err := prego.ParseCron(p.Schedule)
 	if err != nil {
 		return time.Time{}
 	}

@@ -1,0 +1,61 @@
+package prego
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/robfig/cron/v3"
+)
+
+var fiveFields = cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
+
+// ParseCron reads a cron expression of five fields, as crontab(5) does: names of months and days, and 7 for Sunday.
+// Times are in UTC. Time zones, which make days of 23 hours, and words such as @daily are refused.
+func ParseCron(text string) (cron.Schedule, error) {
+	fields := strings.Fields(text)
+	switch {
+	case strings.Contains(text, "TZ="):
+		return nil, errors.New("times are in UTC: leave the time zone out")
+	case strings.HasPrefix(text, "@"):
+		return nil, errors.New("@-words are not accepted: write 0 2 * * * for every day at 02:00 UTC")
+	case len(fields) != 5:
+		return nil, errors.New("it must have five fields: minute, hour, day of month, month, day of week")
+	}
+	fields[4] = sundays(fields[4])
+	s, err := fiveFields.Parse(strings.Join(fields, " "))
+	if err != nil {
+		return nil, err
+	}
+	if spec, ok := s.(*cron.SpecSchedule); ok {
+		spec.Location = time.UTC
+	}
+	return s, nil
+}
+
+// sundays writes 7 as 0 in a field of days of the week. What is no list of days stays as it is, for the parser.
+func sundays(field string) string {
+	parts := strings.Split(field, ",")
+	for i, part := range parts {
+		days, every, stepped := strings.Cut(part, "/")
+		first, last, ranged := strings.Cut(days, "-")
+		step, err := strconv.Atoi(every)
+		if !stepped {
+			step, err = 1, nil
+		}
+		from, err1 := strconv.Atoi(first)
+		switch {
+		case first == "7" && !ranged && !stepped:
+			parts[i] = "0"
+		case !ranged || last != "7" || err != nil || err1 != nil || step < 1 || from < 0 || from > 7:
+		default:
+			var all []string
+			for day := from; day <= 7; day += step {
+				all = append(all, strconv.Itoa(day%7))
+			}
+			parts[i] = strings.Join(all, ",")
+		}
+	}
+	return strings.Join(parts, ",")
+}
