@@ -32,10 +32,10 @@ func clockSkew(ahead float64) string {
 // host may still set its clock. A host without a valid token gets that error instead.
 func (g *Gateway) refuseClock(ctx context.Context, tokenHash []byte, serverID prego.ServerID, ahead float64) error {
 	who, err := g.store.BootIdentity(ctx, tokenHash)
-	if prego.CodeOf(err) == prego.CodeTokenUnknown || (err == nil && who.ServerID != serverID) {
+	switch code := prego.CodeOf(err); {
+	case code == prego.CodeTokenUnknown, code == prego.CodeBootstrapExpired, err == nil && who.ServerID != serverID:
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return err
 	}
 	g.metrics.ailing.WithLabelValues("clock").Inc()

@@ -291,6 +291,9 @@ func TestHandshake(t *testing.T) {
 	status, p, _ = b.handshake("expired", newKey(t), nil)
 	require.Equal(t, 410, status)
 	require.Equal(t, "bootstrap_token_expired", p.Code)
+	status, p, _ = b.handshake("expired", newKey(t), nil)
+	require.Equal(t, 410, status, "each time")
+	require.Equal(t, "bootstrap_token_expired", p.Code)
 
 	b.server("twice")
 	key := newKey(t)
@@ -488,6 +491,8 @@ func TestBootEndpointsTakeTheTokenAndKeepIt(t *testing.T) {
 	b := setup(t, nil)
 	b.server("boots")
 	b.server("other")
+	b.server("late")
+	b.exec(`UPDATE server_bootstrap_tokens SET expires_at = now() WHERE server_id = 'late'`)
 	c := b.client(nil)
 	stage := func(bearer, body string) (int, string) {
 		status, p, _ := b.post(c, wire.PathBootStage, bearer, "application/json", []byte(body))
@@ -504,6 +509,7 @@ func TestBootEndpointsTakeTheTokenAndKeepIt(t *testing.T) {
 		"no token":       {"", `{}`, "token_unknown"},
 		"wrong token":    {"nonsense", `{}`, "token_unknown"},
 		"another server": {raw("other"), `{"server_id":"boots","stage":"failed"}`, "token_unknown"},
+		"expired token":  {raw("late"), `{"server_id":"late","stage":"failed"}`, "bootstrap_token_expired"},
 		"unknown stage":  {raw("boots"), `{"server_id":"boots","stage":"party"}`, "invalid_field"},
 		"long detail":    {raw("boots"), fmt.Sprintf(`{"server_id":"boots","stage":"failed","detail":%q}`, strings.Repeat("x", 600)), "invalid_field"},
 	} {

@@ -41,9 +41,10 @@ func (s *Store) IssueToken(ctx context.Context, t server.TokenIssue) (server.Tok
 	return out, err
 }
 
-// issueArgs returns the arguments of an issue for the audit.
+// issueArgs returns the arguments of an issue for the audit. The redactor would mask the id, which is no secret and
+// joins the issue with the use of the token.
 func issueArgs(t server.TokenIssue) string {
-	return prego.Redact("issue token_id=" + t.TokenID + " purpose=" + string(t.Purpose))
+	return "issue token_id=" + t.TokenID + " purpose=" + string(t.Purpose)
 }
 
 const sqlConsumeToken = `
@@ -104,8 +105,19 @@ func whyNotConsumed(ctx context.Context, tx *txn, p server.TokenClaim) (out serv
 	}
 	out = t.TokenConsumed
 	booting := t.Status == server.Provisioning && t.RowAttempt == t.Attempt
+	superseded := t.Superseded || t.RowAttempt != t.Attempt
+	expired := prego.Errorf(prego.CodeBootstrapExpired, "the bootstrap token has expired")
 	switch {
-	case t.Superseded || t.RowAttempt != t.Attempt:
+	case t.Expired && !t.Consumed && !superseded:
+		tx.run(ctx, sqlRevokeExpired, t.TokenID)
+		event := server.Event{
+			ServerID: t.ServerID, Step: server.StepHandshakeRefused, Attempt: t.Attempt, Actor: prego.ActorSystem,
+			Message: "an expired bootstrap token was presented",
+		}
+		return out, expired, addEvent(ctx, tx, event, fmt.Sprintf("%s/%d/expired", server.StepHandshakeRefused, t.Attempt))
+	case t.Expired && superseded: // by its own revocation, for example
+		return out, expired, nil
+	case superseded:
 		return out, prego.Errorf(prego.CodeTokenSuperseded, "the bootstrap token was superseded or revoked"), nil
 	case p.Source != "" && t.Host == "":
 		return out, prego.Errorf(prego.CodeNotReady, "the server is not recorded yet; try again"), nil
@@ -126,14 +138,6 @@ func whyNotConsumed(ctx context.Context, tx *txn, p server.TokenClaim) (out serv
 		event.Reason, event.Message = prego.ReasonFailedBootstrap, "the bootstrap token was presented by a second key"
 		return out, &server.SecondKeyError{Refusal: refused, ServerID: t.ServerID, Attempt: t.Attempt},
 			addEvent(ctx, tx, event, attemptKey(server.StepHandshakeRefused, t.Attempt))
-	case t.Expired:
-		tx.run(ctx, sqlRevokeExpired, t.TokenID)
-		event := server.Event{
-			ServerID: t.ServerID, Step: server.StepHandshakeRefused, Attempt: t.Attempt, Actor: prego.ActorSystem,
-			Message: "an expired bootstrap token was presented",
-		}
-		return out, prego.Errorf(prego.CodeBootstrapExpired, "the bootstrap token has expired"),
-			addEvent(ctx, tx, event, fmt.Sprintf("%s/%d/expired", server.StepHandshakeRefused, t.Attempt))
 	case booting:
 		// Its address was recorded after the UPDATE had checked. A host gives up on any other answer.
 		return out, prego.Errorf(prego.CodeNotReady, "the server has just been recorded; try again"), nil
@@ -145,12 +149,21 @@ func whyNotConsumed(ctx context.Context, tx *txn, p server.TokenClaim) (out serv
 func shortKey(key []byte) string { return hex.EncodeToString(key[:min(6, len(key))]) }
 
 const sqlBootIdentity = `
-SELECT t.server_id, t.attempt FROM server_bootstrap_tokens t JOIN servers s USING (server_id)
-WHERE t.token_hash = $1 AND t.superseded_at IS NULL AND t.expires_at > now() AND s.attempt = t.attempt AND s.status = 'provisioning'`
+SELECT t.server_id, t.attempt, t.expires_at <= now() AS expired FROM server_bootstrap_tokens t JOIN servers s USING (server_id)
+WHERE t.token_hash = $1 AND (t.expires_at <= now() OR t.superseded_at IS NULL AND s.attempt = t.attempt AND s.status = 'provisioning')`
 
-// BootIdentity checks a bootstrap token without consuming it.
+// BootIdentity checks a bootstrap token without consuming it. Its refusals are CodeTokenUnknown and
+// CodeBootstrapExpired.
 func (s *Store) BootIdentity(ctx context.Context, tokenHash []byte) (server.BootIdentity, error) {
-	return get[server.BootIdentity](ctx, s.pool, prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is unknown or has expired"), sqlBootIdentity, tokenHash)
+	type identity struct {
+		server.BootIdentity
+		Expired bool
+	}
+	is, err := get[identity](ctx, s.pool, prego.Errorf(prego.CodeTokenUnknown, "the bootstrap token is unknown or was revoked"), sqlBootIdentity, tokenHash)
+	if err == nil && is.Expired {
+		return server.BootIdentity{}, prego.Errorf(prego.CodeBootstrapExpired, "the bootstrap token has expired")
+	}
+	return is.BootIdentity, err
 }
 
 // AddBootStage adds a boot milestone to the timeline, once per attempt. Retries of a step

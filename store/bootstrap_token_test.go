@@ -62,6 +62,24 @@ func TestConsumeTokenOutcomes(t *testing.T) {
 			exec(t, s, `UPDATE servers SET host = '' WHERE server_id = $1`, id)
 		}},
 		"expired": {ttl: -time.Second, code: prego.CodeBootstrapExpired},
+		"expired, again": {ttl: -time.Second, code: prego.CodeBootstrapExpired, arrange: func(t *testing.T, id prego.ServerID) {
+			_, err := consume(s, string(id), "key-a", "")
+			require.Equal(t, prego.CodeBootstrapExpired, prego.CodeOf(err))
+			require.Equal(t, 1, count(t, s, fmt.Sprintf(`server_bootstrap_tokens WHERE server_id = '%s' AND superseded_at IS NOT NULL`, id)), "the first try revokes it")
+		}},
+		"expired, from a wrong source": {ttl: -time.Second, source: "192.0.2.9", code: prego.CodeBootstrapExpired},
+		"expired, source not known yet": {ttl: -time.Second, source: "192.0.2.1", code: prego.CodeBootstrapExpired, arrange: func(t *testing.T, id prego.ServerID) {
+			exec(t, s, `UPDATE servers SET host = '' WHERE server_id = $1`, id)
+		}},
+		"expired, and released": {ttl: -time.Second, code: prego.CodeBootstrapExpired, arrange: func(t *testing.T, id prego.ServerID) { require.NoError(t, s.BeginRelease(context.Background(), id, 1)) }},
+		"expired, older attempt": {ttl: -time.Second, code: prego.CodeBootstrapExpired, arrange: func(t *testing.T, id prego.ServerID) {
+			exec(t, s, `UPDATE servers SET attempt = 2 WHERE server_id = $1`, id)
+		}},
+		"expired, second key": {key: "key-b", code: prego.CodeTokenConsumed, arrange: func(t *testing.T, id prego.ServerID) {
+			_, err := consume(s, string(id), "key-a", "")
+			require.NoError(t, err)
+			exec(t, s, `UPDATE server_bootstrap_tokens SET expires_at = now() WHERE server_id = $1`, id)
+		}},
 		"unknown": {server: "someone-else", code: prego.CodeTokenUnknown},
 		"revoked": {code: prego.CodeTokenSuperseded, arrange: func(t *testing.T, id prego.ServerID) { require.NoError(t, s.BeginRelease(context.Background(), id, 1)) }},
 		"older attempt": {code: prego.CodeTokenSuperseded, arrange: func(t *testing.T, id prego.ServerID) {
@@ -153,6 +171,7 @@ func TestSecondKeyEndsTheBootstrapOnlyWhileProvisioning(t *testing.T) {
 	var rows int
 	require.NoError(t, s.pool.QueryRow(ctx, `SELECT count(*) FROM agent_command_audit WHERE command_kind = 'bootstrap' AND server_id = 'app-1'`).Scan(&rows))
 	require.Equal(t, 3, rows, "issue, consume and refusal are audited")
+	require.Equal(t, 3, count(t, s, `agent_command_audit WHERE server_id = 'app-1' AND args_redacted LIKE '% token_id=tok-app-1 %'`), "the token's id joins the three")
 }
 
 // consumeNaively is the mutant that the race test must catch: it reads, decides, and then writes.

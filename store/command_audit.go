@@ -110,9 +110,9 @@ INSERT INTO agent_command_audit (audit_id, server_id, workflow_id, command_kind,
 SELECT $1, server_id, workflow_id, 'bootstrap', $3, $4, now(), now(), $5, 0 FROM servers WHERE server_id = $2`
 
 // auditBootstrap records an issue or a consumption of a bootstrap token
-// (direct-provisioning §4).
+// (direct-provisioning §4). The arguments hold ids and hashes only, and are stored as they are.
 func auditBootstrap(ctx context.Context, q querier, serverID prego.ServerID, args string, actor prego.Actor, exitCode int) error {
-	if _, err := q.Exec(ctx, sqlAuditBootstrap, uuid.NewString(), serverID, prego.Redact(args), actor, exitCode); err != nil {
+	if _, err := q.Exec(ctx, sqlAuditBootstrap, uuid.NewString(), serverID, args, actor, exitCode); err != nil {
 		return fmt.Errorf("audit bootstrap of %s: %w", serverID, err)
 	}
 	return nil
