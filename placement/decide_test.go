@@ -218,6 +218,21 @@ func TestDecide(t *testing.T) {
 			request: func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-1"} },
 			outcome: placement.Refused, code: prego.CodeInvariantViolation,
 		},
+		"override keeps the provider, before its companions": {
+			data: func(d *placement.Data) {
+				d.Servers[0].InfraProvider, d.Pools = "aws", nil
+				d.Providers = append(d.Providers, placement.Provider{ID: "aws", Regions: []prego.Region{"eu"}})
+			},
+			request: func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-1"} },
+			outcome: placement.Refused, code: prego.CodeInvariantViolation,
+		},
+		"override keeps trials away": {
+			data: func(d *placement.Data) { d.Servers[0].RefusesTrials = true },
+			request: func(r *placement.Request) {
+				r.Plan, r.Override = prego.PlanTrial, &placement.Override{AppServerID: "app-1"}
+			},
+			outcome: placement.Refused, code: prego.CodeInvariantViolation,
+		},
 		"override keeps the server active": {
 			data:    func(d *placement.Data) { d.Servers[0].Status = server.Failed },
 			request: func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-1"} },

@@ -11,7 +11,7 @@ import (
 )
 
 // CheckInvariants checks placement-policy §6, independently of the filters: what must hold for any placement,
-// including an operator's override. The error names the invariant.
+// including an operator's override. It includes the filters that an override keeps (§8). The error names the invariant.
 func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
 	srv, ok := f.Server(d.AppServerID)
 	if !ok {
@@ -90,6 +90,9 @@ func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
 	case pool.HostServerID != "" && pool.HostServerID != srv.ServerID:
 		return broken("Redis pool %s is part of node %s", pool.PoolID, pool.HostServerID)
 	}
+	if err := f.checkKept(r, &srv); err != nil {
+		return err
+	}
 	if r.DataResidency != "" {
 		zone, known := f.residency[r.DataResidency]
 		if !known || !zone.Allows(srv.Region, srv.InfraProvider) {
@@ -98,6 +101,19 @@ func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
 	}
 	if d.PoolSiteID != "" && !f.hasSite(d) {
 		return broken("site %s is not available on %s with shard %s", d.PoolSiteID, d.AppServerID, d.DBShardID)
+	}
+	return nil
+}
+
+// checkKept checks the filters of servers that an override keeps: it skips capacity and ranking only
+// (placement-policy §2.2, §2.3, §8).
+func (f *Snapshot) checkKept(r Request, srv *Server) error {
+	switch {
+	case f.badProvider(srv):
+		return prego.Errorf(prego.CodeInvariantViolation, "provider %s of app server %s is disabled, or does not serve region %s",
+			srv.InfraProvider, srv.ServerID, srv.Region)
+	case srv.RefusesTrials && r.Plan == prego.PlanTrial:
+		return prego.Errorf(prego.CodeInvariantViolation, "app server %s accepts no trial tenants", srv.ServerID)
 	}
 	return nil
 }

@@ -107,8 +107,20 @@ func TestEveryInvariantIsChecked(t *testing.T) {
 		"a node with another's":      {says: "is a whole stack", apply: []change{node, func(_ *Data, _ *Request, x *Decision) { x.DBShardID, x.PoolSiteID = "node-2", "" }}},
 		"an app with a node's shard": {says: "db shard node-1 is part of node node-1", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.DBShardID, x.PoolSiteID = "node-1", "" }}},
 		"an app with a node's pool":  {says: "redis pool node-1 is part of node node-1", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.RedisPoolID = "node-1" }}},
-		"residency of nowhere":       {says: "residents of XX", apply: []change{func(_ *Data, r *Request, _ *Decision) { r.DataResidency = "XX" }}},
-		"residency elsewhere":        {says: "residents of DE", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Residency["DE"] = Zone{Regions: []prego.Region{"sg"}} }}},
+		"provider disabled":          {says: "provider hetzner of app server app-1 is disabled", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Providers[0].Enabled = false }}},
+		"provider disabled, overridden": {says: "provider hetzner", apply: []change{func(d *Data, r *Request, _ *Decision) {
+			d.Providers[0].Enabled, r.Override = false, &Override{}
+		}}},
+		"provider elsewhere": {says: "does not serve region eu", apply: []change{func(d *Data, r *Request, _ *Decision) {
+			d.Providers[0].Regions, r.Override = []prego.Region{"sg"}, &Override{}
+		}}},
+		"provider unknown": {says: "provider hetzner", apply: []change{func(d *Data, r *Request, _ *Decision) { d.Providers, r.Override = nil, &Override{} }}},
+		"trial refused": {says: "app-1 accepts no trial tenants", apply: []change{func(d *Data, r *Request, _ *Decision) {
+			d.Servers[0].RefusesTrials, r.Plan, r.Override = true, prego.PlanTrial, &Override{}
+		}}},
+		"trials refused, but a starter": {apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Servers[0].RefusesTrials = true }}},
+		"residency of nowhere":          {says: "residents of XX", apply: []change{func(_ *Data, r *Request, _ *Decision) { r.DataResidency = "XX" }}},
+		"residency elsewhere":           {says: "residents of DE", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Residency["DE"] = Zone{Regions: []prego.Region{"sg"}} }}},
 		"residency, provider": {says: "residents of DE may not be on hetzner", apply: []change{func(d *Data, _ *Request, _ *Decision) {
 			d.Residency["DE"] = Zone{Regions: []prego.Region{"eu"}, Providers: []prego.InfraProviderID{"aws"}}
 		}}},

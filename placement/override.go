@@ -8,7 +8,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// override is placement-policy §8: capacity and ranking are skipped, invariants are not. Unforced parts are chosen as
+// override is placement-policy §8: capacity and ranking are skipped, invariants and the other filters are not. Unforced parts are chosen as
 // usual.
 func (s *search) override() Decision {
 	f, o := s.f, s.r.Override
@@ -31,6 +31,9 @@ func (s *search) override() Decision {
 	if srv.Cordoned {
 		return s.refuse(prego.CodeInvariantViolation,
 			fmt.Sprintf("app server %s is cordoned: it takes no new tenants", appID))
+	}
+	if err := f.checkKept(s.r, &srv.Server); err != nil {
+		return s.refuse(prego.CodeOf(err), messageOf(err))
 	}
 	if !s.satisfies(i) {
 		s.countServers()

@@ -265,7 +265,11 @@ func TestOverrides(t *testing.T) {
 		_, err := pl.Override(ctx, o, "alice")
 		require.Equal(t, field, string(prego.CodeOf(err)), "%v", err)
 	}
-	require.Equal(t, 3, p.Number(`SELECT count(*) FROM placement_overrides WHERE NOT accepted AND actor = 'alice' AND refusal <> ''`), "refused ones are on record")
+	p.Exec(`UPDATE servers SET accepts_trial = false WHERE server_id = 'app-0'`)
+	trial := p.Tenant("trial", nil)
+	_, err := pl.Override(ctx, tenant.PlacementOverride{TenantID: trial.TenantID, ForceAppServerID: "app-0", Reason: "r"}, "alice")
+	require.Equal(t, prego.CodeInvariantViolation, prego.CodeOf(err), "%v", err)
+	require.Equal(t, 4, p.Number(`SELECT count(*) FROM placement_overrides WHERE NOT accepted AND actor = 'alice' AND refusal <> ''`), "refused ones are on record")
 	require.Zero(t, p.Number(`SELECT count(*) FROM tenant_allocations`))
 	d, err := pl.Override(ctx, tenant.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-0", Reason: "near its parent"}, "alice")
 	require.NoError(t, err)
