@@ -7,17 +7,21 @@ import (
 	"strings"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/server"
 )
 
 // ConstraintReport compares the servers of a snapshot with a constraint (placement-pools, "Auctioneer"): how many of
-// the considered app servers and nodes satisfy it, and why the others do not.
+// the considered app servers and nodes satisfy it, and why the others do not. A server that takes no tenant of the
+// region, whatever its room, is not there for a constraint: it neither makes a tenant wait for its room nor lets a
+// server be bought beside it.
 type ConstraintReport struct {
 	Require        []string `json:"require"`
 	Disallow       []string `json:"disallow"`
 	PlacementPools []string `json:"placement_pools"` // whose constraints it includes
 	LookedAt       int      `json:"servers_looked_at"`
 	Satisfying     int      `json:"servers_satisfying"`
-	// Unsatisfied counts the others by the first rule that each breaks: "lacks <tag>", "has <tag>".
+	// Unsatisfied counts the others by the first rule that each breaks: "lacks <tag>", "has <tag>", "in another region",
+	// "not active", "cordoned".
 	Unsatisfied map[string]int `json:"unsatisfied"`
 	// Ignored: an operator's override went against it.
 	Ignored bool `json:"ignored,omitempty"`
@@ -49,11 +53,14 @@ func (s *search) reportConstraint() {
 		LookedAt: len(s.f.servers), Unsatisfied: map[string]int{},
 	}
 	for i := range s.f.servers {
-		tags := s.f.servers[i].Tags
+		srv := &s.f.servers[i]
+		tags := srv.Tags
 		if n := slices.IndexFunc(c.Require, func(t string) bool { return !slices.Contains(tags, t) }); n >= 0 {
 			lacks[n]++
 		} else if n := slices.IndexFunc(c.Disallow, func(t string) bool { return slices.Contains(tags, t) }); n >= 0 {
 			has[n]++
+		} else if why := s.absent(&srv.Server); why != "" {
+			r.Unsatisfied[why]++
 		} else {
 			r.Satisfying++
 		}
@@ -72,6 +79,19 @@ func (s *search) reportConstraint() {
 		r.Ignored, s.r.Constraint = true, prego.Constraint{}
 	}
 	s.report = r
+}
+
+// absent is why a server takes no tenant of the region whatever its room; "" if it may.
+func (s *search) absent(srv *Server) string {
+	switch {
+	case srv.Region != s.r.Region:
+		return "in another region"
+	case srv.Status != server.Active:
+		return "not active"
+	case srv.Cordoned:
+		return "cordoned"
+	}
+	return ""
 }
 
 func notNil(list []string) []string {

@@ -42,6 +42,18 @@ func TestPlacementErrors(t *testing.T) {
 			full, func(r *placement.Request) { r.Constraint.Require = []string{"blue", "alfalfa"} }, placement.AwaitingCapacity, prego.CodeCellMismatch, 0,
 			map[string]int{"lacks blue": 1, "lacks alfalfa": 2},
 		},
+		"those that satisfy are of another region, failed or cordoned": {
+			func(d *placement.Data) {
+				d.Servers[0].Region, d.Servers[1].Status = "us", "failed"
+				d.Servers[2].Tags, d.Servers[2].Cordoned = []string{"blue"}, true
+			}, func(r *placement.Request) { r.Constraint.Require = []string{"blue"} }, placement.AwaitingCapacity, prego.CodeCellMismatch, 0,
+			map[string]int{"in another region": 1, "not active": 1, "cordoned": 1},
+		},
+		"one is provisioning, and one is full": {
+			func(d *placement.Data) { d.Servers[0].Status, d.Servers[1].MemoryPct = "provisioning", 95 },
+			func(r *placement.Request) { r.Constraint.Require = []string{"blue"} }, placement.AwaitingCapacity, prego.CodeInsufficientResources, 1,
+			map[string]int{"lacks blue": 1, "not active": 1},
+		},
 		"a contradiction": {
 			nil, func(r *placement.Request) {
 				r.Constraint = prego.Constraint{Require: []string{"blue"}, Disallow: []string{"blue"}}
@@ -117,6 +129,7 @@ func TestEligibility(t *testing.T) {
 		data := genFleet(t)
 		for i := range data.Servers {
 			data.Servers[i].Tags = tags(t, "tags")
+			data.Servers[i].Cordoned = rapid.IntRange(0, 4).Draw(t, "cordoned") == 4
 		}
 		f := placement.NewSnapshot(shared(), data)
 		for i := range rapid.IntRange(1, 6).Draw(t, "tenants") {
@@ -124,7 +137,7 @@ func TestEligibility(t *testing.T) {
 			r.Constraint = prego.Constraint{Require: tags(t, "require"), Disallow: tags(t, "disallow")}
 			satisfying := 0
 			for _, s := range data.Servers {
-				if r.Constraint.SatisfiedBy(s.Tags) {
+				if r.Constraint.SatisfiedBy(s.Tags) && s.Region == r.Region && s.Status == "active" && !s.Cordoned {
 					satisfying++
 				}
 			}

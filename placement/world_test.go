@@ -229,7 +229,7 @@ func (w *world) outcome(r placement.Request) (placement.Outcome, prego.Code) {
 		}
 	}
 	satisfied := len(r.Constraint.Require) == 0 || slices.ContainsFunc(w.data.Servers, func(s placement.Server) bool {
-		return r.Constraint.SatisfiedBy(s.Tags)
+		return s.Region == r.Region && s.Status == "active" && !s.Cordoned && r.Constraint.SatisfiedBy(s.Tags)
 	})
 	switch {
 	case sited:
