@@ -284,14 +284,16 @@ SELECT org_id, region, replicas, spec, wanted, last_instance AS last,
     (SELECT overhead_bytes_per_instance FROM workload_settings) AS overhead
 FROM process_groups g WHERE group_id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE`
 
-// A server whose state is being changed is locked: another one is tried. The group's volumes may have changed since
-// the decision.
+// A server whose state is being changed is locked: another one is tried. The group's volumes and its org's pools may
+// have changed since the decision.
 const sqlAllocatingServer = `
 SELECT f.workload_memory_bytes AS memory, f.workload_disk_bytes AS disk FROM servers s JOIN fleets f ON f.fleet_id = s.fleet_id
 WHERE s.server_id = $1 AND s.region = $2 AND s.status = 'active' AND s.agent_status = 'connected' AND s.cordoned_at IS NULL
   AND NOT EXISTS (SELECT FROM volume_attachments a JOIN volumes v ON v.volume_id = a.volume_id WHERE a.group_id = $3 AND a.deleted_at IS NULL AND v.location <> s.location)
   AND NOT EXISTS (SELECT FROM unnest($4::text[]) AS p (path) WHERE NOT EXISTS (
       SELECT FROM volume_attachments a WHERE a.group_id = $3 AND a.deleted_at IS NULL AND a.mount_path = p.path))
+  AND EXISTS (SELECT FROM process_groups g WHERE g.group_id = $3 AND tags_satisfy(s.tags, g.require_tags, g.disallow_tags)
+      AND NOT EXISTS (SELECT FROM placement_pools_of(g.org_id) p WHERE NOT tags_satisfy(s.tags, p.require_tags, p.disallow_tags)))
 FOR NO KEY UPDATE OF s SKIP LOCKED`
 
 // A separate statement: dedicating a shard or pool, or attaching a volume for a backup, locks the row of its server,

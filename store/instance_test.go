@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
@@ -21,6 +22,55 @@ func (s *Store) placedInstance(t *testing.T, n int) (prego.GroupID, string) {
 	require.NoError(t, err)
 	require.Equal(t, workload.Allocated, got.Outcome)
 	return prego.GroupID(id), string(got.InstanceID)
+}
+
+// TestAllocationChecksTagsAgain: the group's constraint and the pools of its org hold for the server that an earlier
+// decision chose.
+func TestAllocationChecksTagsAgain(t *testing.T) {
+	t.Parallel()
+	s := groupBundle(t)
+	change := func(sql string) { // tags and constraints are fixed for everyone else
+		exec(t, s, `BEGIN; SET LOCAL session_replication_role = replica; `+sql+`; COMMIT`, pgx.QueryExecModeSimpleProtocol)
+	}
+	change(`UPDATE servers SET tags = '{blue}' WHERE server_id = 'node-1'`)
+	n := 0
+	for name, tc := range map[string]struct {
+		change string
+		lost   bool
+	}{
+		"nothing":                             {change: `SELECT`},
+		"the group requires its tag":          {change: `UPDATE process_groups SET require_tags = '{blue}'`},
+		"the group requires another":          {change: `UPDATE process_groups SET require_tags = '{green}'`, lost: true},
+		"the group disallows its tag":         {change: `UPDATE process_groups SET disallow_tags = '{blue}'`, lost: true},
+		"its org's pool requires its tag":     {change: poolOf("acme", "{blue}", "{}")},
+		"its org's pool requires another":     {change: poolOf("acme", "{green}", "{}"), lost: true},
+		"its org's pool disallows its tag":    {change: poolOf("acme", "{}", "{blue}"), lost: true},
+		"another org's pool requires another": {change: poolOf("", "{green}", "{}")},
+		"the default pool requires another": {change: `INSERT INTO placement_pools (pool_id, name, require_tags, disallow_tags, is_default, created_by, updated_by)
+			VALUES ('p', 'p', '{green}', '{}', true, 'test', 'test')`, lost: true},
+	} {
+		n++
+		id, err := s.testGroup(t, n, "acme", 1, specOf(16))
+		require.NoError(t, err)
+		_, err = s.PlanGroup(t.Context(), prego.GroupID(id), time.Second)
+		require.NoError(t, err)
+		change(tc.change)
+		got, err := s.Allocate(t.Context(), workload.InstancePlace{GroupID: prego.GroupID(id), ServerID: "node-1"}, time.Second)
+		require.NoError(t, err)
+		want := workload.Allocated
+		if tc.lost {
+			want = workload.AllocationLost
+		}
+		require.Equal(t, want, got.Outcome, name)
+		change(`UPDATE process_groups SET require_tags = '{}', disallow_tags = '{}'; DELETE FROM org_placement_pools; DELETE FROM placement_pools`)
+	}
+}
+
+// poolOf associates a pool with an org; with "", it applies to none.
+func poolOf(id, require, disallow string) string {
+	return `INSERT INTO placement_pools (pool_id, name, require_tags, disallow_tags, created_by, updated_by)
+		VALUES ('p', 'p', '` + require + `', '` + disallow + `', 'test', 'test');
+		INSERT INTO org_placement_pools (org_id, pool_id, created_by) SELECT org_id, 'p', 'test' FROM orgs WHERE org_id = '` + id + `'`
 }
 
 // TestStartedInstanceIsWatched: it is started once, and an instance that is not healthy in time has failed,
