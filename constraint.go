@@ -108,20 +108,20 @@ func (c *Constraint) checkTags(field string, check func(field string, tags []str
 const StackTag = "stack:"
 
 // RequireStack adds the tag of a stack to the required ones; "" adds none. The
-// constraint must be valid.
-func (c *Constraint) RequireStack(stack string) error {
+// constraint must be valid; field names the stack in errors.
+func (c *Constraint) RequireStack(field, stack string) error {
 	if stack == "" {
 		return nil
 	}
 	tag, err := NormalizeTags([]string{StackTag + stack})
 	if err != nil {
-		return Invalid("stack", "must be printable ASCII without spaces, at most "+strconv.Itoa(MaxTagLen-len(StackTag))+" characters")
+		return Invalid(field, "must be printable ASCII without spaces, at most "+strconv.Itoa(MaxTagLen-len(StackTag))+" characters")
 	}
 	if slices.Contains(c.Require, tag[0]) {
 		return nil
 	}
 	if len(c.Require) == MaxTags {
-		return Invalid("stack", "is one tag too many: constraint.require holds "+strconv.Itoa(MaxTags)+" already")
+		return Invalid(field, "is one tag too many: constraint.require holds "+strconv.Itoa(MaxTags)+" already")
 	}
 	c.Require = append(slices.Clip(c.Require), tag[0])
 	return nil

@@ -174,6 +174,7 @@ func TestFleetsRefuse(t *testing.T) {
 		"change min above max":          {"PATCH", fleets + "/pool", "operator", `{"min_size":6}`, 422, "invalid_field", "min_size"},
 		"change max below -1":           {"PATCH", fleets + "/pool", "operator", `{"max_size":-2}`, 422, "invalid_field", "max_size"},
 		"change constraint":             {"PATCH", fleets + "/pool", "operator", `{"constraint":{"require":["a"]}}`, 409, "constraint_immutable", "constraint"},
+		"change stack":                  {"PATCH", fleets + "/pool", "operator", `{"stack":"a"}`, 409, "constraint_immutable", "stack"},
 		"change role":                   {"PATCH", fleets + "/pool", "operator", `{"role":"app"}`, 400, "unknown_field", "role"},
 		"change tag":                    {"PATCH", fleets + "/pool", "operator", `{"spec":{"tags":["` + strings.Repeat("a", 64) + `"]}}`, 422, "invalid_field", "spec.tags[0]"},
 		"delete unknown":                {"DELETE", fleets + "/nope", "operator", "", 404, "fleet_not_found", ""},

@@ -70,6 +70,7 @@ func TestProcessGroups(t *testing.T) {
 		{"POST", one + "/scale", `{}`, 422, "invalid_field"},
 		{"POST", one + "/scale", `{"replicas":6}`, 409, "quota_exceeded"},
 		{"POST", one + "/deploys", `{"spec":{"image":"web:2","memory_limit_bytes":67108864,"cpu_request":0.5,"constraint":{"require":["gpu"]}}}`, 409, "constraint_immutable"},
+		{"POST", one + "/deploys", `{"spec":{"image":"web:2","memory_limit_bytes":67108864,"cpu_request":0.5,"stack":"gpu"}}`, 409, "constraint_immutable"},
 		{"POST", one + "/deploys", `{"spec":{"image":"web:2","memory_limit_bytes":8589934592,"cpu_request":0.5}}`, 409, "quota_exceeded"},
 		{"POST", one + "/deploys", `{}`, 422, "invalid_field"},
 		{"POST", groups, `{"name":"a","spec":` + plainSpec + `,"rollout_policy":{"max_surge":0}}`, 422, "invalid_field"},

@@ -3708,6 +3708,9 @@ type CreateFleet struct {
 	// Spec Overrides of the configured server type, location and image, and further settings
 	Spec *ServerSpec `json:"spec,omitempty"`
 
+	// Stack Shorthand for requiring the tag stack:<name>, and giving it to the servers of the fleet
+	Stack *string `json:"stack,omitempty"`
+
 	// WorkloadCpus CPUs that each server offers to instances; they may be oversubscribed
 	WorkloadCpus *float64 `json:"workload_cpus,omitempty"`
 
@@ -7479,6 +7482,7 @@ type UpdateFleet struct {
 
 	// Spec Overrides of the configured server type, location and image, and further settings
 	Spec                *ServerSpec `json:"spec,omitempty"`
+	Stack               *string     `json:"stack,omitempty"`
 	WorkloadCpus        *float64    `json:"workload_cpus,omitempty"`
 	WorkloadDiskBytes   *int64      `json:"workload_disk_bytes,omitempty"`
 	WorkloadMemoryBytes *int64      `json:"workload_memory_bytes,omitempty"`

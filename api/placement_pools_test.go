@@ -96,6 +96,19 @@ func TestAStackOfATenantIsARequiredTag(t *testing.T) {
 	require.Equal(t, []string{"blue"}, *s.Constraint.Disallow, "what contradicts itself is accepted")
 }
 
+// TestAStackOfAFleetIsARequiredTag: its servers have the tag, or they would not satisfy the constraint.
+func TestAStackOfAFleetIsARequiredTag(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	short := `{"fleet_id":"web","role":"app","infra_provider":"hetzner","stack":"Lucid64","spec":{"tags":["gpu"]},"constraint":{"require":["gpu"]}}`
+	long := `{"fleet_id":"web","role":"app","infra_provider":"hetzner","spec":{"tags":["gpu","stack:lucid64"]},
+		"constraint":{"require":["gpu","stack:lucid64"]}}`
+	created := as[api.Fleet](t, b.ok(201, "POST", "/v1/fleets", short))
+	require.Equal(t, []string{"gpu", "stack:lucid64"}, *created.Constraint.Require)
+	require.Equal(t, []string{"gpu", "stack:lucid64"}, *created.Spec.Tags)
+	b.ok(200, "POST", "/v1/fleets", long)
+}
+
 func TestTagsAndConstraintsNeverChange(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

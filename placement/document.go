@@ -366,7 +366,7 @@ func (c *checker) request(at string, ids map[string]bool, v DocRequest) Request 
 			c.err = err
 		}
 	}
-	if err := r.Constraint.RequireStack(v.Stack); err != nil {
+	if err := r.Constraint.RequireStack("stack", v.Stack); err != nil {
 		c.fault(at+".stack", "must be a stack's name: printable ASCII without spaces, short enough for a tag")
 	}
 	if o := v.Override; o != nil && (o.ForceAppServerID != nil || o.ForceDBShardID != nil) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/prego/prego"
@@ -70,7 +71,10 @@ type CreateFleetRequest struct {
 	MaxSize       *int64                `json:"max_size,omitempty"` // none if absent
 	Spec          Spec                  `json:"spec"`
 	Constraint    prego.Constraint      `json:"constraint"`
-	Serves        bool                  `json:"serves_tenants,omitempty"`
+	// Stack is another way to require the tag "stack:<name>"; Validate moves it to Constraint, and gives the tag to
+	// the fleet's servers.
+	Stack  string `json:"stack,omitempty"`
+	Serves bool   `json:"serves_tenants,omitempty"`
 	// ServesWorkloads needs WorkloadMemory to have an effect.
 	ServesWorkloads bool `json:"serves_workloads,omitempty"`
 	// What each of its servers offers to instances; absent and 0 mean nothing.
@@ -104,7 +108,17 @@ func (r *CreateFleetRequest) Validate() error {
 	); err != nil {
 		return err
 	}
-	return checkTags(r.Constraint, r.Spec.Tags)
+	stack := prego.Constraint{}
+	if err := cmp.Or(stack.RequireStack("stack", r.Stack), r.Constraint.RequireStack("stack", r.Stack)); err != nil {
+		return err
+	}
+	for _, tag := range stack.Require {
+		if !slices.Contains(r.Spec.Tags, tag) {
+			r.Spec.Tags = append(slices.Clip(r.Spec.Tags), tag)
+		}
+	}
+	r.Stack = ""
+	return cmp.Or(r.Spec.Validate(), checkTags(r.Constraint, r.Spec.Tags))
 }
 
 // validateServes rejects edges that would also run tenants or instances: what runs there
@@ -165,12 +179,17 @@ type UpdateFleetRequest struct {
 	WorkloadCPUs    *float64          `json:"workload_cpus,omitempty"`
 	PatchWindow     *FleetPatchWindow `json:"patch_window,omitempty"` // with no schedule: the environment's again
 	Constraint      *prego.Constraint `json:"constraint,omitempty"`   // refused: CodeConstraintImmutable
+	Stack           *string           `json:"stack,omitempty"`        // likewise
 }
 
 // Apply applies the requested changes to a fleet.
 func (r *UpdateFleetRequest) Apply(f *Fleet) error {
-	if r.Constraint != nil {
-		return &prego.Error{Code: prego.CodeConstraintImmutable, Field: "constraint", Message: "is fixed once the fleet is made: make another fleet"}
+	if r.Constraint != nil || r.Stack != nil {
+		field := "constraint"
+		if r.Constraint == nil {
+			field = "stack"
+		}
+		return &prego.Error{Code: prego.CodeConstraintImmutable, Field: field, Message: "is fixed once the fleet is created: create another fleet"}
 	}
 	if err := r.PatchWindow.Validate(); err != nil {
 		return err

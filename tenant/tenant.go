@@ -228,7 +228,7 @@ func (r *CreateRequest) Validate() error {
 	if err := r.Constraint.Validate("constraint"); err != nil {
 		return err
 	}
-	err := r.Constraint.RequireStack(r.Stack)
+	err := r.Constraint.RequireStack("stack", r.Stack)
 	r.Stack = ""
 	return err
 }

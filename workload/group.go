@@ -34,6 +34,8 @@ type Spec struct {
 	// group has an attachment at each of them.
 	Volumes    []string          `json:"volumes,omitempty"`
 	Constraint *prego.Constraint `json:"constraint,omitempty"` // fixed when the group is created
+	// Stack is another way to require the tag "stack:<name>"; Validate moves it to Constraint.
+	Stack string `json:"stack,omitempty"`
 	// Health describes the check of an instance. Without it, an instance is healthy after running for
 	// a few seconds.
 	Health              *HealthCheck `json:"health,omitempty"`
@@ -122,10 +124,18 @@ func (s *Spec) Validate(field string) error {
 			return err
 		}
 	}
-	if s.Constraint != nil {
-		return s.Constraint.Validate(at("constraint"))
+	if s.Constraint == nil && s.Stack != "" {
+		s.Constraint = &prego.Constraint{}
 	}
-	return nil
+	if s.Constraint == nil {
+		return nil
+	}
+	if err := s.Constraint.Validate(at("constraint")); err != nil {
+		return err
+	}
+	stack := s.Stack
+	s.Stack = ""
+	return s.Constraint.RequireStack(at("stack"), stack)
 }
 
 func validateArguments(field string, args []string) error {

@@ -87,3 +87,33 @@ func TestInstancesListenOnThePrivateAddress(t *testing.T) {
 	c.Ports = []string{"0.0.0.0:20000:80/tcp"}
 	require.Equal(t, []string{"0.0.0.0:20000:80/tcp"}, workload.OnHost(c, "env-a", "").Ports, "a server without one")
 }
+
+// TestAStackOfAGroupIsARequiredTag: both forms are the same spec.
+func TestAStackOfAGroupIsARequiredTag(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		constraint *prego.Constraint
+		stack      string
+		want       []string
+		refused    string // field
+	}{
+		"alone":             {nil, "Lucid64", []string{"stack:lucid64"}, ""},
+		"beside another":    {&prego.Constraint{Require: []string{"gpu"}}, "blue", []string{"gpu", "stack:blue"}, ""},
+		"required already":  {&prego.Constraint{Require: []string{"stack:blue"}}, "blue", []string{"stack:blue"}, ""},
+		"none":              {&prego.Constraint{Require: []string{"gpu"}}, "", []string{"gpu"}, ""},
+		"not printable":     {nil, "a b", nil, "spec.stack"},
+		"longer than a tag": {nil, strings.Repeat("x", 58), nil, "spec.stack"},
+	} {
+		s := workload.Spec{Image: "web:1", MemoryLimitBytes: 64 << 20, CPURequest: 0.5, Constraint: tc.constraint, Stack: tc.stack}
+		err := s.Validate("spec")
+		if tc.refused != "" {
+			var invalid *prego.Error
+			require.ErrorAs(t, err, &invalid, name)
+			require.Equal(t, tc.refused, invalid.Field, name)
+			continue
+		}
+		require.NoError(t, err, name)
+		require.Equal(t, tc.want, s.Constraint.Require, name)
+		require.Empty(t, s.Stack, name)
+	}
+}
