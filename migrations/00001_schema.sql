@@ -1571,6 +1571,11 @@ CREATE TABLE process_groups (
     refused_usage      double precision, -- of the dimension that refused, then
     waiting_since      timestamptz, -- set while instances must be allocated
     wanted             integer NOT NULL DEFAULT 0 CHECK (wanted >= 0), -- instances to allocate now
+    -- What the replicas have taken of the quota: when the group converged last, and by instances since. Replacing it
+    -- takes nothing.
+    held               integer NOT NULL DEFAULT 0,
+    held_memory        bigint NOT NULL DEFAULT 0, -- without the overhead of instances
+    held_cpu           numeric NOT NULL DEFAULT 0,
     surge              boolean NOT NULL DEFAULT false, -- they come on top of replicas
     no_surge           boolean NOT NULL DEFAULT false, -- an instance goes before the next one comes
     failures           integer NOT NULL DEFAULT 0, -- of instances since one ran

@@ -139,7 +139,7 @@ type RemainingInstance struct {
 	OrgID      prego.OrgID
 	State      string
 	Leaving    bool // its group is replacing it
-	StopsFirst bool // its replacement starts after it has stopped: it has a volume, or its org no room for one more
+	StopsFirst bool // its replacement starts after it has stopped: it has a volume, or a deploy drains first
 	// Reason and Message explain why its group has no place for the replacement; "" if it has.
 	Reason, Message string
 }

@@ -21,13 +21,19 @@ import (
 // The group, even if deleted: its instances must still be stopped.
 const sqlPlanGroup = `
 SELECT g.org_id, g.region, g.replicas, g.deleted_at IS NOT NULL AS deleted, g.release, g.stable_release AS stable, g.deploy_status AS deploy, g.no_surge,
-    g.surge_limit, g.rollout_policy AS policy, g.paused_at IS NOT NULL AS paused, g.failures, g.progress_at, g.next_attempt_at AS next, g.status_reason AS reason,
+    g.surge_limit,
+    CASE WHEN g.status_reason LIKE 'org_quota_exceeded:%' THEN GREATEST(g.replicas - g.held, 0) ELSE 0 END AS short,
+    g.rollout_policy AS policy, g.paused_at IS NOT NULL AS paused, g.failures, g.progress_at, g.next_attempt_at AS next, g.status_reason AS reason,
     g.status_message AS message, EXISTS (SELECT FROM rollouts r WHERE r.group_id = g.group_id AND r.number = g.last_rollout AND r.release = g.release AND r.outcome IN ('under_way', 'failed')) AS open,
     clock_timestamp() AS now
 FROM process_groups g WHERE g.group_id = $1 FOR NO KEY UPDATE`
 
+// leavingInstance: the platform moves instance i away from its server s.
+const leavingInstance = `(s.status = 'draining' OR i.leaving OR kept_for_tenants(s.server_id))`
+
 const sqlPlanInstances = `
-SELECT i.instance_id AS id, i.number, i.release, i.state, s.status IN ('failed', 'terminated') AS lost, s.status = 'draining' OR i.leaving OR kept_for_tenants(s.server_id) AS leaving, i.message,
+SELECT i.instance_id AS id, i.number, i.release, i.state, s.status IN ('failed', 'terminated') AS lost,
+    ` + leavingInstance + ` AS leaving, i.message,
     i.started_at IS NOT NULL AS started, i.healthy_by,
     COALESCE(CASE i.state WHEN 'draining' THEN i.drain_until - clock_timestamp() ELSE make_interval(secs => (i.spec ->> 'drain_seconds')::float8) END, '0') AS drain
 FROM instances i JOIN servers s ON s.server_id = i.server_id WHERE i.group_id = $1 AND i.state <> 'stopped' ORDER BY i.number`
@@ -59,9 +65,13 @@ UPDATE process_groups SET stable_spec = spec, stable_release = release, no_surge
     deploy_status = CASE WHEN deploy_status IN ('rolling', 'draining_first', 'stopping_first', 'failed') THEN 'succeeded' ELSE deploy_status END, updated_at = now()
 WHERE group_id = $1`
 
-// A group without wants is short of nothing; a group that still has some keeps the reason.
+// A group without wants is short of nothing; a group that still has some keeps the reason. A converged group holds
+// what it has.
 const sqlPlannedGroup = `
 UPDATE process_groups SET wanted = $2, surge = $3, converged = $4, updated_at = now(),
+    held = CASE WHEN $4 THEN replicas ELSE held END,
+    held_memory = CASE WHEN $4 THEN replicas * memory_limit_bytes ELSE held_memory END,
+    held_cpu = CASE WHEN $4 THEN replicas * cpu_request::numeric ELSE held_cpu END,
     waiting_since = CASE WHEN $2 = 0 THEN NULL ELSE COALESCE(waiting_since, now()) END,
     status = CASE WHEN $5 THEN 'running' WHEN $4 THEN 'stopped' WHEN $2 > 0 AND status = 'unschedulable' THEN status ELSE 'pending' END,
     status_reason = CASE WHEN $4 OR ($2 = 0 AND status_reason NOT IN ('instance_failed', 'crash_loop')) THEN '' ELSE status_reason END,
@@ -278,11 +288,20 @@ func (s *Store) InstanceServers(ctx context.Context, region prego.Region, groups
 	return collect[instance.Server](ctx, s, "servers for instances", sqlInstanceServers, region, prego.Strings(groups))
 }
 
+// What a group has: instances that the platform moves away are about to be replaced.
+const groupHas = `(SELECT count(*) AS n, COALESCE(sum(i.memory_limit_bytes), 0)::bigint AS memory,
+    COALESCE(sum(i.cpu_request::numeric), 0) AS cpu
+    FROM instances i JOIN servers s ON s.server_id = i.server_id
+    WHERE i.group_id = $1 AND i.state IN ('booting', 'running', 'failed') AND NOT ` + leavingInstance + `) h`
+
+// more_…: another instance exceeds what the group holds.
 const sqlAllocatingGroup = `
-SELECT org_id, region, replicas, spec, wanted, last_instance AS last,
-    surge AND (SELECT count(*) FROM instances i WHERE i.group_id = g.group_id AND i.state IN ('booting', 'running', 'failed')) >= replicas AS surge, COALESCE(clock_timestamp() - waiting_since, '0') AS waited,
+SELECT org_id, region, replicas, spec, wanted, last_instance AS last, surge AND h.n >= replicas AS surge,
+    COALESCE(clock_timestamp() - waiting_since, '0') AS waited,
+    h.n >= held AS more_instances, h.n >= held OR h.memory + memory_limit_bytes > held_memory AS more_memory,
+    h.cpu + cpu_request::numeric > held_cpu AS more_cpu,
     (SELECT overhead_bytes_per_instance FROM workload_settings) AS overhead
-FROM process_groups g WHERE group_id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE`
+FROM process_groups g CROSS JOIN ` + groupHas + ` WHERE group_id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE OF g`
 
 // A server whose state is being changed is locked: another one is tried. The group's volumes and its org's pools may
 // have changed since the decision.
@@ -315,12 +334,15 @@ WITH crashed AS (
     INSERT INTO instances (instance_id, group_id, org_id, server_id, release, memory_limit_bytes, cpu_request, number, spec, ports, state, restarts)
     SELECT $2, g.group_id, g.org_id, $3, g.release, g.memory_limit_bytes, g.cpu_request, $4, g.spec, $5, 'booting', COALESCE((SELECT restarts + 1 FROM crashed), 0)
     FROM process_groups g WHERE g.group_id = $1)
-UPDATE process_groups SET wanted = wanted - 1, last_instance = $4, decision = $6, next_attempt_at = NULL, refused_usage = NULL,
+UPDATE process_groups SET wanted = wanted - 1, last_instance = $4,
+    held = GREATEST(held, LEAST(h.n + 1, replicas)),
+    held_memory = GREATEST(held_memory, LEAST(h.memory + memory_limit_bytes, replicas * memory_limit_bytes)),
+    held_cpu = GREATEST(held_cpu, LEAST(h.cpu + cpu_request::numeric, replicas * cpu_request::numeric)), decision = $6, next_attempt_at = NULL, refused_usage = NULL,
     tried_at = now(), tries = 0, retry_at = NULL,
     status = 'pending', status_reason = CASE WHEN status_reason IN ('instance_failed', 'crash_loop') THEN status_reason ELSE '' END,
     status_message = CASE WHEN status_reason IN ('instance_failed', 'crash_loop') THEN status_message ELSE '' END,
     waiting_since = CASE WHEN wanted = 1 THEN NULL ELSE waiting_since END, updated_at = now()
-WHERE group_id = $1`
+FROM ` + groupHas + ` WHERE group_id = $1`
 
 // A group refused by quota waits again from the time when it is allowed. Only the usage is kept, without promises on
 // top, to compare it with later usage. A group that was changed since wants nothing until it is planned again.
@@ -374,17 +396,27 @@ func (s *Store) allocate(ctx context.Context, tx *txn, place workload.InstancePl
 		Surge            bool
 		Last, Overhead   int64
 		Waited           time.Duration
+		MoreInstances    bool
+		MoreMemory       bool
+		MoreCPU          bool
 	}
 	g := findIn[group](ctx, tx, sqlAllocatingGroup, place.GroupID)
 	if g == nil || g.Wanted == 0 {
 		return workload.InstanceAllocation{Outcome: workload.AllocationVoid}, nil
 	}
-	// The extra instance of a rollout must not take capacity promised to others.
+	// The extra instance of a rollout must not take capacity promised to others. The replacement of what
+	// the group holds takes nothing.
 	check := s.takePromised
 	if g.Surge {
 		check = s.takeQuota
 	}
-	if err := check(ctx, tx, g.OrgID, surgeOf(g.Spec, g.Overhead)...); err != nil {
+	need := surgeOf(g.Spec, g.Overhead)
+	for i, more := range []bool{g.MoreInstances, g.MoreMemory, g.MoreCPU} {
+		if !more {
+			need[i].By = 0
+		}
+	}
+	if err := check(ctx, tx, g.OrgID, need...); err != nil {
 		var over *org.QuotaExceeded
 		if errors.As(err, &over) {
 			return out, &refusedAllocation{over: over, surge: g.Surge && g.Replicas > 1}

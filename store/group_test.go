@@ -395,3 +395,85 @@ func TestDiskIsAHardLimit(t *testing.T) {
 	require.NoError(t, s.pool.QueryRow(ctx, `SELECT count(*) FROM instances WHERE group_id = $1`, plain).Scan(&n))
 	require.Equal(t, 1, n)
 }
+
+// TestReplacementsAgreeWithAModel holds a group against a model of a few lines, through limits that are lowered: what
+// runs is kept when it leaves, crashes or gets another release, and only what the limit allows is added.
+func TestReplacementsAgreeWithAModel(t *testing.T) {
+	t.Parallel()
+	s := groupBundle(t)
+	ctx := context.Background()
+	exec(t, s, `UPDATE fleets SET workload_memory_bytes = 1000000::bigint << 20`)
+	n := 0
+	deep.Check(t, 12, func(t *rapid.T) {
+		n++
+		org := fmt.Sprintf("r%d", n)
+		for _, sql := range []string{
+			`INSERT INTO orgs (org_id, tier, created_by) VALUES ($1, 'paid', 'test')`,
+			`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-' || $1, $1, 'shop', 'test')`,
+			`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by)
+				VALUES ('env-' || $1, 'app-' || $1, $1, 'live', 'eu', 'test')`,
+		} {
+			_, err := s.pool.Exec(ctx, sql, org)
+			require.NoError(t, err)
+		}
+		replicas, running, limit := 2, 2, 9
+		set := func(to int) {
+			_, err := s.SetQuota(ctx, prego.OrgID(org), quota.MaxInstances, float64(to), "test", "test")
+			require.NoError(t, err)
+			limit = to
+		}
+		set(limit)
+		group, err := s.testGroup(t, 1000+n, org, replicas, specOf(16))
+		require.NoError(t, err)
+		id := prego.GroupID(group)
+		settle := func() {
+			for range 16 {
+				_, err := s.turn(ctx, id)
+				require.NoError(t, err)
+			}
+			var got, has int
+			require.NoError(t, s.pool.QueryRow(ctx, `
+				SELECT count(*) FILTER (WHERE state = 'running' AND NOT leaving), count(*)
+				FROM instances WHERE group_id = $1 AND state <> 'stopped'`, group).Scan(&got, &has))
+			require.Equal(t, []int{running, running}, []int{got, has}, "%d replicas, limit %d", replicas, limit)
+		}
+		settle()
+		for range rapid.IntRange(3, 10).Draw(t, "changes") {
+			changes := []string{"limit", "limit", "scale", "scale and limit", "leave", "crash", "deploy"}
+			switch change := rapid.SampledFrom(changes).Draw(t, "change"); change {
+			case "limit":
+				set(rapid.IntRange(0, 9).Draw(t, "limit"))
+				running = max(running, min(replicas, limit))
+			case "scale", "scale and limit":
+				to := rapid.IntRange(1, 6).Draw(t, "replicas")
+				_, err := s.ScaleGroup(ctx, id, to, "test")
+				if refused := to > replicas && to > limit; refused {
+					require.Equal(t, prego.CodeQuotaExceeded, prego.CodeOf(err), "%v", err)
+					continue
+				}
+				require.NoError(t, err)
+				replicas = to
+				if change == "scale and limit" {
+					set(rapid.IntRange(0, 9).Draw(t, "limit"))
+				}
+				running = max(min(running, replicas), min(replicas, limit))
+			case "leave":
+				odd := rapid.IntRange(0, 1).Draw(t, "odd")
+				_, err := s.pool.Exec(ctx, `UPDATE instances SET leaving = true
+					WHERE group_id = $1 AND state = 'running' AND number % 2 = $2`, group, odd)
+				require.NoError(t, err)
+			case "crash":
+				_, err := s.pool.Exec(ctx, `UPDATE instances SET state = 'failed' WHERE instance_id = (
+					SELECT min(instance_id) FROM instances WHERE group_id = $1 AND state = 'running')`, group)
+				require.NoError(t, err)
+			case "deploy":
+				next := specOf(16)
+				next.Image = fmt.Sprintf("web:%d", rapid.IntRange(1, 1000).Draw(t, "tag"))
+				if _, err := s.DeployGroup(ctx, id, next, nil, "test"); err != nil {
+					require.Equal(t, prego.CodeQuotaExceeded, prego.CodeOf(err), "%v", err)
+				}
+			}
+			settle()
+		}
+	})
+}

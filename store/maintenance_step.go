@@ -67,6 +67,16 @@ const sqlLetStay = `
 WITH stays AS (UPDATE instances SET leaving = false WHERE server_id = $1 AND leaving AND state IN ('booting', 'running') RETURNING group_id)
 UPDATE process_groups g SET converged = false, updated_at = now() WHERE group_id IN (SELECT group_id FROM stays) RETURNING group_id, org_id`
 
+// Instances that have left, and whose groups have no place for a replacement yet.
+const sqlNotReplaced = `
+SELECT COALESCE(sum(LEAST(x.gone, g.replicas - h.n)), 0)::int
+FROM (SELECT group_id, count(*) AS gone FROM instances
+    WHERE server_id = $1 AND leaving AND state = 'stopped' AND stopped_at >= $2 GROUP BY group_id) x
+JOIN process_groups g ON g.group_id = x.group_id AND g.deleted_at IS NULL
+CROSS JOIN LATERAL (
+    SELECT count(*) AS n FROM instances i WHERE i.group_id = g.group_id AND i.state IN ('booting', 'running')) h
+WHERE g.replicas > h.n`
+
 const sqlMaintenanceProgress = `
 UPDATE server_maintenances SET status = $3, reason = $4, message = $5, total = GREATEST(total, $6), left_now = $6, updated_at = now(),
     started_at = CASE WHEN $3 IN ('moving', 'finishing') THEN COALESCE(started_at, now()) END, boot_id = COALESCE(boot_id, $7),
@@ -117,6 +127,7 @@ type maintenanceStep struct {
 	reason string
 	text   string
 	left   int
+	gone   int // instances that have left without a replacement
 	stay   int // tenants that are still there
 }
 
@@ -138,6 +149,7 @@ func (s *Store) StepMaintenance(ctx context.Context, id prego.ServerID, limits s
 			return err
 		}
 		st := &maintenanceStep{maintenanceRow: *d, tx: tx, status: d.Status, left: d.Left, stay: d.TenantsLeft, out: server.MaintenanceStep{Kind: d.Kind, Role: d.Role, Region: d.Region}}
+		st.gone = valueIn[int](ctx, tx, sqlNotReplaced, id, d.CreatedAt)
 		if err := st.take(ctx, limits); err != nil {
 			return err
 		}
@@ -294,9 +306,10 @@ func (d *maintenanceStep) explain(ctx context.Context, wait, limit int, tenant *
 
 func (d *maintenanceStep) movedText() string {
 	total, tenants := max(d.Total, d.left), max(d.TenantsTotal, d.stay)
-	text := fmt.Sprintf("%d of %d instances moved", total-d.left, total)
+	moved := max(0, total-d.left-d.gone)
+	text := fmt.Sprintf("%d of %d instances moved", moved, total)
 	if tenants > 0 {
-		text = fmt.Sprintf("%d of %d tenants and %d of %d instances moved", tenants-d.stay, tenants, total-d.left, total)
+		text = fmt.Sprintf("%d of %d tenants and %d of %d instances moved", tenants-d.stay, tenants, moved, total)
 	}
 	return text
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/ops"
 	"github.com/prego/prego/ops/impact"
+	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/workload"
 )
@@ -632,4 +633,137 @@ func TestFleetEmptiesRemovedServers(t *testing.T) {
 	require.Equal(t, server.Decommissioning, srv.Status)
 	require.Equal(t, server.MaintenanceDone, b.step("node-1").Status)
 	require.Equal(t, 2, b.on("node-2"))
+}
+
+// TestReplacementsNeedNoQuota: an org above a lowered limit keeps what it has through drains, deploys and moves, and
+// gets nothing more.
+func TestReplacementsNeedNoQuota(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b, groups := maintenanceSetup(t, 4)
+	single, err := b.testGroup(t, 2, "acme", 1, specOf(16))
+	require.NoError(t, err)
+	groups = append(groups, single)
+	for range 3 {
+		b.round("node-1", groups)
+	}
+	require.Equal(t, []int{5, 5}, []int{b.on("node-1"), b.healthy()})
+	for d, n := range map[quota.Dimension]float64{
+		quota.MaxInstances: 2, quota.MaxTotalMemoryBytes: 1 << 20, quota.MaxTotalCPURequest: 0.01,
+	} {
+		_, err := b.SetQuota(ctx, "acme", d, n, "test", "less")
+		require.NoError(t, err)
+	}
+
+	b.request("node-1", server.MaintenanceDrain, nil)
+	for range 30 {
+		st := b.step("node-1")
+		require.GreaterOrEqual(t, b.healthy(), 5, "a replacement is healthy before the old one stops")
+		if st.Status.Ended() {
+			break
+		}
+		b.round("node-2", groups)
+	}
+	require.Equal(t, []int{0, 5}, []int{b.on("node-1"), b.on("node-2")})
+
+	next := specOf(16)
+	next.Image = "web:2"
+	_, err = b.DeployGroup(ctx, prego.GroupID(single), next, nil, "test")
+	code(t, err, prego.CodeQuotaExceeded)
+	g, err := b.DeployGroup(ctx, prego.GroupID(groups[0]), next, nil, "test")
+	require.NoError(t, err)
+	require.Equal(t, workload.DeployDrainingFirst, g.DeployStatus)
+	for range 12 {
+		b.round("node-2", groups)
+		require.GreaterOrEqual(t, b.healthy(), 4)
+	}
+	require.Equal(t, 4, count(t, b.Store, `instances WHERE state = 'running' AND release = 2`))
+
+	// Its server is lost, and one of the others crashes.
+	exec(t, b.Store, `UPDATE instances SET state = 'failed', retry_at = now()
+		WHERE instance_id = (SELECT min(instance_id) FROM instances WHERE state = 'running')`)
+	b.another("node-3")
+	exec(t, b.Store, `UPDATE servers SET status = 'failed' WHERE server_id = 'node-2'`)
+	for range 6 {
+		b.round("node-3", groups)
+	}
+	require.Equal(t, []int{5, 5}, []int{b.on("node-3"), b.healthy()})
+
+	_, err = b.ScaleGroup(ctx, prego.GroupID(groups[0]), 5, "test")
+	code(t, err, prego.CodeQuotaExceeded)
+	_, err = b.ScaleGroup(impact.By(ctx, "test"), prego.GroupID(groups[0]), 3, "test")
+	require.NoError(t, err)
+	for range 4 {
+		b.round("node-3", groups)
+	}
+	_, err = b.ScaleGroup(ctx, prego.GroupID(groups[0]), 4, "test")
+	code(t, err, prego.CodeQuotaExceeded)
+	require.Equal(t, 4, b.healthy())
+}
+
+// TestAcceptedGrowthIsNoReplacement: what a group never had needs its quota when it is allocated, also while others
+// of its instances are replaced.
+func TestAcceptedGrowthIsNoReplacement(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b, groups := maintenanceSetup(t, 2)
+	limit := func(d quota.Dimension, n float64) {
+		_, err := b.SetQuota(ctx, "acme", d, n, "test", "test")
+		require.NoError(t, err)
+	}
+	_, err := b.ScaleGroup(ctx, prego.GroupID(groups[0]), 4, "test")
+	require.NoError(t, err)
+	limit(quota.MaxInstances, 2)
+	b.request("node-1", server.MaintenanceDrain, nil)
+	for range 12 {
+		b.step("node-1")
+		b.round("node-2", groups)
+	}
+	require.Equal(t, []int{0, 2}, []int{b.on("node-1"), b.healthy()})
+	limit(quota.MaxInstances, 3)
+	for range 4 {
+		b.round("node-2", groups)
+	}
+	require.Equal(t, 3, b.healthy())
+
+	// A larger release, when the limit has room for one of its instances only.
+	_, err = b.ScaleGroup(impact.By(ctx, "test"), prego.GroupID(groups[0]), 2, "test")
+	require.NoError(t, err)
+	for range 4 {
+		b.round("node-2", groups)
+	}
+	limit(quota.MaxTotalMemoryBytes, 130<<20)
+	g, err := b.DeployGroup(ctx, prego.GroupID(groups[0]), specOf(32), nil, "test")
+	require.NoError(t, err)
+	require.Equal(t, workload.DeployDrainingFirst, g.DeployStatus)
+	limit(quota.MaxTotalMemoryBytes, 115<<20)
+	for range 12 {
+		b.round("node-2", groups)
+		usage, _ := b.usage(t, "acme")
+		require.LessOrEqual(t, usage[quota.MaxTotalMemoryBytes], float64(115<<20))
+	}
+	require.Equal(t, 1, count(t, b.Store, `instances WHERE state = 'running' AND release = 2`))
+}
+
+// TestAnInstanceHasMovedOnceItIsReplaced: one that only stopped has not.
+func TestAnInstanceHasMovedOnceItIsReplaced(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b, groups := maintenanceSetup(t, 2)
+	exec(t, b.Store, `UPDATE process_groups SET no_surge = true, deploy_status = 'draining_first'`)
+	b.request("node-1", server.MaintenanceDrain, nil)
+	for range 3 {
+		b.step("node-1")
+		b.round("", groups)
+	}
+	b.step("node-1")
+	require.Equal(t, 1, b.on("node-1"))
+	last, err := b.LastMaintenance(ctx, "node-1")
+	require.NoError(t, err)
+	require.Contains(t, last.Message, "0 of 2 instances moved")
+	b.round("node-2", groups)
+	b.step("node-1")
+	last, err = b.LastMaintenance(ctx, "node-1")
+	require.NoError(t, err)
+	require.Contains(t, last.Message, "1 of 2 instances moved")
 }

@@ -22,6 +22,7 @@ type GroupState struct {
 	// instances in addition to the replicas; nil for none.
 	NoSurge    bool
 	SurgeLimit *int
+	Short      int             // replicas that the org's quota refuses
 	Exclusive  bool            `db:"-"` // it has a volume, which allows one writer
 	Failures   int             // of instances of the wanted release since its rollout began
 	Overdue    bool            `db:"-"` // the rollout made no progress in time
@@ -71,8 +72,8 @@ type FailedRollout struct {
 // the next ones.
 //
 // During a rollout there are at most max_surge instances more than replicas, draining ones included, and old ones are
-// drained only while at least replicas - max_unavailable run. With NoSurge old ones are stopped first, and with
-// Exclusive all are.
+// drained only while at least replicas - max_unavailable run, of those that the quota
+// allows. With NoSurge old ones are stopped first, and with Exclusive all are.
 func ScheduleGroup(g GroupState) GroupSteps {
 	var s GroupSteps
 	list := slices.Clone(g.Instances)
@@ -220,7 +221,8 @@ func (r *rollout) drain() {
 	// An old instance that is not running yet is useless.
 	r.pick(len(r.list), r.old, workload.InstanceBooting)
 	// Of the old ones, as many as can be missed go.
-	r.pick(r.count(r.all, workload.InstanceRunning)-(r.g.Replicas-r.unavailable), r.old, workload.InstanceRunning)
+	needed := r.g.Replicas - r.g.Short - r.unavailable
+	r.pick(r.count(r.all, workload.InstanceRunning)-needed, r.old, workload.InstanceRunning)
 	// Of the others, the surplus of a group that was scaled down goes.
 	running := r.count(r.current, workload.InstanceRunning)
 	r.pick(running+r.count(r.current, workload.InstanceBooting)-r.g.Replicas, r.current, workload.InstanceBooting)
