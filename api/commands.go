@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/agent/policy"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
@@ -121,19 +122,39 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 		}
 		return err
 	}
+	at := org.SessionAt{ServerID: id, TenantID: deref(in.TenantId)}
+	kind := wire.CommandKind(in.Kind)
+	if p := policy.Permitted(kind, in.Args); p != nil && kind == wire.KindBench {
+		if len(p.Sites) > 0 {
+			at.Site = p.Sites[0]
+		}
+		if p.Verb == "set-config" && policy.Reserved(in.Args[3]) {
+			return prego.Invalid("args", in.Args[3]+" is set by prego or the host, not by set-config")
+		}
+		if p.Verb == "configure" && strings.Contains(in.Args[3], wire.SiteOwnerFile) {
+			return prego.Invalid("args", wire.SiteOwnerFile+" is set by prego")
+		}
+	}
+	of, err := a.d.Store.SessionOwner(c.Request().Context(), at)
+	if err != nil {
+		return err
+	}
 	// The command is waited for, so that its row gets an outcome.
 	ctx, done, err := a.stream(c, true)
 	if err != nil {
 		return err
 	}
 	defer done()
-	end, err := a.session(c, org.SessionOf{TenantID: deref(in.TenantId)}, org.SessionExec, string(id))
+	end, err := a.session(c, of, org.SessionExec, string(id))
 	if err != nil {
 		return err
 	}
 	defer end()
 	cmd := server.Command{
 		AuditID: "operator-" + uuid.NewString(), ServerID: id, Kind: string(in.Kind), Args: in.Args, Actor: prego.ActorOperator, By: caller(c).Subject,
+	}
+	if kind == wire.KindBench { // no other knows whose data it touches
+		cmd.TenantID = of.TenantID
 	}
 	if err := a.d.Store.BeginCommand(ctx, cmd); err != nil {
 		return err
@@ -315,9 +336,16 @@ func (a *API) fromEngine(c echo.Context, err error) error {
 
 // ContainerLogs streams a container's log.
 func (a *API) ContainerLogs(c echo.Context, id ServerID, name ContainerName, p ContainerLogsParams) error {
-	of := org.SessionOf{TenantID: deref(p.TenantId)}
-	if p.TenantId == nil && workload.ValidateInstanceID(name) == nil { // counted on either path
-		of.InstanceID = prego.InstanceID(name)
+	if _, err := a.host(c.Request().Context(), id, false); err != nil {
+		return err
+	}
+	at := org.SessionAt{ServerID: id, TenantID: deref(p.TenantId)}
+	if workload.ValidateInstanceID(name) == nil { // counted on either path
+		at.InstanceID = prego.InstanceID(name)
+	}
+	of, err := a.d.Store.SessionOwner(c.Request().Context(), at)
+	if err != nil {
+		return err
 	}
 	return a.containerLogs(c, id, name, of, p.Tail, p.Follow)
 }

@@ -94,7 +94,7 @@ func TestExecStreamsAndIsAudited(t *testing.T) {
 		onLine("stderr", "warn hunter2-hunter2")
 		return server.CommandOutcome{ExitCode: &zero, Duration: 12 * time.Millisecond, Stdout: "token=sesame\n", Stderr: "hunter2-hunter2"}, nil
 	}
-	resp, body := b.send("POST", "/v1/servers/app-1/exec", "operator", js, `{"kind":"bench","args":["--site","a.example.com","set-config","db_password","hunter2-hunter2"]}`)
+	resp, body := b.send("POST", "/v1/servers/app-1/exec", "operator", js, `{"kind":"bench","args":["--site","a.example.com","set-config","smtp_password","hunter2-hunter2"]}`)
 	require.Equal(t, 200, resp.StatusCode, "%s", body)
 	require.Equal(t, "text/event-stream", resp.Header.Get("Content-Type"))
 	names, data := eventsOf(t, body)
@@ -112,7 +112,7 @@ func TestExecStreamsAndIsAudited(t *testing.T) {
 	page := as[api.CommandPage](t, body)
 	require.Len(t, page.Commands, 1)
 	row := page.Commands[0]
-	require.Equal(t, []any{result.AuditId, "operator", "operator", "bench", "--site a.example.com set-config db_password [redacted]", 0},
+	require.Equal(t, []any{result.AuditId, "operator", "operator", "bench", "--site a.example.com set-config smtp_password [redacted]", 0},
 		[]any{row.AuditId, string(row.Actor), deref(row.RequestedBy), string(row.Kind), row.Args, *row.ExitCode})
 	for _, e := range b.logs.All() {
 		for _, v := range e.ContextMap() {

@@ -9705,7 +9705,7 @@ type ContainerLogsParams struct {
 	// Follow Keep streaming new lines, for at most 15 minutes
 	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
 
-	// TenantId Count the stream towards max_log_streams of this tenant's org
+	// TenantId Must be the owner of what the server is dedicated to; on a shared server, the stream counts towards max_log_streams of its org
 	TenantId *TenantID `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
 }
 

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -398,6 +399,9 @@ func TestSessionsCountForTheTenantsOrg(t *testing.T) {
 	b.sql(`UPDATE orgs SET tier = 'enterprise'`)
 	b.reachable("app-1")
 	id := b.tenant(`{"slug":"a","org_id":"acme","region":"eu","plan":"starter"}`)
+	b.sql(`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name,
+		database_name, infra_provider, algorithm)
+		VALUES ('` + id + `', 'app-1', 'd', 'r', 'a.example.com', 'tenant_a_db', 'hetzner', 'best_fit')`)
 	b.limit("acme", "max_exec_sessions", 1)
 	open := func() (n int) {
 		require.NoError(t, b.pool.QueryRow(context.Background(), `SELECT count(*) FROM org_sessions WHERE closed_at IS NULL AND lease_until > now() AND actor IN ('operator', 'viewer')`).Scan(&n))
@@ -448,4 +452,91 @@ func TestSessionsCountForTheTenantsOrg(t *testing.T) {
 	b.beyond("GET", logs, "", "max_log_streams")
 	resp, _ = b.do("GET", "/v1/servers/app-1/containers/redis/logs", "viewer", "", "")
 	require.Equal(t, http.StatusOK, resp.StatusCode)
+}
+
+// TestASessionCountsForItsOwner: the caller chooses neither the org that an exec or a log stream counts for, nor the
+// site that a tenant's command reaches.
+func TestASessionCountsForItsOwner(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.org("acme", "")
+	b.org("globex", "")
+	b.sql(`UPDATE orgs SET tier = 'enterprise'`)
+	for _, id := range []string{"app-1", "app-2", "node-1"} {
+		b.reachable(id)
+	}
+	mine := b.tenant(`{"slug":"a","org_id":"acme","region":"eu","plan":"starter"}`)
+	theirs := b.tenant(`{"slug":"b","org_id":"globex","region":"eu","plan":"starter"}`)
+	for tenant, at := range map[string][]string{mine: {"app-1", "a.example.com"}, theirs: {"app-2", "b.example.com"}} {
+		b.sql(`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name,
+			database_name, infra_provider, algorithm)
+			VALUES ('` + tenant + `', '` + at[0] + `', 'd', 'r', '` + at[1] + `', 'tenant_x_db', 'hetzner', 'best_fit')`)
+		b.sql(`UPDATE tenants SET site = '` + at[1] + `' WHERE tenant_id = '` + tenant + `'`)
+	}
+	b.sql(`UPDATE servers SET dedicated_for_tenant_id = '` + mine + `' WHERE server_id = 'node-1'`)
+	zero := 0
+	var ran []server.Command
+	b.hosts.run = func(_ context.Context, c server.Command, _ func(string, string)) (server.CommandOutcome, error) {
+		ran = append(ran, c)
+		return server.CommandOutcome{ExitCode: &zero}, nil
+	}
+	exec := func(status int, on, tenant string, args ...string) []byte {
+		t.Helper()
+		body := map[string]any{"kind": "bench", "args": args}
+		if tenant != "" {
+			body["tenant_id"] = tenant
+		}
+		text, err := json.Marshal(body)
+		require.NoError(t, err)
+		resp, out := b.send("POST", "/v1/servers/"+on+"/exec", "operator", js, string(text))
+		require.Equal(t, status, resp.StatusCode, "%s", out)
+		return out
+	}
+	hour := func(org string) (n int) {
+		require.NoError(t, b.pool.QueryRow(t.Context(),
+			`SELECT count(*) FROM org_sessions WHERE kind = 'exec' AND org_id = $1`, org).Scan(&n))
+		return n
+	}
+	apps := []string{"--site", "a.example.com", "list-apps"}
+	exec(200, "app-1", "", apps...)
+	exec(200, "app-1", mine, apps...)
+	exec(200, "node-1", "", "list-sites")
+	require.Equal(t, []int{3, 0}, []int{hour("acme"), hour("globex")})
+	for _, c := range ran {
+		require.Equal(t, prego.TenantID(mine), c.TenantID)
+	}
+	for on, args := range map[string][]string{"app-1": apps, "node-1": {"list-sites"}} {
+		p := as[api.Problem](t, exec(422, on, theirs, args...))
+		require.Equal(t, []string{"invalid_field", "tenant_id"}, []string{p.Code, deref(p.Field)})
+	}
+	p := as[api.Problem](t, exec(422, "app-1", theirs, "list-sites"))
+	require.Equal(t, "tenant_id", deref(p.Field), "it has nothing there")
+	exec(200, "app-2", theirs, "list-sites")
+	exec(200, "app-2", "", "list-sites")
+	require.Equal(t, []int{3, 1}, []int{hour("acme"), hour("globex")})
+	require.Len(t, ran, 5)
+	b.limit("acme", "max_exec_sessions_per_hour", 3)
+	exec(409, "node-1", "", "list-sites")
+	exec(409, "app-1", "", apps...)
+	for _, args := range [][]string{
+		{"set-config", "prego_tenant_id", theirs}, {"set-config", "prego_plan", "x"}, {"set-config", "db_name", "x"},
+		{"configure", `{"prego_tenant_id":"` + theirs + `"}`},
+	} {
+		p := as[api.Problem](t, exec(422, "app-1", "", append([]string{"--site", "a.example.com"}, args...)...))
+		require.Equal(t, []string{"invalid_field", "args"}, []string{p.Code, deref(p.Field)}, args)
+	}
+
+	b.hosts.logs = func(_ context.Context, _ bool, line func(string) error) error { return line("x") }
+	logs := func(status int, on, query string) {
+		t.Helper()
+		resp, out := b.do("GET", "/v1/servers/"+on+"/containers/redis/logs"+query, "viewer", "", "")
+		require.Equal(t, status, resp.StatusCode, "%s", out)
+	}
+	logs(200, "node-1", "")
+	logs(422, "node-1", "?tenant_id="+theirs)
+	logs(422, "app-1", "?tenant_id="+theirs)
+	b.limit("acme", "max_log_streams", 0)
+	logs(409, "node-1", "")
+	logs(409, "app-1", "?tenant_id="+mine)
+	logs(200, "app-1", "")
 }

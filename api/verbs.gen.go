@@ -1127,7 +1127,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "tail", Help: "number of lines, counted from the end", In: "query", Field: "tail", Default: "100", Always: true},
 		{Name: "follow", Short: "f", Help: "keep streaming new lines, for at most 15 minutes", In: "query", Field: "follow", Type: "bool", Default: "false", Always: true},
-		{Name: "tenant", Help: "count the stream towards max_log_streams of this tenant's org", In: "query", Field: "tenant_id"},
+		{Name: "tenant", Help: "must be the owner of what the server is dedicated to; on a shared server, the stream counts towards max_log_streams of its org", In: "query", Field: "tenant_id"},
 	}},
 	{Operation: "cordonServer", Method: "POST", Path: "/v1/servers/{server_id}/cordon", Use: "server cordon SERVER…", Short: "Close a server to newcomers", Long: "Close a server to newcomers.\n\nThe server takes no new tenants, pool sites and instances, and its DB shard and Redis pool none either. Its\ncontent stays and keeps running. Placement rejects it with cordoned. Its free capacity does not count, so\nfleets may grow in its place. Repeating the request updates the operator and the reason. A server that is being\nremoved is refused with invalid_transition.", Example: "  prego server cordon app-7 --reason \"disk errors\"", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},

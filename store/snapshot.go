@@ -337,6 +337,50 @@ const (
 	sqlCloseSession = `UPDATE org_sessions SET closed_at = now() WHERE session_id = $1 AND closed_at IS NULL`
 )
 
+// The owner of what a session is opened on: a site's tenant, otherwise the tenant that the server, a shard or a pool is
+// dedicated to. A shared server has none; the caller may name a tenant with a place there.
+const sqlSessionOwner = `
+SELECT COALESCE(o.owner, '') AS owner, EXISTS (SELECT FROM tenants WHERE tenant_id = $3) AS known,
+    CASE WHEN $4 <> '' THEN EXISTS (
+            SELECT FROM tenants t JOIN instances i ON i.org_id = t.org_id WHERE t.tenant_id = $3 AND i.instance_id = $4)
+        ELSE COALESCE(o.owner = $3, EXISTS (SELECT FROM tenant_allocations a
+            LEFT JOIN db_shards d ON d.shard_id = a.db_shard_id LEFT JOIN redis_pools p ON p.pool_id = a.redis_pool_id
+            WHERE a.tenant_id = $3 AND a.released_at IS NULL AND $1 IN (a.app_server_id, d.server_id, p.server_id)))
+    END AS fits
+FROM servers s CROSS JOIN LATERAL (SELECT COALESCE(
+    (SELECT t.tenant_id FROM tenants t
+        LEFT JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
+        WHERE t.site = $2 AND $2 <> ''
+        ORDER BY a.app_server_id = s.server_id DESC NULLS LAST, t.created_at DESC LIMIT 1),
+    s.dedicated_for_tenant_id,
+    (SELECT max(d.dedicated_for_tenant_id) FROM db_shards d
+        WHERE d.server_id = s.server_id AND d.status <> 'terminated'),
+    (SELECT max(p.dedicated_for_tenant_id) FROM redis_pools p
+        WHERE p.server_id = s.server_id AND p.status <> 'terminated')) AS owner) o
+WHERE s.server_id = $1`
+
+// SessionOwner is the tenant or instance whose org a session counts for; neither on what no tenant owns. A tenant that
+// the caller names must be that owner.
+func (s *Store) SessionOwner(ctx context.Context, at org.SessionAt) (of org.SessionOf, err error) {
+	o, err := one[struct {
+		Owner       prego.TenantID
+		Known, Fits bool
+	}](ctx, s.pool, sqlSessionOwner, at.ServerID, at.Site, at.TenantID, at.InstanceID)
+	switch {
+	case err != nil:
+		return of, failed("owner of a session", err)
+	case at.TenantID != "" && !o.Known:
+		return of, &prego.Error{
+			Code: prego.CodeTenantUnknown, Field: "tenant_id", Message: "is not a tenant that is known here",
+		}
+	case at.TenantID != "" && !o.Fits:
+		return of, prego.Invalid("tenant_id", "is not the tenant whose site or server this is")
+	case at.InstanceID != "":
+		return org.SessionOf{InstanceID: at.InstanceID}, nil
+	}
+	return org.SessionOf{TenantID: cmp.Or(o.Owner, at.TenantID)}, nil
+}
+
 const sqlInstanceOrg = `SELECT org_id FROM instances WHERE instance_id = $1`
 
 // OpenSession counts an exec session or a log stream for the org of a tenant or an

@@ -248,10 +248,10 @@ esac`)
 	}
 	good("", "new-site", "pool.example.com", "--db-name", "pool_1")
 	good("t-1", "promote-site", "pool.example.com", "one.example.com")
-	refused("t-1", "--site", "one.example.com", "set-config", "prego_tenant_id", "t-2")
-	good("t-1", "--site", "one.example.com", "set-config", "prego_tenant_id", "t-1")
+	refused("t-1", "--site", "one.example.com", "configure", `{"prego_tenant_id":"t-2"}`)
+	good("t-1", "--site", "one.example.com", "configure", `{"prego_tenant_id":"t-1"}`)
 	good("t-2", "new-site", "two.example.com", "--db-name", "pool_2")
-	good("", "--site", "two.example.com", "set-config", "prego_tenant_id", "t-2")
+	good("", "--site", "two.example.com", "configure", `{"prego_tenant_id":"t-2"}`)
 	for _, tc := range []struct{ mine, theirs, site string }{{"t-1", "t-2", "one.example.com"}, {"t-2", "t-1", "two.example.com"}} {
 		for _, args := range [][]string{
 			{"--site", tc.site, "list-apps"},
@@ -266,7 +266,7 @@ esac`)
 		}
 		refused(tc.theirs, "erase-site", tc.site, "--db-name", "pool_1")
 		refused(tc.theirs, "new-site", tc.site, "--db-name", "pool_x")
-		refused(tc.theirs, "--site", tc.site, "set-config", "prego_tenant_id", tc.theirs)
+		refused(tc.theirs, "--site", tc.site, "configure", `{"prego_tenant_id":"`+tc.theirs+`"}`)
 		refused(tc.theirs, "promote-site", "free.example.com", tc.site)
 		refused(tc.theirs, "promote-site", tc.site, "free.example.com")
 	}
@@ -282,7 +282,7 @@ esac`)
 	require.NoError(t, os.Symlink(out, a.inBench("sites/link.example.com")))
 	status, code := do("t-1", "--site", "link.example.com", "list-apps")
 	require.Equal(t, []any{http.StatusInternalServerError, "site_owner_unknown"}, []any{status, code})
-	status, code = do("", "--site", "link.example.com", "set-config", "prego_tenant_id", "t-9")
+	status, code = do("", "--site", "link.example.com", "configure", `{"prego_tenant_id":"t-9"}`)
 	require.Equal(t, []any{http.StatusInternalServerError, "site_owner_unknown"}, []any{status, code})
 	b, err := os.ReadFile(filepath.Join(out, wire.SiteOwnerFile))
 	require.NoError(t, err)

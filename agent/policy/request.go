@@ -135,8 +135,6 @@ func Check(in wire.ExecRequest) (*Command, *Problem) {
 		return nil, Invalid("auditId", "must be at most 256 bytes")
 	case in.TenantID != "" && !TenantPattern.MatchString(in.TenantID):
 		return nil, Invalid("tenantId", "must be a tenant's id")
-	case next.Verb == "set-config" && in.Args[3] == wire.SiteOwnerFile && !TenantPattern.MatchString(in.Args[4]):
-		return nil, Invalid("args", wire.SiteOwnerFile+" must be a tenant's id")
 	case next.Verb == "set-config" && Reserved(in.Args[3]):
 		return nil, Invalid("args", in.Args[3]+" is the host's own")
 	case in.Kind != wire.KindBench && in.TenantID != "":
@@ -159,9 +157,6 @@ func Check(in wire.ExecRequest) (*Command, *Problem) {
 			return nil, Invalid("args", fmt.Sprintf("%s must be a tenant's id, not %s", wire.SiteOwnerFile, owner))
 		}
 		next.Gives = settings.Text(wire.SiteOwnerFile)
-	}
-	if next.Verb == "set-config" && in.Args[3] == wire.SiteOwnerFile {
-		next.Gives = in.Args[4]
 	}
 	if next.Verb == "expect-site" { // it is the tenant's before anything of it arrives
 		next.Gives = in.TenantID

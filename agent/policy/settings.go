@@ -89,8 +89,8 @@ var hosts = []string{
 	"restart_supervisor_on_update", "restart_systemd_on_update", "server_script_enabled", "developer_mode", "local_infile", "install_apps", "maintenance_mode",
 }
 
-// Reserved reports whether set-config may not set a key.
+// Reserved reports whether set-config may not set a key. The control plane sets its own with configure.
 func Reserved(key string) bool {
-	return slices.Contains(hosts, key) || strings.HasPrefix(key, "db_") || strings.HasPrefix(key, "redis_") ||
+	return slices.Contains(hosts, key) || strings.HasPrefix(key, "prego_") || strings.HasPrefix(key, "db_") || strings.HasPrefix(key, "redis_") ||
 		strings.HasPrefix(key, "rds_") || strings.HasPrefix(key, "socketio_")
 }

@@ -41,10 +41,10 @@ func TestSettingsAreOfAClosedSet(t *testing.T) {
 
 func TestKeysOfTheHostAreReserved(t *testing.T) {
 	t.Parallel()
-	for _, key := range []string{"db_name", "db_host", "db_password", "redis_cache", "root_password", "admin_password", "encryption_key", "extra_config", "backup_path"} {
+	for _, key := range []string{"db_name", "db_host", "db_password", "redis_cache", "root_password", "admin_password", "encryption_key", "extra_config", "backup_path", "prego_tenant_id", "prego_plan"} {
 		require.True(t, policy.Reserved(key), key)
 	}
-	for _, key := range []string{"host_name", "prego_plan", "mail_server", "dbx"} {
+	for _, key := range []string{"host_name", "pregox", "mail_server", "dbx"} {
 		require.False(t, policy.Reserved(key), key)
 	}
 }

@@ -3,7 +3,6 @@ package site
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/prego/prego/agent/policy"
 )
@@ -19,7 +18,7 @@ func adopted(key string) bool {
 	switch {
 	case key == "encryption_key", key == "backup_encryption_key":
 		return true
-	case strings.HasPrefix(key, "prego_"), slices.Contains(notAdopted, key):
+	case slices.Contains(notAdopted, key):
 		return false
 	}
 	return !policy.Reserved(key)

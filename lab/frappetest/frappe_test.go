@@ -226,7 +226,7 @@ func TestFrappe(t *testing.T) {
 	s.want(404, "", pool, "/api/method/ping", "")
 	s.want(200, "pong", tenant, "/api/method/ping", "")
 	s.do("--site "+tenant+" configure {\"host_name\":\"https://"+tenant+"\"}", nil)
-	s.do("--site "+tenant+" set-config prego_plan starter", nil)
+	s.do("--site "+tenant+" configure {\"prego_plan\":\"starter\"}", nil)
 	require.Contains(t, s.inBench("cat sites/"+tenant+"/site_config.json"), `"host_name": "https://`+tenant)
 
 	if strings.Contains(s.inBench("cat sites/apps.txt"), "erpnext") {
