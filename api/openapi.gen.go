@@ -3811,7 +3811,7 @@ type CreateRelease struct {
 	// Apps Versions that sites must have of apps after the update, as Frappe reports them; apps that a site lacks are skipped
 	Apps *map[string]string `json:"apps,omitempty"`
 
-	// Image Container image of the benches, like PREGO_CONTAINER_IMAGE
+	// Image Container image of the benches, as Docker reads it, like PREGO_CONTAINER_IMAGE
 	//
 	// Example: frappe/erpnext:v15.80.0
 	Image string `json:"image"`

@@ -1308,7 +1308,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "apps", Help: "versions that sites must have of apps after the update, as Frappe reports them; apps that a site lacks are skipped", In: "body", Field: "apps", Type: "map"},
-		{Name: "image", Help: "container image of the benches, like PREGO_CONTAINER_IMAGE", In: "body", Field: "image", Required: true},
+		{Name: "image", Help: "container image of the benches, as Docker reads it, like PREGO_CONTAINER_IMAGE", In: "body", Field: "image", Required: true},
 	}, Body: "required", Table: &tables[64], Say: "created: release {name} of {image}; start it with prego release start {name}", Impact: "none"},
 	{Operation: "createRestore", Method: "POST", Path: "/v1/tenants/{tenant_id}/restores", Use: "restore create TENANT SNAPSHOT", Short: "Restore a tenant's site from a snapshot, or from a backup (bak-…)", Long: "Restore a tenant's site from a snapshot, or from a backup (bak-…).\n\nThe site is in maintenance mode during the restore. Its current data is backed up first and\nput back if the restore fails. Checks max_restore_jobs; a tenant can have only one restore\nin progress (restore_under_way). The impact must be accepted (impact_not_accepted).\n\nWith elsewhere, a failed tenant whose server was lost gets another place and a site that is made of the backup, the\nnewest one if none is named (backup_not_found if there is none). Another tenant is refused with invalid_transition.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},

@@ -1,9 +1,14 @@
 package server
 
 import (
+	_ "crypto/sha256" // digests of images can be checked only with their hash linked
+	_ "crypto/sha512"
+	"fmt"
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/distribution/reference"
 
 	"github.com/prego/prego"
 )
@@ -44,8 +49,9 @@ const (
 const DockerHub = "docker.io"
 
 var (
-	pulledImage = regexp.MustCompile(`^[a-z0-9]([a-z0-9._:/-]*[a-z0-9])?(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
 	imageDigest = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	imageTag    = regexp.MustCompile(`^` + reference.TagRegexp.String() + `$`)
+	imageHost   = regexp.MustCompile(`^` + reference.DomainRegexp.String() + `$`)
 )
 
 // ValidateRegistryLogin accepts a user and a password without control characters.
@@ -62,10 +68,66 @@ func ValidateRegistryLogin(username, password string) error {
 	return nil
 }
 
-// ValidateImage accepts the name of a container image, with a tag or a digest.
+// ParseImage reads an image's reference as Docker does. Its error completes a sentence that begins with the field.
+func ParseImage(image string) (reference.Named, error) {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err == nil && len(image) <= maxImage && !unlikelyRegistry(named) {
+		return named, nil
+	}
+	return nil, fmt.Errorf(`must be an image like "registry.example.com/team/app:v1": %s`, imageFault(image))
+}
+
+// unlikelyRegistry reports whether a reference begins with a name in capitals that has neither a dot nor a port. Docker
+// connects to a host of that name, where its user meant a repository of Docker Hub.
+func unlikelyRegistry(named reference.Named) bool {
+	host := reference.Domain(named)
+	return strings.ToLower(host) != host && !strings.ContainsAny(host, ".:")
+}
+
+// imageFault describes what is wrong with a reference that was refused.
+func imageFault(image string) string {
+	switch {
+	case image == "":
+		return "it is empty"
+	case len(image) > maxImage:
+		return fmt.Sprintf("it must be at most %d characters", maxImage)
+	case reference.IdentifierRegexp.FindString(image) == image:
+		return "it is the id of an image, which no registry knows"
+	case strings.Contains(image, "://"):
+		return "it must not have a scheme"
+	}
+	rest, digest, digested := strings.Cut(image, "@")
+	if digested && !imageDigest.MatchString(digest) {
+		return fmt.Sprintf(`the digest %q must be "sha256:" and 64 hex digits in lower case`, digest)
+	}
+	name := rest
+	if i := strings.LastIndexByte(rest, ':'); i > strings.LastIndexByte(rest, '/') {
+		name = rest[:i]
+		if tag := rest[i+1:]; !imageTag.MatchString(tag) {
+			return fmt.Sprintf("the tag %q must be 1 to 128 characters of a-z, A-Z, 0-9, _, . and -, and not begin with . or -", tag)
+		}
+	}
+	if host, path, ok := strings.Cut(name, "/"); ok && strings.ContainsAny(host, ".:") {
+		if !imageHost.MatchString(host) {
+			return fmt.Sprintf("the registry %q must be a host's name or address, with or without a port", host)
+		}
+		name = path
+	}
+	switch {
+	case strings.Contains("/"+name+"/", "//"):
+		return fmt.Sprintf("the name %q has an empty part", name)
+	case strings.ToLower(name) != name:
+		return fmt.Sprintf("the name %q must be in lower case", name)
+	case len(name) > reference.RepositoryNameTotalLengthMax:
+		return fmt.Sprintf("the name must be at most %d characters", reference.RepositoryNameTotalLengthMax)
+	}
+	return fmt.Sprintf("the name %q must be parts of a-z and 0-9, joined by single dots, one or two underscores, or dashes", name)
+}
+
+// ValidateImage accepts what ParseImage does.
 func ValidateImage(field, image string) error {
-	if len(image) > maxImage || !pulledImage.MatchString(image) {
-		return prego.Invalid(field, `must be an image, for example "registry.example.com/team/bench:v15"`)
+	if _, err := ParseImage(image); err != nil {
+		return prego.Invalid(field, err.Error())
 	}
 	return nil
 }
@@ -78,15 +140,11 @@ func ValidateDigest(field, digest string) error {
 	return nil
 }
 
-// RegistryOf is the registry of an image: the first part of its name if that is a host,
-// else Docker Hub.
+// RegistryOf is the registry of an image, "" for a text that is none.
 func RegistryOf(image string) string {
-	first, _, ok := strings.Cut(image, "/")
-	if ok && (strings.ContainsAny(first, ".:") || first == "localhost") {
-		if first == "index.docker.io" {
-			return DockerHub
-		}
-		return first
+	named, err := ParseImage(image)
+	if err != nil {
+		return ""
 	}
-	return DockerHub
+	return reference.Domain(named)
 }

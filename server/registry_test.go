@@ -21,6 +21,7 @@ func TestRegistryOf(t *testing.T) {
 	}
 	for _, image := range []string{"", "A/b", "a b", "a:", "a@sha256:12", "$(x)", "a\n"} {
 		require.Equal(t, prego.CodeInvalidField, prego.CodeOf(ValidateImage("image", image)), image)
+		require.Empty(t, RegistryOf(image), image)
 	}
 	require.NoError(t, ValidateRegistryLogin("robot$ci", "s3cret with spaces"))
 	for _, login := range [][2]string{{"", "x"}, {"a:b", "x"}, {"a", ""}, {"a", "x\ny"}, {"a", strings.Repeat("x", 4097)}} {

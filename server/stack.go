@@ -155,7 +155,7 @@ var (
 	volumeSpec    = regexp.MustCompile(`^([a-z0-9][a-z0-9_.-]*|/[^:]*):(/[^:]*)(:ro)?$`)
 	portSpec      = regexp.MustCompile(`^(\d+\.\d+\.\d+\.\d+|\$\{private_address\}|\[[0-9a-f:]+\]):(\d{1,5}):(\d{1,5})(/tcp|/udp)?$`)
 	envName       = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	reference     = regexp.MustCompile(`\$\{([^}]*)\}`)
+	stackVar      = regexp.MustCompile(`\$\{([^}]*)\}`)
 )
 
 // hostDirs are the directories of a host that a stack may mount. The agent's identity,
@@ -191,8 +191,6 @@ func (c ContainerSpec) validate() error {
 		return fmt.Errorf("the name must be of a-z, 0-9 and dashes, at most 32 characters")
 	case len(c.Mounts) > 0:
 		return fmt.Errorf("mounts are of instances; use volumes")
-	case c.Image == "":
-		return fmt.Errorf("an image is required")
 	case c.MemoryMB != 0 && c.MemoryMB < 6:
 		return fmt.Errorf("memory_mb must be at least 6, or 0 for no limit")
 	case c.MemoryBytes != 0 && (c.MemoryBytes < MinContainerMemory || c.MemoryMB != 0):
@@ -211,6 +209,10 @@ func (c ContainerSpec) validate() error {
 		return fmt.Errorf("network must be a name")
 	case c.Health != nil && (len(c.Health.Command) == 0 || c.Health.Retries < 0):
 		return fmt.Errorf("health must have a command")
+	}
+	// Of what a reference stands for, nothing is known here.
+	if _, err := ParseImage(stackVar.ReplaceAllString(c.Image, "name")); err != nil {
+		return fmt.Errorf("image %w", err)
 	}
 	for name := range c.Env {
 		if !envName.MatchString(name) {
@@ -312,7 +314,7 @@ const (
 func (c ContainerSpec) expand(vars map[string]string, secret func(string) string) (ContainerSpec, error) {
 	var err error
 	fill := func(text string) string {
-		return reference.ReplaceAllStringFunc(text, func(m string) string {
+		return stackVar.ReplaceAllStringFunc(text, func(m string) string {
 			name := m[2 : len(m)-1]
 			if of, ok := strings.CutPrefix(name, "secret:"); ok && of != "" {
 				v := secret(of)

@@ -132,7 +132,6 @@ const (
 
 var (
 	releaseName    = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
-	releaseImage   = regexp.MustCompile(`^[a-z0-9][A-Za-z0-9._/:@-]{0,254}$`)
 	releaseApp     = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 	releaseVersion = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.+_-]{0,62}$`)
 	ringName       = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
@@ -150,11 +149,11 @@ func DefaultRings(canaries []prego.TenantID) []ReleaseRing {
 // Validate checks the request, and fills in the rings: without any the default ones, and
 // the rest comes last.
 func (r *CreateStackReleaseRequest) Validate() error {
-	switch {
-	case !releaseName.MatchString(string(r.Name)):
+	if !releaseName.MatchString(string(r.Name)) {
 		return prego.Invalid("name", "must be 1 to 63 characters of a-z, 0-9, dot and dash, and begin and end with a letter or a digit")
-	case !releaseImage.MatchString(r.Image):
-		return prego.Invalid("image", "must be the name of a container image, at most 255 characters")
+	}
+	if err := ValidateImage("image", r.Image); err != nil {
+		return err
 	}
 	for _, app := range slices.Sorted(maps.Keys(r.Apps)) {
 		if !releaseApp.MatchString(app) || !releaseVersion.MatchString(r.Apps[app]) {

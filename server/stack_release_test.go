@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -46,7 +47,7 @@ func TestReleasesAreValidated(t *testing.T) {
 		require.ErrorAs(t, r.Validate(), &e, name)
 		require.Equal(t, c.field, e.Field, name)
 	}
-	r := CreateStackReleaseRequest{Name: "15.80", Image: "registry.example.com:5000/a/b@sha256:00", Rings: []ReleaseRing{{Name: "canary", Tenants: []prego.TenantID{"t-1"}}}}
+	r := CreateStackReleaseRequest{Name: "15.80", Image: "registry.example.com:5000/a/b@sha256:" + strings.Repeat("0", 64), Rings: []ReleaseRing{{Name: "canary", Tenants: []prego.TenantID{"t-1"}}}}
 	require.NoError(t, r.Validate())
 	require.Equal(t, "rest", r.Rings[1].Name, "the rest comes last")
 	r.Rings = nil

@@ -32,7 +32,8 @@ func TestStacksThatAreRefused(t *testing.T) {
 		container ContainerSpec
 	}{
 		{"the name must be of a-z, 0-9 and dashes", ContainerSpec{Name: "A b", Image: "b"}},
-		{"an image is required", ContainerSpec{Name: "a"}},
+		{"image must be an image like \"registry.example.com/team/app:v1\": it is empty", ContainerSpec{Name: "a"}},
+		{`the name "${bench_image" must be parts`, ContainerSpec{Name: "a", Image: "${bench_image"}},
 		{"memory_mb must be at least 6", ContainerSpec{Name: "a", Image: "b", MemoryMB: 1}},
 		{"restart must be no, on-failure", ContainerSpec{Name: "a", Image: "b", Restart: "often"}},
 		{"labels: names that begin with prego.", ContainerSpec{Name: "a", Image: "b", Labels: map[string]string{"prego.spec": "x"}}},

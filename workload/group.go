@@ -49,24 +49,21 @@ type Spec struct {
 
 // Limits of process groups.
 const (
-	MaxReplicas          = 10_000
-	maxGroupName         = 40
-	MaxMemory            = 4 << 40
-	MaxCPURequest        = 1024
-	MaxDisk              = 64 << 40
-	maxWorkloadPorts     = 16
-	maxWorkloadVolumes   = 8
-	maxWorkloadCommand   = 64
-	maxStartTimeout      = 600
-	defaultStartTimeout  = 90
-	maxDrain             = 3600
-	maxStopTimeout       = 300
-	defaultStopTimeout   = 10
-	maxWorkloadArgument  = 4096
-	maxWorkloadImageName = 255
+	MaxReplicas         = 10_000
+	maxGroupName        = 40
+	MaxMemory           = 4 << 40
+	MaxCPURequest       = 1024
+	MaxDisk             = 64 << 40
+	maxWorkloadPorts    = 16
+	maxWorkloadVolumes  = 8
+	maxWorkloadCommand  = 64
+	maxStartTimeout     = 600
+	defaultStartTimeout = 90
+	maxDrain            = 3600
+	maxStopTimeout      = 300
+	defaultStopTimeout  = 10
+	maxWorkloadArgument = 4096
 )
-
-var workloadImage = regexp.MustCompile(`^[a-z0-9][A-Za-z0-9._/:@-]*$`)
 
 // Validate checks a spec, normalizes its constraint and fills in the defaults of its
 // health check; field is the prefix of field
@@ -81,8 +78,6 @@ func (s *Spec) Validate(field string) error {
 	switch {
 	case s.Image == "":
 		return prego.Invalid(at("image"), "is required")
-	case len(s.Image) > maxWorkloadImageName || !workloadImage.MatchString(s.Image):
-		return prego.Invalid(at("image"), "must be the name of an image, at most 255 characters")
 	case s.MemoryLimitBytes < server.MinContainerMemory || s.MemoryLimitBytes > MaxMemory:
 		return prego.Invalid(at("memory_limit_bytes"), "must be 6291456 (6 MiB) to 4398046511104 (4 TiB)")
 	case s.CPURequest < 0 || s.CPURequest > MaxCPURequest:
@@ -99,6 +94,9 @@ func (s *Spec) Validate(field string) error {
 		return prego.Invalid(at("ports"), "must be at most 16 ports")
 	case len(s.Volumes) > maxWorkloadVolumes:
 		return prego.Invalid(at("volumes"), "must be at most 8 paths")
+	}
+	if err := server.ValidateImage(at("image"), s.Image); err != nil {
+		return err
 	}
 	if err := validateArguments(at("command"), s.Command); err != nil {
 		return err

@@ -28,7 +28,7 @@ func TestIDsOfInstances(t *testing.T) {
 func TestWorkloadSpec(t *testing.T) {
 	t.Parallel()
 	good := func() workload.Spec {
-		return workload.Spec{Image: "r.example.com:5000/web@sha256:ab", MemoryLimitBytes: 64 << 20, CPURequest: 0.5, Ports: []int{80}, Volumes: []string{"/data"}, Constraint: &prego.Constraint{Require: []string{"GPU"}}}
+		return workload.Spec{Image: "r.example.com:5000/web@sha256:" + strings.Repeat("ab", 32), MemoryLimitBytes: 64 << 20, CPURequest: 0.5, Ports: []int{80}, Volumes: []string{"/data"}, Constraint: &prego.Constraint{Require: []string{"GPU"}}}
 	}
 	s := good()
 	require.NoError(t, s.Validate("spec"))

@@ -522,6 +522,9 @@ func (c Config) check() []error {
 			errs = append(errs, fmt.Errorf("PREGO_NETWORK_RANGE: %w", err))
 		}
 	}
+	if _, err := server.ParseImage(c.Worker.ContainerImage); err != nil {
+		bad("PREGO_CONTAINER_IMAGE", err.Error())
+	}
 	for name, port := range map[string]int{"PREGO_AGENT_PORT": c.Worker.AgentPort, "PREGO_DOCKER_PORT": c.Worker.DockerPort} {
 		if port < 1 || port > 65535 {
 			bad(name, "must be 1 to 65535")

@@ -6,11 +6,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBoundsOfProvisioning: direct-provisioning §3 and §4 set them, and no setting passes.
+// TestBoundsOfProvisioning: direct-provisioning §3 and §4 set them, except that of the image, and no setting passes.
 func TestBoundsOfProvisioning(t *testing.T) {
 	t.Parallel()
 	for name, values := range map[string]struct{ good, bad []string }{
 		"PREGO_BOOTSTRAP_TOKEN_TTL": {[]string{"1s", "15m"}, []string{"0s", "-1m", "15m1s"}},
+		"PREGO_CONTAINER_IMAGE":     {[]string{"frappe/erpnext:v15"}, []string{"frappe/ERPNext", "nginx:", "https://r.example/x"}},
 		"PREGO_PROVISION_RETRIES":   {[]string{"0", "2"}, []string{"-1", "3"}},
 	} {
 		bounds(t, name, values.good, values.bad)

@@ -73,16 +73,11 @@ func (h *Host) Resolve(ctx context.Context, image string) (digest string, err er
 	return "", nil
 }
 
-// sameRepository reports whether an image is from a repository, as the engine names it.
-func sameRepository(repository, image string) bool {
-	image, _, _ = strings.Cut(image, "@")
-	if i := strings.LastIndexByte(image, ':'); i > strings.LastIndexByte(image, '/') {
-		image = image[:i]
-	}
-	short := func(name string) string {
-		return strings.TrimPrefix(strings.TrimPrefix(name, "docker.io/"), "library/")
-	}
-	return short(repository) == short(image)
+// sameRepository reports whether two references name the same repository.
+func sameRepository(known, image string) bool {
+	a, errKnown := server.ParseImage(known)
+	b, err := server.ParseImage(image)
+	return errKnown == nil && err == nil && a.Name() == b.Name()
 }
 
 // Pinned is an image by its digest, with the original tag for people.
