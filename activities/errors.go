@@ -1,11 +1,14 @@
 package activities
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
+	"time"
 
 	"go.temporal.io/sdk/temporal"
+	"go.uber.org/zap"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
@@ -90,6 +93,29 @@ func fromInfra(err error) error {
 	}
 	return err
 }
+
+// noteWhy records a step's error on the row that waits while the step is repeated. The end of its time does not prevent
+// that; the error of a step that was cancelled or is void is not recorded.
+func noteWhy(ctx context.Context, log *zap.Logger, err error, note func(ctx context.Context, why string) error) {
+	var app *temporal.ApplicationError
+	switch {
+	case err == nil, errors.Is(ctx.Err(), context.Canceled):
+		return
+	case errors.As(err, &app):
+		if app.Type() == ErrTypeSuperseded {
+			return
+		}
+		err = errors.New(app.Message())
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteFor)
+	defer cancel()
+	if failed := note(ctx, err.Error()); failed != nil { // the next repetition does it
+		log.Warn("the error of a repeated step is not on its row", zap.String("error", prego.Redact(err.Error())), zap.Error(failed))
+	}
+}
+
+// noteFor bounds how long recording an error may take.
+const noteFor = 5 * time.Second
 
 // permanentIfCoded makes the store's refusals non-retryable.
 func permanentIfCoded(err error) error {

@@ -304,6 +304,7 @@ func (a *Groups) BootInstance(ctx context.Context, id string) (err error) {
 		if err == nil {
 			a.endWork(ctx, id)
 		}
+		noteWhy(ctx, a.Log, err, func(ctx context.Context, why string) error { return a.Store.InstanceRetries(ctx, id, why) })
 	}()
 	h, err := a.Store.InstanceHost(ctx, id)
 	switch {

@@ -128,8 +128,16 @@ func tag(v server.BenchRecord) string {
 	return "upd-" + hex.EncodeToString(sum[:6])
 }
 
+// explain records on the server's row why a phase is repeated.
+func (a *StackReleases) explain(ctx context.Context, ref BenchRef, err *error) {
+	noteWhy(ctx, a.Log, *err, func(ctx context.Context, why string) error {
+		return a.Store.BenchRetries(ctx, ref.Release, ref.ServerID, why)
+	})
+}
+
 // PrepareBench fetches the release's image while the sites serve.
-func (a *StackReleases) PrepareBench(ctx context.Context, ref BenchRef) error {
+func (a *StackReleases) PrepareBench(ctx context.Context, ref BenchRef) (err error) {
+	defer a.explain(ctx, ref, &err)
 	v, err := a.Store.BenchRecord(ctx, ref.Release, ref.ServerID)
 	if err != nil {
 		return permanentIfCoded(err)
@@ -151,7 +159,8 @@ func (a *StackReleases) NoteBench(ctx context.Context, in PhaseInput) error {
 
 // CloseSites has edges show the page for maintenance instead of the server's sites, and waits
 // until they do.
-func (a *StackReleases) CloseSites(ctx context.Context, ref BenchRef) error {
+func (a *StackReleases) CloseSites(ctx context.Context, ref BenchRef) (err error) {
+	defer a.explain(ctx, ref, &err)
 	if err := a.Store.CloseBenchSites(ctx, ref.Release, ref.ServerID); err != nil {
 		return err
 	}
@@ -225,7 +234,8 @@ func (a *StackReleases) onBench(ctx context.Context, s benchSite, what string, t
 
 // KeepSite takes a site offline, and backs it up on its host: until it is open again nothing
 // of it changes but by the update.
-func (a *StackReleases) KeepSite(ctx context.Context, ref SiteRef) error {
+func (a *StackReleases) KeepSite(ctx context.Context, ref SiteRef) (err error) {
+	defer a.explain(ctx, ref.BenchRef, &err)
 	s, err := a.site(ctx, ref)
 	if err != nil || s.site.Status != server.SiteWaiting {
 		return ifGone(err)
@@ -266,7 +276,8 @@ type SwapInput struct {
 }
 
 // SwapBench gives a server's bench another image, and waits until its containers are healthy.
-func (a *StackReleases) SwapBench(ctx context.Context, in SwapInput) error {
+func (a *StackReleases) SwapBench(ctx context.Context, in SwapInput) (err error) {
+	defer a.explain(ctx, in.BenchRef, &err)
 	v, err := a.Store.BenchRecord(ctx, in.Release, in.ServerID)
 	if err != nil {
 		return permanentIfCoded(err)
@@ -291,7 +302,8 @@ func (a *StackReleases) SwapBench(ctx context.Context, in SwapInput) error {
 }
 
 // MigrateSite brings a site's database to the new code.
-func (a *StackReleases) MigrateSite(ctx context.Context, ref SiteRef) error {
+func (a *StackReleases) MigrateSite(ctx context.Context, ref SiteRef) (err error) {
+	defer a.explain(ctx, ref.BenchRef, &err)
 	s, err := a.site(ctx, ref)
 	if err != nil || (s.site.Status != server.SiteKept && s.site.Status != server.SiteMigrating) {
 		return ifGone(err)
@@ -309,7 +321,8 @@ func (a *StackReleases) MigrateSite(ctx context.Context, ref SiteRef) error {
 
 // CheckSite checks that a site has the versions that the release asks for, and answers. Edges keep
 // showing the maintenance page.
-func (a *StackReleases) CheckSite(ctx context.Context, ref SiteRef) error {
+func (a *StackReleases) CheckSite(ctx context.Context, ref SiteRef) (err error) {
+	defer a.explain(ctx, ref.BenchRef, &err)
 	s, err := a.site(ctx, ref)
 	if err != nil || s.site.Status != server.SiteMigrated {
 		return ifGone(err)

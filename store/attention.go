@@ -71,6 +71,7 @@ WHERE count <= 5 OR nth = 1 ORDER BY since, id LIMIT 500`
 	// No step of creating or deleting takes this long, and no step that copies data takes as long as the second.
 	attStuck     = ` < now() - interval '1 hour'`
 	attStuckLong = ` < now() - interval '6 hours'`
+	attRepeated  = ` < now() - interval '3 minutes'` // a step's error that passes is gone by then
 )
 
 const (
@@ -364,7 +365,14 @@ UNION ALL SELECT 'volume', volume_id, name, '', org_id, status, message, updated
     AND GREATEST(updated_at, CASE WHEN reason = '' THEN kept_until END)` + attStuck + `
 UNION ALL SELECT 'address', allocation_id, allocation_id, env_id, org_id, status, message, updated_at, 'operation', 'address' FROM ipv4_allocations WHERE status IN ('pending', 'releasing') AND deleted_at IS NULL AND updated_at` + attStuck + `
 UNION ALL SELECT 'image', image_id, image_id, '', '', status, message, updated_at, 'operation', 'image' FROM golden_images WHERE status IN ('building', 'verifying', 'deleting') AND updated_at` + attStuck + `
-UNION ALL SELECT 'certificate', certificate_id, names[1], '', COALESCE(org_id, ''), status, message, due_at, 'operation', 'certificate' FROM certificates WHERE status = 'pending' AND due_at` + attStuck + attTo
+UNION ALL SELECT 'certificate', certificate_id, names[1], '', COALESCE(org_id, ''), status, message, due_at, 'operation', 'certificate' FROM certificates WHERE status = 'pending' AND due_at` + attStuck + `
+UNION ALL SELECT DISTINCT ON (g.group_id) 'group', g.group_id, g.name, '', g.org_id, 'instance_not_started', i.message, i.created_at, 'operation', 'group'
+FROM instances i JOIN process_groups g ON g.group_id = i.group_id
+WHERE i.state = 'booting' AND i.started_at IS NULL AND i.message LIKE 'not started yet: %' AND i.created_at` + attRepeated + `
+UNION ALL SELECT 'release', v.release, v.release, '', '', 'step_repeated', 'server ' || v.server_id || ', ' || v.phase || ': ' || v.message, v.started_at, 'operation', 'release'
+FROM stack_release_servers v WHERE v.status = 'updating' AND NOT v.undoing AND v.message <> '' AND v.started_at` + attRepeated + attWho + `
+        UNION SELECT z.tenant_id FROM these JOIN stack_release_sites z ON z.release = these.id AND z.tenant_id <> ''
+        WHERE these.subject = 'release' AND z.offline_at IS NOT NULL AND z.opened_at IS NULL` + attAll
 
 	sqlAttQuotaDrifted = `WITH ` + attFrom + `
 SELECT 'org', org_id, org_id, '', org_id, 'usage_drifted', '', found_at, 'installation', 'prego' FROM org_usage_drifts` + attTo

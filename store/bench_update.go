@@ -38,7 +38,11 @@ SELECT $1, $2, t.site, t.tenant_id, '', t.org_id FROM tenant_allocations a JOIN 
 WHERE a.app_server_id = $2 AND a.released_at IS NULL AND t.site <> ''
   AND (has_site(t.state) OR t.opening_since IS NOT NULL)
 UNION ALL SELECT $1, $2, site_name, '', pool_site_id, '' FROM site_pool WHERE app_server_id = $2 AND state = 'available'`
-	sqlBenchPhase = `UPDATE stack_release_servers SET phase = $3, updated_at = now() WHERE release = $1 AND server_id = $2 AND status = 'updating'`
+	sqlBenchPhase = `UPDATE stack_release_servers SET phase = $3, message = CASE WHEN undoing THEN message ELSE '' END, updated_at = now()
+WHERE release = $1 AND server_id = $2 AND status = 'updating'`
+	sqlBenchRetries = `
+UPDATE stack_release_servers SET message = $3, updated_at = now()
+WHERE release = $1 AND server_id = $2 AND status = 'updating' AND NOT undoing AND message <> $3`
 )
 
 type benchRow struct {
@@ -108,6 +112,11 @@ const sqlBenchIsAt = `SELECT phase FROM stack_release_servers WHERE release = $1
 // BenchPhase records the current phase of a server's update.
 func (s *Store) BenchPhase(ctx context.Context, name server.StackReleaseName, id prego.ServerID, phase string) error {
 	return s.exec(ctx, fmt.Sprintf("release %s on %s", name, id), sqlBenchPhase, name, id, phase)
+}
+
+// BenchRetries records why the current phase of a server's update has not succeeded yet, while it is tried again.
+func (s *Store) BenchRetries(ctx context.Context, name server.StackReleaseName, id prego.ServerID, why string) error {
+	return s.exec(ctx, fmt.Sprintf("release %s on %s", name, id), sqlBenchRetries, name, id, prego.Redact(why))
 }
 
 // Edges show the maintenance page after the first, and the sites after the second.

@@ -528,13 +528,18 @@ func (s *Store) InstanceRunning(ctx context.Context, id string) (ok bool, err er
 // An instance that became healthy before its start was recorded is not booting any more, and keeps the health that
 // its agent reported.
 const sqlInstanceStarted = `
-UPDATE instances SET started_at = now(), healthy_by = now() + make_interval(secs => $2), message = CASE WHEN message LIKE 'waits for its turn%' THEN '' ELSE message END
+UPDATE instances SET started_at = now(), healthy_by = now() + make_interval(secs => $2), message = CASE WHEN message LIKE 'waits for its turn%' OR message LIKE 'not started yet: %' THEN '' ELSE message END
 WHERE instance_id = $1 AND state = 'booting' AND started_at IS NULL`
 
 // InstanceStarted records that an instance's container runs, and how soon it must be healthy; false when it must not
 // be started any more, or already was.
 func (s *Store) InstanceStarted(ctx context.Context, id string, within time.Duration) (ok bool, err error) {
 	return s.changeInstance(ctx, id, sqlInstanceStarted, []any{id, within.Seconds()}, func(*txn, prego.GroupID) error { return nil })
+}
+
+// InstanceRetries records why an instance's container could not be started yet, while that is tried again.
+func (s *Store) InstanceRetries(ctx context.Context, id, why string) error {
+	return s.exec(ctx, "instance "+id, sqlInstancesWait, []string{id}, "not started yet: "+prego.Redact(why))
 }
 
 // An instance that ran for long did not crash in a row with its predecessors. Each further crash delays the

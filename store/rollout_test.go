@@ -369,3 +369,18 @@ func TestTheVersionBeforeDeploysWithoutARollout(t *testing.T) {
 	r.settle()
 	require.Equal(t, "3 deploy succeeded ann", r.history()[0])
 }
+
+// TestALateRolloutNamesWhatDelaysIt: a rollback for lack of progress ends with what the newest instance reports.
+func TestALateRolloutNamesWhatDelaysIt(t *testing.T) {
+	t.Parallel()
+	r := newRolling(t, 2)
+	r.deploy("slow:1", &workload.RolloutChange{MaxSurge: &workload.Share{N: 2}})
+	ids := r.place()
+	require.Len(t, ids, 2)
+	r.fail(ids[0])
+	require.NoError(t, r.s.InstanceRetries(t.Context(), ids[1], "pull slow:1: no such host"))
+	r.exec(`UPDATE process_groups SET progress_at = now() - interval '601 s'`)
+	require.Equal(t, workload.RolloutRolledBack, r.plan().Ended)
+	require.Equal(t, "release 2 did not become healthy: no instance more within 10m0s: not started yet: pull slow:1: no such host",
+		r.group().DeployMessage)
+}

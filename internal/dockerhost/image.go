@@ -19,6 +19,9 @@ func (h *Host) Pull(ctx context.Context, image string) error {
 }
 
 func (h *Host) pull(ctx context.Context, image string) error {
+	if _, err := server.ParseImage(image); err != nil { // the client refuses it, without a type
+		return &server.ContainerError{Container: image, Message: "image " + err.Error()}
+	}
 	auth, err := h.auth(ctx, image)
 	if err != nil {
 		return err

@@ -256,6 +256,13 @@ var Ailments = map[attention.Kind][]Ailment{
 		updated_at) VALUES ('img', 'hetzner', 'eu', 'debian-13', 'x86', 'test', 'building', now() - interval
 		'2 hours')`, "img building"},
 		{`UPDATE certificates SET status = 'pending', due_at = now() - interval '2 hours'`, "crt-a pending"},
+		{`INSERT INTO instances (instance_id, group_id, org_id, server_id, release, memory_limit_bytes, cpu_request,
+		spec, number, state, message, created_at) VALUES ('ins-late', 'grp-a', 'acme', 'app-1', 1, 1, 0, '{}', 99,
+		'booting', 'not started yet: no such host', now() - interval '4 minutes')`, "grp-a instance_not_started"},
+		{`INSERT INTO stack_releases (name, image, rings, created_by, status) VALUES ('15.80', 'i',
+		'[{"name": "rest"}]', 'test', 'rolling'); INSERT INTO stack_release_servers (release, server_id, ring, status, phase, message, started_at)
+		VALUES ('15.80', 'app-1', 0, 'updating', 'fetching the image', 'no such host', now() - interval
+		'4 minutes')`, "15.80 step_repeated"},
 	},
 	attention.QuotaDrifted: {{`INSERT INTO org_usage_drifts (org_id, drift) VALUES ('acme',
 		'{}')`, "acme usage_drifted"}},

@@ -567,6 +567,10 @@ var ordered = []struct {
 	{OperationStuck, spec{
 		severity: Warning, says: "it was accepted and does not get on", plural: "operations were accepted and do not get on",
 		todo: "Look at its run in Temporal, and whether a worker serves its task queue.",
+		todos: map[string]string{
+			"instance_not_started": "Fix what the message names: the image, its registry or the host. The start is repeated for a quarter of an hour.",
+			"step_repeated":        "Fix what the message names, or cancel the release.",
+		},
 		docs: "docs/operations.md#task-queues",
 		actions: map[string][]Action{
 			"backup":         {showOperation("backup/{id}")},
@@ -580,6 +584,11 @@ var ordered = []struct {
 			"drill":          {showReady},
 			"fleet":          {get("List its actions", "/v1/fleets/{id}/actions", "prego fleet actions {id}")},
 			"certificate":    {showCertificate},
+			"group":          {showGroup},
+			"release": {
+				get("Show the release", "/v1/releases/{id}", "prego release show {id}"),
+				post("Cancel it", "/v1/releases/{id}/cancel", "prego release cancel {id}"),
+			},
 		},
 		all: []Action{showReady},
 	}},

@@ -65,7 +65,7 @@ type FailedRollout struct {
 	Release  int
 	RollBack bool
 	Reason   string
-	Message  string // of an instance that failed; may be empty
+	Message  string // of the newest instance that failed or does not start; may be empty
 }
 
 // ScheduleGroup decides the next steps of a group. It is pure: calling it again after the steps were taken returns
@@ -128,18 +128,20 @@ func (g GroupState) failed(list []GroupInstance) *FailedRollout {
 		return nil
 	}
 	f := &FailedRollout{Release: g.Release, RollBack: g.Stable > 0 && g.Policy.AutoRollback}
-	for _, v := range list {
-		if v.State == workload.InstanceFailed && !v.Lost && v.Release == g.Release {
-			f.Message = v.Message
-		}
-	}
+	tells := []workload.InstanceState{workload.InstanceFailed}
 	switch {
 	case g.Failures > g.Policy.MaxFailures:
 		f.Reason = workload.ReasonInstanceFailed
 	case g.Overdue:
 		f.Reason = workload.ReasonProgressDeadline
+		tells = append(tells, workload.InstanceBooting)
 	default:
 		return nil
+	}
+	for _, v := range list {
+		if v.Message != "" && !v.Lost && v.Release == g.Release && slices.Contains(tells, v.State) {
+			f.Message = v.Message
+		}
 	}
 	return f
 }
