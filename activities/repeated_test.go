@@ -88,3 +88,51 @@ func TestRepeatedStepsAreExplained(t *testing.T) {
 		require.Empty(t, text(`SELECT message FROM stack_release_servers`))
 	})
 }
+
+// benchRuns records the runs of servers' updates.
+type benchRuns struct {
+	activities.Runs
+	asked []string
+}
+
+func (r *benchRuns) EnsureBenchUpdate(context.Context, server.StackReleaseName, prego.ServerID) (bool, error) {
+	r.asked = append(r.asked, "start")
+	return true, nil
+}
+
+func (r *benchRuns) CancelBenchUpdate(context.Context, server.StackReleaseName, prego.ServerID) error {
+	r.asked = append(r.asked, "cancel")
+	return nil
+}
+
+func (*benchRuns) WakeStackRelease(context.Context, server.StackReleaseName) error { return nil }
+
+// TestACancelledReleaseLetsGoOfItsServers: the next look cancels the run of a server, and the run lets go of it.
+func TestACancelledReleaseLetsGoOfItsServers(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	p.Exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, location, closing, cordoned_at)
+		VALUES ('node-1', '', 'app', 'eu', 'hetzner', '{}', 'active', 'connected', 'w', 'test', 'fsn1', true, now())`)
+	p.Exec(`INSERT INTO stack_releases (name, image, rings, created_by, status) VALUES ('r1', 'i:1', '[{"name": "rest"}]', 'test', 'rolling')`)
+	p.Exec(`INSERT INTO stack_release_servers (release, server_id, ring, status, phase, try) VALUES ('r1', 'node-1', 0, 'updating', 'fetching the image', 1)`)
+	var runs benchRuns
+	a := &activities.StackReleases{Store: p.Store, Runs: &runs, Ended: activities.NewBenchUpdates(prometheus.NewRegistry()), Log: zap.NewNop()}
+	step := func() {
+		t.Helper()
+		_, err := a.StepStackRelease(t.Context(), "r1")
+		require.NoError(t, err)
+	}
+	step()
+	require.Equal(t, []string{"start"}, runs.asked)
+	_, err := p.Store.CancelStackRelease(t.Context(), "r1", "ann")
+	require.NoError(t, err)
+	step()
+	require.Equal(t, []string{"start", "start", "cancel"}, runs.asked)
+	plan, err := a.PlanBench(t.Context(), activities.BenchRef{Release: "r1", ServerID: "node-1"})
+	require.NoError(t, err)
+	require.True(t, plan.Done)
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM servers WHERE NOT closing AND cordoned_at IS NULL`))
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM stack_release_servers WHERE status = 'skipped' AND message = 'the release was cancelled'`))
+	step()
+	require.Len(t, runs.asked, 3, "nothing is being updated any more")
+}

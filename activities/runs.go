@@ -51,6 +51,7 @@ type Runs interface {
 	EnsureStackRelease(ctx context.Context, name server.StackReleaseName) (started bool, err error)
 	WakeStackRelease(ctx context.Context, name server.StackReleaseName) error
 	EnsureBenchUpdate(ctx context.Context, name server.StackReleaseName, serverID prego.ServerID) (started bool, err error)
+	CancelBenchUpdate(ctx context.Context, name server.StackReleaseName, serverID prego.ServerID) error
 
 	EnsureImageBuild(ctx context.Context, imageID prego.ImageID) (started bool, err error)
 	EnsureImageDelete(ctx context.Context, imageID prego.ImageID) (started bool, err error)

@@ -66,7 +66,7 @@ type StackReleaseProgress struct {
 }
 
 // StepStackRelease decides the next step of a release, and starts the runs of the servers to
-// update.
+// update. Those of a cancelled release are cancelled; they read in the rows what that means for their server.
 func (a *StackReleases) StepStackRelease(ctx context.Context, name server.StackReleaseName) (StackReleaseProgress, error) {
 	a.hook("release/step")
 	st, err := a.Store.StepStackRelease(ctx, name, a.Limits)
@@ -76,6 +76,12 @@ func (a *StackReleases) StepStackRelease(ctx context.Context, name server.StackR
 	a.hook("release/stepped")
 	for _, id := range st.Updating {
 		if _, err := a.Runs.EnsureBenchUpdate(ctx, name, id); err != nil {
+			return StackReleaseProgress{}, err
+		}
+		if st.Status != server.ReleaseCancelled {
+			continue
+		}
+		if err := a.Runs.CancelBenchUpdate(ctx, name, id); err != nil {
 			return StackReleaseProgress{}, err
 		}
 	}
@@ -91,10 +97,12 @@ type BenchRef struct {
 
 // BenchPlan is what the run that updates a server needs to know.
 type BenchPlan struct {
-	Done    bool   `json:"done,omitempty"` // it has ended, or the server is gone
-	Undoing bool   `json:"undoing,omitempty"`
-	Waits   string `json:"waits,omitempty"` // the work that must end first
-	Try     int    `json:"try,omitempty"`   // counts the server's updates by this release
+	Done    bool `json:"done,omitempty"` // it has ended, or the server is gone
+	Undoing bool `json:"undoing,omitempty"`
+	// Cancelled is set if the release is, and the server must go back.
+	Cancelled bool   `json:"cancelled,omitempty"`
+	Waits     string `json:"waits,omitempty"` // the work that must end first
+	Try       int    `json:"try,omitempty"`   // counts the server's updates by this release
 
 	Region   prego.Region              `json:"region,omitempty"`
 	Role     prego.Role                `json:"role,omitempty"`
@@ -105,7 +113,8 @@ type BenchPlan struct {
 	Leaves bool `json:"leaves,omitempty"`
 }
 
-// PlanBench finds the sites of a server to update, once no other run is changing one.
+// PlanBench finds the sites of a server to update, once no other run is changing one. It lets go of the server if the
+// release was cancelled before anything there was changed.
 func (a *StackReleases) PlanBench(ctx context.Context, ref BenchRef) (BenchPlan, error) {
 	v, err := a.Store.BeginBenchUpdate(ctx, ref.Release, ref.ServerID)
 	if err != nil {
@@ -116,8 +125,12 @@ func (a *StackReleases) PlanBench(ctx context.Context, ref BenchRef) (BenchPlan,
 		ref.Try = v.Try
 		return BenchPlan{Done: true}, a.end(ctx, ref, server.BenchSkipped, "", "the server is gone")
 	}
+	if v.Cancelled && v.Untouched && v.Status == server.BenchUpdating {
+		ref.Try = v.Try
+		return BenchPlan{Done: true}, a.end(ctx, ref, server.BenchSkipped, "", "the release was cancelled")
+	}
 	return BenchPlan{
-		Done: v.Status != server.BenchUpdating, Undoing: v.Undoing, Waits: v.Waits, Try: v.Try, Region: v.Region, Role: v.Role, Sites: v.Sites,
+		Done: v.Status != server.BenchUpdating, Undoing: v.Undoing, Cancelled: v.Cancelled, Waits: v.Waits, Try: v.Try, Region: v.Region, Role: v.Role, Sites: v.Sites,
 		Parallel: max(1, a.Parallel), Step: a.Tenants.Settings.StepTimeout, Leaves: a.Tenants.BackupsLeave,
 	}, nil
 }

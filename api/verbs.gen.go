@@ -1091,7 +1091,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 	}, Table: &tables[51], Say: "cancelled: {rebalance_id}, {moved} of {total} moved", Impact: "none"},
-	{Operation: "cancelRelease", Method: "POST", Path: "/v1/releases/{name}/cancel", Use: "release cancel RELEASE", Short: "Cancel a release; servers that have it keep it", Long: "Cancel a release; servers that have it keep it.\n\nServers that have it keep it, servers that are being updated end, and no more begin. A server that is\nbroken has to go back first: that is invalid_transition.", Args: []Flag{
+	{Operation: "cancelRelease", Method: "POST", Path: "/v1/releases/{name}/cancel", Use: "release cancel RELEASE", Short: "Cancel a release; servers that have it keep it, and those being updated go back", Long: "Cancel a release; servers that have it keep it, and those being updated go back.\n\nServers that have it keep it, and no more begin. A server that is being updated is let go of within seconds:\nbefore its sites are taken offline it is skipped, afterwards it goes back to what it was, and one whose sites\nare already being opened is completed. A server that is broken has to go back first: that is\ninvalid_transition.", Args: []Flag{
 		{Name: "RELEASE", In: "path", Field: "name", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},

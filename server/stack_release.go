@@ -276,7 +276,10 @@ type BenchRecord struct {
 	Region  prego.Region
 	Host    string
 	// Gone is set if the server is not active any more.
-	Gone  bool
+	Gone bool
+	// Cancelled is set if the release is; Untouched, if the update has changed nothing on the host or for visitors.
+	Cancelled, Untouched bool
+
 	Sites []StackReleaseSite
 	// Waits returns what must end first: "" if the update may begin.
 	Waits string

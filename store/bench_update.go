@@ -21,7 +21,9 @@ SELECT text FROM (
 ) w ORDER BY n, text LIMIT 1`
 
 const sqlBenchRecord = `
-SELECT v.release, v.server_id, v.status, v.reason, v.message, v.from_image, v.undoing, v.try, r.image, r.apps, s.role, s.region, COALESCE(s.host, '') AS host, ` + serverGone + ` AS gone
+SELECT v.release, v.server_id, v.status, v.reason, v.message, v.from_image, v.undoing, v.try, r.image, r.apps, s.role, s.region, COALESCE(s.host, '') AS host, ` + serverGone + ` AS gone,
+    r.status = 'cancelled' AS cancelled, NOT v.undoing AND s.bench_image = v.from_image AND NOT EXISTS (SELECT FROM stack_release_sites z
+        WHERE z.release = v.release AND z.server_id = v.server_id AND z.offline_at IS NOT NULL) AS untouched
 FROM stack_release_servers v JOIN stack_releases r ON r.name = v.release JOIN servers s ON s.server_id = v.server_id WHERE v.release = $1 AND v.server_id = $2`
 
 const sqlHoldBench = `SELECT FROM stack_release_servers WHERE release = $1 AND server_id = $2 FOR NO KEY UPDATE`
@@ -60,6 +62,8 @@ type benchRow struct {
 	Region    prego.Region
 	Host      string
 	Gone      bool
+	Cancelled bool
+	Untouched bool
 }
 
 func benchIn(ctx context.Context, q querier, name server.StackReleaseName, id prego.ServerID) (server.BenchRecord, error) {
@@ -70,6 +74,7 @@ func benchIn(ctx context.Context, q querier, name server.StackReleaseName, id pr
 	out := server.BenchRecord{
 		BenchUpdate: server.BenchUpdate{Release: v.Release, ServerID: v.ServerID, Status: v.Status, Reason: v.Reason, Message: v.Message, FromImage: v.FromImage},
 		Undoing:     v.Undoing, Try: v.Try, Image: v.Image, Apps: v.Apps, Role: v.Role, Region: v.Region, Host: v.Host, Gone: v.Gone,
+		Cancelled: v.Cancelled, Untouched: v.Untouched,
 	}
 	out.Sites, err = many[server.StackReleaseSite](ctx, q, sqlBenchSites, name, id)
 	return out, err
@@ -86,7 +91,7 @@ func (s *Store) BenchRecord(ctx context.Context, name server.StackReleaseName, i
 func (s *Store) BeginBenchUpdate(ctx context.Context, name server.StackReleaseName, id prego.ServerID) (out server.BenchRecord, err error) {
 	err = s.inTx(ctx, fmt.Sprintf("release %s on %s", name, id), func(tx *txn) error {
 		tx.run(ctx, sqlHoldBench, name, id)
-		if out, err = benchIn(ctx, tx, name, id); err != nil || out.Status != server.BenchUpdating || out.Undoing || out.Gone {
+		if out, err = benchIn(ctx, tx, name, id); err != nil || out.Status != server.BenchUpdating || out.Undoing || out.Gone || out.Cancelled {
 			return err
 		}
 		phase, err := value[string](ctx, tx, sqlBenchIsAt, name, id)

@@ -174,7 +174,7 @@ func (s *Store) ResumeStackRelease(ctx context.Context, name server.StackRelease
 }
 
 // CancelStackRelease ends a release: servers that have it keep it, servers that are being
-// updated finish, and no more start. While a server's way back has failed, that comes first.
+// updated are let go of by their runs, and no more start. While a server's way back has failed, that comes first.
 func (s *Store) CancelStackRelease(ctx context.Context, name server.StackReleaseName, by string) (server.StackRelease, error) {
 	return s.steerRelease(ctx, name, server.ReleaseCancelled, "cancelled by "+by, func(r server.StackRelease) bool { return r.Status != server.ReleaseDone }, func(tx *txn) error {
 		tx.run(ctx, sqlReleaseGone, name)

@@ -355,3 +355,37 @@ func TestReleaseOfLostServersIsNotDone(t *testing.T) {
 	require.NoError(t, err, "nothing is left to bring back")
 	require.Equal(t, server.ReleaseCancelled, r.Status)
 }
+
+// TestACancelledReleaseIsUntouchedUntilASiteCloses: a server that nothing was changed on is let go of without a way back.
+func TestACancelledReleaseIsUntouchedUntilASiteCloses(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s := releaseSetup(t, 1)
+	exec(t, s, `UPDATE servers SET bench_image = 'i:0' WHERE server_id = 'app-0'`)
+	_, err := s.CreateStackRelease(ctx, server.CreateStackReleaseRequest{Name: "r1", Image: "i:1", Rings: []server.ReleaseRing{{Name: "rest"}}}, "ann")
+	require.NoError(t, err)
+	_, err = s.StartStackRelease(ctx, "r1", "ann")
+	require.NoError(t, err)
+	_, err = s.StepStackRelease(ctx, "r1", releaseLimits)
+	require.NoError(t, err)
+	is := func() []bool {
+		t.Helper()
+		v, err := s.BeginBenchUpdate(ctx, "r1", "app-0")
+		require.NoError(t, err)
+		require.Equal(t, server.BenchUpdating, v.Status)
+		return []bool{v.Cancelled, v.Untouched}
+	}
+	require.Equal(t, []bool{false, true}, is())
+	_, err = s.CancelStackRelease(ctx, "r1", "ann")
+	require.NoError(t, err)
+	require.Equal(t, []bool{true, true}, is())
+	exec(t, s, `INSERT INTO stack_release_sites (release, server_id, site, tenant_id, offline_at) VALUES ('r1', 'app-0', 's', 't-1', now())`)
+	require.Equal(t, []bool{true, false}, is(), "edges show the page for maintenance")
+	exec(t, s, `DELETE FROM stack_release_sites`)
+	require.NoError(t, s.SetBenchImage(ctx, "r1", "app-0", "i:1"))
+	require.Equal(t, []bool{true, false}, is(), "the bench has the release's image")
+	require.NoError(t, s.SetBenchImage(ctx, "r1", "app-0", "i:0"))
+	require.Equal(t, []bool{true, true}, is())
+	require.NoError(t, s.UndoBench(ctx, "r1", "app-0", 1, server.ReasonMigrateFailed, ""))
+	require.Equal(t, []bool{true, false}, is())
+}

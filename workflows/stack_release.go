@@ -3,6 +3,7 @@ package workflows
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -53,21 +54,28 @@ type BenchUpdateResult struct {
 // them or none, since they share the code. While they serve, the image is fetched and they are
 // backed up off the host. Then edges show the page for maintenance, each site is backed up on the
 // host as it is, migrated and checked, and all are opened. If any of that fails the server gets its
-// old image back, and each site its content from when it was taken offline. A cancelled run still
-// completes or undoes the update.
+// old image back, and each site its content from when it was taken offline. A cancelled run ends if
+// nothing was changed yet, and otherwise undoes the update, unless its sites are already being opened.
 func UpdateBench(ctx workflow.Context, in BenchUpdateInput) (BenchUpdateResult, error) {
 	var steps *activities.StackReleases
 	u := &benchUpdate{steps: steps, ref: activities.BenchRef{Release: in.Release, ServerID: in.ServerID}}
-	done, err := u.await(ctx)
+	forward := ctx
+	ctx, _ = workflow.NewDisconnectedContext(ctx)
+	done, err := u.await(ctx, forward)
 	if err != nil || done {
 		return BenchUpdateResult{Status: server.BenchSkipped}, err
 	}
-	ctx, _ = workflow.NewDisconnectedContext(ctx)
 	var s story
 	s.found(ctx, serverAttributes(in.ServerID, u.plan.Region, u.plan.Role)...)
 	end := activities.BenchEnd{BenchRef: u.ref, Status: server.BenchDone}
 	if !u.plan.Undoing {
-		if reason, failure := u.forward(ctx); failure != nil {
+		if reason, failure := u.forward(ctx, forward); failure != nil {
+			if forward.Err() != nil {
+				if err := u.read(ctx); err != nil || u.plan.Done {
+					return BenchUpdateResult{Status: server.BenchSkipped}, err
+				}
+				reason, failure = server.ReasonUpdateInterrupted, errCancelled
+			}
 			end.Status, end.Reason = server.BenchRolledBack, reason
 			s.step(write(ctx, "record why it goes back"), steps.UndoBench, activities.UndoInput{BenchRef: u.ref, Reason: reason, Message: errorMessage(failure)})
 		}
@@ -88,6 +96,9 @@ func UpdateBench(ctx workflow.Context, in BenchUpdateInput) (BenchUpdateResult, 
 	return BenchUpdateResult{Status: end.Status, Reason: end.Reason}, do(write(ctx, "record how it ended"), nil, steps.EndBench, end)
 }
 
+// errCancelled is why a server goes back whose update was cancelled.
+var errCancelled = errors.New("the update was cancelled")
+
 // benchUpdate is the update of a server under way.
 type benchUpdate struct {
 	steps *activities.StackReleases
@@ -98,20 +109,28 @@ type benchUpdate struct {
 // benchWait is how often is looked whether others have left the server's sites alone.
 const benchWait = 5 * time.Second
 
-// await waits until no other run is changing a site of the server.
-func (u *benchUpdate) await(ctx workflow.Context) (done bool, err error) {
+// read reads the update's row.
+func (u *benchUpdate) read(ctx workflow.Context) error {
+	u.plan = activities.BenchPlan{}
+	err := do(write(ctx, "find the server's sites"), &u.plan, u.steps.PlanBench, u.ref)
+	u.ref.Try = u.plan.Try
+	return err
+}
+
+// await waits until no other run is changing a site of the server. If forward is cancelled meanwhile, the row decides.
+func (u *benchUpdate) await(ctx, forward workflow.Context) (done bool, err error) {
 	for {
-		u.plan = activities.BenchPlan{}
-		if err := do(write(ctx, "find the server's sites"), &u.plan, u.steps.PlanBench, u.ref); err != nil || u.plan.Done {
+		if err := u.read(ctx); err != nil || u.plan.Done {
 			return u.plan.Done, err
 		}
-		if u.ref.Try = u.plan.Try; u.plan.Waits == "" {
+		if u.plan.Waits == "" {
 			return false, nil
 		}
 		workflow.SetCurrentDetails(ctx, fmt.Sprintf("**%s** on %s waits: %s", u.ref.Release, u.ref.ServerID, u.plan.Waits))
-		if err := workflow.Sleep(ctx, benchWait); err != nil {
-			return false, err
+		if forward.Err() != nil {
+			return false, forward.Err()
 		}
+		_ = workflow.Sleep(forward, benchWait) // cancelled, the row is read once more
 	}
 }
 
@@ -121,8 +140,9 @@ func (u *benchUpdate) phase(ctx workflow.Context, phase string) error {
 	return do(write(ctx, "note the phase"), nil, u.steps.NoteBench, activities.PhaseInput{BenchRef: u.ref, Phase: phase})
 }
 
-// forward updates the server; its reason goes with the error.
-func (u *benchUpdate) forward(ctx workflow.Context) (prego.Reason, error) {
+// forward updates the server; its reason goes with the error. Opening the sites is not cancelled: their visitors may have
+// written since.
+func (u *benchUpdate) forward(free, ctx workflow.Context) (prego.Reason, error) {
 	onServer := func(what string, step, arg any) error {
 		return do(long(call(ctx, what, u.plan.Step)), nil, step, arg)
 	}
@@ -141,7 +161,9 @@ func (u *benchUpdate) forward(ctx workflow.Context) (prego.Reason, error) {
 		}},
 		{"migrating", server.ReasonMigrateFailed, func() error { return onSites("migrate", u.steps.MigrateSite) }},
 		{"checking", server.ReasonSiteNotAnswering, func() error { return onSites("check", u.steps.CheckSite) }},
-		{"opening", server.ReasonUpdateInterrupted, func() error { return onServer("open the sites", u.steps.OpenSites, u.ref) }},
+		{"opening", server.ReasonUpdateInterrupted, func() error {
+			return do(long(call(free, "open the sites", u.plan.Step)), nil, u.steps.OpenSites, u.ref)
+		}},
 	} {
 		err := u.phase(ctx, part.phase)
 		if err == nil {
@@ -242,4 +264,9 @@ func (c *Client) WakeStackRelease(ctx context.Context, name server.StackReleaseN
 // EnsureBenchUpdate starts the run that updates a server's bench, unless it is running.
 func (c *Client) EnsureBenchUpdate(ctx context.Context, name server.StackReleaseName, serverID prego.ServerID) (bool, error) {
 	return c.start(ctx, server.BenchUpdateWorkflowID(name, serverID), fmt.Sprintf("Update %s to %s", serverID, name), UpdateBench, BenchUpdateInput{Release: name, ServerID: serverID})
+}
+
+// CancelBenchUpdate asks the run that updates a server's bench to let go of it.
+func (c *Client) CancelBenchUpdate(ctx context.Context, name server.StackReleaseName, serverID prego.ServerID) error {
+	return c.cancel(ctx, server.BenchUpdateWorkflowID(name, serverID))
 }
