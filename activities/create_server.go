@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/temporal"
@@ -205,12 +206,30 @@ func (a *Servers) refused(ctx context.Context, infra Infra, in CreateServerInput
 		if err := a.Store.IntentRefused(ctx, in.ServerID, in.Attempt, in.Candidate, ie); err != nil {
 			return err
 		}
+		if ie.Unsold {
+			a.catalogIsOld(ctx, infra.ID())
+		}
 	case server.InfraRetry, server.InfraAmbiguous, server.InfraThrottled:
 		return permanentError(ErrTypeProvider, fmt.Sprintf("after %d calls: %s", createCalls, ie.Error()), nil)
 	case server.InfraNotFound, server.InfraAttempt:
 	}
 	return fromInfra(err)
 }
+
+// catalogIsOld has the catalog read again that had what the provider does not sell, unless that was just tried: the next
+// plan then leaves the candidate out. If it fails, the periodic reading does it.
+func (a *Servers) catalogIsOld(ctx context.Context, provider prego.InfraProviderID) {
+	offer, err := a.Store.ProviderCatalog(ctx, provider)
+	if err == nil && time.Since(offer.AttemptedAt) > catalogPause {
+		_, err = a.Runs.StartCatalogRefresh(ctx)
+	}
+	if err != nil {
+		a.Log.Warn("the provider's catalog is not read again", zap.String("provider", string(provider)), zap.Error(err))
+	}
+}
+
+// catalogPause is between two readings of the catalog because of refusals.
+const catalogPause = time.Minute
 
 // dropVolume deletes the volume created for a candidate that was out of stock: the next
 // candidate may be in another location.

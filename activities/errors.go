@@ -25,6 +25,9 @@ const (
 	// ErrTypeCandidate: this type is out of stock in this location; try the next
 	// candidate.
 	ErrTypeCandidate = "candidate_unavailable"
+	// ErrTypeDedicated: the account's limit of dedicated cores is reached; try the next candidate
+	// without them.
+	ErrTypeDedicated = "dedicated_core_limit"
 	// ErrTypeGroup: the placement group is full; try another.
 	ErrTypeGroup = "placement_group_full"
 	// ErrTypeQuota: the provider account's limit is reached; wait for capacity.
@@ -78,6 +81,9 @@ func fromInfra(err error) error {
 	case server.InfraNext:
 		if ie.Code == "placement_error" {
 			return permanentError(ErrTypeGroup, ie.Error(), nil)
+		}
+		if ie.Code == server.InfraDedicatedLimit {
+			return permanentError(ErrTypeDedicated, ie.Error(), nil)
 		}
 		return permanentError(ErrTypeCandidate, ie.Error(), nil)
 	case server.InfraQuota:

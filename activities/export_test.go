@@ -46,3 +46,6 @@ func (a *Tenants) placed(ctx context.Context, ref tenant.Ref) (tenant.Record, er
 	}
 	return asPlaced(t, ref)
 }
+
+// RefusedCreate is what follows the provider's refusal to create a server.
+var RefusedCreate = (*Servers).refused

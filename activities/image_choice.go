@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"go.uber.org/zap"
 
@@ -36,14 +37,19 @@ type Machine struct {
 	Architecture string `json:"architecture"`      // x86 or arm
 	DiskGB       int    `json:"disk_gb,omitempty"` // 0: not known
 	Zone         string `json:"zone,omitempty"`    // network zone of the location
+	// Dedicated is set if its cores are, of which the account has a separate limit.
+	Dedicated bool `json:"dedicated,omitempty"`
 }
 
 // machineOf is a candidate's entry in the catalog.
 func machineOf(offer server.CatalogState, c server.Candidate) Machine {
 	if typ, ok := offer.Type(c.ServerType); ok {
-		return Machine{Architecture: typ.Architecture, DiskGB: typ.DiskGB, Zone: offer.ZoneOf(c.Location)}
+		return Machine{
+			Architecture: typ.Architecture, DiskGB: typ.DiskGB, Zone: offer.ZoneOf(c.Location), Dedicated: typ.CPU == "dedicated",
+		}
 	}
-	return Machine{Architecture: "x86", Zone: offer.ZoneOf(c.Location)}
+	// The provider calls its types with dedicated cores ccx….
+	return Machine{Architecture: "x86", Zone: offer.ZoneOf(c.Location), Dedicated: strings.HasPrefix(c.ServerType, "ccx")}
 }
 
 // withoutImage marks a golden image as missing after the provider reported it missing. It reports

@@ -25,6 +25,7 @@ type Runs interface {
 	EnsureWarmPool(ctx context.Context, region prego.Region, plan prego.Plan) error
 	StartTenantSweep(ctx context.Context) error
 	StartMeasureSites(ctx context.Context) error
+	StartCatalogRefresh(ctx context.Context) (id string, err error)
 
 	EnsureAddress(ctx context.Context, id string) (started bool, err error)
 	EnsureVolume(ctx context.Context, id prego.VolumeID) (started bool, err error)

@@ -176,6 +176,10 @@ const (
 	InfraNetworkGone = "network_gone"
 )
 
+// InfraDedicatedLimit is the code of a refusal because of the account's limit of dedicated cores. It concerns the machine
+// types that have them, and no others.
+const InfraDedicatedLimit = "dedicated_core_limit"
+
 // InfraError is a classified provider error. Message is safe to log: it went through
 // the redactor.
 type InfraError struct {
@@ -183,6 +187,8 @@ type InfraError struct {
 	Code       string // the provider's code, "" if it gave none
 	Message    string
 	RetryAfter time.Duration // 0 if the provider set none
+	// Unsold is set if the provider does not sell the machine type or the location, whatever its catalog said.
+	Unsold bool
 }
 
 func (e *InfraError) Error() string {

@@ -24,7 +24,12 @@ func (p *provisionServer) create(ctx workflow.Context) (server.BootTimeouts, err
 	began := workflow.Now(ctx)
 	for {
 		var refusal string
+		noDedicated := false
 		for i := 0; i < len(p.plan.Candidates); {
+			if noDedicated && p.plan.Machines[i].Dedicated {
+				i++
+				continue
+			}
 			err := p.createFrom(ctx, i, &fullGroups)
 			if errType(err) == activities.ErrTypeProvider {
 				if err := p.awaitProvider(ctx, err); err != nil {
@@ -46,6 +51,9 @@ func (p *provisionServer) create(ctx workflow.Context) (server.BootTimeouts, err
 				}
 			case activities.ErrTypeCandidate:
 				refusal = errorMessage(err)
+				i++
+			case activities.ErrTypeDedicated:
+				refusal, noDedicated = errorMessage(err), true
 				i++
 			case activities.ErrTypeQuota: // an account limit: no candidate would do better
 				refusal = errorMessage(err)

@@ -49,8 +49,10 @@ func TestErrorClasses(t *testing.T) {
 		{422, "invalid_input", "unsupported location for server type", server.InfraNext},
 		{422, "invalid_input", "Server Type 104 is deprecated", server.InfraNext},
 		{422, "invalid_input", "server type not found", server.InfraNext},
+		{422, "invalid_input", "invalid input in field 'location'", server.InfraNext},
 
 		{403, "resource_limit_exceeded", "server limit exceeded", server.InfraQuota},
+		{403, "resource_limit_exceeded", "Primary IP limit exceeded", server.InfraQuota},
 
 		{404, "server_not_found", "", server.InfraNotFound},
 		{404, "firewall_not_found", "", server.InfraNotFound},

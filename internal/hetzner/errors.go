@@ -1,12 +1,15 @@
 package hetzner
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -82,12 +85,16 @@ func (p *Provider) classify(err error) error {
 		if !known {
 			class = classOfStatus(api.Response())
 		}
-		if api.Code == hcloud.ErrorCodeInvalidInput && strings.Contains(strings.ToLower(api.Message), "server type") {
-			class = server.InfraNext // retired, or not sold at the location
+		code, concerns := string(api.Code), detailsOf(api)
+		unsold := isUnsold(api, concerns)
+		if unsold {
+			class = server.InfraNext
 		}
-		code := string(api.Code)
+		if api.Code == hcloud.ErrorCodeResourceLimitExceeded && isDedicated(api.Message, concerns) {
+			class, code = server.InfraNext, server.InfraDedicatedLimit
+		}
 		if isImageGone(api.Code, api.Message) {
-			class, code = server.InfraPermanent, server.InfraImageGone
+			class, code, unsold = server.InfraPermanent, server.InfraImageGone, false
 		}
 		switch {
 		case isNetworkFull(api.Code, api.Message):
@@ -95,7 +102,9 @@ func (p *Provider) classify(err error) error {
 		case isNetworkGone(api.Code, api.Message):
 			class, code = server.InfraNotFound, server.InfraNetworkGone
 		}
-		return infraError(class, code, "%s", p.redact(api.Message))
+		out := infraError(class, code, "%s", p.redact(concerns.explain(api.Message)))
+		out.Unsold = unsold
+		return out
 	}
 	if action, ok := errors.AsType[hcloud.ActionError](err); ok {
 		class, known := classes[hcloud.ErrorCode(action.Code)]
@@ -106,6 +115,89 @@ func (p *Provider) classify(err error) error {
 	}
 	// The rest is the network, or an answer from elsewhere: a gateway's error page, a cut connection, a timeout.
 	return infraError(server.InfraAmbiguous, networkCode(err), "%s", p.redact(err.Error()))
+}
+
+// details are what the provider adds to an error: the fields of a request that it refuses, and the account's limits that
+// are reached.
+type details struct {
+	Fields []struct {
+		Name     string   `json:"name"`
+		Messages []string `json:"messages"`
+	} `json:"fields"`
+	Limits []struct {
+		Name string `json:"name"` // for example primary_ip_limit
+	} `json:"limits"`
+}
+
+// detailsOf reads them from the answer: the client decodes only those of some codes.
+func detailsOf(e hcloud.Error) (d details) {
+	r := e.Response()
+	if r == nil || r.Response == nil || r.Body == nil {
+		return d
+	}
+	body, _ := io.ReadAll(r.Body) // the client's copy, which it keeps in memory
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	var answer struct {
+		Error struct {
+			Details json.RawMessage `json:"details"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(body, &answer) == nil {
+		_ = json.Unmarshal(answer.Error.Details, &d) // of another form, they are left out
+	}
+	return d
+}
+
+// explain adds what the message does not say.
+func (d details) explain(message string) string {
+	var more []string
+	for _, f := range d.Fields {
+		if text := strings.Join(f.Messages, ", "); text != "" && !strings.Contains(message, text) {
+			more = append(more, f.Name+": "+text)
+		}
+	}
+	for _, l := range d.Limits {
+		more = append(more, l.Name)
+	}
+	if len(more) == 0 {
+		return message
+	}
+	return message + " (" + strings.Join(more, "; ") + ")"
+}
+
+// isUnsold reports whether a machine type or location is not sold, or not any more.
+func isUnsold(e hcloud.Error, d details) bool {
+	text := strings.ToLower(e.Message)
+	names := func(words ...string) bool {
+		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, w) })
+	}
+	switch e.Code {
+	case hcloud.ErrorCodeInvalidServerType:
+		return true
+	case hcloud.ErrorCodeNotFound:
+		return names("server type", "server_type") || strings.HasPrefix(text, "location")
+	case hcloud.ErrorCodeInvalidInput:
+		for _, f := range d.Fields {
+			if slices.Contains([]string{"server_type", "location", "datacenter"}, f.Name) {
+				return true
+			}
+		}
+		return names("server type", "'server_type'", "'location'", "'datacenter'")
+	}
+	return false
+}
+
+// isDedicated reports whether an account's limit is that of dedicated cores.
+func isDedicated(message string, d details) bool {
+	if strings.Contains(strings.ToLower(message), "dedicated core") {
+		return true
+	}
+	for _, l := range d.Limits {
+		if strings.Contains(l.Name, "dedicated") {
+			return true
+		}
+	}
+	return false
 }
 
 func networkCode(err error) string {

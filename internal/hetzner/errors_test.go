@@ -209,3 +209,69 @@ func TestHostAddresses(t *testing.T) {
 	_, err := New(Config{Endpoint: "http://api.example.com", Token: "x"})
 	require.ErrorContains(t, err, "https")
 }
+
+// TestRefusalsOfOneCandidate: a refusal that concerns a machine type, a location or a class of types is not one of the
+// account. What the provider adds to its message is kept.
+func TestRefusalsOfOneCandidate(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		status        int
+		code, message string
+		details       string
+		class         server.InfraClass
+		want          string // the code
+		says          string
+		unsold        bool
+	}{
+		"dedicated cores": {
+			403, "resource_limit_exceeded", "dedicated core limit exceeded", `null`,
+			server.InfraNext, "dedicated_core_limit", "dedicated core limit exceeded", false,
+		},
+		"dedicated cores, by the limit": {
+			403, "resource_limit_exceeded", "limit exceeded", `{"limits":[{"name":"dedicated_core_limit"}]}`,
+			server.InfraNext, "dedicated_core_limit", "limit exceeded (dedicated_core_limit)", false,
+		},
+		"addresses": {
+			403, "resource_limit_exceeded", "Primary IP limit exceeded", `{"limits":[{"name":"primary_ip_limit"}]}`,
+			server.InfraQuota, "resource_limit_exceeded", "Primary IP limit exceeded (primary_ip_limit)", false,
+		},
+		"servers": {
+			403, "resource_limit_exceeded", "server limit exceeded", `{"limits":[{"name":"server_limit"}]}`,
+			server.InfraQuota, "resource_limit_exceeded", "server limit exceeded (server_limit)", false,
+		},
+		"a type": {
+			422, "invalid_input", "invalid input", `{"fields":[{"name":"server_type","messages":["is deprecated"]}]}`,
+			server.InfraNext, "invalid_input", "invalid input (server_type: is deprecated)", true,
+		},
+		"a location": {
+			422, "invalid_input", "invalid input", `{"fields":[{"name":"location","messages":["unknown location"]}]}`,
+			server.InfraNext, "invalid_input", "invalid input (location: unknown location)", true,
+		},
+		"another field": {
+			422, "invalid_input", "invalid input in field 'name'", `{"fields":[{"name":"name","messages":["too long"]}]}`,
+			server.InfraPermanent, "invalid_input", "invalid input in field 'name' (name: too long)", false,
+		},
+		"a type that is gone": {404, "not_found", "server type not found", `null`, server.InfraNext, "not_found", "server type not found", true},
+		"a location that is gone": {
+			404, "not_found", "location with name 'fsn2' not found", `null`,
+			server.InfraNext, "not_found", "location with name 'fsn2' not found", true,
+		},
+		"an image that is gone": {404, "not_found", "image not found", `null`, server.InfraPermanent, server.InfraImageGone, "image not found", false},
+		"details of another form": {
+			403, "resource_limit_exceeded", "server limit exceeded", `{"limits":"many"}`,
+			server.InfraQuota, "resource_limit_exceeded", "server limit exceeded", false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := provider(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(tc.status)
+				fmt.Fprintf(w, `{"error":{"code":%q,"message":%q,"details":%s}}`, tc.code, tc.message, tc.details)
+			})
+			_, err := p.CreateServer(t.Context(), params())
+			ie := infraOf(err)
+			require.Equal(t, server.InfraError{Class: tc.class, Code: tc.want, Message: tc.says, Unsold: tc.unsold}, ie)
+		})
+	}
+}

@@ -315,15 +315,17 @@ func (s *Sim) controlRoutes(mux *http.ServeMux) {
 		s.Retire(r.PathValue("type"), r.PathValue("location"), after)
 		w.WriteHeader(http.StatusNoContent)
 	})
-	mux.HandleFunc("PUT /_sim/limits/servers/{n}", func(w http.ResponseWriter, r *http.Request) {
-		n, err := strconv.Atoi(r.PathValue("n"))
-		if err != nil || n < 0 {
-			writeJSON(w, 400, map[string]string{"error": "the limit must be a number"})
-			return
-		}
-		s.SetServerLimit(n)
-		w.WriteHeader(http.StatusNoContent)
-	})
+	for what, set := range map[string]func(n int){"servers": s.SetServerLimit, "dedicated-cores": s.SetDedicatedCoreLimit} {
+		mux.HandleFunc("PUT /_sim/limits/"+what+"/{n}", func(w http.ResponseWriter, r *http.Request) {
+			n, err := strconv.Atoi(r.PathValue("n"))
+			if err != nil || n < 0 {
+				writeJSON(w, 400, map[string]string{"error": "the limit must be a number"})
+				return
+			}
+			set(n)
+			w.WriteHeader(http.StatusNoContent)
+		})
+	}
 	mux.HandleFunc("GET /_sim/hosts",
 		func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, 200, map[string]any{"hosts": s.Hosts()}) })
 	mux.HandleFunc("GET /_sim/network", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, 200, s.Network()) })
@@ -380,6 +382,13 @@ func (s *Sim) SetServerLimit(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cfg.Limits.Servers = n
+}
+
+// SetDedicatedCoreLimit sets how many dedicated cores the account may have.
+func (s *Sim) SetDedicatedCoreLimit(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cfg.Limits.DedicatedCores = n
 }
 
 // Ledger lists all billed items or, with open, the current ones.

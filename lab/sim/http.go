@@ -35,6 +35,10 @@ func (e *apiError) write(w http.ResponseWriter) {
 		}
 		body["details"] = map[string]any{"fields": fields}
 	}
+	// As in OpenRouterLabs/spawn#2902: "Primary IP limit exceeded" is of the limit primary_ip_limit.
+	if what, ok := strings.CutSuffix(strings.ToLower(e.message), " limit exceeded"); ok && e.code == "resource_limit_exceeded" {
+		body["details"] = map[string]any{"limits": []any{map[string]any{"name": strings.ReplaceAll(what, " ", "_") + "_limit"}}}
+	}
 	writeJSON(w, e.status, map[string]any{"error": body})
 }
 

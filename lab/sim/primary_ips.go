@@ -83,7 +83,7 @@ func (s *Sim) createIP(r *http.Request) (any, error) {
 		}
 	}
 	if loose >= s.cfg.Limits.PrimaryIPs {
-		return nil, &apiError{status: 403, code: "resource_limit_exceeded", message: "primary IP limit exceeded"}
+		return nil, &apiError{status: 403, code: "resource_limit_exceeded", message: "Primary IP limit exceeded"}
 	}
 	labels, err := labelsOf(req.Labels)
 	if err != nil {

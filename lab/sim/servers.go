@@ -150,6 +150,9 @@ func (s *Sim) checkOrder(req schema.ServerCreateRequest) (order, error) {
 	if len(s.st.Servers) >= s.cfg.Limits.Servers {
 		return o, &apiError{status: 403, code: "resource_limit_exceeded", message: "server limit exceeded"}
 	}
+	if o.machine.cpu == "dedicated" && s.dedicatedCores()+o.machine.cores > s.cfg.Limits.DedicatedCores {
+		return o, &apiError{status: 403, code: "resource_limit_exceeded", message: "dedicated core limit exceeded"}
+	}
 	if !o.machine.soldIn(o.location.Name) {
 		return o, &apiError{status: 422, code: "invalid_server_type", message: "unsupported location for server type"}
 	}
@@ -160,6 +163,16 @@ func (s *Sim) checkOrder(req schema.ServerCreateRequest) (order, error) {
 		return o, &apiError{status: 412, code: "resource_unavailable", message: "error during placement"}
 	}
 	return o, s.checkAttachments(&o)
+}
+
+// dedicatedCores are those of all servers, which have a limit besides that of servers.
+func (s *Sim) dedicatedCores() (n int) {
+	for _, srv := range s.st.Servers {
+		if m, ok := findMachine(srv.ServerType.Name); ok && m.cpu == "dedicated" {
+			n += m.cores
+		}
+	}
+	return n
 }
 
 func (s *Sim) checkAttachments(o *order) error {

@@ -89,6 +89,7 @@ func DefaultProfile() Profile {
 // Limits of the account; 0 means the default.
 type Limits struct {
 	Servers         int // 100
+	DedicatedCores  int // 5000
 	Volumes         int // 100
 	PrimaryIPs      int // 100, of unassigned ones
 	FloatingIPs     int // 100
@@ -149,6 +150,7 @@ func New(cfg Config) (*Sim, error) {
 		}
 	}
 	def(&cfg.Limits.Servers, 100)
+	def(&cfg.Limits.DedicatedCores, 5000)
 	def(&cfg.Limits.Volumes, 100)
 	def(&cfg.Limits.PrimaryIPs, 100)
 	def(&cfg.Limits.FloatingIPs, 100)

@@ -94,6 +94,12 @@ func walk(t *testing.T, rt *judge.Judge) {
 	s.SetStock("cx23", "fsn1", false)
 	_, _, err = c.Server.Create(ctx, order)
 	require.True(t, hcloud.IsError(err, hcloud.ErrorCodeResourceUnavailable), "%v", err)
+	s.SetDedicatedCoreLimit(3)
+	_, _, err = c.Server.Create(t.Context(), hcloud.ServerCreateOpts{
+		Name: "many-cores", ServerType: &hcloud.ServerType{Name: "ccx23"}, Image: &hcloud.Image{Name: "debian-12"}, Location: &hcloud.Location{Name: "fsn1"},
+	})
+	require.True(t, hcloud.IsError(err, hcloud.ErrorCodeResourceLimitExceeded), "%v", err)
+	require.ErrorContains(t, err, "dedicated core limit exceeded")
 	s.SetServerLimit(1)
 	_, _, err = c.Server.Create(ctx, order)
 	require.True(t, hcloud.IsError(err, hcloud.ErrorCodeResourceLimitExceeded), "%v", err)
