@@ -370,9 +370,10 @@ UNION ALL SELECT DISTINCT ON (g.group_id) 'group', g.group_id, g.name, '', g.org
 FROM instances i JOIN process_groups g ON g.group_id = i.group_id
 WHERE i.state = 'booting' AND i.started_at IS NULL AND i.message LIKE 'not started yet: %' AND i.created_at` + attRepeated + `
 UNION ALL SELECT 'release', v.release, v.release, '', '', 'step_repeated', 'server ' || v.server_id || ', ' || v.phase || ': ' || v.message, v.started_at, 'operation', 'release'
-FROM stack_release_servers v WHERE v.status = 'updating' AND NOT v.undoing AND v.message <> '' AND v.started_at` + attRepeated + attWho + `
-        UNION SELECT z.tenant_id FROM these JOIN stack_release_sites z ON z.release = these.id AND z.tenant_id <> ''
-        WHERE these.subject = 'release' AND z.offline_at IS NOT NULL AND z.opened_at IS NULL` + attAll
+FROM stack_release_servers v WHERE v.status = 'updating' AND NOT v.undoing AND v.message <> '' AND v.started_at` + attRepeated + attEnd + attHarming + `
+    SELECT ` + attSubjects + `
+    UNION SELECT 'tenant', z.tenant_id, '', '', '' FROM stack_release_sites z WHERE m.subject = 'release'
+        AND z.release = m.id AND z.tenant_id <> '' AND z.offline_at IS NOT NULL AND z.opened_at IS NULL` + attHarmed
 
 	sqlAttQuotaDrifted = `WITH ` + attFrom + `
 SELECT 'org', org_id, org_id, '', org_id, 'usage_drifted', '', found_at, 'installation', 'prego' FROM org_usage_drifts` + attTo
