@@ -375,7 +375,7 @@ func (a *Certificates) failed(ctx context.Context, c tenant.Certificate, placed 
 func (a *Certificates) ShowChallenges(ctx context.Context, in OrderRef) error {
 	live, err := a.Store.LiveChallenges(ctx, in.OrderID)
 	if err != nil {
-		return err
+		return issueError(err)
 	}
 	for _, c := range live {
 		if c.Kind != tenant.ChallengeDNS {
@@ -403,7 +403,7 @@ type ServedStep struct {
 func (a *Certificates) LookAtChallenges(ctx context.Context, in OrderRef) (ServedStep, error) {
 	live, err := a.Store.LiveChallenges(ctx, in.OrderID)
 	if err != nil {
-		return ServedStep{}, err
+		return ServedStep{}, issueError(err)
 	}
 	var overHTTP []string
 	for _, c := range live {
@@ -461,7 +461,7 @@ func (a *Certificates) AcceptChallenges(ctx context.Context, in OrderRef) error 
 	}
 	live, err := a.Store.LiveChallenges(ctx, in.OrderID)
 	if err != nil {
-		return err
+		return issueError(err)
 	}
 	for _, c := range live {
 		if c.AcceptedAt != nil {
@@ -504,8 +504,11 @@ func (a *Certificates) withOrder(
 	if err != nil {
 		return OrderStep{}, issueError(err)
 	}
-	if o.EndedAt != nil {
+	switch {
+	case o.State == tenant.OrderValid:
 		return OrderStep{OrderID: o.OrderID, State: o.State}, nil
+	case o.EndedAt != nil: // its name was given up
+		return OrderStep{}, permanentError(ErrTypeSuperseded, "the order "+o.OrderID+" has ended: "+o.Message, nil)
 	}
 	now, err := a.Authority.Order(ctx, account, o.Location)
 	if err == nil && ready != nil && now.State == tenant.OrderReady {
@@ -650,6 +653,9 @@ func (a *Certificates) shownChallenges(ctx context.Context, id prego.Certificate
 		return left, err
 	}
 	live, err := a.Store.LiveChallenges(ctx, open.OrderID)
+	if prego.CodeOf(err) == prego.CodeCertificateNotFound { // it has ended meanwhile
+		return a.Store.LeftChallenges(ctx, id)
+	}
 	return append(left, live...), err
 }
 

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -115,7 +116,7 @@ ON CONFLICT (order_id, authz_url) DO UPDATE SET url = $3, kind = $4, token = $6,
 // among them stay as they are.
 func (s *Store) OrderPlaced(ctx context.Context, o tenant.CertificateOrder, challenges []tenant.CertificateChallenge) error {
 	return s.inTx(ctx, "order "+o.OrderID, func(tx *txn) error {
-		tx.must(ctx, prego.Errorf(prego.CodeCertificateNotFound, "the order %s has ended", o.OrderID), sqlOrderPlaced, o.OrderID, o.Location, o.FinalizeURL, o.State, o.ExpiresAt)
+		tx.must(ctx, orderEnded(o.OrderID), sqlOrderPlaced, o.OrderID, o.Location, o.FinalizeURL, o.State, o.ExpiresAt)
 		for _, c := range challenges {
 			tx.run(ctx, sqlPutChallenge, o.OrderID, c.AuthzURL, c.URL, c.Kind, c.Name, c.Token, c.Answer)
 		}
@@ -129,8 +130,18 @@ const challengeColumnsOf = `h.order_id, h.authz_url, h.url, h.kind, h.name, h.to
 
 const sqlLiveChallenges = `SELECT ` + challengeColumns + ` FROM acme_challenges WHERE order_id = $1 AND removed_at IS NULL ORDER BY authz_url`
 
-// LiveChallenges returns the challenges of an order that are shown, or are about to be.
+const sqlOrderIsOpen = `SELECT EXISTS (SELECT FROM acme_orders WHERE order_id = $1 AND ended_at IS NULL)`
+
+func orderEnded(orderID string) error {
+	return prego.Errorf(prego.CodeCertificateNotFound, "the order %s has ended", orderID)
+}
+
+// LiveChallenges returns the challenges of an order that are shown, or are about to be. An order that has ended, as
+// that of a deleted domain, is CodeCertificateNotFound.
 func (s *Store) LiveChallenges(ctx context.Context, orderID string) ([]tenant.CertificateChallenge, error) {
+	if open, err := value[bool](ctx, s.pool, sqlOrderIsOpen, orderID); err != nil || !open {
+		return nil, cmp.Or(failed("challenges", err), orderEnded(orderID))
+	}
 	return collect[tenant.CertificateChallenge](ctx, s, "challenges", sqlLiveChallenges, orderID)
 }
 

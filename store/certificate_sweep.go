@@ -73,9 +73,18 @@ func (s *Store) SyncCertificateNames(ctx context.Context, most int) (n int, err 
 	return n, err
 }
 
+// Their answers over HTTP are rows only, and leave the edges with this statement. TXT records are removed by a run.
 const sqlEndOrdersOf = `
-UPDATE acme_orders SET state = 'failed', reason = 'certificate_gone', message = 'its name was lost, or given up', ended_at = now(), sealed_key = NULL
-WHERE certificate_id = ANY ($1) AND ended_at IS NULL`
+WITH ended AS (
+    UPDATE acme_orders SET state = 'failed', reason = 'certificate_gone', message = 'its name was lost, or given up', ended_at = now(), sealed_key = NULL
+    WHERE certificate_id = ANY ($1) AND ended_at IS NULL RETURNING order_id)
+UPDATE acme_challenges h SET removed_at = now(), changed = nextval('certificate_changes')
+FROM ended WHERE h.order_id = ended.order_id AND h.kind = 'http-01' AND h.removed_at IS NULL`
+
+// leftAnswers are answers that the run of an ended order had to remove. The sweep waits for that run, unless no run
+// will take the order up.
+const leftAnswers = `acme_challenges h JOIN acme_orders o USING (order_id)
+    WHERE h.removed_at IS NULL AND (o.reason = 'certificate_gone' AND o.ended_at <= $1 OR o.ended_at < $1::timestamptz - interval '10 minutes')`
 
 // The ids of the keys under which something is sealed, each found by one step in the index.
 const sealingKeys = `
@@ -90,7 +99,7 @@ SELECT EXISTS (SELECT FROM certificate_names_due)
     OR EXISTS (SELECT FROM certificates WHERE due_at <= $1)
     OR EXISTS (SELECT FROM certificates WHERE ari_at <= $1)
     OR EXISTS (SELECT FROM k JOIN certificates c ON c.key_id = k.id WHERE NOT k.id = ANY ($2) AND c.status = 'active' AND c.renews AND c.failures = 0 AND c.due_at > $1)
-    OR EXISTS (SELECT FROM acme_challenges h JOIN acme_orders o USING (order_id) WHERE h.removed_at IS NULL AND o.ended_at < $1::timestamptz - interval '10 minutes')`
+    OR EXISTS (SELECT FROM ` + leftAnswers + `)`
 
 // CertificatesNeedSweep reports whether a sweep has something to do. known are the keys
 // under which keys of certificates can be opened.
@@ -114,7 +123,7 @@ func (s *Store) CertificatesSealedUnder(ctx context.Context, known []string, now
 const sqlCertificatesDue = `
 (SELECT certificate_id FROM certificates WHERE due_at <= $1 ORDER BY due_at LIMIT $2)
 UNION
-(SELECT o.certificate_id FROM acme_challenges h JOIN acme_orders o USING (order_id) WHERE h.removed_at IS NULL AND o.ended_at < $1::timestamptz - interval '10 minutes' LIMIT $2)`
+(SELECT o.certificate_id FROM ` + leftAnswers + ` LIMIT $2)`
 
 // CertificatesDue returns the certificates whose run has something to do now.
 func (s *Store) CertificatesDue(ctx context.Context, now time.Time, most int) ([]prego.CertificateID, error) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/tenant"
 )
 
@@ -179,6 +180,55 @@ func TestNoOrderOutlivesItsCertificate(t *testing.T) {
 
 	_, err = b.BeginOrder(ctx, tenant.CertificateOrder{OrderID: "ord-2", CertificateID: id, AccountID: "acc", CSR: []byte{0}}, nil)
 	require.Equal(t, prego.CodeCertificateNotFound, prego.CodeOf(err))
+}
+
+// TestADeletedDomainEndsItsOrder: the next look of the run that proves the name reports it, edges serve no answer
+// anymore, and TXT records are removed without waiting for the run.
+func TestADeletedDomainEndsItsOrder(t *testing.T) {
+	t.Parallel()
+	b := certificatesIn(t)
+	ctx := t.Context()
+	b.do(`INSERT INTO tenants (tenant_id, slug, org_id, region, plan, policy, storage_quota_gb, created_by, state, expected_users, request_hash)
+		VALUES ('t1', 't1', 'o1', 'eu', 'starter', 'shared', 10, 'a', 'active', 1, '\x00')`)
+	for name, kind := range map[string]string{"www.example.org": "http-01", "dns.example.org": "dns-01"} {
+		b.domain(name, "o1", "verified", true)
+		b.do(`UPDATE domains SET tenant_id = 't1'`)
+		require.Positive(t, b.sync())
+		id := tenant.CertificateID([]string{name})
+		o, err := b.BeginOrder(ctx, tenant.CertificateOrder{
+			OrderID: "ord-" + kind, CertificateID: id, AccountID: "acc", CSR: []byte{0}, SealedKey: []byte("sealed"), KeyID: "k1",
+		}, nil)
+		require.NoError(t, err)
+		o.State = tenant.OrderPending
+		require.NoError(t, b.OrderPlaced(ctx, o, []tenant.CertificateChallenge{
+			{AuthzURL: "a", URL: "u", Kind: tenant.ChallengeKind(kind), Name: name, Token: "token", Answer: "answer"},
+		}))
+		live, err := b.LiveChallenges(ctx, o.OrderID)
+		require.NoError(t, err)
+		require.Len(t, live, 1)
+	}
+	served, err := b.ServedChallenges(ctx)
+	require.NoError(t, err)
+	require.Len(t, served, 1)
+
+	for _, name := range []string{"www.example.org", "dns.example.org"} {
+		require.NoError(t, b.DeleteDomain(impact.By(ctx, "a"), prego.DomainID("dom-"+name+"o1"), "a"))
+	}
+	require.Positive(t, b.sync())
+	for _, kind := range []string{"http-01", "dns-01"} {
+		_, err = b.LiveChallenges(ctx, "ord-"+kind)
+		require.Equal(t, prego.CodeCertificateNotFound, prego.CodeOf(err), "%s: %v", kind, err)
+	}
+	served, err = b.ServedChallenges(ctx)
+	require.NoError(t, err)
+	require.Empty(t, served)
+	now := time.Now()
+	needs, err := b.CertificatesNeedSweep(ctx, now, nil)
+	require.NoError(t, err)
+	require.True(t, needs)
+	due, err := b.CertificatesDue(ctx, now, 10)
+	require.NoError(t, err)
+	require.Equal(t, []prego.CertificateID{tenant.CertificateID([]string{"dns.example.org"})}, due, "a TXT record is left")
 }
 
 // TestServedCertificates by name and by the wildcard above it; an ended certificate is not served.

@@ -466,6 +466,31 @@ func TestWhatCannotBeSeenIsNotAsked(t *testing.T) {
 	require.Equal(t, 1, b.one(`SELECT count(*) FROM acme_orders WHERE certificate_id = $1`, id))
 }
 
+// TestADeletedNameEndsItsRun: at the next look, long before the time for showing answers is over, and without a
+// failure on record.
+func TestADeletedNameEndsItsRun(t *testing.T) {
+	t.Parallel()
+	b := setup(t, acmetest.Options{})
+	b.exec(`INSERT INTO domains (domain_id, org_id, name, token, status, points, sought_until, created_by)
+		VALUES ('dom-1', 'o1', 'gone.example.org', 'x', 'verified', true, now() + interval '1 day', 'a')`)
+	id := b.want(host("gone.example.org"))
+	looks := 0
+	b.Probe = probe(func(string, string) string {
+		if looks++; looks == 2 {
+			b.exec(`UPDATE domains SET deleted_at = now()`)
+			_, err := b.db.SyncCertificateNames(context.Background(), 100)
+			require.NoError(t, err)
+		}
+		return "not there yet"
+	})
+	require.NoError(t, b.issue(id))
+	require.Equal(t, 2, looks)
+	require.Equal(t, 1, b.one(`SELECT count(*) FROM acme_orders WHERE reason = 'certificate_gone'`))
+	require.Zero(t, b.one(`SELECT count(*) FROM acme_challenges WHERE removed_at IS NULL`))
+	c := b.certificate(id)
+	require.Equal(t, []any{tenant.CertificateRetired, 0}, []any{c.Status, c.Failures})
+}
+
 type probe func(name, token string) string
 
 func (p probe) Answer(_ context.Context, name, token string) (string, error) {
