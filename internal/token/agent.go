@@ -112,7 +112,7 @@ func parse(raw string, claims jwt.Claims, key jwt.Keyfunc, issuer, audience stri
 		return err
 	}
 	if at, err := claims.GetIssuedAt(); err != nil || at == nil || tokenID(claims) == "" {
-		return prego.Errorf(prego.CodeUnauthenticated, "the token is not valid here")
+		return errNotValid
 	}
 	return nil
 }
@@ -139,12 +139,14 @@ func tokenID(claims jwt.Claims) string {
 	return ""
 }
 
+var errNotValid = prego.Errorf(prego.CodeUnauthenticated, "the token is not valid here")
+
 func refusal(err error, claims jwt.Claims) error {
 	switch {
 	case errors.Is(err, jwt.ErrTokenExpired):
 		return prego.Errorf(prego.CodeTokenExpired, "the token has expired")
 	case err != nil:
-		return prego.Errorf(prego.CodeUnauthenticated, "the token is not valid here")
+		return errNotValid
 	}
 	if sub, err := claims.GetSubject(); err != nil || sub == "" {
 		return prego.Errorf(prego.CodeUnauthenticated, "the token names no subject")

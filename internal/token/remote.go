@@ -2,6 +2,7 @@ package token
 
 import (
 	"context"
+	"crypto/rsa"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -63,11 +64,18 @@ func (r *Remote) issued(raw string) bool {
 func (r *Remote) parse(ctx context.Context, raw string, claims jwt.MapClaims, audience string) error {
 	_, err := jwt.ParseWithClaims(raw, claims, uncritical(func(t *jwt.Token) (any, error) { return r.key(ctx, t) }),
 		jwt.WithValidMethods(remoteAlgorithms), jwt.WithIssuer(r.issuer), jwt.WithAudience(audience),
-		jwt.WithExpirationRequired(), jwt.WithLeeway(leeway))
+		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(leeway))
 	if unable, ok := errors.AsType[*prego.Error](err); ok {
 		return unable
 	}
-	return refusal(err, claims)
+	if err := refusal(err, claims); err != nil {
+		return err
+	}
+	// OpenID Connect Core §2 requires it; the library checks it only where it is present.
+	if at, err := claims.GetIssuedAt(); err != nil || at == nil {
+		return errNotValid
+	}
+	return nil
 }
 
 func (r *Remote) key(ctx context.Context, t *jwt.Token) (any, error) {
@@ -151,7 +159,7 @@ func (r *Remote) fetch(ctx context.Context) (err error) {
 	}
 	keys := make(map[string]jose.JSONWebKey, len(set.Keys))
 	for _, k := range set.Keys {
-		if k.KeyID != "" && k.IsPublic() && k.Valid() {
+		if k.KeyID != "" && k.IsPublic() && k.Valid() && !weak(k) {
 			keys[k.KeyID] = k
 		}
 	}
@@ -159,6 +167,14 @@ func (r *Remote) fetch(ctx context.Context) (err error) {
 	defer r.mu.Unlock()
 	r.keys, r.fetched = keys, time.Now()
 	return nil
+}
+
+// minRSABits is the shortest RSA key of an issuer (RFC 7518 §3.3); shorter ones can be broken.
+const minRSABits = 2048
+
+func weak(k jose.JSONWebKey) bool {
+	key, ok := k.Key.(*rsa.PublicKey)
+	return ok && key.N.BitLen() < minRSABits
 }
 
 func (r *Remote) get(ctx context.Context, url string, into any) error {

@@ -6,6 +6,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
@@ -204,6 +205,7 @@ func TestExecTokensAreShortAndOfAKnownKind(t *testing.T) {
 type remoteIssuer struct {
 	url     string
 	key     *ecdsa.PrivateKey
+	more    []jose.JSONWebKey // besides its own
 	fetches atomic.Int64
 	fail    atomic.Bool
 	block   chan struct{} // closed: answers at once
@@ -229,14 +231,14 @@ func newRemoteIssuer(t *testing.T) *remoteIssuer {
 			w.WriteHeader(http.StatusBadGateway)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "r1", Algorithm: "ES256", Use: "sig"}}})
+		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: append(r.more, jose.JSONWebKey{Key: key.Public(), KeyID: "r1", Algorithm: "ES256", Use: "sig"})})
 	})
 	return r
 }
 
 func (r *remoteIssuer) mint(t *testing.T, kid string, groups any) string {
 	t.Helper()
-	tok := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{"iss": r.url, "aud": "prego-api", "sub": "carol", "groups": groups, "exp": time.Now().Add(time.Minute).Unix()})
+	tok := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{"iss": r.url, "aud": "prego-api", "sub": "carol", "groups": groups, "iat": time.Now().Unix(), "exp": time.Now().Add(time.Minute).Unix()})
 	tok.Header["kid"] = kid
 	s, err := tok.SignedString(r.key)
 	require.NoError(t, err)
@@ -249,7 +251,7 @@ func TestWhatMustBeUnderstood(t *testing.T) {
 	f, issuer := setup(t), newRemoteIssuer(t)
 	a := NewAPI(APIConfig{Keys: f.rings[UseAPI], Issuer: "prego", Audience: "prego-api", RolesClaim: "groups", Remote: NewRemote(issuer.url, "")})
 	critical := func(crit []string) error {
-		tok := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{"iss": issuer.url, "aud": "prego-api", "sub": "carol", "groups": []string{"viewer"}, "exp": time.Now().Add(time.Minute).Unix()})
+		tok := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{"iss": issuer.url, "aud": "prego-api", "sub": "carol", "groups": []string{"viewer"}, "iat": time.Now().Unix(), "exp": time.Now().Add(time.Minute).Unix()})
 		tok.Header["kid"] = "r1"
 		if crit != nil {
 			tok.Header["crit"], tok.Header["b64"] = crit, true
@@ -262,6 +264,54 @@ func TestWhatMustBeUnderstood(t *testing.T) {
 	require.NoError(t, critical(nil))
 	require.Error(t, critical([]string{"b64"}))
 	require.Error(t, critical([]string{}))
+}
+
+// TestAnIssuersKeysAndTimesAreHeldToOurs: short RSA keys are not keys, and a token has a time of issue, which is past.
+func TestAnIssuersKeysAndTimesAreHeldToOurs(t *testing.T) {
+	t.Parallel()
+	f, issuer := setup(t), newRemoteIssuer(t)
+	rsaKeys := map[string]*rsa.PrivateKey{}
+	for kid, bits := range map[string]int{"short": 2040, "long": 2048} {
+		key, err := rsa.GenerateKey(rand.Reader, bits)
+		require.NoError(t, err)
+		rsaKeys[kid] = key
+		issuer.more = append(issuer.more, jose.JSONWebKey{Key: key.Public(), KeyID: kid, Use: "sig"})
+	}
+	a := NewAPI(APIConfig{Keys: f.rings[UseAPI], Issuer: "prego", Audience: "prego-api", RolesClaim: "groups", Remote: NewRemote(issuer.url, "")})
+	now := time.Now()
+	for name, tc := range map[string]struct {
+		kid string
+		iat any
+		ok  bool
+	}{
+		"EC":                       {"r1", now.Unix(), true},
+		"RSA of 2048 bits":         {"long", now.Unix(), true},
+		"RSA of 2040 bits":         {"short", now.Unix(), false},
+		"no time of issue":         {"r1", nil, false},
+		"a text as time of issue":  {"r1", "now", false},
+		"issued within the leeway": {"r1", now.Add(leeway / 2).Unix(), true},
+		"issued beyond the leeway": {"r1", now.Add(leeway + time.Minute).Unix(), false},
+		"issued an hour ago":       {"long", now.Add(-time.Hour).Unix(), true},
+	} {
+		claims := jwt.MapClaims{"iss": issuer.url, "aud": "prego-api", "sub": "carol", "groups": "viewer", "exp": now.Add(time.Hour).Unix()}
+		if tc.iat != nil {
+			claims["iat"] = tc.iat
+		}
+		method, key := jwt.SigningMethod(jwt.SigningMethodES256), any(issuer.key)
+		if k := rsaKeys[tc.kid]; k != nil {
+			method, key = jwt.SigningMethodRS256, k
+		}
+		tok := jwt.NewWithClaims(method, claims)
+		tok.Header["kid"] = tc.kid
+		raw, err := tok.SignedString(key)
+		require.NoError(t, err, name)
+		_, err = a.Authenticate(t.Context(), raw)
+		if tc.ok {
+			require.NoError(t, err, name)
+			continue
+		}
+		require.Equal(t, prego.CodeUnauthenticated, prego.CodeOf(err), "%s: %v", name, err)
+	}
 }
 
 // age makes what was fetched older than it is.
@@ -301,7 +351,7 @@ func TestRemoteIssuer(t *testing.T) {
 	require.Equal(t, prego.CodeForbidden, prego.CodeOf(err))
 
 	other := newRemoteIssuer(t)
-	forged := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{"iss": issuer.url, "aud": "prego-api", "sub": "carol", "groups": "operator", "exp": time.Now().Add(time.Minute).Unix()})
+	forged := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{"iss": issuer.url, "aud": "prego-api", "sub": "carol", "groups": "operator", "iat": time.Now().Unix(), "exp": time.Now().Add(time.Minute).Unix()})
 	forged.Header["kid"] = "r1"
 	raw, err := forged.SignedString(other.key)
 	require.NoError(t, err)
@@ -402,7 +452,7 @@ func TestAnIssuersKeysAreForWhatTheySay(t *testing.T) {
 				}
 				_ = json.NewEncoder(w).Encode(map[string]any{"keys": []any{tc.keys}})
 			})
-			tok := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{"iss": srv.URL, "aud": "prego-api", "sub": "carol", "groups": "viewer", "exp": time.Now().Add(time.Minute).Unix()})
+			tok := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{"iss": srv.URL, "aud": "prego-api", "sub": "carol", "groups": "viewer", "iat": time.Now().Unix(), "exp": time.Now().Add(time.Minute).Unix()})
 			if tc.kid == "" {
 				tok.Header["kid"] = "r1"
 			}
