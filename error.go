@@ -48,6 +48,8 @@ const (
 	CodeNotImplemented     Code = "not_implemented"
 	CodeCommandNotAllowed  Code = "command_not_allowed"
 	CodeBusy               Code = "busy"
+	CodeTooManyStreams     Code = "too_many_streams"
+	CodeTimedOut           Code = "timed_out"
 	CodeServerNotReachable Code = "server_not_reachable"
 	CodeContainerNotFound  Code = "container_not_found"
 	CodeContainerFailed    Code = "container_failed"

@@ -155,8 +155,8 @@ type API struct {
 	mounted map[string]http.Handler
 	// keys ends what could not be ended while the database was away.
 	keys Later
-	// streams has an entry for each long request; ending closes them with the process.
-	streams chan struct{}
+	// streams are the long requests, which ending closes with the process.
+	streams, simulations *admission
 	feed    *eventFeed
 	ending  context.Context // the process's, not a request's
 	end     context.CancelFunc
@@ -182,7 +182,14 @@ func New(d Deps) *API {
 	a.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: prego.MetricQuotaRejections, Help: "Requests that an org's quota refused, by endpoint and dimension.",
 	}, []string{"endpoint", "dimension"})
-	a.streams = make(chan struct{}, maxStreams)
+	a.streams = &admission{
+		most: maxStreams, each: maxStreamsOfOne, forOperators: streamsForOperators,
+		code: prego.CodeTooManyStreams, what: "streams", of: map[string]int{},
+	}
+	a.simulations = &admission{
+		most: maxSimulations, each: maxSimulationsOfOne, forOperators: simulationsForOperators,
+		code: prego.CodeBusy, what: "simulations", of: map[string]int{},
+	}
 	a.ending, a.end = context.WithCancel(context.Background())
 	a.feed = &eventFeed{read: d.Store.Events, log: d.Log, every: followEvery, buffer: feedBuffer, ending: a.ending, subs: map[*EventSubscription]bool{}}
 	d.Registry.MustRegister(a.seconds, a.refused)

@@ -43,8 +43,12 @@ type ServerContainers interface {
 const (
 	// longest is the time limit of streams and repairs.
 	longest = 15 * time.Minute
-	// maxStreams bounds the concurrent streams of one process.
-	maxStreams = 64
+	// maxStreams bounds the concurrent streams of one process, and maxStreamsOfOne those of one caller. The last
+	// streamsForOperators of a process are for operators.
+	maxStreams, maxStreamsOfOne, streamsForOperators = 64, 24, 16
+	// maxSimulations bounds the concurrent simulations of one process, and maxSimulationsOfOne those of one caller:
+	// each may use a core for as long as a request lasts.
+	maxSimulations, maxSimulationsOfOne, simulationsForOperators = 8, 2, 2
 	// sendWithin is the time for writing one event or line to the caller.
 	sendWithin = 15 * time.Second
 	// keepAlive is the interval of keep-alives on a quiet stream.
@@ -81,10 +85,9 @@ func (a *API) host(ctx context.Context, id prego.ServerID, byAgent bool) (server
 // stream admits a long request: its context ends after longest, with the process, and
 // with the caller unless it is detached. done must be called at its end.
 func (a *API) stream(c echo.Context, detached bool) (ctx context.Context, done func(), err error) {
-	select {
-	case a.streams <- struct{}{}:
-	default:
-		return nil, nil, prego.Errorf(prego.CodeBusy, "too many streams are open here; try again later")
+	leave, err := a.streams.enter(caller(c))
+	if err != nil {
+		return nil, nil, err
 	}
 	base, ok := c.Get(callerKey).(context.Context)
 	if !ok {
@@ -99,7 +102,7 @@ func (a *API) stream(c echo.Context, detached bool) (ctx context.Context, done f
 	// When the read deadline passes, the server considers the caller gone.
 	_ = rc.SetReadDeadline(time.Now().Add(longest + time.Minute))
 	_ = rc.SetWriteDeadline(time.Now().Add(longest + time.Minute))
-	return ctx, func() { stop(); cancel(); <-a.streams }, nil
+	return ctx, func() { stop(); cancel(); leave() }, nil
 }
 
 // ExecOnServer runs a command on a server's host and streams its output.

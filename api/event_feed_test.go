@@ -347,14 +347,14 @@ func TestEventsArePagedAndStreamed(t *testing.T) {
 	require.Equal(t, 401, resp.StatusCode)
 }
 
-// TestStreamsOfEventsEndWithTheProcess, and there are not more than the process has room for.
+// TestStreamsOfEventsEndWithTheProcess, and one caller has no more than its share.
 func TestStreamsOfEventsEndWithTheProcess(t *testing.T) {
 	t.Parallel()
 	f := &memoryFeed{}
 	b := setup(t, nil)
 	b.api.ReadFeed(f.Events)
 	var streams []func() sse
-	for range api.MaxStreams {
+	for range api.MaxStreamsOfOne {
 		resp, next := b.stream("/v1/events", "viewer", "")
 		require.Equal(t, 200, resp.StatusCode)
 		require.Equal(t, "0-0", next().id)
@@ -362,7 +362,11 @@ func TestStreamsOfEventsEndWithTheProcess(t *testing.T) {
 	}
 	resp, _ := b.stream("/v1/events", "viewer", "")
 	require.Equal(t, 429, resp.StatusCode)
-	require.NotEmpty(t, resp.Header.Get("Retry-After"))
+	require.Equal(t, "5", resp.Header.Get("Retry-After"))
+	resp, next := b.stream("/v1/events", "operator", "")
+	require.Equal(t, 200, resp.StatusCode, "another caller is not affected")
+	require.Equal(t, "0-0", next().id)
+	streams = append(streams, next)
 	resp, _ = b.do("GET", "/v1/events", "viewer", "", "")
 	require.Equal(t, 200, resp.StatusCode, "a page is no stream")
 	b.api.End()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/ops"
+	"github.com/prego/prego/placement"
 )
 
 // Status is the HTTP status of a code.
@@ -34,9 +35,9 @@ func (a *API) Accepting() http.Handler {
 
 // Limits of streams, and of the feed of events.
 const (
-	MaxStreams  = maxStreams
-	FollowEvery = followEvery
-	FeedBuffer  = feedBuffer
+	MaxStreamsOfOne = maxStreamsOfOne
+	FollowEvery     = followEvery
+	FeedBuffer      = feedBuffer
 )
 
 // Following reports whether the feed of events is being read.
@@ -53,3 +54,21 @@ func (a *API) ReadFeed(read func(context.Context, ops.EventQuery) (ops.EventPage
 
 // End ends long requests, as the end of the process does.
 func (a *API) End() { a.end() }
+
+// SimulateOn decides over a fleet from a request.
+func SimulateOn(ctx context.Context, f placement.DocFleet, rs []placement.Request) ([]placement.Decision, error) {
+	return simulateOn(ctx, f, rs)
+}
+
+// Simulating takes the places of so many simulations of a caller.
+func (a *API) Simulating(p Principal, n int) (leave func()) {
+	leaves := make([]func(), n)
+	for i := range leaves {
+		leaves[i], _ = a.simulations.enter(p)
+	}
+	return func() {
+		for _, leave := range leaves {
+			leave()
+		}
+	}
+}

@@ -7951,6 +7951,9 @@ type Failure = Problem
 // Forbidden A refusal (RFC 9457)
 type Forbidden = Problem
 
+// OutOfTime A refusal (RFC 9457)
+type OutOfTime = Problem
+
 // PreconditionFailed A refusal (RFC 9457)
 type PreconditionFailed = Problem
 

@@ -21,6 +21,11 @@ type simulation struct {
 
 // SimulatePlacements decides without writing anything.
 func (a *API) SimulatePlacements(c echo.Context, _ SimulatePlacementsParams) error {
+	leave, err := a.simulations.enter(caller(c))
+	if err != nil {
+		return err
+	}
+	defer leave()
 	var in simulation
 	if err := decode(c, &in); err != nil {
 		return err
@@ -62,7 +67,9 @@ func simulateOn(ctx context.Context, f placement.DocFleet, requests []placement.
 	fleet := placement.NewSnapshot(policy, data)
 	out := make([]placement.Decision, 0, len(requests))
 	for _, r := range requests {
-		if err := ctx.Err(); err != nil {
+		if err := ctx.Err(); errors.Is(err, context.DeadlineExceeded) {
+			return nil, placement.ErrOutOfTime
+		} else if err != nil {
 			return nil, err
 		}
 		d := fleet.Decide(r)

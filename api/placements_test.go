@@ -1,9 +1,11 @@
 package api_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -45,6 +47,41 @@ func TestSimulate(t *testing.T) {
 		require.Equal(t, placement.AwaitingCapacity, live[0].Outcome, "the live fleet is empty")
 	}
 	require.Zero(t, b.rows())
+}
+
+// TestSimulationsOfACallerAreLimited: the third one at a time is refused, and another caller's is not.
+func TestSimulationsOfACallerAreLimited(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	simulate := func(who string) (int, string) {
+		resp, body := b.do("POST", "/v1/placements/simulate", who, js, `{"requests":`+two+`,"fleet":`+fleet+`}`)
+		if resp.StatusCode != 200 {
+			require.NotEmpty(t, resp.Header.Get("Retry-After"))
+			return resp.StatusCode, as[api.Problem](t, body).Code
+		}
+		return 200, ""
+	}
+	leave := b.api.Simulating(api.Principal{Subject: "viewer"}, 2)
+	status, code := simulate("viewer")
+	require.Equal(t, []any{429, "busy"}, []any{status, code})
+	status, _ = simulate("operator")
+	require.Equal(t, 200, status)
+	leave()
+	status, _ = simulate("viewer")
+	require.Equal(t, 200, status)
+}
+
+// TestASimulationOutOfItsTimeIsTimedOut: the database has nothing to do with it.
+func TestASimulationOutOfItsTimeIsTimedOut(t *testing.T) {
+	t.Parallel()
+	late, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancel()
+	_, err := api.SimulateOn(late, placement.DocFleet{}, make([]placement.Request, 1))
+	require.Equal(t, prego.CodeTimedOut, prego.CodeOf(err), "%v", err)
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	_, err = api.SimulateOn(gone, placement.DocFleet{}, make([]placement.Request, 1))
+	require.ErrorIs(t, err, context.Canceled)
 }
 
 // fleet adds active servers: of apps, shards and pools, named so.

@@ -56,6 +56,7 @@ var statuses = map[prego.Code]int{
 	prego.CodeFleetFull: http.StatusConflict, prego.CodePolicyConflict: http.StatusConflict, prego.CodePolicyInUse: http.StatusConflict,
 	prego.CodePolicyTypeAttached: http.StatusConflict,
 	prego.CodeKindUnknown:        http.StatusUnprocessableEntity, prego.CodeCommandNotAllowed: http.StatusUnprocessableEntity, prego.CodeBusy: http.StatusTooManyRequests,
+	prego.CodeTooManyStreams: http.StatusTooManyRequests, prego.CodeTimedOut: http.StatusServiceUnavailable,
 	prego.CodeServerNotReachable: http.StatusConflict, prego.CodeContainerNotFound: http.StatusNotFound, prego.CodeContainerFailed: http.StatusConflict,
 	prego.CodeAppNotFound: http.StatusNotFound, prego.CodeAppExists: http.StatusConflict, prego.CodeAppInUse: http.StatusConflict,
 	prego.CodeEnvNotFound: http.StatusNotFound, prego.CodeEnvExists: http.StatusConflict, prego.CodeEnvInUse: http.StatusConflict,

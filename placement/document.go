@@ -15,6 +15,10 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
+// ErrOutOfTime ends a simulation whose own decisions took longer than it may take: nothing else is at fault.
+var ErrOutOfTime = prego.Errorf(prego.CodeTimedOut,
+	"the simulation took longer than a request may; simulate fewer requests or a smaller fleet at a time")
+
 // Document is the JSON input of `prego plan place`: a fleet and requests.
 type Document struct {
 	DocFleet

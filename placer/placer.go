@@ -335,6 +335,11 @@ func (p *Placer) Simulate(ctx context.Context, requests []placement.Request) ([]
 	fleet := placement.SnapshotOf(p.Policy, c)
 	out := make([]placement.Decision, len(requests))
 	for i, r := range requests {
+		if err := ctx.Err(); errors.Is(err, context.DeadlineExceeded) {
+			return nil, placement.ErrOutOfTime
+		} else if err != nil {
+			return nil, err
+		}
 		out[i] = fleet.Decide(withPools(r, pools[string(r.OrgID)]))
 		fleet.Apply(r, out[i])
 	}

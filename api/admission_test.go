@@ -1,0 +1,47 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+)
+
+// TestViewersLeavePlacesForOperators: no caller has more than a share, and viewers together no more than what is not
+// for operators.
+func TestViewersLeavePlacesForOperators(t *testing.T) {
+	t.Parallel()
+	a := &admission{most: 8, forOperators: 3, each: 2, code: prego.CodeTooManyStreams, what: "streams", of: map[string]int{}}
+	var leaves []func()
+	enter := func(subject string, operator bool) bool {
+		leave, err := a.enter(Principal{Subject: subject, Operator: operator})
+		if err == nil {
+			leaves = append(leaves, leave)
+			return true
+		}
+		require.Equal(t, prego.CodeTooManyStreams, prego.CodeOf(err))
+		var limited *limitedError
+		require.True(t, errors.As(err, &limited))
+		require.Positive(t, limited.after)
+		return false
+	}
+	require.True(t, enter("ann", false) && enter("ann", false))
+	require.False(t, enter("ann", false), "her share is two")
+	require.True(t, enter("bob", false) && enter("bob", false) && enter("cid", false))
+	require.False(t, enter("cid", false), "the other three are for operators")
+	for i := range 3 {
+		require.True(t, enter(fmt.Sprint("operator-", i), true))
+	}
+	require.False(t, enter("operator-9", true), "all are taken")
+	leaves[0]()
+	require.False(t, enter("ann", false), "one of the operators has a place of the others")
+	require.True(t, enter("operator-9", true))
+	for _, leave := range leaves[1:] {
+		leave()
+	}
+	require.Empty(t, a.of)
+	require.Zero(t, a.all)
+}
