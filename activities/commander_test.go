@@ -66,7 +66,7 @@ func TestEachCommandHasItsRowBeforeAndAfter(t *testing.T) {
 		Args: []string{"--site", "a.example.com", "set-config", "admin_password", secret},
 	}, asked, "exactly the requested commands run")
 	r := row("good")
-	require.Equal(t, "--site a.example.com set-config admin_password [redacted]", r.Args)
+	require.Equal(t, "--site a.example.com set-config admin_password …", r.Args)
 	require.Equal(t, []any{0, int64(12), "set to [redacted]\n", "token=[redacted]", prego.ActorWorkflow, "tenant-provision/t-1", "bench"},
 		[]any{*r.ExitCode, *r.DurationMs, r.Stdout, r.Stderr, r.Actor, r.WorkflowID, r.Kind})
 	require.NotNil(t, r.FinishedAt)

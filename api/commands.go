@@ -156,6 +156,7 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	cmd := server.Command{
 		AuditID: "operator-" + uuid.NewString(), ServerID: id, Kind: string(in.Kind), Args: in.Args, Actor: prego.ActorOperator, By: caller(c).Subject,
 	}
+	_, cmd.Private = policy.Recorded(kind, in.Args)
 	if kind == wire.KindBench { // no other knows whose data it touches
 		cmd.TenantID = of.TenantID
 	}

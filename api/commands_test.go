@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -112,7 +113,7 @@ func TestExecStreamsAndIsAudited(t *testing.T) {
 	page := as[api.CommandPage](t, body)
 	require.Len(t, page.Commands, 1)
 	row := page.Commands[0]
-	require.Equal(t, []any{result.AuditId, "operator", "operator", "bench", "--site a.example.com set-config smtp_password [redacted]", 0},
+	require.Equal(t, []any{result.AuditId, "operator", "operator", "bench", "--site a.example.com set-config smtp_password …", 0},
 		[]any{row.AuditId, string(row.Actor), deref(row.RequestedBy), string(row.Kind), row.Args, *row.ExitCode})
 	for _, e := range b.logs.All() {
 		for _, v := range e.ContextMap() {
@@ -365,4 +366,61 @@ func TestContainersAreShownAndRepaired(t *testing.T) {
 	b.set("app-1", server.Failed)
 	resp, body = b.do("POST", repair, "operator", "", "")
 	require.Equal(t, []any{409, "invalid_transition"}, []any{resp.StatusCode, as[api.Problem](t, body).Code})
+}
+
+// TestValuesOfArgumentsAreNotRecorded: no list or audit that a viewer reads has a value that an operator passed, in
+// whatever key or group's command.
+func TestValuesOfArgumentsAreNotRecorded(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.workloads()
+	b.reachable("app-1")
+	zero := 0
+	b.hosts.run = func(
+		_ context.Context, c server.Command, onLine func(stream, line string),
+	) (server.CommandOutcome, error) {
+		last := c.Args[len(c.Args)-1]
+		onLine("stdout", "set to "+last)
+		return server.CommandOutcome{ExitCode: &zero, Stdout: "set to " + last, Stderr: last}, nil
+	}
+	values := map[string]string{
+		"smtp_pass": "Xk2plainword", "stripe_key": "sk_live_51HxAbCdEf", "otp": "987654", "pin": "4711-0815",
+		"webhook": "https://hooks.example.com/T01/B02/wXyZ", "sentry_dsn": "https://a1b2c3@sentry.example.com/7",
+		"client_key": "c1ientkeyvalue", "license": "LIC-AAAA-BBBB", "session": "sess-1234-abcd",
+		"cookie": "sid=abcdef0123", "signature": "sig0123456789",
+		"mail_password": "pa55-mail", "api_key": "apikey-0001", "aws_id": "AKIAIOSFODNN7EXAMPLE", "salt": "s4ltys4lt",
+		"authorization": "Bearer abc.def.ghi", "seed": "correct-horse-battery",
+	}
+	require.Len(t, values, 17)
+	exec := func(args ...string) {
+		t.Helper()
+		text, err := json.Marshal(map[string]any{"kind": "bench", "args": args})
+		require.NoError(t, err)
+		resp, body := b.send("POST", "/v1/servers/app-1/exec", "operator", js, string(text))
+		require.Equal(t, 200, resp.StatusCode, "%s", body)
+	}
+	for key, value := range values {
+		exec("--site", "a.example.com", "set-config", key, value)
+	}
+	exec("--site", "a.example.com", "add-user", "kim@example.com", "Kim Park")
+	exec("drop-everything", "--pw=unpermitted")
+	spec := strings.Replace(plainSpec, "{", `{"command":["serve","PASSWORD=in-a-command"],`, 1)
+	resp, body := b.do("POST", groups, "operator", js, `{"name":"web","spec":`+spec+`}`)
+	require.Equal(t, http.StatusCreated, resp.StatusCode, "%s", body)
+	resp, body = b.do("POST", "/v1/groups/"+as[api.ProcessGroup](t, body).GroupId+"/deploys", "operator", js,
+		`{"spec":`+strings.Replace(spec, "in-a-command", "in-a-deploy", 1)+`}`)
+	require.Equal(t, http.StatusAccepted, resp.StatusCode, "%s", body)
+
+	secrets := []string{"in-a-command", "in-a-deploy", "kim@example.com", "Kim Park", "unpermitted"}
+	for _, value := range values {
+		secrets = append(secrets, value)
+	}
+	for _, path := range []string{"/v1/servers/app-1/commands?limit=100", "/v1/audit?limit=200"} {
+		resp, body := b.do("GET", path, "viewer", "", "")
+		require.Equal(t, 200, resp.StatusCode)
+		require.Contains(t, string(body), "set-config otp …", "the key is public")
+		for _, secret := range secrets {
+			require.NotContains(t, string(body), secret, path)
+		}
+	}
 }

@@ -3371,7 +3371,7 @@ type Command struct {
 	// Actor Whether a workflow or an operator ran it
 	Actor CommandActor `json:"actor"`
 
-	// Args The arguments, without secrets
+	// Args The arguments; values that may be secrets are …
 	Args string `json:"args"`
 
 	// AuditId Id of the command

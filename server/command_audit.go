@@ -28,6 +28,8 @@ type Command struct {
 	// Secrets are passed beside the arguments to the verbs that take them. They are
 	// never stored, and are masked in the command's output.
 	Secrets map[string]string `json:"secrets,omitempty"`
+	// Private are arguments that may be secrets: they are not recorded, and are masked in the command's output.
+	Private []string `json:"-"`
 }
 
 // secretName is a word that is followed by a secret, as in "set-config admin_password
@@ -44,19 +46,7 @@ func (c Command) secrets() (out []string) {
 	for _, s := range c.Secrets {
 		out = append(out, s)
 	}
-	return out
-}
-
-// RedactedArgs are the arguments as stored: as one text, without secrets.
-func (c Command) RedactedArgs() string {
-	args := make([]string, len(c.Args))
-	for i, arg := range c.Args {
-		if i > 0 && secretName.MatchString(c.Args[i-1]) && !strings.HasPrefix(arg, "-") {
-			arg = prego.Redacted
-		}
-		args[i] = arg
-	}
-	return prego.Redact(strings.Join(args, " "))
+	return append(out, c.Private...)
 }
 
 // Redact masks secrets in a command's output, including those it was given.

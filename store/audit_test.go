@@ -462,6 +462,8 @@ func TestSecretsInDocumentsAreRedacted(t *testing.T) {
 		`{"spec": {"env": {"DB_PASSWORD": "a\"b", "HOST": "h"}}}`:      `{"spec": {"env": {"HOST": "h", "DB_PASSWORD": "[redacted]"}}}`,
 		`{"url": "postgres://u:p%40@h/db", "mail": {"password": "x"}}`: `{"url": "postgres://u:[redacted]@h/db", "mail": {"password": "[redacted]"}}`,
 		`{"token": null, "tokens": 3, "api_key": ""}`:                  `{"token": null, "tokens": 3, "api_key": "[redacted]"}`,
+		`{"spec": {"image": "a", "command": ["x", "--pw=y"]}}`:         `{"spec": {"image": "a", "command": "[redacted]"}}`,
+		`{"spec": "a", "command": "b"}`:                                `{"spec": "a", "command": "b"}`,
 		`{"sealed": "\\x00", "a": "\\"}`:                               `{"a": "\\", "sealed": "[redacted]"}`,
 		`{"text": "say \"password\": \"x\" to me", "a": "b"}`:          `{"a": "b", "text": "say \"password\": \"x\" to me"}`,
 	} {

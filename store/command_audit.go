@@ -9,6 +9,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/agent/policy"
+	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/server"
 )
 
@@ -17,9 +19,16 @@ const sqlBeginCommand = `
 INSERT INTO agent_command_audit (audit_id, server_id, workflow_id, command_kind, args_redacted, actor, requested_by, started_at)
 VALUES ($1, $2, NULLIF($3, ''), $4, $5, $6, $7, now()) ON CONFLICT (audit_id) DO NOTHING`
 
+// recordedArgs are a command's arguments as stored: without values that the table of commands does not declare public.
+func recordedArgs(c server.Command) string {
+	line, _ := policy.Recorded(wire.CommandKind(c.Kind), c.Args)
+	return prego.Redact(line)
+}
+
 // BeginCommand records that a command is about to run.
 func (s *Store) BeginCommand(ctx context.Context, c server.Command) error {
-	return s.exec(ctx, "audit command "+c.AuditID, sqlBeginCommand, c.AuditID, c.ServerID, c.WorkflowID, c.Kind, c.RedactedArgs(), c.Actor, c.By)
+	return s.exec(ctx, "audit command "+c.AuditID, sqlBeginCommand,
+		c.AuditID, c.ServerID, c.WorkflowID, c.Kind, recordedArgs(c), c.Actor, c.By)
 }
 
 // An unknown end never overwrites a known one.
@@ -43,7 +52,9 @@ ON CONFLICT (audit_id) DO NOTHING`
 func (s *Store) BeginCommands(ctx context.Context, cs []server.Command) error {
 	var columns [7][]string
 	for _, c := range cs {
-		for i, v := range []string{c.AuditID, string(c.ServerID), c.WorkflowID, c.Kind, c.RedactedArgs(), string(c.Actor), c.By} {
+		for i, v := range []string{
+			c.AuditID, string(c.ServerID), c.WorkflowID, c.Kind, recordedArgs(c), string(c.Actor), c.By,
+		} {
 			columns[i] = append(columns[i], v)
 		}
 	}

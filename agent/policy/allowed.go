@@ -4,6 +4,7 @@ package policy
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -171,6 +172,43 @@ var words = sync.OnceValue(func() map[string]*regexp.Regexp {
 
 // wordLengths bounds words whose patterns don't; 253 is the longest host name.
 var wordLengths = map[string]int{"SITE": 253, "VALUE": 4096, "REDISKEY": 1024, "SETTINGS": 8192, "EMAIL": 140, "PERSON": 140}
+
+// publicWords are the words of the table whose text audits and lists show: names, numbers and choices. The others may
+// hold a secret or describe a person.
+var publicWords = map[string]bool{
+	"SITE": true, "APP": true, "BACKUP": true, "RECIPIENT": true, "SHA256": true, "BYTES": true, "KEY": true,
+	"UNPACK": true, "ONOFF": true, "DBNAME": true, "OURDB": true, "ADDRESS": true, "SERVER": true, "CACHEDB": true,
+	"SECTION": true, "VOLUME": true, "COUNT": true,
+	"VALUE": false, "SETTINGS": false, "EMAIL": false, "PERSON": false, "REDISKEY": false,
+}
+
+// Unrecorded stands for an argument that is not recorded.
+const Unrecorded = "…"
+
+// Recorded is a command line as audits and lists show it, and private the arguments that are left out there. Of a line
+// that is not allowed only the words of the table are shown.
+func Recorded(kind wire.CommandKind, args []string) (line string, private []string) {
+	p := Permitted(kind, args)
+	shown := make([]string, len(args))
+	for i, arg := range args {
+		public := p == nil && isVerb(kind, arg)
+		if p != nil {
+			word := strings.Fields(p.Line)[i]
+			public = publicWords[word] || words()[word] == nil
+		}
+		if shown[i] = arg; !public {
+			shown[i], private = Unrecorded, append(private, arg)
+		}
+	}
+	return strings.Join(shown, " "), private
+}
+
+// isVerb reports whether the table has a word that stands for itself.
+func isVerb(kind wire.CommandKind, arg string) bool {
+	return words()[arg] == nil && slices.ContainsFunc(Rules[kind], func(r Rule) bool {
+		return slices.Contains(strings.Fields(r.Line), arg)
+	})
+}
 
 // Is reports whether a text is such a word.
 func Is(word, text string) bool {

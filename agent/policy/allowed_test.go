@@ -242,3 +242,37 @@ func TestErased(t *testing.T) {
 		require.Equal(t, tc.want != Erasure{}, ok, tc.line)
 	}
 }
+
+// TestEveryWordIsPublicOrNot: each placeholder of the table is declared, and only what is public is recorded.
+func TestEveryWordIsPublicOrNot(t *testing.T) {
+	t.Parallel()
+	capitals := regexp.MustCompile(`^[A-Z][A-Z0-9]*$`)
+	used := map[string]bool{}
+	for _, rules := range Rules {
+		for _, r := range rules {
+			for _, word := range strings.Fields(r.Line) {
+				if capitals.MatchString(word) {
+					require.Contains(t, publicWords, word, r.Line)
+					require.Contains(t, words(), word, r.Line)
+					used[word] = true
+				}
+			}
+		}
+	}
+	require.Len(t, publicWords, len(used), "no word is declared that no line has")
+
+	for want, args := range map[string][]string{
+		"--site a.example.com set-config smtp_pass …": {"--site", "a.example.com", "set-config", "smtp_pass", "hunter2"},
+		"--site a.example.com configure …":            {"--site", "a.example.com", "configure", `{"mail_login":"x"}`},
+		"--site a.example.com add-user … …":           {"--site", "a.example.com", "add-user", "kim@example.com", "Kim"},
+		"--site a.example.com backup one":             {"--site", "a.example.com", "backup", "one"},
+		"… --site … set-config … …":                   {"-x", "--site", "a", "set-config", "k", "hunter2"},
+		"… … …":                                       {"SITE", "mysql", "-phunter2"},
+	} {
+		line, private := Recorded(wire.KindBench, args)
+		require.Equal(t, want, line)
+		require.Len(t, private, strings.Count(want, Unrecorded))
+	}
+	line, private := Recorded(wire.KindRedisCLI, []string{"memory-usage", "session:abc"})
+	require.Equal(t, []any{"memory-usage …", []string{"session:abc"}}, []any{line, private})
+}
