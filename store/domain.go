@@ -157,9 +157,16 @@ func (s *Store) DomainsDue(ctx context.Context) (bool, error) {
 	return due, failed("domains due", err)
 }
 
+// Orgs take turns, so that many names of one org delay no other's.
 const sqlTakeDomains = `
 UPDATE domains d SET next_check = now() + make_interval(secs => $2)
-WHERE d.domain_id IN (SELECT domain_id FROM domains WHERE deleted_at IS NULL AND next_check <= now() ORDER BY next_check LIMIT $1 FOR UPDATE SKIP LOCKED)
+WHERE d.domain_id IN (
+    SELECT domain_id FROM domains WHERE deleted_at IS NULL AND next_check <= now() AND domain_id IN (
+        SELECT domain_id FROM (
+            SELECT domain_id, next_check, row_number() OVER (PARTITION BY org_id ORDER BY next_check, domain_id) AS turn
+            FROM domains WHERE deleted_at IS NULL AND next_check <= now()) w
+        ORDER BY turn, next_check, domain_id LIMIT $1)
+    FOR UPDATE SKIP LOCKED)
 RETURNING ` + domainColumns
 
 // TakeDomains takes names whose lookup is due. No other caller takes them for as long as the lease.

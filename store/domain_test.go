@@ -206,6 +206,28 @@ func TestNamesBeyondTheQuota(t *testing.T) {
 	require.InDelta(t, 2, c.hostnames("acme"), 0)
 }
 
+// TestOrgsTakeTurnsAtTheDNS: names of an org that wait for longer come no earlier than another org's first ones.
+func TestOrgsTakeTurnsAtTheDNS(t *testing.T) {
+	t.Parallel()
+	c := newClaims(t, "acme", "corp")
+	for i := range 8 {
+		c.claim("acme", fmt.Sprintf("h%d.example.com", i))
+	}
+	c.claim("corp", "one.example.org")
+	c.claim("corp", "two.example.org")
+	c.exec(`UPDATE domains SET next_check = now() - make_interval(hours => CASE org_id WHEN 'acme' THEN 9 ELSE 1 END)`)
+	of := map[prego.OrgID]int{}
+	taken, err := c.TakeDomains(t.Context(), 4, time.Minute)
+	require.NoError(t, err)
+	for _, d := range taken {
+		of[d.OrgID]++
+	}
+	require.Equal(t, map[prego.OrgID]int{"acme": 2, "corp": 2}, of)
+	taken, err = c.TakeDomains(t.Context(), 10, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, taken, 6, "and the rest after them")
+}
+
 func TestClaimsHaveAnEnd(t *testing.T) {
 	t.Parallel()
 	c := newClaims(t, "acme", "corp")
