@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"go.uber.org/zap"
@@ -23,6 +24,7 @@ type Catalogs struct {
 	Store   *store.Store
 	Infra   map[prego.InfraProviderID]CatalogInfra
 	Catalog server.Catalog // as configured
+	Runs    Runs
 	Log     *zap.Logger
 }
 
@@ -34,15 +36,33 @@ type CatalogRefresh struct {
 	Problems    int `json:"problems"` // configured things that are not sold
 }
 
+// wakeWaiting has servers that wait for stock try again. Those that are not reached do so by themselves.
+func (a *Catalogs) wakeWaiting(ctx context.Context) {
+	ids, err := a.Store.ServersAwaitingCapacity(ctx)
+	for _, id := range ids {
+		err = errors.Join(err, a.Runs.WakeProvision(ctx, id))
+	}
+	if err != nil {
+		a.Log.Warn("servers that wait for stock are not woken; they try again by themselves", zap.Error(err))
+	}
+}
+
 // RefreshCatalog reads each provider's catalog and warns of configured things that are
-// not sold. If a provider does not answer, its last good catalog is kept.
+// not sold. Servers that wait for stock try again if it sells something else. If a provider does not answer, its last good catalog is kept.
 func (a *Catalogs) RefreshCatalog(ctx context.Context) (CatalogRefresh, error) {
 	var out CatalogRefresh
 	var failed error
 	for id, infra := range a.Infra {
+		before, err := a.Store.ProviderCatalog(ctx, id)
+		if err != nil {
+			return out, err
+		}
 		c, err := infra.Catalog(ctx)
 		if err == nil {
 			err = a.Store.SaveProviderCatalog(ctx, id, c)
+			if !reflect.DeepEqual(before.ServerTypes, c.ServerTypes) {
+				a.wakeWaiting(ctx)
+			}
 		} else if noteErr := a.Store.CatalogNotRead(ctx, id, prego.Redact(err.Error())); noteErr != nil {
 			err = errors.Join(err, noteErr)
 		}

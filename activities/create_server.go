@@ -203,7 +203,7 @@ func (a *Servers) refused(ctx context.Context, infra Infra, in CreateServerInput
 		if err := a.dropVolume(ctx, infra, in); err != nil {
 			return err
 		}
-		if err := a.Store.IntentRefused(ctx, in.ServerID, in.Attempt, in.Candidate, ie); err != nil {
+		if err := a.Store.IntentRefused(ctx, in.ServerID, in.Generation, in.Attempt, in.Candidate, ie); err != nil {
 			return err
 		}
 		if ie.Unsold {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/temporal"
+	"go.uber.org/zap"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
@@ -58,4 +59,49 @@ func typeOf(t *testing.T, err error) string {
 	var app *temporal.ApplicationError
 	require.ErrorAs(t, err, &app)
 	return app.Type()
+}
+
+// market is a provider whose catalog changes.
+type market struct{ types []server.OfferedType }
+
+func (m *market) Catalog(context.Context) (server.ProviderCatalog, error) {
+	return server.ProviderCatalog{ServerTypes: m.types}, nil
+}
+
+// wakenServers records the servers that are woken.
+type wakenServers struct {
+	activities.Runs
+	woken []prego.ServerID
+}
+
+func (r *wakenServers) WakeProvision(_ context.Context, id prego.ServerID) error {
+	r.woken = append(r.woken, id)
+	return nil
+}
+
+// TestStockThatChangesWakesServers: those that wait for it, and only if the catalog has changed.
+func TestStockThatChangesWakesServers(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	for _, id := range []string{"app-1", "app-2", "app-3"} {
+		p.machine(id, server.Provisioning, 1, "")
+	}
+	p.Exec(`UPDATE servers SET status_reason = 'awaiting_capacity' WHERE server_id <> 'app-2'`)
+	p.Exec(`UPDATE servers SET status = 'failed' WHERE server_id = 'app-3'`)
+	m, runs := &market{}, &wakenServers{}
+	a := &activities.Catalogs{
+		Store: p.Store, Infra: map[prego.InfraProviderID]activities.CatalogInfra{prego.ProviderHetzner: m}, Runs: runs, Log: zap.NewNop(),
+	}
+	read := func(available bool) {
+		t.Helper()
+		m.types = []server.OfferedType{{Name: "cx43", At: []server.OfferedAt{{Location: "fsn1", Available: available}}}}
+		_, err := a.RefreshCatalog(t.Context())
+		require.NoError(t, err)
+	}
+	read(false)
+	require.Equal(t, []prego.ServerID{"app-1"}, runs.woken)
+	read(false)
+	require.Len(t, runs.woken, 1, "nothing has changed")
+	read(true)
+	require.Equal(t, []prego.ServerID{"app-1", "app-1"}, runs.woken)
 }

@@ -13,6 +13,8 @@ type Runs interface {
 	// StopProvisioning cancels a server's provisioning run and waits until it has
 	// cleaned up; success if there is none.
 	StopProvisioning(ctx context.Context, serverID prego.ServerID, beat func()) error
+	// WakeProvision has a server that waits for capacity try its candidates now.
+	WakeProvision(ctx context.Context, serverID prego.ServerID) error
 	EnsureProvision(ctx context.Context, serverID prego.ServerID, generation int) (started bool, err error)
 	EnsureDecommission(ctx context.Context, serverID prego.ServerID) (started bool, err error)
 

@@ -29,7 +29,7 @@ func newCatalogs(p *Process, servers *activities.Servers) *activities.Catalogs {
 			sellers[id] = c
 		}
 	}
-	return &activities.Catalogs{Store: p.db, Infra: sellers, Catalog: servers.Catalog, Log: p.log.Named("catalog")}
+	return &activities.Catalogs{Store: p.db, Infra: sellers, Catalog: servers.Catalog, Runs: servers.Runs, Log: p.log.Named("catalog")}
 }
 
 // watchCatalog starts a reading of the catalog.

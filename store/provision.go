@@ -262,11 +262,18 @@ const sqlAwait = `
 UPDATE servers SET status_reason = $3, status_message = $4, updated_at = now()
 WHERE server_id = $1 AND generation = $2 AND status = 'provisioning'`
 
-// AwaitCapacity notes that no candidate has stock or quota right now. The event
-// is written once per generation.
+// AwaitCapacity notes that no candidate has stock or quota right now. Each text is on
+// the timeline once per generation, however long the server waits.
 func (s *Store) AwaitCapacity(ctx context.Context, serverID prego.ServerID, generation, attempt int, message string) error {
 	e := server.Event{ServerID: serverID, Step: server.StepAwaitingCapacity, Attempt: attempt, Reason: prego.ReasonAwaitingCapacity, Message: message}
-	return s.step(ctx, e, fmt.Sprintf("%s/g%d", e.Step, generation), server.ErrSuperseded, sqlAwait, serverID, generation, e.Reason, message)
+	return s.step(ctx, e, fmt.Sprintf("%s/g%d/%s", e.Step, generation, message), server.ErrSuperseded, sqlAwait, serverID, generation, e.Reason, message)
+}
+
+const sqlAwaitingCapacity = `SELECT server_id FROM servers WHERE status = 'provisioning' AND status_reason = 'awaiting_capacity' ORDER BY 1`
+
+// ServersAwaitingCapacity are those that wait for the provider's stock or quota.
+func (s *Store) ServersAwaitingCapacity(ctx context.Context) ([]prego.ServerID, error) {
+	return collectValues[prego.ServerID](ctx, s, "servers awaiting capacity", sqlAwaitingCapacity)
 }
 
 // AwaitProvider notes that the provider did not answer as it should, and when it is called again: each pause is on the

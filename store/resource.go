@@ -60,8 +60,11 @@ UPDATE resources SET state = 'released', released_at = now(), details = details 
 WHERE server_id = $1 AND attempt = $2 AND provider_id IS NULL AND state IN ('intended', 'releasing')`
 
 // IntentRefused closes the intents of an attempt after the provider's definite
-// refusal: nothing was created. It also puts the refusal on the timeline.
-func (s *Store) IntentRefused(ctx context.Context, serverID prego.ServerID, attempt int, c server.Candidate, refusal *server.InfraError) error {
+// refusal: nothing was created. It also puts the refusal on the timeline, each text of a
+// candidate once per generation.
+func (s *Store) IntentRefused(
+	ctx context.Context, serverID prego.ServerID, generation, attempt int, c server.Candidate, refusal *server.InfraError,
+) error {
 	details, err := json.Marshal(map[string]string{"refused": refusal.Code})
 	if err != nil {
 		return fmt.Errorf("refusal details: %w", err)
@@ -71,7 +74,7 @@ func (s *Store) IntentRefused(ctx context.Context, serverID prego.ServerID, atte
 		return addEvent(ctx, tx, server.Event{
 			ServerID: serverID, Step: server.StepCreateRefused, Attempt: attempt, Reason: prego.Reason(refusal.Code),
 			Message: fmt.Sprintf("%s: %s", c, refusal.Message),
-		}, fmt.Sprintf("%s/%d/%s", server.StepCreateRefused, attempt, c))
+		}, fmt.Sprintf("%s/g%d/%s/%s: %s", server.StepCreateRefused, generation, c, refusal.Code, refusal.Message))
 	})
 }
 

@@ -166,6 +166,11 @@ func (c *Client) BootFailed(ctx context.Context, serverID prego.ServerID, attemp
 	return c.signal(ctx, serverID, AgentSignal{Kind: SignalBootFailed, Attempt: attempt})
 }
 
+// WakeProvision has a run that waits for capacity try its candidates now.
+func (c *Client) WakeProvision(ctx context.Context, serverID prego.ServerID) error {
+	return c.signal(ctx, serverID, AgentSignal{Kind: SignalStock})
+}
+
 // signal sends a hint. A run that has ended needs none.
 func (c *Client) signal(ctx context.Context, serverID prego.ServerID, s AgentSignal) error {
 	return unlessEnded(c.Temporal.SignalWorkflow(ctx, server.ProvisionWorkflowID(serverID), "", SignalAgent, s), "signal %s of %s", s.Kind, serverID)

@@ -53,6 +53,7 @@ const (
 	SignalHeartbeat        AgentSignalKind = "heartbeat"
 	SignalBootstrapRefused AgentSignalKind = "bootstrap_refused"
 	SignalBootFailed       AgentSignalKind = "boot_failed"
+	SignalStock            AgentSignalKind = "stock" // what the provider sells has changed
 )
 
 // SignalGeneration is the channel that notifies an ending run of its row's next generation, which

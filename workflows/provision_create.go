@@ -21,7 +21,10 @@ const callTotal = 14 * time.Minute
 // be: stock comes back, and quotas are raised.
 func (p *provisionServer) create(ctx workflow.Context) (server.BootTimeouts, error) {
 	var fullGroups []string // placement groups that the provider refused
-	began := workflow.Now(ctx)
+	w := CapacityWaited{Began: p.began, Since: workflow.Now(ctx), Pause: p.plan.CapacityPoll}
+	if p.in.Waited != nil {
+		w, p.in.Waited = *p.in.Waited, nil
+	}
 	for {
 		var refusal string
 		noDedicated := false
@@ -62,13 +65,20 @@ func (p *provisionServer) create(ctx workflow.Context) (server.BootTimeouts, err
 				return server.BootTimeouts{}, p.createFailed(err)
 			}
 		}
-		if workflow.Now(ctx).Sub(began) >= p.plan.CapacityWait {
+		left := p.plan.CapacityWait - workflow.Now(ctx).Sub(w.Since)
+		if left <= 0 {
 			return server.BootTimeouts{}, &stepError{reason: prego.ReasonFailedCapacity, text: "no capacity within " + p.plan.CapacityWait.String() + ": " + refusal}
 		}
-		if err := p.awaitCapacity(ctx, refusal); err != nil {
+		if err := p.awaitCapacity(ctx, refusal, min(w.Pause, left)); err != nil {
 			return server.BootTimeouts{}, err
 		}
-		fullGroups = nil
+		w.Pause, fullGroups = min(2*w.Pause, maxCapacityPolls*p.plan.CapacityPoll), nil
+		if workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
+			w.Retries = p.retries
+			in := p.in
+			in.Waited = &w
+			return server.BootTimeouts{}, workflow.NewContinueAsNewError(ctx, ProvisionServer, in)
+		}
 	}
 }
 
@@ -133,12 +143,21 @@ func (p *provisionServer) pauseForProvider(ctx workflow.Context, pause time.Dura
 	return s.err
 }
 
-func (p *provisionServer) awaitCapacity(ctx workflow.Context, refusal string) error {
+// maxCapacityPolls is the longest pause between two rounds of candidates, in terms of the first one: 10 minutes with the
+// default of 30 s.
+const maxCapacityPolls = 20
+
+// awaitCapacity waits until the next round, or until a signal: what the provider sells has changed.
+func (p *provisionServer) awaitCapacity(ctx workflow.Context, refusal string, pause time.Duration) error {
 	p.details(ctx, "awaiting capacity: "+refusal)
 	setOutcome(ctx, string(prego.ReasonAwaitingCapacity))
 	var s story
 	s.step(write(ctx, "note that the server awaits capacity"), p.steps.AwaitCapacity,
 		activities.NoteInput{Server: serverRef(p.in, p.attempt), Reason: prego.ReasonAwaitingCapacity, Message: refusal})
-	s.pause(ctx, p.plan.CapacityPoll, "awaiting capacity")
-	return s.err
+	if s.err != nil {
+		return s.err
+	}
+	for p.signals.ReceiveAsync(nil) { // of earlier attempts
+	}
+	return awaitSignal(ctx, pause, "awaiting capacity", p.signals)
 }

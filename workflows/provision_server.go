@@ -16,6 +16,16 @@ import (
 type ProvisionServerInput struct {
 	ServerID   prego.ServerID `json:"server_id"`
 	Generation int            `json:"generation"` // 1, one more per retry
+	// Waited is where a run continues that waits for capacity in another run's place.
+	Waited *CapacityWaited `json:"waited,omitempty"`
+}
+
+// CapacityWaited is how long a server has waited for capacity.
+type CapacityWaited struct {
+	Began   time.Time     `json:"began"`             // of the run
+	Since   time.Time     `json:"since"`             // it waits
+	Pause   time.Duration `json:"pause"`             // until the next round
+	Retries int           `json:"retries,omitempty"` // boots that failed before
 }
 
 // ProvisionServerResult is the result of a provisioning.
@@ -31,7 +41,10 @@ type ProvisionServerResult struct {
 // debugging.
 func ProvisionServer(ctx workflow.Context, in ProvisionServerInput) (ProvisionServerResult, error) {
 	p := &provisionServer{in: in, signals: workflow.GetSignalChannel(ctx, SignalAgent)}
-	err := p.end(ctx, p.run(ctx))
+	err := p.run(ctx)
+	if !workflow.IsContinueAsNewError(err) {
+		err = p.end(ctx, err)
+	}
 	if next := nextGeneration(ctx, in.Generation); next > in.Generation {
 		err = workflow.NewContinueAsNewError(ctx, ProvisionServer, ProvisionServerInput{ServerID: in.ServerID, Generation: next})
 	}
@@ -46,6 +59,7 @@ type provisionServer struct {
 	// tries are how often the provider failed the current attempt, which began at attemptAt.
 	tries     int
 	attemptAt time.Time
+	retries   int // boots that failed
 	handle    server.Handle
 	seen      activities.Progress // by the last look
 	signals   workflow.ReceiveChannel
@@ -71,6 +85,9 @@ func (p *provisionServer) run(ctx workflow.Context) error {
 		return &stepError{reason: prego.ReasonFailedCreate, text: errorMessage(err)}
 	}
 	p.attempt, p.began = p.plan.BaseAttempt, workflow.Now(ctx)
+	if w := p.in.Waited; w != nil {
+		p.began, p.retries = w.Began, w.Retries
+	}
 	if err := p.searchable(ctx); err != nil {
 		return err
 	}
@@ -81,20 +98,20 @@ func (p *provisionServer) run(ctx workflow.Context) error {
 		return p.takeOver(ctx)
 	}
 	var before string // why the previous attempt failed
-	for retries := 0; ; retries++ {
+	for ; ; p.retries++ {
 		err := p.boot(ctx)
 		if err == nil {
 			return p.finish(ctx)
 		}
 		failed, ok := err.(*stepError) //nolint:errorlint // boot returns it bare
-		if !ok || !failed.retry || retries == p.plan.MaxRetries {
+		if !ok || !failed.retry || p.retries >= p.plan.MaxRetries {
 			if ok && before != "" && before != failed.Error() {
 				failed.text += "; the attempt before ended with " + before
 			}
 			return err
 		}
 		before = failed.Error()
-		p.details(ctx, fmt.Sprintf("attempt %d ended (%s); destroying it and beginning again, retry %d of %d", p.attempt, failed.text, retries+1, p.plan.MaxRetries))
+		p.details(ctx, fmt.Sprintf("attempt %d ended (%s); destroying it and beginning again, retry %d of %d", p.attempt, failed.text, p.retries+1, p.plan.MaxRetries))
 		if err := p.note(ctx, failed); err != nil {
 			return err
 		}

@@ -8,8 +8,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/workflow"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
@@ -189,4 +191,75 @@ func TestRefusalsEndTheCandidatesThatTheyConcern(t *testing.T) {
 			require.Equal(t, []string{"active"}, o.did)
 		})
 	}
+}
+
+// scarce is a run that finds no stock until a time.
+func scarce(t *testing.T, until time.Duration) (o *outage, rounds *[]time.Duration, awaited *[]string) {
+	t.Helper()
+	o = meetOutage(0, 12*time.Hour)
+	began := o.env.Now()
+	rounds, awaited = new([]time.Duration), new([]string)
+	step := func(name string, f any) {
+		o.env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name, DisableAlreadyRegisteredCheck: true})
+	}
+	step("MakeServer", func(_ context.Context, in activities.CreateServerInput) (server.Handle, error) {
+		at := o.env.Now().Sub(began).Round(time.Second)
+		*rounds = append(*rounds, at)
+		if at < until {
+			return server.Handle{}, temporal.NewNonRetryableApplicationError("no stock", activities.ErrTypeCandidate, nil)
+		}
+		o.env.SignalWorkflow(SignalAgent, AgentSignal{Kind: SignalHeartbeat, Attempt: in.Attempt})
+		return server.Handle{ProviderServerID: "1", Attempt: in.Attempt}, nil
+	})
+	step("AwaitCapacity", func(_ context.Context, in activities.NoteInput) error {
+		*awaited = append(*awaited, in.Message)
+		return nil
+	})
+	return o, rounds, awaited
+}
+
+// TestWaitingForStockCostsLessAndLess: an hour without stock is ten rounds, with pauses from 30 s to 10 minutes.
+func TestWaitingForStockCostsLessAndLess(t *testing.T) {
+	t.Parallel()
+	o, rounds, awaited := scarce(t, time.Hour)
+	require.NoError(t, o.run())
+	require.Equal(t, seconds(0, 30, 90, 210, 450, 930, 1530, 2130, 2730, 3330, 3930), *rounds)
+	require.Len(t, *awaited, 10)
+	require.Equal(t, []string{"active"}, o.did)
+}
+
+// TestStockThatReturnsWakesWhoWaits: the next round begins with the signal.
+func TestStockThatReturnsWakesWhoWaits(t *testing.T) {
+	t.Parallel()
+	o, rounds, _ := scarce(t, 20*time.Minute)
+	o.env.RegisterDelayedCallback(func() { o.env.SignalWorkflow(SignalAgent, AgentSignal{Kind: SignalStock}) }, 20*time.Minute)
+	require.NoError(t, o.run())
+	require.Equal(t, seconds(0, 30, 90, 210, 450, 930, 1200), *rounds)
+}
+
+// TestAWaitContinuesInAnotherRun: the history of a run does not grow with its wait, which keeps its begin and its pause.
+func TestAWaitContinuesInAnotherRun(t *testing.T) {
+	t.Parallel()
+	o, rounds, _ := scarce(t, 100*time.Hour)
+	began := o.env.Now()
+	o.env.RegisterDelayedCallback(func() { o.env.SetContinueAsNewSuggested(true) }, 5*time.Minute)
+	err := o.run()
+	require.True(t, workflow.IsContinueAsNewError(err), "%v", err)
+	var next *workflow.ContinueAsNewError
+	require.ErrorAs(t, err, &next)
+	var in ProvisionServerInput
+	require.NoError(t, converter.GetDefaultDataConverter().FromPayloads(next.Input, &in))
+	require.Equal(t, seconds(0, 30, 90, 210), *rounds)
+	require.Equal(t, began.Unix(), in.Waited.Since.Unix())
+	require.Equal(t, 8*time.Minute, in.Waited.Pause)
+	require.Equal(t, 1, in.Generation)
+	require.Empty(t, o.did)
+	require.Empty(t, o.end.Reason, "the server still waits")
+
+	o, rounds, _ = scarce(t, 100*time.Hour)
+	in.Waited.Since = o.env.Now().Add(-12*time.Hour + 10*time.Minute)
+	o.env.ExecuteWorkflow(ProvisionServer, in)
+	require.Error(t, o.env.GetWorkflowError())
+	require.Equal(t, seconds(0, 480, 600), *rounds)
+	require.Equal(t, prego.ReasonFailedCapacity, o.end.Reason)
 }
