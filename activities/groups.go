@@ -467,11 +467,13 @@ type GroupSweepResult struct {
 	Died    int `json:"died"`    // instances
 	Removed int `json:"removed"` // containers of stopped instances
 	Servers int `json:"servers"` // that may run instances
+	// Detached counts idle groups whose volumes were detached.
+	Detached int `json:"detached,omitempty"`
 }
 
 // SweepGroups looks for groups whose run was lost or whose servers are gone, for instances whose
 // containers ended or became healthy without a report of their agents, and for containers that
-// belong to no instance. Agents report immediately; this is the fallback.
+// belong to no instance. It detaches the volumes of idle groups. Agents report immediately; this is the fallback.
 func (a *Groups) SweepGroups(ctx context.Context) (GroupSweepResult, error) {
 	var r GroupSweepResult
 	w, err := a.Store.FindGroupWork(ctx, a.Settings.Quiet)
@@ -504,7 +506,30 @@ func (a *Groups) SweepGroups(ctx context.Context) (GroupSweepResult, error) {
 			a.Log.Warn("instances not looked at", zap.String("server_id", id), zap.String("error", prego.Redact(err.Error())))
 		}
 	}
+	if a.Idle != nil {
+		for _, id := range Turn(w.Idle, n, idleAtOnce) {
+			a.detachIdle(ctx, prego.GroupID(id), &r)
+		}
+	}
 	return r, errors.Join(errs...)
+}
+
+// A sweep detaches the volumes of so many idle groups, each within a limit.
+const (
+	idleAtOnce = 3
+	detachFor  = 20 * time.Second
+)
+
+// detachIdle detaches the volumes of a group that lost its last instance otherwise than by a stop: after a crash, or
+// with its server. If it fails, a later sweep repeats it.
+func (a *Groups) detachIdle(ctx context.Context, id prego.GroupID, r *GroupSweepResult) {
+	ctx, cancel := context.WithTimeout(ctx, detachFor)
+	defer cancel()
+	if err := a.Idle(ctx, id); err != nil {
+		a.Log.Warn("volumes of an idle group not detached", zap.String("group_id", string(id)), zap.String("error", prego.Redact(err.Error())))
+		return
+	}
+	r.Detached++
 }
 
 // unnoticed is how long an instance without a check may run before it counts as healthy here,

@@ -309,9 +309,12 @@ func (a *Backups) BeginVolumeRestore(ctx context.Context, id string) error {
 
 // RestoreVolumeFiles restores a volume from a backup: it brings both to a server, and replaces the
 // volume's content once all files are verified against the backup. Until then the volume stays
-// unchanged. Instead of a missing or unreadable backup it takes the next older one, unless the
+// unchanged. Why it is repeated is on its row. Instead of a missing or unreadable backup it takes the next older one, unless the
 // caller named it.
-func (a *Backups) RestoreVolumeFiles(ctx context.Context, id string) error {
+func (a *Backups) RestoreVolumeFiles(ctx context.Context, id string) (err error) {
+	defer func() {
+		noteWhy(ctx, a.Log, err, func(ctx context.Context, why string) error { return a.Store.VolumeRestoreWaits(ctx, id, why) })
+	}()
 	for {
 		r, err := a.Store.VolumeRestoreRecord(ctx, id)
 		if err != nil {

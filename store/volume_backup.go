@@ -376,7 +376,12 @@ var VolumeRestores = Listing[workload.VolumeRestore]{
 }
 
 const (
-	sqlVolumeRestoreBegun     = `UPDATE volume_restores SET status = 'running' WHERE restore_id = $1 AND status = 'queued'`
+	sqlVolumeRestoreBegun = `UPDATE volume_restores SET status = 'running' WHERE restore_id = $1 AND status = 'queued'`
+	// What a restore's message has besides what it waits for.
+	restoreFrom           = `rtrim(split_part(r.message, 'not restored yet: ', 1), '; ')`
+	sqlVolumeRestoreWaits = `
+UPDATE volume_restores r SET message = concat_ws('; ', NULLIF(` + restoreFrom + `, ''), 'not restored yet: ' || $2)
+WHERE restore_id = $1 AND finished_at IS NULL`
 	sqlVolumeRestoreFromOlder = `
 UPDATE volume_restores r SET backup_id = n.backup_id,
     message = 'backup ' || $2 || ' can''t be restored (' || $3 || '): it is restored from backup ' || n.backup_id
@@ -384,12 +389,17 @@ FROM (SELECT b.backup_id FROM backups was JOIN backups b ON b.volume_id = was.vo
     WHERE was.backup_id = $2 AND b.backup_id <> $2 AND ` + usableBackup + ` ORDER BY b.taken_at DESC, b.backup_id LIMIT 1) n
 WHERE r.restore_id = $1 AND r.backup_id IN ($2, n.backup_id) AND r.finished_at IS NULL AND NOT r.named`
 	sqlVolumeRestoreFinished = `
-UPDATE volume_restores r SET status = CASE WHEN $2 = '' THEN 'succeeded' ELSE 'failed' END, reason = $2, message = CASE WHEN $2 = '' THEN r.message ELSE $3 END, finished_at = now() WHERE restore_id = $1 AND finished_at IS NULL`
+UPDATE volume_restores r SET status = CASE WHEN $2 = '' THEN 'succeeded' ELSE 'failed' END, reason = $2, message = CASE WHEN $2 = '' THEN ` + restoreFrom + ` ELSE $3 END, finished_at = now() WHERE restore_id = $1 AND finished_at IS NULL`
 )
 
 // VolumeRestoreBegun records that a restore has started.
 func (s *Store) VolumeRestoreBegun(ctx context.Context, id string) error {
 	return s.exec(ctx, "restore "+id, sqlVolumeRestoreBegun, id)
+}
+
+// VolumeRestoreWaits records why a restore has not succeeded yet, while it is tried again.
+func (s *Store) VolumeRestoreWaits(ctx context.Context, id, why string) error {
+	return s.exec(ctx, "restore "+id, sqlVolumeRestoreWaits, id, prego.Redact(why))
 }
 
 // VolumeRestoreFromOlder has a restore continue with the next older backup than an unusable one, which is

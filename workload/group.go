@@ -476,6 +476,7 @@ type InstanceHost struct {
 type GroupWork struct {
 	Groups        []GroupRef // to be checked
 	Servers       []string   // servers that run instances
+	Idle          []string   // groups that run and want nothing, and have a volume attached
 	Unschedulable map[string]int
 }
 
