@@ -216,8 +216,8 @@ func (a *Servers) refused(ctx context.Context, infra Infra, in CreateServerInput
 	return fromInfra(err)
 }
 
-// catalogIsOld has the catalog read again that had what the provider does not sell, unless that was just tried: the next
-// plan then leaves the candidate out. If it fails, the periodic reading does it.
+// catalogIsOld has the catalog read again that had what the provider does not sell, unless that was just tried: the
+// next plan then leaves the candidate out. If it fails, the periodic reading does it.
 func (a *Servers) catalogIsOld(ctx context.Context, provider prego.InfraProviderID) {
 	offer, err := a.Store.ProviderCatalog(ctx, provider)
 	if err == nil && time.Since(offer.AttemptedAt) > catalogPause {

@@ -116,7 +116,8 @@ func noteWhy(ctx context.Context, log *zap.Logger, err error, note func(ctx cont
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteFor)
 	defer cancel()
 	if failed := note(ctx, err.Error()); failed != nil { // the next repetition does it
-		log.Warn("the error of a repeated step is not on its row", zap.String("error", prego.Redact(err.Error())), zap.Error(failed))
+		log.Warn("the error of a repeated step is not on its row",
+			zap.String("error", prego.Redact(err.Error())), zap.Error(failed))
 	}
 }
 

@@ -304,7 +304,9 @@ func (a *Groups) BootInstance(ctx context.Context, id string) (err error) {
 		if err == nil {
 			a.endWork(ctx, id)
 		}
-		noteWhy(ctx, a.Log, err, func(ctx context.Context, why string) error { return a.Store.InstanceRetries(ctx, id, why) })
+		noteWhy(ctx, a.Log, err, func(ctx context.Context, why string) error {
+			return a.Store.InstanceRetries(ctx, id, why)
+		})
 	}()
 	h, err := a.Store.InstanceHost(ctx, id)
 	switch {
@@ -526,7 +528,8 @@ func (a *Groups) detachIdle(ctx context.Context, id prego.GroupID, r *GroupSweep
 	ctx, cancel := context.WithTimeout(ctx, detachFor)
 	defer cancel()
 	if err := a.Idle(ctx, id); err != nil {
-		a.Log.Warn("volumes of an idle group not detached", zap.String("group_id", string(id)), zap.String("error", prego.Redact(err.Error())))
+		a.Log.Warn("volumes of an idle group not detached",
+			zap.String("group_id", string(id)), zap.String("error", prego.Redact(err.Error())))
 		return
 	}
 	r.Detached++

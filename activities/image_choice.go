@@ -45,7 +45,8 @@ type Machine struct {
 func machineOf(offer server.CatalogState, c server.Candidate) Machine {
 	if typ, ok := offer.Type(c.ServerType); ok {
 		return Machine{
-			Architecture: typ.Architecture, DiskGB: typ.DiskGB, Zone: offer.ZoneOf(c.Location), Dedicated: typ.CPU == "dedicated",
+			Architecture: typ.Architecture, DiskGB: typ.DiskGB, Zone: offer.ZoneOf(c.Location),
+			Dedicated: typ.CPU == "dedicated",
 		}
 	}
 	// The provider calls its types with dedicated cores ccx….

@@ -313,7 +313,9 @@ func (a *Backups) BeginVolumeRestore(ctx context.Context, id string) error {
 // caller named it.
 func (a *Backups) RestoreVolumeFiles(ctx context.Context, id string) (err error) {
 	defer func() {
-		noteWhy(ctx, a.Log, err, func(ctx context.Context, why string) error { return a.Store.VolumeRestoreWaits(ctx, id, why) })
+		noteWhy(ctx, a.Log, err, func(ctx context.Context, why string) error {
+			return a.Store.VolumeRestoreWaits(ctx, id, why)
+		})
 	}()
 	for {
 		r, err := a.Store.VolumeRestoreRecord(ctx, id)

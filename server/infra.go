@@ -176,8 +176,8 @@ const (
 	InfraNetworkGone = "network_gone"
 )
 
-// InfraDedicatedLimit is the code of a refusal because of the account's limit of dedicated cores. It concerns the machine
-// types that have them, and no others.
+// InfraDedicatedLimit is the code of a refusal because of the account's limit of dedicated cores. It concerns the
+// machine types that have them, and no others.
 const InfraDedicatedLimit = "dedicated_core_limit"
 
 // InfraError is a classified provider error. Message is safe to log: it went through

@@ -269,7 +269,8 @@ func (s *Store) AwaitCapacity(ctx context.Context, serverID prego.ServerID, gene
 	return s.step(ctx, e, fmt.Sprintf("%s/g%d/%s", e.Step, generation, message), server.ErrSuperseded, sqlAwait, serverID, generation, e.Reason, message)
 }
 
-const sqlAwaitingCapacity = `SELECT server_id FROM servers WHERE status = 'provisioning' AND status_reason = 'awaiting_capacity' ORDER BY 1`
+const sqlAwaitingCapacity = `
+SELECT server_id FROM servers WHERE status = 'provisioning' AND status_reason = 'awaiting_capacity' ORDER BY 1`
 
 // ServersAwaitingCapacity are those that wait for the provider's stock or quota.
 func (s *Store) ServersAwaitingCapacity(ctx context.Context) ([]prego.ServerID, error) {

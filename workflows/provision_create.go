@@ -143,8 +143,8 @@ func (p *provisionServer) pauseForProvider(ctx workflow.Context, pause time.Dura
 	return s.err
 }
 
-// maxCapacityPolls is the longest pause between two rounds of candidates, in terms of the first one: 10 minutes with the
-// default of 30 s.
+// maxCapacityPolls is the longest pause between two rounds of candidates, in terms of the first one: 10 minutes with
+// the default of 30 s.
 const maxCapacityPolls = 20
 
 // awaitCapacity waits until the next round, or until a signal: what the provider sells has changed.

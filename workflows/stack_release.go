@@ -140,8 +140,8 @@ func (u *benchUpdate) phase(ctx workflow.Context, phase string) error {
 	return do(write(ctx, "note the phase"), nil, u.steps.NoteBench, activities.PhaseInput{BenchRef: u.ref, Phase: phase})
 }
 
-// forward updates the server; its reason goes with the error. Opening the sites is not cancelled: their visitors may have
-// written since.
+// forward updates the server; its reason goes with the error. Opening the sites is not cancelled: their visitors may
+// have written since.
 func (u *benchUpdate) forward(free, ctx workflow.Context) (prego.Reason, error) {
 	onServer := func(what string, step, arg any) error {
 		return do(long(call(ctx, what, u.plan.Step)), nil, step, arg)

@@ -117,8 +117,8 @@ func (p *Provider) classify(err error) error {
 	return infraError(server.InfraAmbiguous, networkCode(err), "%s", p.redact(err.Error()))
 }
 
-// details are what the provider adds to an error: the fields of a request that it refuses, and the account's limits that
-// are reached.
+// details are what the provider adds to an error: the fields of a request that it refuses, and the account's limits
+// that are reached.
 type details struct {
 	Fields []struct {
 		Name     string   `json:"name"`

@@ -568,8 +568,9 @@ var ordered = []struct {
 		severity: Warning, says: "it was accepted and does not get on", plural: "operations were accepted and do not get on",
 		todo: "Look at its run in Temporal, and whether a worker serves its task queue.",
 		todos: map[string]string{
-			"instance_not_started": "Fix what the message names: the image, its registry or the host. The start is repeated for a quarter of an hour.",
-			"step_repeated":        "Fix what the message names, or cancel the release.",
+			"instance_not_started": "Fix what the message names: the image, its registry or the host. " +
+				"The start is repeated for a quarter of an hour.",
+			"step_repeated": "Fix what the message names, or cancel the release.",
 		},
 		docs: "docs/operations.md#task-queues",
 		actions: map[string][]Action{
