@@ -32,9 +32,11 @@ func (a *admission) enter(p Principal) (leave func(), err error) {
 	}
 	switch {
 	case a.of[p.Subject] >= a.each:
-		return nil, &limitedError{after: tryAgain, refusal: prego.Errorf(a.code, "you have %d %s open, which is the limit of a caller; close some", a.each, a.what)}
+		return nil, &limitedError{after: tryAgain, refusal: prego.Errorf(a.code,
+			"you have %d %s open, which is the limit of a caller; close some", a.each, a.what)}
 	case a.all >= open:
-		return nil, &limitedError{after: tryAgain, refusal: prego.Errorf(a.code, "too many %s are open here; try again later", a.what)}
+		return nil, &limitedError{after: tryAgain, refusal: prego.Errorf(a.code,
+			"too many %s are open here; try again later", a.what)}
 	}
 	a.all++
 	a.of[p.Subject]++

@@ -14,7 +14,9 @@ import (
 // for operators.
 func TestViewersLeavePlacesForOperators(t *testing.T) {
 	t.Parallel()
-	a := &admission{most: 8, forOperators: 3, each: 2, code: prego.CodeTooManyStreams, what: "streams", of: map[string]int{}}
+	a := &admission{
+		most: 8, forOperators: 3, each: 2, code: prego.CodeTooManyStreams, what: "streams", of: map[string]int{},
+	}
 	var leaves []func()
 	enter := func(subject string, operator bool) bool {
 		leave, err := a.enter(Principal{Subject: subject, Operator: operator})

@@ -110,7 +110,8 @@ func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
 func (f *Snapshot) checkKept(r Request, srv *Server) error {
 	switch {
 	case f.badProvider(srv):
-		return prego.Errorf(prego.CodeInvariantViolation, "provider %s of app server %s is disabled, or does not serve region %s",
+		return prego.Errorf(prego.CodeInvariantViolation,
+			"provider %s of app server %s is disabled, or does not serve region %s",
 			srv.InfraProvider, srv.ServerID, srv.Region)
 	case srv.RefusesTrials && r.Plan == prego.PlanTrial:
 		return prego.Errorf(prego.CodeInvariantViolation, "app server %s accepts no trial tenants", srv.ServerID)

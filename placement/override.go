@@ -8,7 +8,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// override is placement-policy §8: capacity and ranking are skipped, invariants and the other filters are not. Unforced parts are chosen as
+// override is placement-policy §8: capacity and ranking are skipped, invariants and other filters are not. Unforced parts are chosen as
 // usual.
 func (s *search) override() Decision {
 	f, o := s.f, s.r.Override
