@@ -7481,11 +7481,13 @@ type UpdateFleet struct {
 	ServesWorkloads *bool        `json:"serves_workloads,omitempty"`
 
 	// Spec Overrides of the configured server type, location and image, and further settings
-	Spec                *ServerSpec `json:"spec,omitempty"`
-	Stack               *string     `json:"stack,omitempty"`
-	WorkloadCpus        *float64    `json:"workload_cpus,omitempty"`
-	WorkloadDiskBytes   *int64      `json:"workload_disk_bytes,omitempty"`
-	WorkloadMemoryBytes *int64      `json:"workload_memory_bytes,omitempty"`
+	Spec *ServerSpec `json:"spec,omitempty"`
+
+	// Stack Shorthand for requiring the tag stack:<name>, which cannot be changed
+	Stack               *string  `json:"stack,omitempty"`
+	WorkloadCpus        *float64 `json:"workload_cpus,omitempty"`
+	WorkloadDiskBytes   *int64   `json:"workload_disk_bytes,omitempty"`
+	WorkloadMemoryBytes *int64   `json:"workload_memory_bytes,omitempty"`
 }
 
 // Uptime How long the site was up and down in a month of UTC: up while an edge reached it, down while no edge did

@@ -2413,6 +2413,7 @@ var verbs = []Verb{
 		{Name: "type", Help: "use this server type", In: "body", Field: "spec.server_type"},
 		{Name: "tag", Help: "placement tags without duplicates; stored in lower case; cannot be changed later", In: "body", Field: "spec.tags", Type: "list"},
 		{Name: "volume-gb", Help: "size of a data volume, 10 to 10000 GB; 0 for none", In: "body", Field: "spec.volume_gb", Type: "int"},
+		{Name: "stack", Help: "shorthand for requiring the tag stack:<name>, which cannot be changed", In: "body", Field: "stack"},
 		{Name: "workload-cpus", Help: "CPUs that each server offers to workloads", In: "body", Field: "workload_cpus", Type: "number"},
 		{Name: "workload-disk", Help: "disk that each server offers to workloads; 0 for none", In: "body", Field: "workload_disk_bytes", Type: "memory"},
 		{Name: "workload-memory", Help: "memory that each server offers to workloads; 0 for none", In: "body", Field: "workload_memory_bytes", Type: "memory"},
