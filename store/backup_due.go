@@ -84,10 +84,12 @@ func nextBackup(t tenant.BackupSchedule) *time.Time {
 	return &at
 }
 
+// Orgs take turns, so that many backups of one org delay no other's.
 const sqlDueBackups = `
 SELECT t.tenant_id AS id, now() AS now, b.next_at, ` + backupPolicyColumns + `
 FROM backup_schedules b JOIN tenants t ON t.tenant_id = b.tenant_id ` + backupPolicyOf + `
-WHERE b.next_at <= now() ORDER BY b.next_at LIMIT $1`
+WHERE b.next_at <= now()
+ORDER BY row_number() OVER (PARTITION BY t.org_id ORDER BY b.next_at, t.tenant_id), b.next_at, t.tenant_id LIMIT $1`
 
 // DueBackups are schedules whose backup is due.
 func (s *Store) DueBackups(ctx context.Context, most int) ([]tenant.BackupSchedule, error) {

@@ -154,6 +154,22 @@ func TestBackupLifecycle(t *testing.T) {
 	require.False(t, ok)
 }
 
+// TestOrgsTakeTurnsWithBackups: the backup of an org comes before the second of another one that is due for longer.
+func TestOrgsTakeTurnsWithBackups(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 4), context.Background()
+	unscheduled, err := s.UnscheduledTenants(ctx, 10)
+	require.NoError(t, err)
+	require.NoError(t, s.PutBackupSchedules(ctx, unscheduled))
+	exec(t, s, `INSERT INTO orgs (org_id, tier, created_by) VALUES ('corp', 'paid', 'test')`)
+	exec(t, s, `UPDATE tenants SET org_id = 'corp' WHERE tenant_id = 't-3'`)
+	exec(t, s, `UPDATE backup_schedules
+		SET next_at = now() - make_interval(hours => CASE tenant_id WHEN 't-3' THEN 1 ELSE 9 END)`)
+	due, err := s.DueBackups(ctx, 2)
+	require.NoError(t, err)
+	require.Equal(t, []prego.TenantID{"t-0", "t-3"}, []prego.TenantID{due[0].TenantID, due[1].TenantID})
+}
+
 // TestBackupsAreDueOnce for a plan's policy, a tenant's separate policy, and late backups.
 func TestBackupsAreDueOnce(t *testing.T) {
 	t.Parallel()

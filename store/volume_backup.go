@@ -127,7 +127,8 @@ ON CONFLICT (volume_id) DO UPDATE SET policy_at = $2, next_at = $3`
 const sqlDueVolumeBackups = `
 SELECT v.volume_id AS id, now() AS now, b.next_at, ` + backupPolicyColumns + `
 FROM volume_backup_schedules b JOIN volumes v ON v.volume_id = b.volume_id ` + volumePolicyOf + `
-WHERE b.next_at <= now() ORDER BY b.next_at LIMIT $1`
+WHERE b.next_at <= now()
+ORDER BY row_number() OVER (PARTITION BY v.org_id ORDER BY b.next_at, v.volume_id), b.next_at, v.volume_id LIMIT $1`
 
 // DueVolumeBackups are schedules whose backup is due.
 func (s *Store) DueVolumeBackups(ctx context.Context, most int) ([]tenant.BackupSchedule, error) {

@@ -134,6 +134,15 @@ func TestWhenAVolumeIsBackedUp(t *testing.T) {
 	unscheduled, err = s.UnscheduledVolumes(ctx, 10)
 	require.NoError(t, err)
 	require.Empty(t, unscheduled)
+	exec(t, s, `INSERT INTO orgs (org_id, tier, created_by) VALUES ('corp', 'paid', 'test')`)
+	exec(t, s, `UPDATE volumes SET org_id = 'corp' WHERE volume_id = 'vol-2'`)
+	exec(t, s, `UPDATE volume_backup_schedules
+		SET next_at = now() - make_interval(hours => CASE volume_id WHEN 'vol-2' THEN 1 ELSE 9 END)`)
+	turns, err := s.DueVolumeBackups(ctx, 2)
+	require.NoError(t, err)
+	first := []prego.VolumeID{turns[0].VolumeID, turns[1].VolumeID}
+	require.Equal(t, []prego.VolumeID{"vol-0", "vol-2"}, first, "orgs take turns")
+	exec(t, s, `UPDATE volumes SET org_id = 'acme' WHERE volume_id = 'vol-2'`)
 	exec(t, s, `UPDATE volume_backup_schedules SET next_at = now() - interval '3 hours'`)
 	due, err := s.DueVolumeBackups(ctx, 10)
 	require.NoError(t, err)
