@@ -157,9 +157,9 @@ type API struct {
 	keys Later
 	// streams are the long requests, which ending closes with the process.
 	streams, simulations *admission
-	feed    *eventFeed
-	ending  context.Context // the process's, not a request's
-	end     context.CancelFunc
+	feed                 *eventFeed
+	ending               context.Context // the process's, not a request's
+	end                  context.CancelFunc
 }
 
 // New creates an API.
