@@ -314,7 +314,7 @@ func TestOthersRecordsShadowNoSite(t *testing.T) {
 	for _, slug := range []string{"alpha", "beta", "news", "deep", "shop", "alias"} {
 		w.tenantAt(slug, "hetzner-eu-central-1")
 	}
-	w.exec(`UPDATE tenants SET site = slug || '.`+sites+`'`)
+	w.exec(`UPDATE tenants SET site = slug || '.` + sites + `'`)
 	w.keep()
 	others := func(name string, typ hcloud.ZoneRRSetType, value string) {
 		t.Helper()

@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -55,7 +56,7 @@ func TestSimulationsOfACallerAreLimited(t *testing.T) {
 	b := setup(t, nil)
 	simulate := func(who string) (int, string) {
 		resp, body := b.do("POST", "/v1/placements/simulate", who, js, `{"requests":`+two+`,"fleet":`+fleet+`}`)
-		if resp.StatusCode != 200 {
+		if resp.StatusCode != http.StatusOK {
 			require.NotEmpty(t, resp.Header.Get("Retry-After"))
 			return resp.StatusCode, as[api.Problem](t, body).Code
 		}

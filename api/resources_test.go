@@ -519,7 +519,9 @@ func TestASessionCountsForItsOwner(t *testing.T) {
 	exec(409, "node-1", "", "list-sites")
 	exec(409, "app-1", "", apps...)
 	for _, args := range [][]string{
-		{"set-config", "prego_tenant_id", theirs}, {"set-config", "prego_plan", "x"}, {"set-config", "db_name", "x"},
+		{"set-config", "prego_tenant_id", theirs},
+		{"set-config", "prego_plan", "x"},
+		{"set-config", "db_name", "x"},
 		{"configure", `{"prego_tenant_id":"` + theirs + `"}`},
 	} {
 		p := as[api.Problem](t, exec(422, "app-1", "", append([]string{"--site", "a.example.com"}, args...)...))

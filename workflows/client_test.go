@@ -45,7 +45,7 @@ func TestWhatIsStartedWhileTemporalIsAwayIsRepeated(t *testing.T) {
 	tried := 0
 	for m := range kinds.Methods() {
 		if verb := m.Name; !strings.HasPrefix(verb, "Start") && !strings.HasPrefix(verb, "Ensure") && !strings.HasPrefix(verb, "Wake") ||
-			verb == "EnsureSchedules" || verb == "WakeTenant" || verb == "WakeRuns" { // these signal who runs, and the sweeps find the rest
+			verb == "EnsureSchedules" || verb == "WakeTenant" || verb == "WakeRuns" || verb == "WakeProvision" { // these signal who runs, and the sweeps find the rest
 			continue
 		}
 		temporal := newAway()

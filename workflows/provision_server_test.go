@@ -140,19 +140,23 @@ func TestRefusalsEndTheCandidatesThatTheyConcern(t *testing.T) {
 	}{
 		"dedicated cores": {
 			map[string]error{"ccx23": refuse(activities.ErrTypeDedicated)},
-			[]string{"ccx23 in sin", "cpx42 in sin"}, nil,
+			[]string{"ccx23 in sin", "cpx42 in sin"},
+			nil,
 		},
 		"dedicated cores, and others out of stock": {
 			map[string]error{"ccx23": refuse(activities.ErrTypeDedicated), "cpx42": refuse(activities.ErrTypeCandidate)},
-			[]string{"ccx23 in sin", "cpx42 in sin", "ccx23 in sin"}, []string{"no: candidate_unavailable"},
+			[]string{"ccx23 in sin", "cpx42 in sin", "ccx23 in sin"},
+			[]string{"no: candidate_unavailable"},
 		},
 		"a type that is not sold": {
 			map[string]error{"ccx23": refuse(activities.ErrTypeCandidate)},
-			[]string{"ccx23 in sin", "ccx33 in sin"}, nil,
+			[]string{"ccx23 in sin", "ccx33 in sin"},
+			nil,
 		},
 		"servers": {
 			map[string]error{"ccx23": refuse(activities.ErrTypeQuota)},
-			[]string{"ccx23 in sin", "ccx23 in sin"}, []string{"no: account_quota"},
+			[]string{"ccx23 in sin", "ccx23 in sin"},
+			[]string{"no: account_quota"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

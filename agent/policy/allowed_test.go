@@ -250,7 +250,7 @@ func TestEveryWordIsPublicOrNot(t *testing.T) {
 	used := map[string]bool{}
 	for _, rules := range Rules {
 		for _, r := range rules {
-			for _, word := range strings.Fields(r.Line) {
+			for word := range strings.FieldsSeq(r.Line) {
 				if capitals.MatchString(word) {
 					require.Contains(t, publicWords, word, r.Line)
 					require.Contains(t, words(), word, r.Line)

@@ -50,7 +50,7 @@ func TestWhichRefusalsAreLasting(t *testing.T) {
 func TestImagesThatTheClientRefuses(t *testing.T) {
 	t.Parallel()
 	hosts := New(Config{
-		TLS: func(prego.ServerID) *tls.Config { return &tls.Config{} }, Port: 1, CheckAddr: func(string) error { return nil }, //nolint:gosec // never used
+		TLS: func(prego.ServerID) *tls.Config { return &tls.Config{} }, Port: 1, CheckAddr: func(string) error { return nil },
 	})
 	h, err := hosts.Host("app-1", "127.0.0.1")
 	require.NoError(t, err)

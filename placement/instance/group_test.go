@@ -101,8 +101,10 @@ func TestScheduleGroup(t *testing.T) {
 		"fewer are wanted":           {1, nil, "1:running 1:running 1:booting", "drain 3,2; stop 2,3"},
 		"none is wanted":             {0, nil, "1:running 1:booting", "drain 2,1; stop 1,2"},
 		"none is left":               {0, nil, "", "settled"},
-		"the quota refuses two of four": {4, func(g *instance.GroupState) { g.Short = 2 },
-			"1:running 1:running 1:running/leaving 1:running/leaving", "drain 4,3; want 1; stop 3,4"},
+		"the quota refuses two of four": {
+			4, func(g *instance.GroupState) { g.Short = 2 },
+			"1:running 1:running 1:running/leaving 1:running/leaving", "drain 4,3; want 1; stop 3,4",
+		},
 		"what drains holds no place":              {2, nil, "1:running 1:draining", "want 1; stop 2"},
 		"a failed instance is stopped first":      {2, nil, "1:running 1:failed", "stop 2"},
 		"a server went":                           {2, nil, "1:running 1:running/lost", "lose 2; stop 2"},
