@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -40,24 +39,6 @@ type proxy struct {
 	client   *http.Client
 }
 
-// ports counts the ports that were given out.
-var ports atomic.Int64
-
-// freePort is an unused port, each time another one. It is below those that the kernel gives to connections: such a
-// port could be taken before the program that gets it listens.
-func freePort(tb testing.TB) int {
-	tb.Helper()
-	for range 1000 {
-		port := int(10_000 + (int64(os.Getpid())*97+ports.Add(1))%20_000)
-		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			_ = l.Close()
-			return port
-		}
-	}
-	tb.Fatal("no port is free")
-	return 0
-}
-
 func newProxy(tb testing.TB) *proxy {
 	tb.Helper()
 	program := need.Program(tb, "caddy")
@@ -65,7 +46,7 @@ func newProxy(tb testing.TB) *proxy {
 	require.NoError(tb, err)
 	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
 	p := &proxy{tb: tb, dir: dir, settings: Settings{
-		Listen: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, RunDir: dir, HTTPPort: freePort(tb), HTTPSPort: freePort(tb),
+		Listen: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, RunDir: dir, HTTPPort: need.Port(tb), HTTPSPort: need.Port(tb),
 		Own: func(a string) bool { return strings.HasPrefix(a, "127.") },
 	}, log: filepath.Join(dir, "caddy.log")}
 	p.admin = newCaddy(filepath.Join(dir, adminSocket))

@@ -18,6 +18,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/lab/need"
 )
 
 const noName = "xn--e1afmkfd-385f3.example.com" // its label is no punycode
@@ -163,7 +164,7 @@ func TestEdgeFindsWhatItsServersRefuse(t *testing.T) {
 	one, release := taken(t)
 	two, _ := taken(t)
 	host, tcp := on(one, two, place)
-	d := wire.EdgeDocument{Version: 2, Hosts: []wire.EdgeHost{acme}, TCP: []wire.EdgeTCP{tcp, {Route: "rte-3", Port: freePort(t), Upstreams: tcp.Upstreams}}}
+	d := wire.EdgeDocument{Version: 2, Hosts: []wire.EdgeHost{acme}, TCP: []wire.EdgeTCP{tcp, {Route: "rte-3", Port: need.Port(t), Upstreams: tcp.Upstreams}}}
 	for i := range 40 {
 		d.Hosts = append(d.Hosts, serving(fmt.Sprintf("s%02d.example.com", i), fmt.Sprintf("t-%d", i+1), place))
 	}

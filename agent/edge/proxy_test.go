@@ -484,7 +484,7 @@ func TestRequestsAreSentOnce(t *testing.T) {
 		t.Cleanup(s.Close)
 		return strings.TrimPrefix(s.URL, "http://")
 	}
-	dead := "127.0.0.1:" + strconv.Itoa(freePort(t))
+	dead := "127.0.0.1:" + strconv.Itoa(need.Port(t))
 	h := serving("shop.example.org", "", cut(), cut())
 	h.Site, h.Route = "", "rte-1"
 	alive := serving("alive.example.org", "", dead, upstream(t, "alive"))
@@ -773,7 +773,7 @@ func TestPortsAreForwarded(t *testing.T) {
 		}()
 		return l.Addr().String()
 	}
-	port := freePort(t)
+	port := need.Port(t)
 	d := wire.EdgeDocument{Version: 1, TCP: []wire.EdgeTCP{{Route: "rte-1", Port: port, Upstreams: []wire.EdgeUpstream{{Address: echo("one")}}}}}
 	require.NoError(t, e.Apply(context.Background(), d, nil))
 	at := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))

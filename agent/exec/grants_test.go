@@ -112,7 +112,7 @@ func tlsShard(t testing.TB) (h *host.Host, port int, clients *testCA, servers *t
 	dir := h.Path("data") + "-tls"
 	servers.write(dir, "shard-1", clients)
 	installMariaDB(t, h)
-	port = agenttest.FreePort(t)
+	port = need.Port(t)
 	admin, err := h.OpenMariaDB(wire.Service{User: "root", Socket: wire.MariaDBSocket})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = admin.Close() })
@@ -352,7 +352,7 @@ func TestATenantsCache(t *testing.T) {
 	dir := h.Path("data") + "-tls"
 	servers.write(dir, "pool-1", clients)
 	require.NoError(t, os.Chmod(h.Path(wire.RedisUsersDir+"/users.acl"), 0o666))
-	port := agenttest.FreePort(t)
+	port := need.Port(t)
 	start := func() (stop func()) {
 		cmd := unprivileged(exec.Command(need.Program(t, "redis-server"), "--dir", h.Path("data"), "--save", "", "--databases", "4096",
 			"--aclfile", h.Path(wire.RedisUsersDir+"/users.acl"), "--unixsocket", h.Path(wire.RedisSocket), "--unixsocketperm", "777",

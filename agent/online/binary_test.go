@@ -16,6 +16,7 @@ import (
 
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/lab/agenttest"
+	"github.com/prego/prego/lab/need"
 )
 
 func TestTheBinaryIsStaticAndSmall(t *testing.T) {
@@ -56,7 +57,7 @@ func TestTheBinaryRunsSmallAndEndsOnSIGTERM(t *testing.T) {
 	t.Parallel()
 	g := agenttest.NewGateway(t)
 	g.Seconds = 1
-	root := g.Plant(t, agenttest.FreePort(t))
+	root := g.Plant(t, need.Port(t))
 	require.Equal(t, 0, agenttest.Start(t, "bootstrap", "--root", root, "--addr", "127.0.0.1").Status(t))
 	require.NoFileExists(t, filepath.Join(root, wire.BootstrapTokenPath))
 	p := agenttest.Start(t, "run", "--root", root, "--addr", "127.0.0.1")
@@ -80,7 +81,7 @@ func TestTheBinaryRunsSmallAndEndsOnSIGTERM(t *testing.T) {
 func TestTheBinaryIsKilledBetweenAnswerAndIdentity(t *testing.T) {
 	t.Parallel()
 	g := agenttest.NewGateway(t)
-	root := g.Plant(t, agenttest.FreePort(t))
+	root := g.Plant(t, need.Port(t))
 	arrived, killed := make(chan struct{}), make(chan struct{})
 	g.Fault(wire.PathHandshake, func(n int, _ http.ResponseWriter, _ *http.Request, serve func(http.ResponseWriter)) bool {
 		if n > 1 {
@@ -110,7 +111,7 @@ func TestExitStatuses(t *testing.T) {
 		agenttest.Refuse(w, http.StatusGone, "bootstrap_token_expired")
 		return true
 	})
-	refused := g.Plant(t, agenttest.FreePort(t))
+	refused := g.Plant(t, need.Port(t))
 	for name, tc := range map[string]struct {
 		args   []string
 		status int

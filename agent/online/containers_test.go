@@ -21,6 +21,7 @@ import (
 	"github.com/prego/prego/agent/rooted"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/lab/agenttest"
+	"github.com/prego/prego/lab/need"
 )
 
 // testEngine stands in for dockerd: what a Watcher may call, and nothing else.
@@ -317,7 +318,7 @@ func TestChecks(t *testing.T) {
 	tcp := wire.HealthCheck{Kind: wire.HealthTCP, Port: port}
 	require.NoError(t, checkHealth(t.Context(), "127.0.0.1", tcp))
 	require.NoError(t, l.Close())
-	require.Error(t, checkHealth(t.Context(), "127.0.0.1", tcp))
+	require.Error(t, checkHealth(t.Context(), "127.0.0.1", wire.HealthCheck{Kind: wire.HealthTCP, Port: need.ClosedPort(t)}))
 	require.Error(t, checkHealth(t.Context(), "", tcp))
 	require.Error(t, checkHealth(t.Context(), "127.0.0.1", wire.HealthCheck{Kind: "shell", Port: port}))
 

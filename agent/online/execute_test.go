@@ -17,6 +17,7 @@ import (
 	"github.com/prego/prego/agent/host"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/lab/agenttest"
+	"github.com/prego/prego/lab/need"
 )
 
 func withBench(t testing.TB, script string) (*Agent, func(in wire.ExecRequest) answered) {
@@ -232,7 +233,7 @@ func TestAnEndingAgentLetsTheCommandGoOn(t *testing.T) {
 func TestAKilledExecutorLeavesNothingRunning(t *testing.T) {
 	t.Parallel()
 	g := agenttest.NewGateway(t)
-	port := agenttest.FreePort(t)
+	port := need.Port(t)
 	root := g.Plant(t, port)
 	require.Equal(t, 0, agenttest.Start(t, "bootstrap", "--root", root, "--addr", "127.0.0.1").Status(t))
 	agenttest.PutBench(t, root, `echo ran >> ran; [ -e child ] && exit 0; sleep 300 & echo $! > child; wait`)

@@ -21,6 +21,7 @@ import (
 	"github.com/prego/prego/agent/host"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/lab/agenttest"
+	"github.com/prego/prego/lab/need"
 )
 
 // streamed is the output of a stream.
@@ -191,7 +192,7 @@ func TestAStreamSaysWhyThereIsNoResult(t *testing.T) {
 func TestTwoHundredStreamsAreSmall(t *testing.T) {
 	t.Parallel()
 	g := agenttest.NewGateway(t)
-	root := g.Plant(t, agenttest.FreePort(t))
+	root := g.Plant(t, need.Port(t))
 	require.Equal(t, 0, agenttest.Start(t, "bootstrap", "--root", root, "--addr", "127.0.0.1").Status(t))
 	agenttest.PutBench(t, root, `i=0; while [ $i -lt 2000 ]; do echo "line $i of some length, as there are"; i=$((i+1)); done; while [ ! -e go ]; do sleep 0.1; done`)
 	h, err := host.OpenHost(root)

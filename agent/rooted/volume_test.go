@@ -59,6 +59,20 @@ func (l *loopHost) verb(verb string) (*wire.VolumeReport, error) {
 	return l.volume(context.Background(), verb, loopVolume)
 }
 
+// reboot ends the mount, and waits until no process holds the device: one that another test has just started may have a
+// copy of this process's mounts for a moment.
+func (l *loopHost) reboot() {
+	l.t.Helper()
+	require.NoError(l.t, syscall.Unmount(l.Path(wire.VolumeMount(loopVolume)), 0))
+	agenttest.Eventually(l.t, "a device that is not in use", func() bool {
+		f, err := os.OpenFile(l.device, os.O_RDWR|syscall.O_EXCL, 0)
+		if err == nil {
+			_ = f.Close()
+		}
+		return err == nil
+	})
+}
+
 // write writes a file of the volume, as a container does.
 func (l *loopHost) write(name, text string) {
 	l.t.Helper()
@@ -233,7 +247,7 @@ func TestVolumesAreThereAgainAfterAReboot(t *testing.T) {
 	_, err := l.verb("mount")
 	require.NoError(t, err)
 	l.write("kept", "data")
-	require.NoError(t, syscall.Unmount(l.Path(wire.VolumeMount(loopVolume)), 0)) // as a reboot does
+	l.reboot()
 	require.NoDirExists(t, l.Path(wire.VolumeDir(loopVolume)))
 	d := NewDevices(l.Host, "", slog.New(slog.DiscardHandler))
 	d.restore(t.Context())

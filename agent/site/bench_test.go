@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/prego/prego/agent/policy"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/lab/child"
 	"github.com/prego/prego/lab/need"
 )
 
@@ -100,12 +100,9 @@ func startMariaDB(install, server string) (port int, stop func(), err error) {
 	if err := os.WriteFile(dir+"/init.sql", []byte(strings.ReplaceAll(sql, "; ", ";\n")), 0o644); err != nil {
 		return 0, nil, err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+	if port, err = child.FreePort(); err != nil {
 		return 0, nil, err
 	}
-	port = l.Addr().(*net.TCPAddr).Port
-	_ = l.Close()
 	cmd := as(exec.Command(server, append([]string{
 		"--no-defaults", "--datadir=" + dir + "/data", ownTmp, "--socket=" + dir + "/sock", "--pid-file=" + dir + "/pid", "--init-file=" + dir + "/init.sql",
 		"--bind-address=127.0.0.1", "--port=" + strconv.Itoa(port), "--skip-name-resolve",

@@ -35,6 +35,7 @@ import (
 	"github.com/prego/prego/internal/agentclient"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
@@ -101,10 +102,7 @@ func csr(t *testing.T, name string) string {
 // host is a host with a real agent, whose bench is the script.
 func (p *plane) host(t *testing.T, serverID prego.ServerID, script string) (port int, root string) {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	port = l.Addr().(*net.TCPAddr).Port
-	require.NoError(t, l.Close())
+	port = need.Port(t)
 	root = t.TempDir()
 	at := func(name string) string {
 		name = filepath.Join(root, name)
@@ -137,7 +135,7 @@ func (p *plane) host(t *testing.T, serverID prego.ServerID, script string) (port
 	require.NoError(t, err)
 	e, err := exec.New(h, "", nil, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	l, err = h.Listen(wire.ExecSocket)
+	l, err := h.Listen(wire.ExecSocket)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 2)

@@ -76,10 +76,7 @@ func newDeclared(t *testing.T) *declared {
 	require.NoError(t, err)
 	_, _ = io.Copy(io.Discard, loaded)
 	require.NoError(t, loaded.Close())
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	d.port = l.Addr().(*net.TCPAddr).Port
-	require.NoError(t, l.Close())
+	d.port = need.Port(t)
 	d.program = static(t, e.dir, "../../cmd/prego-agent")
 	b, err := json.Marshal(wire.HostConfig{ServerID: serverID, Environment: "test", GatewayServerName: "gateway", GatewayURL: "https://127.0.0.1:1", AgentPort: 1, DockerPort: 1, Role: "app"})
 	require.NoError(t, err)

@@ -109,12 +109,9 @@ func newEngineIn(space, addr, config string) (e *engine, err error) {
 	if err := e.certify(); err != nil {
 		return e, err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+	if e.port, err = child.FreePort(); err != nil {
 		return e, err
 	}
-	e.port = l.Addr().(*net.TCPAddr).Port
-	_ = l.Close()
 	if err := e.start(); err != nil {
 		return e, err
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/lab/child"
 	"github.com/prego/prego/lab/devstack"
 	"github.com/prego/prego/lab/need"
 )
@@ -254,7 +255,7 @@ func (p *Pebble) ServeHTTP(answer func(name, token string) (string, bool)) {
 // free is an address with a port that no process listens on, and that no other call got.
 func free(t testing.TB) string {
 	t.Helper()
-	port, err := devstack.FreePort()
+	port, err := child.FreePort()
 	require.NoError(t, err)
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 }

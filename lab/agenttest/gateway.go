@@ -3,7 +3,6 @@
 package agenttest
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
@@ -35,6 +34,7 @@ import (
 
 	"github.com/prego/prego/agent/host"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/lab/need"
 )
 
 // Names of the one host that a gateway has, and of the gateway.
@@ -397,22 +397,13 @@ func (g *Gateway) Plant(t testing.TB, port int) string {
 // Host is a host of this gateway that has not been bootstrapped.
 func (g *Gateway) Host(t testing.TB) *host.Host {
 	t.Helper()
-	h, err := host.OpenHost(g.Plant(t, FreePort(t)))
+	h, err := host.OpenHost(g.Plant(t, need.Port(t)))
 	require.NoError(t, err)
 	return h
 }
 
 // Quiet is a logger that writes nothing.
 func Quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
-
-// FreePort is a port that nothing listens on.
-func FreePort(t testing.TB) int {
-	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, l.Close()) }()
-	return l.Addr().(*net.TCPAddr).Port
-}
 
 // Eventually polls until ok, for at most 10 s.
 func Eventually(t testing.TB, what string, ok func() bool) {

@@ -154,18 +154,6 @@ func TestErrorsNameTheRemedy(t *testing.T) {
 	require.ErrorContains(t, err, "cannot find my keys")
 }
 
-// TestFreePortGivesEachOnce: who got a port may not listen on it yet.
-func TestFreePortGivesEachOnce(t *testing.T) {
-	t.Parallel()
-	got := map[int]bool{}
-	for range 2000 {
-		port, err := FreePort()
-		require.NoError(t, err)
-		require.False(t, got[port], "port %d is given twice", port)
-		got[port] = true
-	}
-}
-
 func TestScratchGoesWhereThereIsRoom(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PREGO_TEST_SCRATCH", dir)

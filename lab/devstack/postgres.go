@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -15,11 +14,12 @@ import (
 	"sort"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/prego/prego/lab/child"
 )
 
 // Postgres is a private cluster.
@@ -85,7 +85,7 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 		return nil, err
 	}
 	if cfg.Port == 0 {
-		if cfg.Port, err = FreePort(); err != nil {
+		if cfg.Port, err = child.FreePort(); err != nil {
 			return nil, err
 		}
 	}
@@ -253,24 +253,4 @@ func initialize(ctx context.Context, bin, dir string, uid, gid uint32) error {
 		return fmt.Errorf("postgres directory: %w", err)
 	}
 	return nil
-}
-
-// given are the ports that FreePort has returned.
-var given sync.Map
-
-// FreePort returns a loopback port without a listener, never the same twice in this process, since its user may not be
-// listening yet. It avoids the range of outgoing connections, which could take the port first.
-func FreePort() (int, error) {
-	const from, to = 12_000, 32_000
-	for range 1000 {
-		port := from + rand.IntN(to-from)
-		if _, taken := given.LoadOrStore(port, true); taken {
-			continue
-		}
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) //nolint:noctx // closed immediately
-		if err == nil {
-			return port, l.Close()
-		}
-	}
-	return 0, errors.New("no free port on loopback")
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.temporal.io/sdk/client"
+
+	"github.com/prego/prego/lab/child"
 )
 
 // Temporal is a dev server.
@@ -52,7 +54,7 @@ func FindTemporal(dirs ...string) (string, error) {
 // StartTemporal starts a dev server and waits until it answers.
 func StartTemporal(ctx context.Context, cfg TemporalConfig) (*Temporal, error) {
 	if cfg.Port == 0 {
-		port, err := FreePort()
+		port, err := child.FreePort()
 		if err != nil {
 			return nil, err
 		}

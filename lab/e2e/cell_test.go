@@ -30,6 +30,7 @@ import (
 	"github.com/prego/prego/internal/keyset"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/lab/child"
 	"github.com/prego/prego/lab/devstack"
 	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/lab/sim"
@@ -220,7 +221,7 @@ var (
 
 func freePort(t testing.TB) int {
 	t.Helper()
-	port, err := devstack.FreePort()
+	port, err := child.FreePort()
 	require.NoError(t, err)
 	return port
 }

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/lab/child"
 )
 
 // A shard or a Redis pool has a separate server, unlike the benches, which share theirs: with its own root, its own
@@ -239,16 +240,11 @@ func (d *dataServer) startRedis(ctx context.Context, socket string) (*exec.Cmd, 
 		ca, "--tls-cert-file", cert, "--tls-key-file", key), nil
 }
 
-// newPort chooses a port for a start of the server. Another process may take it first: the server then ends, and its
-// next start has another one.
+// newPort chooses a port for a start of the server.
 func (d *dataServer) newPort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed immediately
-	if err != nil {
-		return 0, err
-	}
-	port := l.Addr().(*net.TCPAddr).Port
+	port, err := child.FreePort()
 	d.port.Store(int32(port))
-	return port, l.Close()
+	return port, err
 }
 
 // installCertificates gives the host's services the certificate that its agent has, whenever
