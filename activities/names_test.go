@@ -3,6 +3,7 @@ package activities_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -235,6 +236,13 @@ func TestChallengesShareAName(t *testing.T) {
 	texts, err := w.asks.TXT(t.Context(), name)
 	require.NoError(t, err)
 	require.Equal(t, []string{"two"}, texts)
+	w.inject(sim.Fault{Kind: "http", Method: http.MethodDelete, Action: "respond", Status: 423, Code: "locked", Times: 1})
+	require.Error(t, w.RemoveTXT(t.Context(), name, "two"), "the record set is still there")
+	row, err := w.store.GetRecord(t.Context(), server.RecordSet{Zone: zoneName, Name: "_acme-challenge.sites", Type: server.RecordTXT})
+	require.NoError(t, err)
+	require.NotNil(t, row, "and so is its row")
+	require.NotEqual(t, server.ResourceReleased, row.State)
+	w.exec(`UPDATE dns_records SET taken_until = now()`)
 	require.NoError(t, w.RemoveTXT(t.Context(), name, "two"))
 	require.NoError(t, w.RemoveTXT(t.Context(), name, "two"))
 	texts, err = w.asks.TXT(t.Context(), name)
