@@ -17,6 +17,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/policy"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
@@ -142,6 +143,19 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	if err != nil {
 		return err
 	}
+	if class := consequence(kind, in.Args); class != impact.None {
+		if err := a.d.Store.MayExec(c.Request().Context(), id, of.TenantID, class); err != nil {
+			return err
+		}
+	}
+	switch {
+	case dryRun(c) && policy.Rules[kind] == nil:
+		return kindUnknown
+	case dryRun(c) && policy.Permitted(kind, in.Args) == nil:
+		return notAllowed
+	case dryRun(c):
+		return c.NoContent(http.StatusOK)
+	}
 	// The command is waited for, so that its row gets an outcome.
 	ctx, done, err := a.stream(c, true)
 	if err != nil {
@@ -199,6 +213,26 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	return nil
 }
 
+// consequence is the worst that a command does by itself. What erases is decided by the last gate (MayRun).
+func consequence(kind wire.CommandKind, args []string) impact.Class {
+	switch p := policy.Permitted(kind, args); {
+	case p == nil:
+		return impact.None // the host refuses it
+	case p.Writes:
+		return impact.Destroys
+	case p.Stops:
+		return impact.Interrupts
+	default:
+		return impact.None
+	}
+}
+
+// What a host refuses, and a dry run as its host would.
+var (
+	notAllowed  = &prego.Error{Code: prego.CodeCommandNotAllowed, Field: "args", Message: "are not a command that hosts allow for this kind"}
+	kindUnknown = &prego.Error{Code: prego.CodeKindUnknown, Field: "kind", Message: "is unknown to this host"}
+)
+
 // fromHost translates a host's error for the caller.
 func fromHost(err error, cmd server.Command) error {
 	var ce *server.CommandError
@@ -208,9 +242,9 @@ func fromHost(err error, cmd server.Command) error {
 	says := cmd.Redact(ce.Message)
 	switch ce.Code {
 	case string(prego.CodeCommandNotAllowed):
-		return &prego.Error{Code: prego.CodeCommandNotAllowed, Field: "args", Message: "are not a command that hosts allow for this kind"}
+		return notAllowed
 	case string(prego.CodeKindUnknown):
-		return &prego.Error{Code: prego.CodeKindUnknown, Field: "kind", Message: "is unknown to this host"}
+		return kindUnknown
 	case string(prego.CodeInvalidField):
 		return &prego.Error{Code: prego.CodeInvalidField, Field: "args", Message: "are refused by the host: " + says}
 	case string(prego.CodeBusy):

@@ -166,8 +166,11 @@ func TestExecRefusals(t *testing.T) {
 			ran++
 			return server.CommandOutcome{}, tc.host
 		}
-		before := ran
-		resp, body := b.do("POST", tc.path, tc.token, js, tc.body)
+		before, ask := ran, b.do
+		if tc.host != nil { // a dry run does not ask it
+			ask = b.send
+		}
+		resp, body := ask("POST", tc.path, tc.token, js, tc.body)
 		require.Equal(t, tc.status, resp.StatusCode, "%s: %s", tc.name, body)
 		require.Equal(t, tc.code, as[api.Problem](t, body).Code, tc.name)
 		require.NotContains(t, string(body), "sesame")
@@ -195,6 +198,60 @@ func TestExecRefusals(t *testing.T) {
 	names, data := eventsOf(t, body)
 	require.Equal(t, []string{"progress", "error"}, names)
 	require.Equal(t, "server_not_reachable", as[api.Problem](t, data[1]).Code)
+}
+
+// TestACommandThatStopsIsAccepted: what a command does to the tenant of its site, or to all of its server, is stated and
+// accepted before it runs.
+func TestACommandThatStopsIsAccepted(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.org("acme", "")
+	b.fleet("app-1", "db-1", "redis-1")
+	b.sql(`UPDATE servers SET host = '192.0.2.7'`)
+	bakery, shop := b.site("bakery"), b.site("shop")
+	ran := 0
+	b.hosts.run = func(context.Context, server.Command, func(string, string)) (server.CommandOutcome, error) {
+		ran++
+		return server.CommandOutcome{ExitCode: new(int)}, nil
+	}
+	exec := func(kind string, args ...string) string {
+		body, err := json.Marshal(map[string]any{"kind": kind, "args": args})
+		require.NoError(t, err)
+		return string(body)
+	}
+	for _, tc := range []struct {
+		server, body        string
+		affected, destroyed []string
+	}{
+		{"app-1", exec("bench", "--site", "bakery.sites.test", "migrate"), []string{bakery}, nil},
+		{"app-1", exec("bench", "--site", "bakery.sites.test", "set-maintenance-mode", "on"), []string{bakery}, nil},
+		{"app-1", exec("bench", "--site", "bakery.sites.test", "restore", "own-1"), []string{bakery}, []string{bakery}},
+		{"db-1", exec("mariadb", "freeze-database", "tenant_bakery_db"), []string{bakery, shop}, nil},
+	} {
+		path := "/v1/servers/" + tc.server + "/exec"
+		shown := b.refusedImpact("POST", path, tc.body, nothing)
+		require.Zero(t, ran, tc.body)
+		var affected, lost []string
+		for _, a := range shown.Affected {
+			affected = append(affected, a.ID)
+		}
+		for _, l := range shown.Destroyed {
+			lost = append(lost, l.ID)
+		}
+		require.ElementsMatch(t, tc.affected, affected, tc.body)
+		require.Equal(t, tc.destroyed, lost, tc.body)
+		resp, answer := b.sendWith("POST", path, tc.body, "Impact-Accepted", shown.Digest)
+		require.Equal(t, 200, resp.StatusCode, "%s", answer)
+		require.Equal(t, 1, ran, tc.body)
+		ran = 0
+	}
+	for _, body := range []string{
+		exec("bench", "--site", "bakery.sites.test", "set-maintenance-mode", "off"),
+		exec("bench", "--site", "bakery.sites.test", "list-apps"),
+	} {
+		resp, answer := b.send("POST", "/v1/servers/app-1/exec", "operator", js, body)
+		require.Equal(t, 200, resp.StatusCode, "%s", answer)
+	}
 }
 
 // TestStreamsEndWithTheirCallerAndTheProcess serves with the process's own limits.

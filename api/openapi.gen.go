@@ -9737,8 +9737,14 @@ type DrainServerParams struct {
 
 // ExecOnServerParams defines parameters for ExecOnServer.
 type ExecOnServerParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 }
 
 // LoseServerParams defines parameters for LoseServer.
@@ -17595,6 +17601,12 @@ func (w *ServerInterfaceWrapper) ExecOnServer(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ExecOnServerParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
 
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -17611,6 +17623,21 @@ func (w *ServerInterfaceWrapper) ExecOnServer(ctx echo.Context) error {
 		}
 
 		params.IdempotencyKey = &IdempotencyKey
+	}
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
 	}
 
 	// Invoke the callback with all the unmarshaled arguments

@@ -1568,6 +1568,7 @@ var verbs = []Verb{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 		{Name: "KIND", In: "body", Field: "kind", Values: []string{"bench", "mariadb", "redis-cli"}, Required: true},
 	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "tenant", Help: "assigned when the tenant is accepted", In: "body", Field: "tenant_id"},
 		{Name: "timeout", Help: "seconds after which the command is killed", In: "body", Field: "timeout_seconds", Type: "duration", Default: "1m", Always: true},
 	}, Rest: "args", Body: "required", Impact: "destroys"},

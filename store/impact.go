@@ -213,6 +213,19 @@ func (s *Store) MayRepair(ctx context.Context, id prego.ServerID) error {
 	})
 }
 
+// MayExec refuses a caller's command on a host unless its impact was accepted: that on the tenant whose site it names,
+// otherwise on all of the server.
+func (s *Store) MayExec(ctx context.Context, id prego.ServerID, of prego.TenantID, class impact.Class) error {
+	return s.inTx(ctx, "command on server "+string(id), func(tx *txn) error {
+		sql, on := sqlTenantsOn, any([]prego.ServerID{id})
+		if of != "" {
+			sql, on = sqlOfTenant, of
+		}
+		tx.demand(ctx, string(id), impactOf(ctx, tx, impact.Impact{}, sql, on, class))
+		return nil
+	})
+}
+
 func (t *txn) demand(ctx context.Context, id string, i impact.Impact) {
 	t.check(impact.Demand(ctx, i))
 	switch c := impact.Of(ctx); {

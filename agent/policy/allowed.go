@@ -31,6 +31,8 @@ type Rule struct {
 	Takes   string        // a secret that may
 	Root    bool          // the host adds the password of its database's root
 	Erases  bool          // a site, its data, or a copy of them that is on the host only: see Erasure
+	Stops   bool          // what serves may not answer, or not fully, while it runs or from then on
+	Writes  bool          // over a site's data, from a copy
 }
 
 // Rules are all command lines, by kind; all others are refused. The kind says which process runs them: the executor
@@ -41,7 +43,7 @@ var Rules = map[wire.CommandKind][]Rule{
 	wire.KindBench: {
 		{Line: "new-site SITE --db-name OURDB", Timeout: maxTimeout, Root: true},
 		{Line: "new-site SITE --db-name OURDB --db-host ADDRESS", Timeout: maxTimeout, Needs: wire.SecretDatabasePassword, Root: true},
-		{Line: "promote-site SITE SITE", Timeout: 2 * time.Minute},
+		{Line: "promote-site SITE SITE", Timeout: 2 * time.Minute, Stops: true},
 		{Line: "--site SITE configure SETTINGS", Takes: wire.SecretMailPassword},
 		{Line: "--site SITE connect-database ADDRESS", Needs: wire.SecretDatabasePassword},
 		{Line: "--site SITE connect-cache ADDRESS CACHEDB", Needs: wire.SecretCachePassword},
@@ -49,21 +51,22 @@ var Rules = map[wire.CommandKind][]Rule{
 		{Line: "--site SITE set-admin-password", Needs: wire.SecretAdminPassword},
 		{Line: "--site SITE add-user EMAIL PERSON", Takes: wire.SecretUserPassword},
 		{Line: "--site SITE enable-scheduler"},
-		{Line: "--site SITE disable-scheduler"},
+		{Line: "--site SITE disable-scheduler", Stops: true},
 		{Line: "--site SITE install-app APP", Timeout: maxTimeout},
 		{Line: "--site SITE list-apps"},
-		{Line: "--site SITE migrate", Timeout: maxTimeout},
+		{Line: "--site SITE migrate", Timeout: maxTimeout, Stops: true},
 		{Line: "--site SITE versions"},
 		{Line: "--site SITE answers"},
-		{Line: "--site SITE set-maintenance-mode ONOFF"},
+		{Line: "--site SITE set-maintenance-mode on", Stops: true},
+		{Line: "--site SITE set-maintenance-mode off"},
 		{Line: "--site SITE backup BACKUP", Timeout: maxTimeout},
 		{Line: "--site SITE backup BACKUP --with-files", Timeout: maxTimeout},
-		{Line: "--site SITE restore BACKUP", Timeout: maxTimeout, Root: true},
-		{Line: "--site SITE restore BACKUP --with-files", Timeout: maxTimeout, Root: true},
+		{Line: "--site SITE restore BACKUP", Timeout: maxTimeout, Root: true, Writes: true},
+		{Line: "--site SITE restore BACKUP --with-files", Timeout: maxTimeout, Root: true, Writes: true},
 		{Line: "--site SITE delete-backup BACKUP", Erases: true},
 		{Line: "--site SITE seal-backup BACKUP RECIPIENT", Timeout: maxTimeout},
 		{Line: "--site SITE open-backup BACKUP SHA256 SHA256", Timeout: maxTimeout, Needs: wire.SecretBackupIdentity},
-		{Line: "--site SITE adopt-config BACKUP"},
+		{Line: "--site SITE adopt-config BACKUP", Stops: true},
 		{Line: "--site SITE check-restored BACKUP", Timeout: maxTimeout},
 		{Line: "--site SITE usage", Timeout: 2 * time.Minute},
 		{Line: "expect-site SITE --db-name OURDB"},
@@ -79,13 +82,13 @@ var Rules = map[wire.CommandKind][]Rule{
 		{Line: "--site SITE load-data BACKUP SHA256 SHA256 ADDRESS", Needs: wire.SecretBackupIdentity, Takes: wire.SecretDatabasePassword},
 		{Line: "--site SITE load-data BACKUP SHA256 SHA256 here", Needs: wire.SecretBackupIdentity, Takes: wire.SecretDatabasePassword},
 		{Line: "--site SITE make-data", Needs: wire.SecretDatabasePassword, Root: true},
-		{Line: "--site SITE freeze-data", Root: true},
+		{Line: "--site SITE freeze-data", Root: true, Stops: true},
 		{Line: "--site SITE thaw-data", Root: true},
 		{Line: "--site SITE drop-packed BACKUP"},
 		{Line: "--site SITE drop-packed BACKUP all"},
 		{Line: "--site SITE settle-site ADDRESS", Needs: wire.SecretDatabasePassword},
 		{Line: "--site SITE settle-site here", Needs: wire.SecretDatabasePassword},
-		{Line: "--site SITE hold-site"},
+		{Line: "--site SITE hold-site", Stops: true},
 		{Line: "--site SITE free-site"},
 		{Line: "erase-site SITE --db-name OURDB", Timeout: 5 * time.Minute, Root: true, Erases: true},
 		{Line: "list-sites"},
@@ -104,7 +107,7 @@ var Rules = map[wire.CommandKind][]Rule{
 		{Line: "drop-database OURDB", Erases: true},
 		{Line: "grant-database OURDB ADDRESS SERVER", Needs: wire.SecretDatabasePassword, Takes: wire.SecretEarlierPassword},
 		{Line: "admit-database OURDB ADDRESS SERVER", Needs: wire.SecretDatabasePassword},
-		{Line: "freeze-database OURDB"},
+		{Line: "freeze-database OURDB", Stops: true},
 		{Line: "thaw-database OURDB"},
 		{Line: "erase-database OURDB", Erases: true},
 	},
@@ -157,7 +160,6 @@ var words = sync.OnceValue(func() map[string]*regexp.Regexp {
 		"KEY":       regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`),
 		"VALUE":     regexp.MustCompile(`^([^\pC-]\PC*)?$`), // printable
 		"UNPACK":    regexp.MustCompile(`^(all|missing)$`),
-		"ONOFF":     regexp.MustCompile(`^(on|off)$`),
 		"DBNAME":    regexp.MustCompile(`^[A-Za-z0-9_]{1,64}$`),
 		"OURDB":     regexp.MustCompile(`^(pool_[a-z0-9_]{1,58}|tenant_[a-z0-9_]{1,54}_db)$`), // generated by the control plane
 		"ADDRESS":   regexp.MustCompile(`^(` + octet + `\.){3}` + octet + `$`),
@@ -177,7 +179,7 @@ var wordLengths = map[string]int{"SITE": 253, "VALUE": 4096, "REDISKEY": 1024, "
 // hold a secret or describe a person.
 var publicWords = map[string]bool{
 	"SITE": true, "APP": true, "BACKUP": true, "RECIPIENT": true, "SHA256": true, "BYTES": true, "KEY": true,
-	"UNPACK": true, "ONOFF": true, "DBNAME": true, "OURDB": true, "ADDRESS": true, "SERVER": true, "CACHEDB": true,
+	"UNPACK": true, "DBNAME": true, "OURDB": true, "ADDRESS": true, "SERVER": true, "CACHEDB": true,
 	"SECTION": true, "VOLUME": true, "COUNT": true,
 	"VALUE": false, "SETTINGS": false, "EMAIL": false, "PERSON": false, "REDISKEY": false,
 }

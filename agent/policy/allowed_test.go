@@ -125,7 +125,7 @@ func TestRulesAreWhole(t *testing.T) {
 	examples := map[string]string{
 		"SITE": "a-1.example.com", "APP": "erpnext", "SETTINGS": `{"host_name":"https://a.example.com"}`, "EMAIL": "kim@example.com", "PERSON": "Kim",
 		"BACKUP": "snap-1", "RECIPIENT": "age1" + strings.Repeat("q", 58), "SHA256": strings.Repeat("0", 64), "BYTES": "0", "KEY": "k", "VALUE": "v",
-		"UNPACK": "all", "ONOFF": "on", "DBNAME": "mysql", "OURDB": "pool_a", "ADDRESS": "10.0.0.1", "SERVER": "s-1", "CACHEDB": "7", "SECTION": "memory",
+		"UNPACK": "all", "DBNAME": "mysql", "OURDB": "pool_a", "ADDRESS": "10.0.0.1", "SERVER": "s-1", "CACHEDB": "7", "SECTION": "memory",
 		"REDISKEY": "k", "VOLUME": "42", "COUNT": "10",
 	}
 	const secret = "s3cret"
