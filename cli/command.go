@@ -405,8 +405,11 @@ func (c *CLI) single(cmd *cobra.Command, v *api.Verb, h hook) {
 		if h.wait > 0 {
 			client.HTTP = &http.Client{Timeout: h.wait}
 		}
-		if h.stream != nil {
-			return nil, client.stream(in.Context(), &http.Client{}, method, in.path(v.Path), q, nil, body, func(r io.Reader) error { return h.stream(in, r) })
+		if h.stream != nil && !in.is("dry-run") {
+			return nil, in.accepting(func(header http.Header) error {
+				return client.stream(in.Context(), &http.Client{}, method, in.path(v.Path), q, header, body,
+					func(r io.Reader) error { return h.stream(in, r) })
+			}, header)
 		}
 		send := func(header http.Header) error {
 			return client.send(in.Context(), method, in.path(v.Path), q, header, body, &in.answer)

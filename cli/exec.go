@@ -16,6 +16,7 @@ var exec = hook{
 		if len(in.rest) == 0 {
 			return nil, usagef("the command is missing; usage: %s", in.UseLine())
 		}
+		in.typed = in.args["server_id"]
 		return body, nil
 	},
 	stream: func(in *call, r io.Reader) error { return in.events(wire.NewEventReader(r)) },

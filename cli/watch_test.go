@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/workload"
 )
 
@@ -135,6 +136,30 @@ func TestACommandEndsAsItDidOnTheHost(t *testing.T) {
 	r = run(t, around{say: stream(lines)}, "exec", "app-1", "bench", "--", "list-apps")
 	require.Equal(t, ExitUsage, r.code)
 	require.Contains(t, r.errs, "the command may still be running")
+
+	refused, err := json.Marshal(api.Problem{Title: "Conflict", Status: 409, Code: "impact_not_accepted", Impact: &impact.Impact{
+		Class: impact.Interrupts, Affected: []impact.Thing{{Kind: "tenant", ID: "t-1", Name: "bakery", Class: impact.Interrupts}}, Digest: "1-abcd",
+	}})
+	require.NoError(t, err)
+	asks := func() map[string][]func(http.ResponseWriter) {
+		return map[string][]func(http.ResponseWriter){"POST /v1/servers/app-1/exec": {
+			say(http.StatusConflict, string(refused)), say(http.StatusOK, "event: result\ndata: {\"exit_code\":0}\n\n"),
+		}}
+	}
+	migrate := []string{"exec", "app-1", "bench", "--", "--site", "bakery.example.com", "migrate"}
+	r = run(t, around{say: asks(), width: 80, stdin: "app-1\n"}, migrate...)
+	require.Contains(t, r.errs, "Type app-1 to accept that: ")
+	require.Zero(t, r.code, r.errs)
+	require.Equal(t, "1-abcd", r.headers["POST /v1/servers/app-1/exec"].Get("Impact-Accepted"))
+	r = run(t, around{say: asks()}, append([]string{"exec", "--yes"}, migrate[1:]...)...)
+	require.Zero(t, r.code, r.errs)
+	r = run(t, around{say: asks()}, migrate...)
+	require.Equal(t, ExitUsage, r.code)
+	r = run(t, around{say: map[string][]func(http.ResponseWriter){"POST /v1/servers/app-1/exec": {
+		say(http.StatusOK, `{"impact":{"class":"interrupts","affected":[],"destroyed":[]}}`),
+	}}}, append([]string{"exec", "--dry-run"}, migrate[1:]...)...)
+	require.Zero(t, r.code, r.errs)
+	require.Contains(t, r.out, "nothing has changed")
 }
 
 // TestAWatchTimesWhatHasNoTime: an image reports its current state, but not since when.
