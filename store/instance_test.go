@@ -48,6 +48,9 @@ func TestAllocationChecksTagsAgain(t *testing.T) {
 		"another org's pool requires another": {change: poolOf("", "{green}", "{}")},
 		"the default pool requires another": {change: `INSERT INTO placement_pools (pool_id, name, require_tags, disallow_tags, is_default, created_by, updated_by)
 			VALUES ('p', 'p', '{green}', '{}', true, 'test', 'test')`, lost: true},
+		"its org's pool replaces the default pool": {change: poolOf("acme", "{blue}", "{}") + `;
+			INSERT INTO placement_pools (pool_id, name, require_tags, disallow_tags, is_default, created_by, updated_by)
+			VALUES ('d', 'd', '{green}', '{}', true, 'test', 'test')`},
 	} {
 		n++
 		id, err := s.testGroup(t, n, "acme", 1, specOf(16))

@@ -1,0 +1,112 @@
+package store
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/workload"
+)
+
+// aVolume is a volume in a location, mounted at a path by a group.
+func aVolume(id, location, group, path string) string {
+	return fmt.Sprintf(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, made_bytes, provider, provider_name, status, created_by)
+			VALUES ('%[1]s', 'acme', 'eu', '%[2]s', '%[1]s', 10000000000, 10000000000, 'hetzner', '%[1]s', 'ready', 'test');
+		INSERT INTO volume_attachments (attachment_id, org_id, volume_id, group_id, mount_path, created_by)
+			VALUES ('vat-%[1]s', 'acme', '%[1]s', %[3]s, '%[4]s', 'test');`, id, location, group, path)
+}
+
+// TestAllocationChecksTheServerAgain: whatever changed since the decision, no instance starts on a server that does not
+// take it. Each case changes the rows between the two; GROUP is the group, and OTHER another one.
+func TestAllocationChecksTheServerAgain(t *testing.T) {
+	t.Parallel()
+	s := groupBundle(t)
+	exec(t, s, `INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, policy, request_hash, state, created_by)
+		VALUES ('t', 't', 'acme', 'eu', 'starter', 1, 1, 'shared', '', 'trial', 'test')`)
+	const (
+		shard = `INSERT INTO db_shards (shard_id, server_id, region, tenant_capacity, dedicated_for_tenant_id) VALUES ('d', 'node-1', 'eu', 9, 't')`
+		pool  = `INSERT INTO redis_pools (pool_id, server_id, region, tenant_capacity, dedicated_for_tenant_id) VALUES ('r', 'node-1', 'eu', 9, 't')`
+	)
+	var full strings.Builder // what a server may have attached, of other groups
+	for i := range 16 {
+		full.WriteString(aVolume(fmt.Sprintf("v%d", i), "fsn1", "OTHER", fmt.Sprintf("/v%d", i)))
+	}
+	full.WriteString(`UPDATE volume_attachments SET server_id = 'node-1' WHERE group_id = OTHER;`)
+	n := 0
+	for name, tc := range map[string]struct {
+		change  string
+		volumes []string // paths that must be mounted
+		lost    bool
+	}{
+		"nothing":                  {change: `SELECT`},
+		"another region":           {change: `UPDATE servers SET region = 'us'`, lost: true},
+		"draining":                 {change: `UPDATE servers SET status = 'draining'`, lost: true},
+		"failed":                   {change: `UPDATE servers SET status = 'failed'`, lost: true},
+		"terminated":               {change: `UPDATE servers SET status = 'terminated'`, lost: true},
+		"a silent agent":           {change: `UPDATE servers SET agent_status = 'degraded'`, lost: true},
+		"cordoned":                 {change: `UPDATE servers SET cordoned_at = now()`, lost: true},
+		"without a fleet":          {change: `UPDATE servers SET fleet_id = NULL`, lost: true},
+		"dedicated to a tenant":    {change: `UPDATE servers SET dedicated_for_tenant_id = 't'`, lost: true},
+		"its shard is dedicated":   {change: shard, lost: true},
+		"its shard is shared":      {change: shard + `; UPDATE db_shards SET dedicated_for_tenant_id = NULL`},
+		"its pool is dedicated":    {change: pool, lost: true},
+		"its pool is shared":       {change: pool + `; UPDATE redis_pools SET dedicated_for_tenant_id = NULL`},
+		"warm":                     {change: `UPDATE servers SET warm_plan = 'business'`, lost: true},
+		"warm once, with a tenant": {change: `UPDATE servers SET warm_plan = 'business', tenant_count = 1`},
+		"the group's volume is elsewhere": {
+			change: aVolume("vol", "nbg1", "GROUP", "/data"), volumes: []string{"/data"}, lost: true,
+		},
+		"another group's volume is elsewhere": {change: aVolume("vol", "nbg1", "OTHER", "/data")},
+		"a volume that it had is elsewhere": {
+			change: aVolume("vol", "nbg1", "GROUP", "/data") + `UPDATE volume_attachments SET deleted_at = now()`,
+		},
+		"its volume is here":            {change: aVolume("vol", "fsn1", "GROUP", "/data"), volumes: []string{"/data"}},
+		"its volume is not mounted yet": {change: `SELECT`, volumes: []string{"/data"}, lost: true},
+		"its volume is mounted elsewhere": {
+			change: aVolume("vol", "fsn1", "GROUP", "/other"), volumes: []string{"/data"}, lost: true,
+		},
+		"one of its volumes is not mounted": {
+			change: aVolume("vol", "fsn1", "GROUP", "/data"), volumes: []string{"/data", "/more"}, lost: true,
+		},
+		"another group's is mounted there": {
+			change: aVolume("vol", "fsn1", "OTHER", "/data"), volumes: []string{"/data"}, lost: true,
+		},
+		"its volume was mounted": {
+			change:  aVolume("vol", "fsn1", "GROUP", "/data") + `UPDATE volume_attachments SET deleted_at = now()`,
+			volumes: []string{"/data"}, lost: true,
+		},
+		"the server has all volumes that it can": {
+			change: full.String() + aVolume("vol", "fsn1", "GROUP", "/data"), volumes: []string{"/data"}, lost: true,
+		},
+		"the server's volumes don't matter to a group without": {change: full.String()},
+	} {
+		n += 2
+		own, err := s.testGroup(t, n, "acme", 1, workload.Spec{
+			Image: "web:1", MemoryLimitBytes: 16 << 20, CPURequest: 0.1, Constraint: &prego.Constraint{}, Volumes: tc.volumes,
+		})
+		require.NoError(t, err, name)
+		other, err := s.testGroup(t, n+1, "acme", 0, specOf(16))
+		require.NoError(t, err, name)
+		_, err = s.PlanGroup(t.Context(), prego.GroupID(own), time.Second)
+		require.NoError(t, err, name)
+		exec(t, s, `UPDATE process_groups SET wanted = 1 WHERE group_id = $1`, own)
+		change := strings.NewReplacer("GROUP", "'"+own+"'", "OTHER", "'"+other+"'").Replace(tc.change)
+		exec(t, s, `BEGIN; SET LOCAL session_replication_role = replica; `+change+`; COMMIT`, pgx.QueryExecModeSimpleProtocol)
+		got, err := s.Allocate(t.Context(), workload.InstancePlace{GroupID: prego.GroupID(own), ServerID: "node-1"}, time.Second)
+		require.NoError(t, err, name)
+		want := workload.Allocated
+		if tc.lost {
+			want = workload.AllocationLost
+		}
+		require.Equal(t, want, got.Outcome, name)
+		exec(t, s, `BEGIN; SET LOCAL session_replication_role = replica; UPDATE instances SET state = 'stopped';
+			DELETE FROM volume_attachments; DELETE FROM volumes; DELETE FROM db_shards; DELETE FROM redis_pools;
+			UPDATE servers SET region = 'eu', status = 'active', agent_status = 'connected', cordoned_at = NULL, fleet_id = 'nodes',
+				dedicated_for_tenant_id = NULL, warm_plan = NULL, tenant_count = 0; COMMIT`, pgx.QueryExecModeSimpleProtocol)
+	}
+}
