@@ -32,16 +32,31 @@ func TestAllocationChecksTheServerAgain(t *testing.T) {
 		shard = `INSERT INTO db_shards (shard_id, server_id, region, tenant_capacity, dedicated_for_tenant_id) VALUES ('d', 'node-1', 'eu', 9, 't')`
 		pool  = `INSERT INTO redis_pools (pool_id, server_id, region, tenant_capacity, dedicated_for_tenant_id) VALUES ('r', 'node-1', 'eu', 9, 't')`
 	)
-	var full strings.Builder // what a server may have attached, of other groups
-	for i := range 16 {
-		full.WriteString(aVolume(fmt.Sprintf("v%d", i), "fsn1", "OTHER", fmt.Sprintf("/v%d", i)))
+	exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, fleet_id, location)
+		VALUES ('node-2', '', 'app', 'eu', 'hetzner', '{}', 'active', 'connected', 'w', 'test', 'nodes', 'fsn1')`)
+	volumes := func(of string, n int) string {
+		var out strings.Builder
+		for i := range n {
+			out.WriteString(aVolume(fmt.Sprintf("v%d", i), "fsn1", of, fmt.Sprintf("/v%d", i)))
+		}
+		return out.String()
 	}
-	full.WriteString(`UPDATE volume_attachments SET server_id = 'node-1' WHERE group_id = OTHER;`)
+	const (
+		here = `UPDATE volume_attachments SET server_id = 'node-1';`
+		gone = `UPDATE volume_attachments SET deleted_at = now();`
+	)
+	// An instance of another group, with almost all memory and the first port.
+	instance := func(server, state string) string {
+		return fmt.Sprintf(`INSERT INTO instances (instance_id, group_id, org_id, server_id, release, memory_limit_bytes, cpu_request, number, spec, ports, state)
+			VALUES ('ins', OTHER, 'acme', '%s', 1, 9921::bigint << 20, 0, 1, '{}', '[{"container_port": 80, "host_port": 20000}]', '%s')`, server, state)
+	}
+	small := strings.Replace(instance("node-1", "running"), "9921", "16", 1)
 	n := 0
 	for name, tc := range map[string]struct {
 		change  string
 		volumes []string // paths that must be mounted
 		lost    bool
+		port    int // 20000 unless given
 	}{
 		"nothing":                  {change: `SELECT`},
 		"another region":           {change: `UPDATE servers SET region = 'us'`, lost: true},
@@ -81,13 +96,30 @@ func TestAllocationChecksTheServerAgain(t *testing.T) {
 			volumes: []string{"/data"}, lost: true,
 		},
 		"the server has all volumes that it can": {
-			change: full.String() + aVolume("vol", "fsn1", "GROUP", "/data"), volumes: []string{"/data"}, lost: true,
+			change: volumes("OTHER", 16) + here + aVolume("vol", "fsn1", "GROUP", "/data"), volumes: []string{"/data"}, lost: true,
 		},
-		"the server's volumes don't matter to a group without": {change: full.String()},
+		"it has one volume less": {
+			change: volumes("OTHER", 15) + here + aVolume("vol", "fsn1", "GROUP", "/data"), volumes: []string{"/data"},
+		},
+		"the volumes are not on the server": {
+			change: volumes("OTHER", 16) + aVolume("vol", "fsn1", "GROUP", "/data"), volumes: []string{"/data"},
+		},
+		"the group had more volumes": {
+			change: volumes("GROUP", 16) + gone + aVolume("vol", "fsn1", "GROUP", "/data"), volumes: []string{"/data"},
+		},
+		"too many volumes don't matter to a group without": {change: volumes("OTHER", 17) + here},
+		"its memory is taken":                              {change: instance("node-1", "running"), lost: true},
+		"its memory is being taken":                        {change: instance("node-1", "booting"), lost: true},
+		"its memory is free again":                         {change: instance("node-1", "stopped")},
+		"another server's memory is taken":                 {change: instance("node-2", "running")},
+		"its first port is taken":                          {change: small, port: 20001},
+		"its first port is free again":                     {change: strings.Replace(small, "running", "stopped", 1)},
+		"another server's first port is taken":             {change: strings.Replace(small, "node-1", "node-2", 1)},
 	} {
 		n += 2
 		own, err := s.testGroup(t, n, "acme", 1, workload.Spec{
-			Image: "web:1", MemoryLimitBytes: 16 << 20, CPURequest: 0.1, Constraint: &prego.Constraint{}, Volumes: tc.volumes,
+			Image: "web:1", MemoryLimitBytes: 16 << 20, CPURequest: 0.1, Constraint: &prego.Constraint{}, Ports: []int{80},
+			Volumes: tc.volumes,
 		})
 		require.NoError(t, err, name)
 		other, err := s.testGroup(t, n+1, "acme", 0, specOf(16))
@@ -104,7 +136,13 @@ func TestAllocationChecksTheServerAgain(t *testing.T) {
 			want = workload.AllocationLost
 		}
 		require.Equal(t, want, got.Outcome, name)
-		exec(t, s, `BEGIN; SET LOCAL session_replication_role = replica; UPDATE instances SET state = 'stopped';
+		if !tc.lost {
+			var port int
+			require.NoError(t, s.pool.QueryRow(t.Context(), `SELECT (ports -> 0 ->> 'host_port')::int FROM instances WHERE instance_id = $1`,
+				got.InstanceID).Scan(&port))
+			require.Equal(t, max(tc.port, 20000), port, name)
+		}
+		exec(t, s, `BEGIN; SET LOCAL session_replication_role = replica; DELETE FROM instances;
 			DELETE FROM volume_attachments; DELETE FROM volumes; DELETE FROM db_shards; DELETE FROM redis_pools;
 			UPDATE servers SET region = 'eu', status = 'active', agent_status = 'connected', cordoned_at = NULL, fleet_id = 'nodes',
 				dedicated_for_tenant_id = NULL, warm_plan = NULL, tenant_count = 0; COMMIT`, pgx.QueryExecModeSimpleProtocol)

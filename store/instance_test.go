@@ -33,15 +33,16 @@ func TestAllocationChecksTagsAgain(t *testing.T) {
 		exec(t, s, `BEGIN; SET LOCAL session_replication_role = replica; `+sql+`; COMMIT`, pgx.QueryExecModeSimpleProtocol)
 	}
 	change(`UPDATE servers SET tags = '{blue}' WHERE server_id = 'node-1'`)
+	const newest = `WHERE group_id = (SELECT max(group_id) FROM process_groups)`
 	n := 0
 	for name, tc := range map[string]struct {
 		change string
 		lost   bool
 	}{
 		"nothing":                             {change: `SELECT`},
-		"the group requires its tag":          {change: `UPDATE process_groups SET require_tags = '{blue}'`},
-		"the group requires another":          {change: `UPDATE process_groups SET require_tags = '{green}'`, lost: true},
-		"the group disallows its tag":         {change: `UPDATE process_groups SET disallow_tags = '{blue}'`, lost: true},
+		"the group requires its tag":          {change: `UPDATE process_groups SET require_tags = '{blue}' ` + newest},
+		"the group requires another":          {change: `UPDATE process_groups SET require_tags = '{green}' ` + newest, lost: true},
+		"the group disallows its tag":         {change: `UPDATE process_groups SET disallow_tags = '{blue}' ` + newest, lost: true},
 		"its org's pool requires its tag":     {change: poolOf("acme", "{blue}", "{}")},
 		"its org's pool requires another":     {change: poolOf("acme", "{green}", "{}"), lost: true},
 		"its org's pool disallows its tag":    {change: poolOf("acme", "{}", "{blue}"), lost: true},
