@@ -24,7 +24,7 @@ BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
 export GOTESTSUM := $(TOOLS)/gotestsum-$(GOTESTSUM_VERSION)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: help build demo dev test test-race-all test-deep lint bench bench-compare scale soak generate golden chaos fuzz mutate frozen tools packages clean image compose-config alerts test-production test-frappe machines test-machines images
+.PHONY: help build demo dev test test-race-all test-deep lint bench bench-compare scale soak generate golden chaos fuzz mutate mutants frozen tools packages clean image compose-config alerts test-production test-frappe machines test-machines images
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -135,6 +135,9 @@ chaos: packages ## Play SEEDS=20 seeds of the seeded world (NAMES=1 with edges, 
 
 mutate: ## Change PKG's code in every small way (PKG=./placement/region) and say what its tests don't notice
 	go run ./tools/mutate $(MUTATE) $(PKG)
+
+mutants: postgres ## Drop each condition of the SQL that reserves, one at a time, and say which drop no test notices (MUTATE="-draw 20" for some; hours for all)
+	go run ./tools/mutate -sql named -timeout 5m -budget 6h $(MUTATE) ./store
 
 frozen: postgres ## Plant the mutants of tools/frozen/mutants.txt, one at a time, and say which their tests don't catch (ID="d01 'q.*'" for some; hours for all)
 	@tools/packages.sh patch

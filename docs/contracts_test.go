@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var update = flag.Bool("update", false, "rewrite links in docs/contracts to moved files, if there is a single candidate")
+var update = flag.Bool("update", false, "rewrite counts in docs/contracts, and links with a single candidate")
 
 // tree is every file of the repository that people write, by its path.
 func tree(t *testing.T) map[string]string {
@@ -120,6 +120,65 @@ var (
 	untested = regexp.MustCompile(`(?s)\n## Rules without a test\n\n([0-9]+) of ([0-9]+) rules.*`)
 	item     = regexp.MustCompile(`(?m)^- \*\*([0-9.]+)\*\*:? `)
 )
+
+// TestBrokenRulesAreCounted: the page of contracts counts the rules that tools/frozen breaks: a mutant changes a file
+// that the rule names, and is caught by a test that it names, as make frozen shows. -update counts them again.
+func TestBrokenRulesAreCounted(t *testing.T) {
+	t.Parallel()
+	list, err := os.ReadFile("../tools/frozen/mutants.txt")
+	require.NoError(t, err)
+	type mutant struct {
+		file, dir string
+		test      *regexp.Regexp
+	}
+	var mutants []mutant
+	for block := range strings.SplitSeq(string(list), "\n\n") {
+		var m mutant
+		for line := range strings.Lines(block) {
+			switch key, rest, _ := strings.Cut(strings.TrimSpace(line), " "); key {
+			case "file:":
+				m.file = rest
+			case "test:":
+				dir, pattern, _ := strings.Cut(rest, " ")
+				m.dir, m.test = strings.TrimPrefix(dir, "./"), regexp.MustCompile(pattern)
+			}
+		}
+		if m.file != "" {
+			mutants = append(mutants, m)
+		}
+	}
+	page, err := os.ReadFile("contracts/README.md")
+	require.NoError(t, err)
+	counted := string(page)
+	for name, text := range contracts(t) {
+		rules, broken := 0, 0
+		starts := rule.FindAllStringIndex(text, -1)
+		for i, at := range starts {
+			end := len(text)
+			if i+1 < len(starts) {
+				end = starts[i+1][0]
+			}
+			links := codeLink.FindAllStringSubmatch(text[at[0]:end], -1)
+			rules++
+			if slices.ContainsFunc(mutants, func(m mutant) bool {
+				changes := slices.ContainsFunc(links, func(l []string) bool { return l[2] == m.file })
+				return changes && slices.ContainsFunc(links, func(l []string) bool {
+					return path.Dir(l[2]) == m.dir && m.test.MatchString(l[1])
+				})
+			}) {
+				broken++
+			}
+		}
+		row := regexp.MustCompile(`(?m)^(\| \[` + name + `\].* \|) \d+ of \d+ \|$`)
+		require.Regexp(t, row, counted)
+		counted = row.ReplaceAllString(counted, "${1} "+strconv.Itoa(broken)+" of "+strconv.Itoa(rules)+" |")
+	}
+	if *update {
+		require.NoError(t, os.WriteFile("contracts/README.md", []byte(counted), 0o644))
+		return
+	}
+	require.Equal(t, string(page), counted, "go test ./docs -update counts them again")
+}
 
 // TestEveryRuleHasItsPlaceAndItsTest, or is listed as a rule without a test; the list is counted, and holds no rule
 // that has a test.

@@ -11,8 +11,8 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// TestActiveNeedsItsStateAndAHeartbeat: a server becomes active by one statement, only while its own generation is being
-// provisioned, and after its agent has sent a heartbeat.
+// TestActiveNeedsItsStateAndAHeartbeat: a server becomes active by one statement, only while its own generation is
+// being provisioned, and after its agent has sent a heartbeat.
 func TestActiveNeedsItsStateAndAHeartbeat(t *testing.T) {
 	t.Parallel()
 	s := New(pgtest.Pool(t))
@@ -42,7 +42,8 @@ func TestActiveNeedsItsStateAndAHeartbeat(t *testing.T) {
 		} else {
 			require.ErrorIs(t, err, server.ErrSuperseded, "%+v", tc)
 		}
-		require.Equal(t, 1, count(t, s, fmt.Sprintf(`servers WHERE server_id = '%s' AND status = '%s'`, id, want)), "%+v", tc)
+		is := fmt.Sprintf(`servers WHERE server_id = '%s' AND status = '%s'`, id, want)
+		require.Equal(t, 1, count(t, s, is), "%+v", tc)
 		require.Equal(t, 1, count(t, s, `servers WHERE server_id = 'other' AND status = 'provisioning'`), "it alone")
 	}
 }

@@ -46,9 +46,12 @@ func TestAllocationChecksTagsAgain(t *testing.T) {
 		"its org's pool requires its tag":     {change: poolOf("acme", "{blue}", "{}")},
 		"its org's pool requires another":     {change: poolOf("acme", "{green}", "{}"), lost: true},
 		"its org's pool disallows its tag":    {change: poolOf("acme", "{}", "{blue}"), lost: true},
-		"another org's pool requires another": {change: poolOf("", "{green}", "{}")},
+		"another org's pool requires another": {change: poolOf("other", "{green}", "{}")},
 		"the default pool requires another": {change: `INSERT INTO placement_pools (pool_id, name, require_tags, disallow_tags, is_default, created_by, updated_by)
 			VALUES ('p', 'p', '{green}', '{}', true, 'test', 'test')`, lost: true},
+		"the default pool requires another, and another org has a pool": {change: poolOf("other", "{blue}", "{}") + `;
+			INSERT INTO placement_pools (pool_id, name, require_tags, disallow_tags, is_default, created_by, updated_by)
+			VALUES ('d', 'd', '{green}', '{}', true, 'test', 'test')`, lost: true},
 		"its org's pool replaces the default pool": {change: poolOf("acme", "{blue}", "{}") + `;
 			INSERT INTO placement_pools (pool_id, name, require_tags, disallow_tags, is_default, created_by, updated_by)
 			VALUES ('d', 'd', '{green}', '{}', true, 'test', 'test')`},
@@ -70,7 +73,7 @@ func TestAllocationChecksTagsAgain(t *testing.T) {
 	}
 }
 
-// poolOf associates a pool with an org; with "", it applies to none.
+// poolOf associates a pool with an org.
 func poolOf(id, require, disallow string) string {
 	return `INSERT INTO placement_pools (pool_id, name, require_tags, disallow_tags, created_by, updated_by)
 		VALUES ('p', 'p', '` + require + `', '` + disallow + `', 'test', 'test');

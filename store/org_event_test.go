@@ -14,7 +14,7 @@ import (
 )
 
 // TestEachChangeOfAnOrgIsAnEvent: what changes an org's usage or its limits writes one event, with the subject and the
-// actor (quotas-and-fairness §39).
+// actor.
 func TestEachChangeOfAnOrgIsAnEvent(t *testing.T) {
 	t.Parallel()
 	s := backupTenants(t, 1)
@@ -24,11 +24,12 @@ func TestEachChangeOfAnOrgIsAnEvent(t *testing.T) {
 	two := 2
 	group := workload.CreateGroupRequest{Name: "web", Spec: spec, Replicas: &two}
 	require.NoError(t, group.Validate())
-	volume := workload.Volume{VolumeID: "vol-1", OrgID: "acme", Region: "eu", Location: "fsn1", Name: "data", SizeBytes: 10e9}
-	attachment := workload.VolumeAttachment{AttachmentID: "vat-1", VolumeID: "vol-1", GroupID: "grp-1", MountPath: "/data"}
+	volume := workload.Volume{VolumeID: "vol-1", OrgID: "acme", Region: "eu", Name: "data", SizeBytes: 10e9}
+	volume.Location = "fsn1"
+	mount := workload.VolumeAttachment{AttachmentID: "vat-1", VolumeID: "vol-1", GroupID: "grp-1", MountPath: "/data"}
 	route := workload.Route{
-		RouteID: "rte-1", EnvID: "env-1", GroupID: "grp-1", Hostname: "www.example.com", Listener: workload.ListenerSharedV6,
-		ListenPort: 443, Protocol: workload.RouteHTTPS, TargetPort: 80,
+		RouteID: "rte-1", EnvID: "env-1", GroupID: "grp-1", Hostname: "www.example.com",
+		Listener: workload.ListenerSharedV6, ListenPort: 443, Protocol: workload.RouteHTTPS, TargetPort: 80,
 	}
 	type change struct {
 		event, subject string
@@ -44,19 +45,27 @@ func TestEachChangeOfAnOrgIsAnEvent(t *testing.T) {
 			return err
 		}},
 		{"app.create", "app-1", func() error {
-			_, _, err := s.CreateApp(ctx, workload.App{AppID: "app-1", OrgID: "acme", Name: "shop", CreatedBy: "ann"}, "k1")
+			a := workload.App{AppID: "app-1", OrgID: "acme", Name: "shop", CreatedBy: "ann"}
+			_, _, err := s.CreateApp(ctx, a, "k1")
 			return err
 		}},
 		{"env.create", "env-1", func() error {
-			e := workload.Env{EnvID: "env-1", AppID: "app-1", OrgID: "acme", Name: "live", Region: "eu", CreatedBy: "ann"}
+			e := workload.Env{EnvID: "env-1", AppID: "app-1", OrgID: "acme", Name: "e", Region: "eu", CreatedBy: "ann"}
 			_, _, err := s.CreateEnv(ctx, e, "k2")
 			return err
 		}},
-		{"group.create", "grp-1", func() error { _, _, err := s.CreateGroup(ctx, "grp-1", "env-1", group, "ann"); return err }},
-		{"group.deploy", "grp-1", func() error { _, err := s.DeployGroup(ctx, "grp-1", larger, nil, "ann"); return err }},
+		{"group.create", "grp-1", func() error {
+			_, _, err := s.CreateGroup(ctx, "grp-1", "env-1", group, "ann")
+			return err
+		}},
+		{"group.deploy", "grp-1", func() error {
+			_, err := s.DeployGroup(ctx, "grp-1", larger, nil, "ann")
+			return err
+		}},
 		{"group.scale", "grp-1", func() error { _, err := s.ScaleGroup(ctx, "grp-1", 1, "ann"); return err }},
 		{"domain.create", "dom-1", func() error {
-			_, err := s.ClaimDomain(ctx, org.Domain{DomainID: "dom-1", OrgID: "acme", Name: "www.example.com", Token: "t"}, "ann")
+			d := org.Domain{DomainID: "dom-1", OrgID: "acme", Name: "www.example.com", Token: "t"}
+			_, err := s.ClaimDomain(ctx, d, "ann")
 			return err
 		}},
 		{"route.create", "rte-1", func() error { _, err := s.CreateRoute(ctx, route, "ann"); return err }},
@@ -70,8 +79,11 @@ func TestEachChangeOfAnOrgIsAnEvent(t *testing.T) {
 			_, err := s.GrowVolume(ctx, "vol-1", 20e9, "ann")
 			return err
 		}},
-		{"attachment.create", "vat-1", func() error { _, err := s.AttachVolume(ctx, attachment, "ann"); return err }},
-		{"snapshot.create", "snp-1", func() error { _, err := s.CreateSnapshot(ctx, "t-0", "snp-1", "ann"); return err }},
+		{"attachment.create", "vat-1", func() error { _, err := s.AttachVolume(ctx, mount, "ann"); return err }},
+		{"snapshot.create", "snp-1", func() error {
+			_, err := s.CreateSnapshot(ctx, "t-0", "snp-1", "ann")
+			return err
+		}},
 		{"restore.create", "rst-1", func() error {
 			if err := s.SnapshotFinished(ctx, "snp-1", tenant.JobSucceeded, []string{"a"}, ""); err != nil {
 				return err
@@ -93,10 +105,11 @@ func TestEachChangeOfAnOrgIsAnEvent(t *testing.T) {
 	exec(t, s, `DELETE FROM org_events`)
 	for _, c := range changes {
 		require.NoError(t, c.do(), c.event)
-		events, _, err := s.ListOrgEvents(ctx, prego.ListQuery{Filters: map[string][]string{"org_id": {"acme"}}, Limit: 9})
+		events, _, err := s.ListOrgEvents(ctx, prego.ListQuery{Limit: 9}.Of("org_id", "acme"))
 		require.NoError(t, err)
 		require.Len(t, events, 1, c.event)
-		require.Equal(t, []string{c.event, c.subject, "ann"}, []string{events[0].Type, events[0].Subject, events[0].Actor})
+		e := events[0]
+		require.Equal(t, []string{c.event, c.subject, "ann"}, []string{e.Type, e.Subject, e.Actor})
 		exec(t, s, `DELETE FROM org_events`)
 	}
 }

@@ -148,18 +148,31 @@ func ensureTemplate(ctx context.Context, cluster, name string) error {
 	if err := migrations.Up(ctx, in(cluster, making)); err != nil {
 		return err
 	}
+	if file := os.Getenv("PREGO_TEST_SQL"); file != "" { // a function that tools/mutate has changed
+		sql, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		if err := execute(ctx, in(cluster, making), string(sql)); err != nil {
+			return err
+		}
+	}
 	_, err = c.Exec(ctx, "ALTER DATABASE "+making+" RENAME TO "+name)
 	return err
 }
 
 func plant(ctx context.Context, url, bug string) error {
+	return execute(ctx, url,
+		"CREATE FUNCTION planted(bug text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$ SELECT bug = '"+bug+"' $$")
+}
+
+func execute(ctx context.Context, url, sql string) error {
 	c, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = c.Close(ctx) }()
-	_, err = c.Exec(ctx,
-		"CREATE FUNCTION planted(bug text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$ SELECT bug = '"+bug+"' $$")
+	_, err = c.Exec(ctx, sql)
 	return err
 }
 

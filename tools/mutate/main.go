@@ -33,12 +33,15 @@ type options struct {
 	budget      time.Duration
 	workers     int
 	every       int
+	draw        int
+	seed        uint64
+	list        bool
 }
 
 func main() {
 	log.SetFlags(0)
 	var o options
-	var files, only string
+	var files, only, sql string
 	flag.StringVar(&files, "files", ".", "files that are mutated, by a regular expression")
 	flag.StringVar(&only, "only", ".", "mutants that are tried, by a regular expression of their descriptions")
 	flag.StringVar(&o.run, "run", "", "tests that are run; all unless given")
@@ -48,10 +51,18 @@ func main() {
 	flag.DurationVar(&o.budget, "budget", time.Hour, "after which no further mutant is tried")
 	flag.IntVar(&o.workers, "workers", 2, "concurrent runs")
 	flag.IntVar(&o.every, "every", 1, "try each nth mutant only")
+	flag.StringVar(&sql, "sql", "", "try the conditions of SQL instead: named, or a regular expression of names")
+	flag.IntVar(&o.draw, "draw", 0, "try so many of them, drawn by -seed")
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the drawing")
+	flag.BoolVar(&o.list, "list", false, "list them only")
 	flag.Parse()
 	o.files, o.only = regexp.MustCompile(files), regexp.MustCompile(only)
 	if flag.NArg() != 1 {
 		log.Fatal("name one package, as ./placement")
+	}
+	run := run
+	if sql != "" {
+		run = func(pkg string, o options) error { return runSQL(pkg, sql, o) }
 	}
 	if err := run(flag.Arg(0), o); err != nil {
 		log.Fatal(err)
@@ -121,10 +132,13 @@ func (m *mutated) build(tmp, pkg string) (binary, dir string, err error) {
 type runner struct {
 	o                options
 	binary, dir, tmp string
+
+	mu         *sync.Mutex
+	controlled map[string]bool // tests that pass without a mutant
 }
 
 // test runs the tests with one mutant, 0 for none.
-func (r runner) test(id int) (out []byte, ok bool) {
+func (r runner) test(id int, env ...string) (out []byte, ok bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), r.o.timeout+10*time.Second)
 	defer cancel()
 	args := []string{"-test.failfast", "-test.timeout", r.o.timeout.String()}
@@ -139,7 +153,7 @@ func (r runner) test(id int) (out []byte, ok bool) {
 	}
 	c := exec.CommandContext(ctx, r.binary, args...)
 	c.Dir = r.dir
-	c.Env = append(os.Environ(), "MUTANT="+strconv.Itoa(id), "MUTANT_REACHED="+r.reachedFile(id))
+	c.Env = append(append(os.Environ(), env...), "MUTANT="+strconv.Itoa(id), "MUTANT_REACHED="+r.reachedFile(id))
 	out, err := c.CombinedOutput()
 	return out, err == nil
 }

@@ -36,10 +36,12 @@ type mutated struct {
 	files   map[string][]byte // by the name that they stand for
 	mutants []mutant
 
-	fset  *token.FileSet
-	info  *types.Info
-	src   []byte
-	edits []edit
+	name   string // of the package
+	fset   *token.FileSet
+	info   *types.Info
+	syntax []*ast.File
+	src    []byte
+	edits  []edit
 }
 
 // edit puts text at an offset; of those at one offset, what opens later is further in.
@@ -49,7 +51,8 @@ type edit struct {
 	order int
 }
 
-func mutate(pkg string, which *regexp.Regexp) (*mutated, error) {
+// load parses a package.
+func load(pkg string) (*mutated, error) {
 	var list struct {
 		Dir, ImportPath, Name string
 		GoFiles               []string
@@ -62,16 +65,15 @@ func mutate(pkg string, which *regexp.Regexp) (*mutated, error) {
 		return nil, err
 	}
 	m := &mutated{
-		dir: list.Dir, files: map[string][]byte{}, fset: token.NewFileSet(),
-		info: &types.Info{Types: map[ast.Expr]types.TypeAndValue{}},
+		dir: list.Dir, name: list.Name, files: map[string][]byte{}, fset: token.NewFileSet(),
+		info: &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Defs: map[*ast.Ident]types.Object{}},
 	}
-	var parsed []*ast.File
 	for _, name := range list.GoFiles {
 		f, err := parser.ParseFile(m.fset, filepath.Join(list.Dir, name), nil, parser.SkipObjectResolution)
 		if err != nil {
 			return nil, err
 		}
-		parsed = append(parsed, f)
+		m.syntax = append(m.syntax, f)
 	}
 	exports, err := exported(pkg)
 	if err != nil {
@@ -79,23 +81,37 @@ func mutate(pkg string, which *regexp.Regexp) (*mutated, error) {
 	}
 	lookup := func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) }
 	conf := types.Config{Importer: importer.ForCompiler(m.fset, "gc", lookup)}
-	if _, err := conf.Check(list.ImportPath, m.fset, parsed, m.info); err != nil {
+	if _, err := conf.Check(list.ImportPath, m.fset, m.syntax, m.info); err != nil {
 		return nil, err
 	}
-	for _, f := range parsed {
+	return m, nil
+}
+
+// change edits the files that have a name, and adds one.
+func (m *mutated) change(which *regexp.Regexp, switches string, visit func(*ast.File)) error {
+	for _, f := range m.syntax {
 		name := m.fset.Position(f.Pos()).Filename
 		if !which.MatchString(filepath.Base(name)) {
 			continue
 		}
+		var err error
 		if m.src, err = os.ReadFile(name); err != nil {
-			return nil, err
+			return err
 		}
 		m.edits = nil
-		ast.Inspect(f, m.visit)
+		visit(f)
 		m.files[name] = m.apply()
 	}
-	m.files[filepath.Join(list.Dir, "mutant_switch.go")] = []byte("package " + list.Name + switches)
-	return m, nil
+	m.files[filepath.Join(m.dir, "mutant_switch.go")] = []byte("package " + m.name + switches)
+	return nil
+}
+
+func mutate(pkg string, which *regexp.Regexp) (*mutated, error) {
+	m, err := load(pkg)
+	if err != nil {
+		return nil, err
+	}
+	return m, m.change(which, switches, func(f *ast.File) { ast.Inspect(f, m.visit) })
 }
 
 func (m *mutated) add(at token.Pos, format string, args ...any) int {
