@@ -290,3 +290,22 @@ func TestEarlyHandshakeIsRetried(t *testing.T) {
 	_, err := consume(s, "app-1", "key-a", "192.0.2.1")
 	require.NoError(t, err)
 }
+
+// TestConsumingATokenRevokesItsServersOthers: no earlier attempt's token is valid afterwards; other servers' stay.
+func TestConsumingATokenRevokesItsServersOthers(t *testing.T) {
+	t.Parallel()
+	s := New(pgtest.Pool(t))
+	bootingServer(t, s, "app-1", time.Minute)
+	bootingServer(t, s, "app-2", time.Minute)
+	exec(t, s, `UPDATE servers SET attempt = 2 WHERE server_id = 'app-1'`)
+	_, err := s.IssueToken(t.Context(), server.TokenIssue{
+		TokenID: "tok-2", ServerID: "app-1", Attempt: 2, Hash: hash("raw-2"), Purpose: server.PurposeAgentBootstrap,
+		TTL: time.Minute,
+	})
+	require.NoError(t, err)
+	_, err = s.ConsumeToken(t.Context(), server.TokenClaim{TokenHash: hash("raw-2"), Key: hash("k"), ServerID: "app-1"})
+	require.NoError(t, err)
+	const revoked = `server_bootstrap_tokens WHERE superseded_at IS NOT NULL`
+	require.Equal(t, 1, count(t, s, revoked))
+	require.Equal(t, 1, count(t, s, revoked+` AND token_id = 'tok-app-1'`))
+}

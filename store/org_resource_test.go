@@ -12,6 +12,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/workload"
 )
 
@@ -150,4 +151,46 @@ func TestOneNameIsServedOnce(t *testing.T) {
 	verified, _, err := Domains.In(s)(ctx, verifiedOnly)
 	require.NoError(t, err)
 	require.Empty(t, verified, "a name that was claimed with a route goes with it")
+}
+
+// TestVolumesTakeQuota: their number and bytes are checked when one is created, grows or is cloned.
+func TestVolumesTakeQuota(t *testing.T) {
+	t.Parallel()
+	s := tenantStore(t)
+	ctx := t.Context()
+	create := func(id string) error {
+		v := workload.Volume{VolumeID: prego.VolumeID(id), OrgID: "acme", Region: "eu", Name: id, SizeBytes: 10e9}
+		v.Location = "fsn1"
+		_, err := s.CreateVolume(ctx, v, "test", "a")
+		return err
+	}
+	limit := func(d quota.Dimension, limit float64) {
+		_, err := s.SetQuota(ctx, "acme", d, limit, "a", "")
+		require.NoError(t, err)
+	}
+	refused := func(d quota.Dimension, err error) {
+		t.Helper()
+		var over *org.QuotaExceeded
+		require.ErrorAs(t, err, &over)
+		require.Equal(t, string(d), over.Dimension)
+	}
+	clone := func() error {
+		v := workload.Volume{VolumeID: "copy", Name: "copy"}
+		r := workload.VolumeRestore{RestoreID: "rst", BackupID: "bak", CreatedBy: "a"}
+		_, _, err := s.CloneVolume(ctx, "vol-1", v, r, "test")
+		return err
+	}
+	limit(quota.MaxVolumes, 1)
+	limit(quota.MaxTotalVolumeBytes, 25e9)
+	require.NoError(t, create("vol-1"))
+	refused(quota.MaxVolumes, create("vol-2"))
+	refused(quota.MaxVolumes, clone())
+	limit(quota.MaxVolumes, 9)
+	exec(t, s, `UPDATE volumes SET status = 'ready', made_bytes = size_bytes, grown_bytes = size_bytes`)
+	_, err := s.GrowVolume(ctx, "vol-1", 26e9, "a")
+	refused(quota.MaxTotalVolumeBytes, err)
+	_, err = s.GrowVolume(ctx, "vol-1", 20e9, "a")
+	require.NoError(t, err)
+	refused(quota.MaxTotalVolumeBytes, create("vol-2"))
+	refused(quota.MaxTotalVolumeBytes, clone())
 }

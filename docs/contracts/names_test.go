@@ -334,6 +334,7 @@ func TestSettingsHaveTheirDefaults(t *testing.T) {
 	}
 	for value, mode := range map[string]string{
 		"": "one_tenant_one_server", "1": "shared", "true": "shared", "yes": "shared",
+		"0": "one_tenant_one_server", "false": "one_tenant_one_server", "no": "one_tenant_one_server",
 	} {
 		cfg, err := config.From(map[string]string{"PREGO_SHARED_PLACEMENT_LEGACY": value})
 		require.NoError(t, err)
@@ -524,6 +525,8 @@ var limits = map[string]string{
 	"MaxAuditedOutput": "8 << 10",
 	"repeatWindow":     "60 * time.Second", // during this time the key that consumed a token may repeat the handshake
 	"MaxTagLen":        "63",               // less than 64
+	"MaxTags":          "32",               // of a server and of a list of a constraint
+	"MaxServerVolumes": "16",               // the provider's
 	"DefaultWeight":    "100",
 	"NoCap":            "-1",
 	"AffinityDelta":    "0.05",
