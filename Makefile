@@ -19,7 +19,7 @@ VERSITYGW_VERSION     := v1.8.0
 CADDY_VERSION         := v2.11.9
 AXE_VERSION           := 4.14.1
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
-BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql
+BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql python3-cryptography
 # tools/test.sh runs it.
 export GOTESTSUM := $(TOOLS)/gotestsum-$(GOTESTSUM_VERSION)
 LDFLAGS := -s -w -X main.version=$(VERSION)

@@ -20,7 +20,7 @@ bench_image=frappe/erpnext:v15
 caddy=${CADDY:-.prego/bin/caddy}
 [ -x "$caddy" ] || { echo "$caddy is missing: make caddy builds it" >&2; exit 1; }
 
-packages="mariadb-server mariadb-client redis-server redis-tools haproxy nginx-light nodejs gunicorn python3-click python3-pymysql
+packages="mariadb-server mariadb-client redis-server redis-tools haproxy nginx-light nodejs gunicorn python3-click python3-pymysql python3-cryptography
 	gettext-base gzip file wait-for-it jq media-types ca-certificates util-linux"
 hash_of() { find "$@" -type f ! -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-16; }
 base=base-$(printf '%s' "$packages" | cat - <(sed -n '/^build_base/,/^}/p' "$0") | sha256sum | cut -c1-16)

@@ -13,6 +13,7 @@ has() {
 	compose) docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null ;;
 	python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
 	python3-click) /usr/bin/python3 -c 'import click' 2>/dev/null ;;
+	python3-cryptography) /usr/bin/python3 -c 'import cryptography' 2>/dev/null ;;
 	python3-pymysql) /usr/bin/python3 -c 'import pymysql' 2>/dev/null ;;
 	ca-certificates) [ -s /etc/ssl/certs/ca-certificates.crt ] ;;
 	*) command -v "$1" >/dev/null ;;

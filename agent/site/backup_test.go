@@ -30,6 +30,7 @@ func TestBackupAndRestore(t *testing.T) {
 	site, db := "a-b.example.com", b.database("a")
 	b.good("new-site", site, "--db-name", db)
 	b.put(db, "one")
+	b.keep(site, "open sesame")
 	require.NoError(t, os.WriteFile(b.path("sites/"+site+"/public/files/kept.txt"), []byte("as it was"), 0o600))
 	var taken struct {
 		Name  string
@@ -90,8 +91,10 @@ func TestBackupAndRestore(t *testing.T) {
 		}
 	}
 	t.Logf("%d half restored", halves)
+	b.keep(site, "changed")
 	b.good("--site", site, "restore", "snap-1", "--with-files")
 	require.Equal(t, 1, b.rows(db))
+	require.Equal(t, "open sesame", b.kept(site))
 	text, err := os.ReadFile(b.path("sites/" + site + "/public/files/kept.txt"))
 	require.NoError(t, err)
 	require.Equal(t, "as it was", string(text))

@@ -67,6 +67,27 @@ func (b *testBench) frappe(code string) string {
 	return strings.TrimSpace(string(out))
 }
 
+// keep stores a password of a document in a site, as Frappe does.
+func (b *testBench) keep(site, password string) {
+	b.t.Helper()
+	b.password(site, "set_encrypted", password)
+}
+
+// kept reads that password.
+func (b *testBench) kept(site string) string {
+	b.t.Helper()
+	return b.password(site, "get_decrypted")
+}
+
+func (b *testBench) password(site, function string, args ...string) string {
+	b.t.Helper()
+	quoted := ""
+	for _, a := range append([]string{"User", "Guest"}, append(args, "api_secret")...) {
+		quoted += fmt.Sprintf(", %q", a)
+	}
+	return b.frappe(fmt.Sprintf("from frappe import passwords, site\ns = site.Site(%q)\nprint(passwords.%s(s%s) or '')", site, function, quoted))
+}
+
 func list(v any) (out []string) {
 	all, _ := v.([]any)
 	for _, item := range all {

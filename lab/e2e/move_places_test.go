@@ -62,6 +62,7 @@ func TestATenantMovesEverywhere(t *testing.T) {
 	database := p.settledTenant(id, tenant.Active).Allocation.DatabaseName
 	visitor := p.visitor()
 	p.opens(visitor, base, "<h1>"+movedSite+"</h1>")
+	p.keepPassword(p.id("app"), movedSite, "open sesame")
 	w := p.write(base, p.login(visitor, base, id))
 	w.more(5)
 
@@ -106,6 +107,7 @@ func TestATenantMovesEverywhere(t *testing.T) {
 		p.moved(of, m, tenant.MoveDone)
 		w.more(2)
 		where("node", "node", "node")
+		require.Equal(t, "open sesame", p.keptPassword(p.id("node"), movedSite))
 		require.NoDirExists(t, p.siteDir(p.id("app")))
 		require.NoError(t, os.WriteFile(crash, []byte(point), 0o600))
 		m = move(map[string]any{})
@@ -139,6 +141,7 @@ func TestATenantMovesEverywhere(t *testing.T) {
 	w.mu.Unlock()
 	keepHistory(t, p.cell, "tenant-moved-to-another-network", m.WorkflowId)
 	where("app-us", "db-us", "redis-us")
+	require.Equal(t, "open sesame", p.keptPassword(p.id("app-us"), movedSite))
 	require.Equal(t, "us", string(p.getTenant(id).Region))
 	eventually(t, func() bool {
 		status, _, err := visit(p.stuck(edge), base)

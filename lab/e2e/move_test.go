@@ -244,6 +244,7 @@ func TestATenantMoves(t *testing.T) {
 	cookie := p.login(visitor, base, id)
 	noise := p.noise(p.id("app"), movedSite, "noise", 17<<20)
 	require.NoError(t, os.Symlink("noise", p.siteDir(p.id("app"))+"/private/files/link"))
+	p.keepPassword(p.id("app"), movedSite, "open sesame")
 	w := p.write(base, cookie)
 	w.more(5)
 
@@ -263,6 +264,7 @@ func TestATenantMoves(t *testing.T) {
 		require.Equal(t, 1, p.ran(p.id(app), database, "sent-once"))
 	}
 	p.onlyAt(s, p.id("app2"), p.id("app"))
+	require.Equal(t, "open sesame", p.keptPassword(p.id("app2"), movedSite))
 	b, err := os.ReadFile(p.siteDir(p.id("app2")) + "/private/files/link")
 	require.NoError(t, err)
 	require.Equal(t, noise, b)
@@ -395,6 +397,7 @@ func TestATenantsDataMoves(t *testing.T) {
 	visitor := p.visitor()
 	p.opens(visitor, base, "<h1>"+movedSite+"</h1>")
 	cookie := p.login(visitor, base, id)
+	p.keepPassword(p.id("app"), movedSite, "open sesame")
 	w := p.write(base, cookie)
 	w.more(5)
 
@@ -409,6 +412,7 @@ func TestATenantsDataMoves(t *testing.T) {
 	w.more(5)
 	p.dataMoved(id, database, "db2", "db", "redis", "redis2")
 	p.rows(w, database)
+	require.Equal(t, "open sesame", p.keptPassword(p.id("app"), movedSite))
 	w.mu.Lock()
 	t.Logf("%d rows, written again after %d ms by the row, at most %d ms between two; %d bytes before, %d while read-only; %d reads, %d failed", len(w.accepted), *m.DowntimeMs, w.pause.Milliseconds(), m.CopiedBytes, m.DeltaBytes, w.reads.Load(), len(w.failed))
 	require.Empty(t, w.failed)

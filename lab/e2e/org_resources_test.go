@@ -288,6 +288,7 @@ func TestASnapshotIsRestored(t *testing.T) {
 	}
 	of := "/v1/tenants/" + id
 	write("first")
+	c.keepPassword(app, "alpha.sites.test", "open sesame")
 	s := c.snapshot(of)
 	require.GreaterOrEqual(t, len(s.Files), 3)
 	keepHistory(t, c, "snapshot", s.WorkflowId)
@@ -304,8 +305,10 @@ func TestASnapshotIsRestored(t *testing.T) {
 		return j
 	}
 	write("second")
+	c.keepPassword(app, "alpha.sites.test", "second")
 	keepHistory(t, c, "restore-forgets", restore("succeeded").WorkflowId)
 	holds("first")
+	require.Equal(t, "open sesame", c.keptPassword(app, "alpha.sites.test"))
 
 	write("third")
 	c.inject(sim.Fault{Kind: "bench", Verb: "restore", Action: "fail_after", Message: "the disk is full", Times: 1})
@@ -313,6 +316,7 @@ func TestASnapshotIsRestored(t *testing.T) {
 	require.Contains(t, deref(j.Message), "the disk is full")
 	require.Contains(t, deref(j.Message), "The site is as it was")
 	holds("third")
+	require.Equal(t, "open sesame", c.keptPassword(app, "alpha.sites.test"))
 	keepHistory(t, c, "restore-failed", j.WorkflowId)
 	require.Equal(t, 2, c.number(`SELECT count(*) FROM org_events WHERE type = 'restore.create'`))
 

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -81,7 +80,7 @@ func TestTenantsOfALostServerComeBack(t *testing.T) {
 		_, err := c.pool.Exec(t.Context(), `UPDATE backups SET taken_at = taken_at - interval '90 minutes' WHERE backup_id = $1`, b.BackupId)
 		require.NoError(t, err)
 	}
-	c.setConfig(app, "alpha.sites.test", "encryption_key", "opens passwords")
+	c.keepPassword(app, "alpha.sites.test", "open sesame")
 	alpha := c.backedUp(ids["alpha"])
 	c.ask(ids["beta"], "suspend")
 	c.settledTenant(ids["beta"], tenant.Suspended)
@@ -115,7 +114,7 @@ func TestTenantsOfALostServerComeBack(t *testing.T) {
 	require.True(t, back.LastRestorable.Verified)
 	require.Equal(t, []string{"before the backup of alpha", "after it"}, c.todos(c.id("app2"), back.Allocation.DatabaseName), "the newest backup")
 	require.Equal(t, []string{"before the backup of beta"}, c.todos(c.id("app2"), beta.Allocation.DatabaseName))
-	require.Equal(t, "opens passwords", c.siteConfig(c.id("app2"), "alpha.sites.test", "encryption_key"))
+	require.Equal(t, "open sesame", c.keptPassword(c.id("app2"), "alpha.sites.test"))
 	require.Empty(t, c.siteConfig(c.id("app2"), "alpha.sites.test", "mute_emails"))
 	require.Equal(t, "off", c.maintenance(c.id("app2"), "alpha.sites.test"))
 	require.Equal(t, "on", c.maintenance(c.id("app2"), "beta.sites.test"))
@@ -229,8 +228,10 @@ func TestASiteIsCopied(t *testing.T) {
 	c.todo(app, of, "one", "in the backup")
 	status, body := c.request(http.MethodPost, "/v1/tenants/"+id+"/clones", map[string]string{"slug": "copy"})
 	require.Equal(t, http.StatusNotFound, status, "%s", body)
+	c.keepPassword(app, "alpha.sites.test", "open sesame")
 	b := c.backedUp(id)
 	c.todo(app, of, "two", "later")
+	c.keepPassword(app, "alpha.sites.test", "later")
 	var a api.TenantAccepted
 	c.post("/v1/tenants/"+id+"/clones", map[string]string{"slug": "copy"}, http.StatusAccepted, &a)
 	tn := c.settledTenant(a.TenantId, tenant.Active)
@@ -239,6 +240,8 @@ func TestASiteIsCopied(t *testing.T) {
 	require.Nil(t, tn.Loss)
 	require.Equal(t, []string{"in the backup"}, c.todos(app, tn.Allocation.DatabaseName))
 	require.Equal(t, []string{"in the backup", "later"}, c.todos(app, of))
+	require.Equal(t, "open sesame", c.keptPassword(app, "copy.sites.test"))
+	require.Equal(t, "later", c.keptPassword(app, "alpha.sites.test"))
 	for _, key := range []string{"mute_emails", "pause_scheduler"} {
 		require.Equal(t, "1", c.siteConfig(app, "copy.sites.test", key))
 		require.Empty(t, c.siteConfig(app, "alpha.sites.test", key))
@@ -276,15 +279,4 @@ func change(t *testing.T, s *s3test.Server, b api.Backup) {
 	require.NoError(t, err)
 	content[len(content)/2] ^= 1
 	require.NoError(t, os.WriteFile(name, content, 0o600))
-}
-
-// setConfig sets a key of a site's configuration on its host.
-func (c *cell) setConfig(server, site, key, value string) {
-	c.t.Helper()
-	name := filepath.Join(c.rootOf(server), wire.BenchDir, "sites", site, "site_config.json")
-	config := c.readJSON(name)
-	config[key] = value
-	text, err := json.Marshal(config)
-	require.NoError(c.t, err)
-	require.NoError(c.t, os.WriteFile(name, text, 0o600))
 }

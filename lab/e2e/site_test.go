@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
 	"compress/gzip"
 	"context"
 	"database/sql"
@@ -62,6 +63,34 @@ func (c *cell) siteConfig(server, site, key string) string {
 		return ""
 	}
 	return fmt.Sprint(v)
+}
+
+// keepPassword stores a password of a document in a site, as Frappe does: encrypted with the site's key, which exists
+// from the first of them on.
+func (c *cell) keepPassword(server, site, password string) {
+	c.t.Helper()
+	c.execute(server, site, "frappe.utils.password.set_encrypted_password", "['User','Guest','"+password+"','api_secret']")
+}
+
+// keptPassword decrypts that password where the site is now.
+func (c *cell) keptPassword(server, site string) (password string) {
+	c.t.Helper()
+	out := c.execute(server, site, "frappe.utils.password.get_decrypted_password", "['User','Guest','api_secret']")
+	require.NoError(c.t, json.Unmarshal(out, &password), "%s", out)
+	return password
+}
+
+func (c *cell) execute(server, site, function, args string) []byte {
+	c.t.Helper()
+	root := c.rootOf(server)
+	bench := filepath.Join(root, wire.BenchBinary)
+	cmd := exec.CommandContext(c.t.Context(), bench, "--site", site, "execute", function, "--args", args)
+	cmd.Dir = filepath.Join(root, wire.BenchDir)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	require.NoError(c.t, err, "%s", &errs)
+	return out
 }
 
 // maintenance is whether a site is in maintenance, according to its configuration.

@@ -435,3 +435,31 @@ func TestStandInKeepsUsers(t *testing.T) {
 	require.Equal(t, []string{"joe@example.com Joe Doe System User 1"}, b.query("SELECT name, first_name, last_name, user_type, enabled FROM _a.tabUser WHERE name LIKE 'joe%'"))
 	require.Equal(t, []string{"1"}, b.query("SELECT COUNT(*) FROM _a.`tabHas Role` WHERE parent = 'joe@example.com' AND role = 'System Manager'"))
 }
+
+// TestStandInKeepsPasswordsOfDocuments: they are encrypted with the site's key, which is created for the first of them.
+func TestStandInKeepsPasswordsOfDocuments(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Profile{})
+	b.newSite(site, db)
+	of := func(status int, function, args string) result {
+		t.Helper()
+		return b.run(status, "--site "+site+" execute frappe.utils.password."+function+" --args "+args)
+	}
+	require.NotContains(t, b.conf(site), "encryption_key")
+	require.Contains(t, of(1, "get_decrypted_password", "['User','Guest','api_secret']").stderr, "AuthenticationError: Password not found for User Guest api_secret")
+	require.Empty(t, of(0, "set_encrypted_password", "['User','Guest','open-sesame','api_secret']").stdout)
+	first := b.conf(site)["encryption_key"]
+	require.Len(t, first, 44)
+	require.Equal(t, "\"open-sesame\"\n", of(0, "get_decrypted_password", "['User','Guest','api_secret']").stdout)
+	require.Equal(t, []string{"1 gAAAA"}, b.query("SELECT encrypted, LEFT(password, 5) FROM _a.__Auth WHERE fieldname = 'api_secret'"))
+	of(0, "set_encrypted_password", "['User','Guest','another','api_secret']")
+	require.Equal(t, first, b.conf(site)["encryption_key"])
+
+	b.run(0, "--site "+site+" set-config encryption_key "+strings.Repeat("A", 43)+"=")
+	require.Contains(t, of(1, "get_decrypted_password", "['User','Guest','api_secret']").stderr, "ValidationError: Failed to decrypt key User.Guest.api_secret")
+	b.run(0, "--site "+site+" set-config encryption_key short")
+	require.Contains(t, of(1, "set_encrypted_password", "['User','Guest','x','api_secret']").stderr, "Encryption key is in invalid format!")
+	b.run(0, "--site "+site+" set-config encryption_key None")
+	require.Contains(t, of(1, "get_decrypted_password", "['User','Guest','api_secret']").stderr, "ValidationError: Failed to decrypt key")
+	require.NotEqual(t, first, b.conf(site)["encryption_key"], "a lost key is replaced, and opens nothing")
+}

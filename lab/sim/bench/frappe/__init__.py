@@ -53,3 +53,11 @@ class DuplicateEntryError(Exception):
 
 class InvalidEmailAddressError(Exception):
     """An address that no mail can be sent to."""
+
+
+class ValidationError(Exception):
+    """The request contradicts what is there."""
+
+
+class AuthenticationError(Exception):
+    """There is no such password."""

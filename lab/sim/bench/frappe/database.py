@@ -10,7 +10,7 @@ import sys
 import frappe
 from frappe import CommandFailed
 
-# What the driver would load of it is never used here, and takes long to load.
+# What the driver would load of it is never used here, and takes long to load. passwords.fernet loads it.
 sys.modules.setdefault("cryptography", None)
 
 

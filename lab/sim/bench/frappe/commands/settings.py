@@ -7,7 +7,7 @@ import sys
 import click
 
 import frappe
-from frappe import installer, simulated, site as sites
+from frappe import installer, passwords, simulated, site as sites
 from frappe.cli import on_site
 
 
@@ -60,16 +60,24 @@ def clear(context):
     context.required()
 
 
+METHODS = {
+    "frappe.get_installed_apps": lambda site: installer.installed_apps(site.db),
+    "frappe.utils.password.get_decrypted_password": passwords.get_decrypted,
+    "frappe.utils.password.set_encrypted_password": passwords.set_encrypted,
+}
+
+
 @click.command("execute")
 @click.argument("method")
 @click.option("--args")
 @click.option("--kwargs")
 @click.option("--profile", is_flag=True, default=False)
 @on_site
-def execute(context, method, **_):
+def execute(context, method, args, **_):
     "Execute a function"
-    if method != "frappe.get_installed_apps":
+    if method not in METHODS:
         sys.exit(f"bench stand-in: there is no {method} here")
     for site in context.each():
-        print(json.dumps(installer.installed_apps(site.db)))
+        if result := METHODS[method](site, *(ast.literal_eval(args) if args else ())):
+            print(json.dumps(result))
     context.required()
