@@ -1809,6 +1809,7 @@ CREATE TABLE volume_restores (
     CHECK ((status IN ('queued', 'running')) = (finished_at IS NULL))
 );
 CREATE UNIQUE INDEX volume_restores_under_way ON volume_restores (volume_id) WHERE finished_at IS NULL;
+CREATE INDEX volume_restores_by_org ON volume_restores (org_id) WHERE status IN ('queued', 'running');
 CREATE INDEX volume_restores_of_backup ON volume_restores (backup_id) WHERE finished_at IS NULL;
 CREATE INDEX volume_restores_by_volume ON volume_restores (volume_id, created_at DESC);
 
@@ -2541,6 +2542,12 @@ CREATE VIEW lingering_tenants AS
           WHERE s.dedicated_for_tenant_id = t.tenant_id AND s.status <> 'terminated'::text)));
 
 -- A hostname counts when it is verified, and no longer because a route has it.
+-- Queued and running restores: of tenants, of volumes, and into copies of either.
+CREATE VIEW restores_under_way AS
+ SELECT org_id FROM restore_jobs WHERE status IN ('queued', 'running')
+UNION ALL
+ SELECT org_id FROM volume_restores WHERE status IN ('queued', 'running');
+
 CREATE VIEW org_usage_rows AS
  SELECT apps.org_id,
     'apps'::text AS kind,
@@ -2586,16 +2593,15 @@ UNION ALL
   WHERE volume_attachments.deleted_at IS NULL
   GROUP BY volume_attachments.org_id
 UNION ALL
- SELECT restore_jobs.org_id,
+ SELECT restores_under_way.org_id,
     'restore_jobs'::text AS kind,
     ''::text AS key,
     count(*) AS n,
     0 AS memory,
     0 AS cpu,
     0 AS bytes
-   FROM restore_jobs
-  WHERE restore_jobs.status = ANY (ARRAY['queued'::text, 'running'::text])
-  GROUP BY restore_jobs.org_id
+   FROM restores_under_way
+  GROUP BY restores_under_way.org_id
 UNION ALL
  SELECT volumes.org_id,
     'volumes'::text AS kind,
@@ -2703,8 +2709,8 @@ END $$;
 -- +goose StatementBegin
 DO $$ DECLARE t text; BEGIN
     FOREACH t IN ARRAY ARRAY[
-        'apps', 'envs', 'ipv4_allocations', 'volume_attachments', 'restore_jobs', 'volumes', 'routes', 'instances',
-            'process_groups', 'tenants', 'domains'
+        'apps', 'envs', 'ipv4_allocations', 'volume_attachments', 'restore_jobs', 'volume_restores', 'volumes', 'routes',
+            'instances', 'process_groups', 'tenants', 'domains'
     ] LOOP
         EXECUTE format('CREATE TRIGGER %I '
             'AFTER INSERT ON %I REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION count_rows()', t || '_counted_in', t);
@@ -2899,6 +2905,8 @@ CREATE TRIGGER volume_attachments_counted AFTER UPDATE ON volume_attachments FOR
     NULL) <> (new.deleted_at IS NULL)) EXECUTE FUNCTION count_change();
 CREATE TRIGGER restore_jobs_counted AFTER UPDATE ON restore_jobs FOR EACH ROW WHEN ((old.status IN ('queued',
     'running')) <> (new.status IN ('queued', 'running'))) EXECUTE FUNCTION count_change();
+    'running')) <> (new.status IN ('queued', 'running'))) EXECUTE FUNCTION count_change();
+CREATE TRIGGER volume_restores_counted AFTER UPDATE ON volume_restores FOR EACH ROW WHEN ((old.status IN ('queued',
 CREATE TRIGGER volumes_counted AFTER UPDATE ON volumes FOR EACH ROW WHEN ((old.deleted_at IS NULL) <> (new.deleted_at
     IS NULL) OR old.size_bytes <> new.size_bytes) EXECUTE FUNCTION count_change();
 CREATE TRIGGER routes_counted AFTER UPDATE ON routes FOR EACH ROW WHEN ((old.deleted_at IS NULL) <> (new.deleted_at IS

@@ -96,6 +96,13 @@ func usageTables() map[string][]string {
 			`UPDATE servers SET status = 'terminated' WHERE dedicated_for_tenant_id = 't-%[1]s-%[2]d'`,
 			`UPDATE servers SET dedicated_for_tenant_id = 't-%[1]s-%[3]d' WHERE dedicated_for_tenant_id = 't-%[1]s-%[2]d'`,
 		},
+		"volume_restores": {
+			`INSERT INTO volume_restores (restore_id, org_id, volume_id, backup_id, created_by)
+				SELECT 'vrs-%[1]s-%[2]d', '%[1]s', volume_id, 'bak-%[1]s', 't' FROM volumes WHERE volume_id = 'vol-%[1]s-%[2]d' ON CONFLICT DO NOTHING`,
+			`UPDATE volume_restores SET status = (ARRAY['queued', 'running', 'succeeded', 'failed'])[1 + %[3]d %% 4], finished_at = CASE WHEN %[3]d %% 4 > 1 THEN now() END
+				WHERE restore_id = 'vrs-%[1]s-%[2]d'`,
+			`DELETE FROM volume_restores WHERE restore_id = 'vrs-%[1]s-%[2]d'`,
+		},
 		"restore_jobs": {
 			`INSERT INTO restore_jobs (job_id, org_id, tenant_id, snapshot_id, status, created_by)
 				SELECT 'rst-%[1]s-%[2]d', '%[1]s', tenant_id, 'snp-%[1]s', 'queued', 't' FROM tenants WHERE tenant_id = 't-%[1]s-%[2]d' ON CONFLICT DO NOTHING`,
@@ -137,6 +144,7 @@ func (s *Store) usageOrg(t require.TestingT, id string) {
 		`INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, policy, request_hash, state, created_by)
 			VALUES ('t-%[1]s', 't-%[1]s', '%[1]s', 'eu', 'trial', 1, 1, 'shared', '', 'active', 't')`,
 		`INSERT INTO snapshots (snapshot_id, org_id, tenant_id, server_id, site, status, created_by) VALUES ('snp-%[1]s', '%[1]s', 't-%[1]s', 'old', 's', 'succeeded', 't')`,
+		`INSERT INTO backups (backup_id, org_id, tenant_id, server_id, site, kind, created_by) VALUES ('bak-%[1]s', '%[1]s', 't-%[1]s', 'old', 's', 'manual', 't')`,
 	} {
 		_, err := s.pool.Exec(context.Background(), fmt.Sprintf(sql, id))
 		require.NoError(t, err, sql)
@@ -206,7 +214,7 @@ func TestATriggerThatIsOffIsNoticed(t *testing.T) {
 	require.Greater(t, len(triggers), 30)
 	tables := usageTables()
 	tables["deleted"] = []string{ // rarely, and with all that refers to them
-		`DELETE FROM restore_jobs WHERE org_id = '%[1]s'`, `DELETE FROM volume_attachments WHERE org_id = '%[1]s'`, `DELETE FROM volumes WHERE volume_id = 'vol-%[1]s-%[2]d'`,
+		`DELETE FROM restore_jobs WHERE org_id = '%[1]s'`, `DELETE FROM volume_restores WHERE org_id = '%[1]s'`, `DELETE FROM volume_attachments WHERE org_id = '%[1]s'`, `DELETE FROM volumes WHERE volume_id = 'vol-%[1]s-%[2]d'`,
 		`DELETE FROM ipv4_allocations WHERE org_id = '%[1]s'`, `DELETE FROM envs WHERE env_id = 'env-%[1]s-%[2]d'`, `DELETE FROM tenants WHERE tenant_id = 't-%[1]s-%[2]d'`,
 		`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by)
 			VALUES ('grp-%[1]s-%[2]d', 'env-%[1]s', '%[1]s', 'eu', 'w%[2]d', '{}', 1000000, 0.1, 3, 't') ON CONFLICT DO NOTHING`,

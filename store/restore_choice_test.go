@@ -9,6 +9,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/ops/impact"
+	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
@@ -171,6 +172,42 @@ func TestLastBackupStandsOnlyIfItIsThere(t *testing.T) {
 	require.Nil(t, b)
 	require.NoError(t, s.BackupsMissing(ctx, nil))
 	require.Equal(t, 1, count(t, s, "backups WHERE missing_at IS NULL AND verify_message <> ''"), "it is there again, and not trusted before it is verified")
+}
+
+// TestRestoresOfVolumesTakeQuota: restores and clones of volumes count as restores until they have ended, and beside
+// restores of tenants.
+func TestRestoresOfVolumesTakeQuota(t *testing.T) {
+	t.Parallel()
+	s, ctx := volumesOf(t), context.Background()
+	_, err := s.RequestVolumeBackup(ctx, askedOf("bak-1", "vol-0", tenant.BackupFinal))
+	require.NoError(t, err)
+	exec(t, s, storedVolumes)
+	limit := func(n int) {
+		t.Helper()
+		_, err := s.SetQuota(ctx, "acme", quota.MaxRestoreJobs, float64(n), "test", "")
+		require.NoError(t, err)
+	}
+	restore := func(id string) error {
+		_, err := s.CreateVolumeRestore(impact.By(ctx, "test"), workload.VolumeRestore{RestoreID: id, VolumeID: "vol-0", BackupID: "bak-1", CreatedBy: "ann"})
+		return err
+	}
+	clone := func(name string) error {
+		_, _, err := s.CloneVolume(ctx, "vol-0", workload.Volume{VolumeID: prego.VolumeID("vol-" + name), Name: name},
+			workload.VolumeRestore{RestoreID: "vrs-" + name, BackupID: "bak-1", CreatedBy: "ann"}, "test")
+		return err
+	}
+	limit(0)
+	for what, err := range map[string]error{"restore": restore("vrs-0"), "clone": clone("none")} {
+		require.Equal(t, prego.CodeQuotaExceeded, prego.CodeOf(err), what)
+		require.ErrorContains(t, err, "max_restore_jobs", what)
+	}
+	limit(2)
+	require.NoError(t, restore("vrs-1"))
+	require.NoError(t, clone("first"))
+	require.Equal(t, prego.CodeQuotaExceeded, prego.CodeOf(clone("second")))
+	require.Equal(t, 1, count(t, s, "org_usage_view WHERE org_id = 'acme' AND dimension = 'max_restore_jobs' AND usage = 2"))
+	require.NoError(t, s.VolumeRestoreFinished(ctx, "vrs-1", "", ""))
+	require.NoError(t, clone("second"))
 }
 
 // TestVolumesAreRestoredFromUsableBackups: as tenants are.

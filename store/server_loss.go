@@ -14,6 +14,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
+	"github.com/prego/prego/org/quota"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -428,6 +429,7 @@ func (s *Store) CloneTenant(ctx context.Context, of prego.TenantID, r tenant.Clo
 		hash := made.Hash()
 		got(s.createTenant(ctx, tx, made, hash[:], id, src.Policy, by)).in(tx)
 		t = oneIn[tenant.Tenant](ctx, tx, sqlCloneFrom, id, backup)
+		tx.check(s.takeQuota(ctx, tx, t.OrgID, quota.Delta{Dimension: quota.MaxRestoreJobs, By: 1}))
 		if _, err := one[tenant.RestoreJob](ctx, tx, sqlInsertElsewhere, jobID, t.OrgID, id, backup, by, r.BackupID != ""); err != nil {
 			return err
 		}

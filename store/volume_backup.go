@@ -287,6 +287,7 @@ func (s *Store) CreateVolumeRestore(ctx context.Context, r workload.VolumeRestor
 		if valueIn[bool](ctx, tx, sqlVolumeBusy, r.VolumeID) {
 			return prego.Errorf(prego.CodeBackupUnderWay, "a backup of volume %s is under way", r.VolumeID)
 		}
+		tx.check(s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxRestoreJobs, By: 1}))
 		tx.demands(ctx, "", string(r.VolumeID), sqlOfVolume)
 		r.OrgID = v.OrgID
 		out = got(insertVolumeRestore(ctx, tx, r, r.VolumeID, true)).in(tx)
@@ -315,7 +316,8 @@ func (s *Store) CloneVolume(ctx context.Context, of prego.VolumeID, v workload.V
 			r.BackupID = newest
 		}
 		tx.check(nameIsFree(ctx, tx, prego.CodeVolumeNameTaken, sqlVolumeOfName, string(v.OrgID), v.Name))
-		tx.check(s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumes, By: 1}, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(v.SizeBytes)}))
+		tx.check(s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumes, By: 1},
+			quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(v.SizeBytes)}, quota.Delta{Dimension: quota.MaxRestoreJobs, By: 1}))
 		out = got(oneVolume(ctx, tx, string(v.VolumeID), sqlCreateVolume, v.VolumeID, v.OrgID, v.Region, v.Location, v.Name, v.SizeBytes, from.Provider, workload.ResourceName(environment, string(v.VolumeID)), r.CreatedBy)).in(tx)
 		tx.check(orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.create", Subject: string(v.VolumeID), Actor: r.CreatedBy},
 			map[string]any{"name": v.Name, "region": v.Region, "location": v.Location, "size_bytes": v.SizeBytes, "copy_of": of}))

@@ -7,8 +7,8 @@ BEGIN
     CASE TG_TABLE_NAME
     WHEN 'apps', 'envs', 'ipv4_allocations', 'volume_attachments' THEN
         INSERT INTO org_usage_changes (org_id, kind, n) VALUES (NEW.org_id, TG_TABLE_NAME, CASE WHEN NEW.deleted_at IS NULL THEN 1 ELSE -1 END);
-    WHEN 'restore_jobs' THEN
-        INSERT INTO org_usage_changes (org_id, kind, n) VALUES (NEW.org_id, TG_TABLE_NAME, CASE WHEN NEW.status IN ('queued', 'running') THEN 1 ELSE -1 END);
+    WHEN 'restore_jobs', 'volume_restores' THEN
+        INSERT INTO org_usage_changes (org_id, kind, n) VALUES (NEW.org_id, 'restore_jobs', CASE WHEN NEW.status IN ('queued', 'running') THEN 1 ELSE -1 END);
     WHEN 'volumes' THEN
         INSERT INTO org_usage_changes (org_id, kind, n, bytes)
         SELECT NEW.org_id, TG_TABLE_NAME, sum(c.sign), sum(c.sign * c.bytes)

@@ -8,9 +8,9 @@ BEGIN
     WHEN 'apps', 'envs', 'ipv4_allocations', 'volume_attachments' THEN
         INSERT INTO org_usage_changes (org_id, kind, n)
         SELECT org_id, TG_TABLE_NAME, sign * count(*) FROM changed WHERE deleted_at IS NULL GROUP BY org_id;
-    WHEN 'restore_jobs' THEN
+    WHEN 'restore_jobs', 'volume_restores' THEN
         INSERT INTO org_usage_changes (org_id, kind, n)
-        SELECT org_id, TG_TABLE_NAME, sign * count(*) FROM changed WHERE status IN ('queued', 'running') GROUP BY org_id;
+        SELECT org_id, 'restore_jobs', sign * count(*) FROM changed WHERE status IN ('queued', 'running') GROUP BY org_id;
     WHEN 'volumes' THEN
         INSERT INTO org_usage_changes (org_id, kind, n, bytes)
         SELECT org_id, TG_TABLE_NAME, sign * count(*), sign * sum(size_bytes) FROM changed WHERE deleted_at IS NULL GROUP BY org_id;

@@ -36,7 +36,7 @@ BEGIN
         WHEN 'max_volumes' THEN SELECT count(*) INTO usage FROM volumes v WHERE v.org_id = p_org AND v.deleted_at IS NULL;
         WHEN 'max_total_volume_bytes' THEN SELECT storage + COALESCE(sum(size_bytes), 0) INTO usage FROM volumes v WHERE v.org_id = p_org AND v.deleted_at IS NULL;
         WHEN 'max_volume_attachments' THEN SELECT count(*) INTO usage FROM volume_attachments a WHERE a.org_id = p_org AND a.deleted_at IS NULL;
-        WHEN 'max_restore_jobs' THEN SELECT count(*) INTO usage FROM restore_jobs j WHERE j.org_id = p_org AND j.status IN ('queued', 'running');
+        WHEN 'max_restore_jobs' THEN SELECT count(*) INTO usage FROM restores_under_way j WHERE j.org_id = p_org;
         ELSE usage := org_open(p_org, dimension);
         END CASE;
         RETURN NEXT;

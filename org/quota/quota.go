@@ -31,7 +31,7 @@ const (
 	MaxTotalVolumeBytes    Dimension = "max_total_volume_bytes"
 	MaxVolumeAttachments   Dimension = "max_volume_attachments"
 	MaxSnapshotsPerVolume  Dimension = "max_snapshots_per_volume" // running, of the volume with the most
-	MaxRestoreJobs         Dimension = "max_restore_jobs"         // running
+	MaxRestoreJobs         Dimension = "max_restore_jobs"         // queued and running, of tenants and volumes
 	MaxLogStreams          Dimension = "max_log_streams"
 	MaxExecSessions        Dimension = "max_exec_sessions"
 	MaxExecSessionsPerHour Dimension = "max_exec_sessions_per_hour"
