@@ -67,6 +67,7 @@ const (
 	CodeIdempotencyConflict Code = "idempotency_key_conflict"
 	CodeServerUnknown       Code = "server_unknown"
 	CodeShardUnknown        Code = "db_shard_unknown"
+	CodePoolUnknown         Code = "redis_pool_unknown"
 	CodeInvariantViolation  Code = "invariant_violation"
 	CodeTenantPlaced        Code = "tenant_already_placed"
 	CodeFleetNotFound       Code = "fleet_not_found"

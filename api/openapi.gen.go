@@ -4682,6 +4682,7 @@ type FleetPlannedStepOp string
 type ForcedPlacement struct {
 	ForceAppServerId *string `json:"force_app_server_id,omitempty"`
 	ForceDbShardId   *string `json:"force_db_shard_id,omitempty"`
+	ForceRedisPoolId *string `json:"force_redis_pool_id,omitempty"`
 	IgnoreConstraint *bool   `json:"ignore_constraint,omitempty"`
 	Reason           *string `json:"reason,omitempty"`
 }
@@ -5673,10 +5674,15 @@ type PlacementOverride struct {
 	// ForceAppServerId Example: app-sgp-007
 	ForceAppServerId *string `json:"force_app_server_id,omitempty"`
 
-	// ForceDbShardId force_app_server_id or force_db_shard_id is required
+	// ForceDbShardId force_app_server_id or force_db_shard_id or force_redis_pool_id is required
 	//
 	// Example: db-shard-sgp-002
 	ForceDbShardId *string `json:"force_db_shard_id,omitempty"`
+
+	// ForceRedisPoolId force it too or only it
+	//
+	// Example: redis-pool-sgp-001
+	ForceRedisPoolId *string `json:"force_redis_pool_id,omitempty"`
 
 	// IgnoreConstraint Ignore the constraint of the tenant and of its placement pools
 	IgnoreConstraint *bool `json:"ignore_constraint,omitempty"`

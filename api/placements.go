@@ -103,6 +103,8 @@ func namingTheForced(err error) error {
 		return &prego.Error{Code: refused.Code, Field: "force_app_server_id", Message: refused.Message}
 	case prego.CodeShardUnknown:
 		return &prego.Error{Code: refused.Code, Field: "force_db_shard_id", Message: refused.Message}
+	case prego.CodePoolUnknown:
+		return &prego.Error{Code: refused.Code, Field: "force_redis_pool_id", Message: refused.Message}
 	}
 	return err
 }

@@ -45,6 +45,7 @@ var statuses = map[prego.Code]int{
 	prego.CodeImpactNotAccepted: http.StatusConflict,
 	prego.CodeOrgUnknown:        http.StatusUnprocessableEntity, prego.CodeResidencyUnknown: http.StatusUnprocessableEntity, prego.CodeResidencyViolation: http.StatusUnprocessableEntity,
 	prego.CodeServerUnknown: http.StatusUnprocessableEntity, prego.CodeNetworkUnknown: http.StatusUnprocessableEntity, prego.CodeShardUnknown: http.StatusUnprocessableEntity,
+	prego.CodePoolUnknown:        http.StatusUnprocessableEntity,
 	prego.CodeInvariantViolation: http.StatusConflict, prego.CodeTenantPlaced: http.StatusConflict, prego.CodeCellMismatch: http.StatusConflict,
 	prego.CodeConstraintImmutable: http.StatusConflict, prego.CodeTagsImmutable: http.StatusConflict, prego.CodePlacementPoolNotFound: http.StatusNotFound,
 	prego.CodePlacementPoolExists: http.StatusConflict, prego.CodePlacementPoolInUse: http.StatusConflict,

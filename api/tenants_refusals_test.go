@@ -151,7 +151,8 @@ func TestBadInputOfTenantsIsRefusedAndNothingIsWritten(t *testing.T) {
 		"override, no reason":   {"POST", over, "operator", strings.Replace(forced, "because", "", 1), 422, "invalid_field", "reason"},
 		"override, blank":       {"POST", over, "operator", strings.Replace(forced, "because", " ", 1), 422, "invalid_field", "reason"},
 		"override, NUL":         {"POST", over, "operator", strings.Replace(forced, "because", `a\u0000b`, 1), 422, "invalid_field", "reason"},
-		"override, unknown":     {"POST", over, "operator", strings.Replace(forced, "{", `{"force_redis_pool_id":"a",`, 1), 400, "unknown_field", "force_redis_pool_id"},
+		"override, unknown":     {"POST", over, "operator", strings.Replace(forced, "{", `{"force_edge_id":"a",`, 1), 400, "unknown_field", "force_edge_id"},
+		"override, no pool":     {"POST", over, "operator", strings.Replace(forced, `"force_app_server_id":"app-1"`, `"force_redis_pool_id":"nope"`, 1), 422, "redis_pool_unknown", "force_redis_pool_id"},
 		"pools of mars":         {"GET", "/v1/site-pools?region=mars", "viewer", "", 422, "invalid_field", "region"},
 		"refill of unknown":     {"POST", "/v1/site-pools/nope/refill", "operator", "", 404, "server_not_found", ""},
 		"refill of a cache":     {"POST", "/v1/site-pools/redis-1/refill", "operator", "", 422, "invalid_field", "server_id"},
@@ -201,7 +202,7 @@ func TestBadInputOfTenantsIsRefusedAndNothingIsWritten(t *testing.T) {
 	require.Len(t, b.runs.asked(), started)
 	var overrides int
 	require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT count(*) FROM placement_overrides WHERE NOT accepted`).Scan(&overrides))
-	require.Equal(t, 4, overrides, "only the placer could refuse these tenants")
+	require.Equal(t, 5, overrides, "only the placer could refuse these tenants")
 	require.Equal(t, 1, b.events("taken"), "no timeline grew")
 }
 

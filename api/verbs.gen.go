@@ -1105,7 +1105,7 @@ var verbs = []Verb{
 	{Operation: "checkDomain", Method: "POST", Path: "/v1/domains/{domain_id}/check", Use: "domain check DOMAIN…", Short: "Look a name up now", Long: "Look a name up now.\n\nMakes it the name's turn. checked_at changes when it was looked up. A claim that expired is\nlooked for again.", Args: []Flag{
 		{Name: "DOMAIN", In: "path", Field: "domain_id", Required: true},
 	}, Table: &tables[19], Impact: "none"},
-	{Operation: "cloneTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/clones", Use: "tenant clone TENANT SLUG", Short: "Create a tenant with a copy of another one's site", Long: "Create a tenant with a copy of another one's site.\n\nThe new tenant has the org, region, constraint and apps of the other one. Its site is made from a backup, the newest if\nnone is named, and is muted: no mail leaves it and no scheduled job runs, until it is unmuted. It uses quota like any\ntenant.", Example: "  prego tenant clone acme-eu acme-test --watch", Args: []Flag{
+	{Operation: "cloneTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/clones", Use: "tenant clone TENANT SLUG", Short: "Create a tenant with a copy of another one's site", Long: "Create a tenant with a copy of another one's site.\n\nThe new tenant has the org, region, constraint and apps of the other one. Its site is made from a backup, the newest if\nnone is named, and is muted: no mail leaves it and no scheduled job runs, until it is unmuted. It uses quota like any\ntenant, and max_restore_jobs until it is made.", Example: "  prego tenant clone acme-eu acme-test --watch", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "SLUG", In: "body", Field: "slug", Required: true},
 	}, Flags: []Flag{
@@ -2088,11 +2088,12 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
 	}, Body: "optional", Table: &tables[0], Say: "accepted: server {server_id}, workflow {workflow_id}", Impact: "destroys"},
-	{Operation: "overridePlacement", Method: "POST", Path: "/internal/placement-overrides", Use: "placement override TENANT", Short: "Force a tenant's placement", Long: "Force a tenant's placement.\n\nSkips capacity checks and ranking, but neither the invariants nor the rules about region,\nprovider, residency, plan tier and trials. Every override is audited,\nwhether it succeeds or not. A server that the tenant's constraint excludes is refused with\ncell_mismatch, unless ignore_constraint is set. A tenant that is already placed is\nrefused with tenant_already_placed.", Example: "  prego placement override acme-eu --app-server app-sgp-007 --reason \"colocate with parent tenant\"", Args: []Flag{
+	{Operation: "overridePlacement", Method: "POST", Path: "/internal/placement-overrides", Use: "placement override TENANT", Short: "Force a tenant's placement", Long: "Force a tenant's placement.\n\nForces the app server, the DB shard, the Redis pool, or several of them. It\nskips capacity checks and ranking, but neither the invariants nor the rules about region,\nprovider, residency, plan tier and trials. A part that is not forced has room, or the most room\nif none has enough. Every override is audited,\nwhether it succeeds or not. A server that the tenant's constraint excludes is refused with\ncell_mismatch, unless ignore_constraint is set. A tenant that is already placed is\nrefused with tenant_already_placed.", Example: "  prego placement override acme-eu --app-server app-sgp-007 --reason \"colocate with parent tenant\"", Args: []Flag{
 		{Name: "TENANT", In: "body", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "app-server", Help: "the app server or node", In: "body", Field: "force_app_server_id"},
-		{Name: "db-shard", Help: "force_app_server_id or force_db_shard_id is required", In: "body", Field: "force_db_shard_id"},
+		{Name: "db-shard", Help: "force_app_server_id or force_db_shard_id or force_redis_pool_id is required", In: "body", Field: "force_db_shard_id"},
+		{Name: "redis-pool", Help: "force it too or only it", In: "body", Field: "force_redis_pool_id"},
 		{Name: "ignore-constraint", Help: "ignore the constraint of the tenant and of its placement pools", In: "body", Field: "ignore_constraint", Type: "bool"},
 		{Name: "reason", Help: "reason for the audit", In: "body", Field: "reason", Required: true},
 	}, Body: "required", Say: "{outcome}: {app_server_id}, shard {db_shard_id}, pool {redis_pool_id}, site {pool_site_id}", Impact: "none"},

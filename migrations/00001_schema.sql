@@ -1144,6 +1144,7 @@ CREATE TABLE placement_overrides (
     tenant_id           text NOT NULL,
     force_app_server_id text,
     force_db_shard_id   text,
+    force_redis_pool_id text,
     reason              text NOT NULL,
     actor               text NOT NULL,
     accepted            boolean NOT NULL,
@@ -1808,8 +1809,8 @@ CREATE TABLE volume_restores (
     named       boolean NOT NULL DEFAULT false, -- as of restore_jobs
     CHECK ((status IN ('queued', 'running')) = (finished_at IS NULL))
 );
-CREATE UNIQUE INDEX volume_restores_under_way ON volume_restores (volume_id) WHERE finished_at IS NULL;
 CREATE INDEX volume_restores_by_org ON volume_restores (org_id) WHERE status IN ('queued', 'running');
+CREATE UNIQUE INDEX volume_restores_under_way ON volume_restores (volume_id) WHERE finished_at IS NULL;
 CREATE INDEX volume_restores_of_backup ON volume_restores (backup_id) WHERE finished_at IS NULL;
 CREATE INDEX volume_restores_by_volume ON volume_restores (volume_id, created_at DESC);
 
@@ -2541,13 +2542,13 @@ CREATE VIEW lingering_tenants AS
            FROM servers s
           WHERE s.dedicated_for_tenant_id = t.tenant_id AND s.status <> 'terminated'::text)));
 
--- A hostname counts when it is verified, and no longer because a route has it.
 -- Queued and running restores: of tenants, of volumes, and into copies of either.
 CREATE VIEW restores_under_way AS
  SELECT org_id FROM restore_jobs WHERE status IN ('queued', 'running')
 UNION ALL
  SELECT org_id FROM volume_restores WHERE status IN ('queued', 'running');
 
+-- A hostname counts when it is verified, and no longer because a route has it.
 CREATE VIEW org_usage_rows AS
  SELECT apps.org_id,
     'apps'::text AS kind,
@@ -2905,8 +2906,8 @@ CREATE TRIGGER volume_attachments_counted AFTER UPDATE ON volume_attachments FOR
     NULL) <> (new.deleted_at IS NULL)) EXECUTE FUNCTION count_change();
 CREATE TRIGGER restore_jobs_counted AFTER UPDATE ON restore_jobs FOR EACH ROW WHEN ((old.status IN ('queued',
     'running')) <> (new.status IN ('queued', 'running'))) EXECUTE FUNCTION count_change();
-    'running')) <> (new.status IN ('queued', 'running'))) EXECUTE FUNCTION count_change();
 CREATE TRIGGER volume_restores_counted AFTER UPDATE ON volume_restores FOR EACH ROW WHEN ((old.status IN ('queued',
+    'running')) <> (new.status IN ('queued', 'running'))) EXECUTE FUNCTION count_change();
 CREATE TRIGGER volumes_counted AFTER UPDATE ON volumes FOR EACH ROW WHEN ((old.deleted_at IS NULL) <> (new.deleted_at
     IS NULL) OR old.size_bytes <> new.size_bytes) EXECUTE FUNCTION count_change();
 CREATE TRIGGER routes_counted AFTER UPDATE ON routes FOR EACH ROW WHEN ((old.deleted_at IS NULL) <> (new.deleted_at IS

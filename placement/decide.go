@@ -126,6 +126,7 @@ type search struct {
 	asks      uint32 // flags of the request
 	alone     bool   // and a dedicated shard, which an override may ignore
 	ownPool   bool   // and a dedicated Redis pool
+	crowded   bool   // no candidate has room, and an override takes the one with the most
 
 	near   []near // by place
 	passed struct{ shard, pool int }
@@ -228,7 +229,7 @@ func (s *search) scoreShards() {
 		}
 		s.passed.shard++
 		n := &s.near[f.shardPlace[slot]]
-		if n.shard++; n.bestShard < 0 || s.algorithm == BestFit && s.shardPreference(slot) > n.shardScore+epsilon {
+		if n.shard++; n.bestShard < 0 || (s.algorithm == BestFit || s.crowded) && s.shardPreference(slot) > n.shardScore+epsilon {
 			n.shardScore, n.bestShard = s.shardPreference(slot), slot
 		}
 	}
@@ -259,7 +260,7 @@ func (s *search) scorePools() {
 		}
 		s.passed.pool++
 		n := &s.near[f.poolPlace[slot]]
-		if v := s.poolScoreOf(p); n.pool == 0 || s.algorithm == BestFit && v > n.poolScore+epsilon {
+		if v := s.poolScoreOf(p); n.pool == 0 || (s.algorithm == BestFit || s.crowded) && v > n.poolScore+epsilon {
 			n.poolScore, n.bestPool = v, slot
 		}
 		n.pool++

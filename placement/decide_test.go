@@ -196,6 +196,42 @@ func TestDecide(t *testing.T) {
 			request: func(r *placement.Request) { r.Override = &placement.Override{DBShardID: "db-2", Reason: "x"} },
 			outcome: placement.OnDemandSite, server: "app-2",
 		},
+		"override of a pool": {
+			data: func(d *placement.Data) {
+				d.Pools = append(d.Pools, placement.RedisPool{PoolID: "redis-2", Region: "eu", Tenants: 10, Capacity: 10, Status: "active"})
+			},
+			request: func(r *placement.Request) { r.Override = &placement.Override{RedisPoolID: "redis-2", Reason: "x"} },
+			outcome: placement.Placed, server: "app-2",
+		},
+		"override of all": {
+			data: func(d *placement.Data) {
+				d.Servers[0].MemoryPct, d.Shards[0].Tenants, d.Pools[0].Tenants = 99, d.Shards[0].Capacity, d.Pools[0].Capacity
+			},
+			request: func(r *placement.Request) {
+				r.Override = &placement.Override{AppServerID: "app-1", DBShardID: "db-1", RedisPoolID: "redis-1", Reason: "x"}
+			},
+			outcome: placement.Placed, server: "app-1",
+		},
+		"override onto no pool": {
+			request: func(r *placement.Request) {
+				r.Override = &placement.Override{AppServerID: "app-1", RedisPoolID: "redis-9"}
+			},
+			outcome: placement.Refused, code: "redis_pool_unknown",
+		},
+		"override of a server, everything else full": {
+			data: func(d *placement.Data) {
+				d.Servers[0].MemoryPct, d.Shards[0].Tenants, d.Pools[0].MemoryPct = 99, d.Shards[0].Capacity, new(95.0)
+			},
+			request: func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-1", Reason: "x"} },
+			outcome: placement.Placed, server: "app-1",
+		},
+		"override of a shard, the least full server": {
+			data: func(d *placement.Data) {
+				d.Servers[0].MemoryPct, d.Servers[1].MemoryPct, d.Pools[0].Tenants = 80, 90, 11
+			},
+			request: func(r *placement.Request) { r.Override = &placement.Override{DBShardID: "db-1", Reason: "x"} },
+			outcome: placement.Placed, server: "app-1",
+		},
 		"override onto nothing": {
 			request: func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-9"} }, outcome: placement.Refused, code: prego.CodeServerUnknown,
 		},
@@ -372,6 +408,9 @@ func genRequest(t *rapid.T, i int) placement.Request {
 		r.Override = &placement.Override{AppServerID: prego.ServerID(fmt.Sprintf("app-%d", rapid.IntRange(0, 10).Draw(t, "force"))), Reason: "r"}
 		if rapid.Bool().Draw(t, "force shard") {
 			r.Override.DBShardID = prego.ShardID(fmt.Sprintf("db-%d", rapid.IntRange(0, 7).Draw(t, "shard")))
+		}
+		if rapid.Bool().Draw(t, "force pool") {
+			r.Override.RedisPoolID = prego.RedisPoolID(fmt.Sprintf("redis-%d", rapid.IntRange(0, 7).Draw(t, "pool")))
 		}
 	}
 	return r

@@ -152,10 +152,11 @@ type DocRequest struct {
 
 // DocOverride forces a placement.
 type DocOverride struct {
-	ForceAppServerID *prego.ServerID `json:"force_app_server_id"`
-	ForceDBShardID   *prego.ShardID  `json:"force_db_shard_id"`
-	Reason           string          `json:"reason"`
-	IgnoreConstraint bool            `json:"ignore_constraint"`
+	ForceAppServerID *prego.ServerID    `json:"force_app_server_id"`
+	ForceDBShardID   *prego.ShardID     `json:"force_db_shard_id"`
+	ForceRedisPoolID *prego.RedisPoolID `json:"force_redis_pool_id"`
+	Reason           string             `json:"reason"`
+	IgnoreConstraint bool               `json:"ignore_constraint"`
 }
 
 func stringOr[T ~string](p *T) T {
@@ -373,9 +374,9 @@ func (c *checker) request(at string, ids map[string]bool, v DocRequest) Request 
 	if err := r.Constraint.RequireStack("stack", v.Stack); err != nil {
 		c.fault(at+".stack", "must be a stack's name: printable ASCII without spaces, short enough for a tag")
 	}
-	if o := v.Override; o != nil && (o.ForceAppServerID != nil || o.ForceDBShardID != nil) {
+	if o := v.Override; o != nil && (o.ForceAppServerID != nil || o.ForceDBShardID != nil || o.ForceRedisPoolID != nil) {
 		r.Override = &Override{
-			AppServerID: stringOr(o.ForceAppServerID), DBShardID: stringOr(o.ForceDBShardID),
+			AppServerID: stringOr(o.ForceAppServerID), DBShardID: stringOr(o.ForceDBShardID), RedisPoolID: stringOr(o.ForceRedisPoolID),
 			Reason: o.Reason, IgnoreConstraint: o.IgnoreConstraint,
 		}
 	}

@@ -16,13 +16,14 @@ type filter[C any] struct {
 	reason  reason
 	flag    uint32 // 0 of shards and pools
 	rejects func(s *search, c C) bool
+	room    bool // it is about room, of which an override may ask for more than there is
 }
 
 // first is the reason of the first filter that a candidate fails.
 func first[C any](s *search, filters []filter[C], flags uint32, c C) reason {
 	for i := range filters {
 		f := &filters[i]
-		if f.flag&flags == f.flag && (f.rejects == nil || f.rejects(s, c)) {
+		if f.flag&flags == f.flag && (f.rejects == nil || f.rejects(s, c)) && !(f.room && s.crowded) {
 			return f.reason
 		}
 	}
@@ -36,63 +37,63 @@ type candidate struct {
 }
 
 var serverFilters = []filter[candidate]{
-	{rejectConstraint, flagTags, func(s *search, c candidate) bool { return !s.satisfies(c.i) }},
-	{rejectRegion, flagElsewhere, nil},
-	{rejectProvider, flagBadProvider, nil},
+	{rejectConstraint, flagTags, func(s *search, c candidate) bool { return !s.satisfies(c.i) }, false},
+	{rejectRegion, flagElsewhere, nil, false},
+	{rejectProvider, flagBadProvider, nil, false},
 	{rejectResidency, flagZone, func(s *search, c candidate) bool {
 		return !slices.Contains(s.zone.Providers, s.f.servers[c.i].InfraProvider)
-	}},
+	}, false},
 	{rejectDedicated, flagDedicated, func(s *search, c candidate) bool {
 		return s.f.servers[c.i].DedicatedFor != s.r.TenantID
-	}},
-	{rejectNotServing, flagNotServing, func(_ *search, c candidate) bool { return c.flags&flagDedicated == 0 }},
-	{rejectNotEmpty, flagAlone, func(_ *search, c candidate) bool { return c.flags&flagEmpty == 0 }},
-	{rejectTrials, flagNoTrials, func(s *search, _ candidate) bool { return s.r.Plan == prego.PlanTrial }},
+	}, false},
+	{rejectNotServing, flagNotServing, func(_ *search, c candidate) bool { return c.flags&flagDedicated == 0 }, false},
+	{rejectNotEmpty, flagAlone, func(_ *search, c candidate) bool { return c.flags&flagEmpty == 0 }, false},
+	{rejectTrials, flagNoTrials, func(s *search, _ candidate) bool { return s.r.Plan == prego.PlanTrial }, false},
 	{rejectWarmPlan, flagWarm, func(s *search, c candidate) bool {
 		ours := s.mode == tenant.ModeOneTenantOneServer && s.f.servers[c.i].WarmPlan == s.r.Plan
 		return !ours && c.flags&flagDedicated == 0
-	}},
-	{rejectStatus, flagClosed, func(s *search, c candidate) bool { return s.f.servers[c.i].Status != server.Active }},
-	{rejectCordoned, flagClosed, nil},
-	{rejectMemory, flagMemory, nil},
-	{rejectCPU, flagCPU, func(s *search, _ candidate) bool { return !s.exclusive }},
-	{rejectWorkerSlots, flagWorkerSlots, func(s *search, _ candidate) bool { return !s.exclusive }},
-	{rejectCount, flagFull, nil},
-	{rejectBusy, flagBusy, func(s *search, c candidate) bool { return s.r.Busy[string(s.f.servers[c.i].ServerID)] }},
+	}, false},
+	{rejectStatus, flagClosed, func(s *search, c candidate) bool { return s.f.servers[c.i].Status != server.Active }, false},
+	{rejectCordoned, flagClosed, nil, false},
+	{rejectMemory, flagMemory, nil, true},
+	{rejectCPU, flagCPU, func(s *search, _ candidate) bool { return !s.exclusive }, true},
+	{rejectWorkerSlots, flagWorkerSlots, func(s *search, _ candidate) bool { return !s.exclusive }, true},
+	{rejectCount, flagFull, nil, true},
+	{rejectBusy, flagBusy, func(s *search, c candidate) bool { return s.r.Busy[string(s.f.servers[c.i].ServerID)] }, false},
 }
 
 // The tier lock is the first filter of a shard that depends on the plan (placement-policy §2.3).
 var shardFilters = []filter[*Shard]{
-	{rejectRegion, 0, func(s *search, sh *Shard) bool { return sh.Region != s.r.Region }},
+	{rejectRegion, 0, func(s *search, sh *Shard) bool { return sh.Region != s.r.Region }, false},
 	{rejectTierLock, 0, func(s *search, sh *Shard) bool {
 		return !sh.AnyPlan && !TierLockAllows(s.r.Plan, sh.PlanTierLock)
-	}},
+	}, false},
 	{rejectDedicated, 0, func(s *search, sh *Shard) bool {
 		return sh.DedicatedFor != "" && sh.DedicatedFor != s.r.TenantID
-	}},
-	{rejectNotServing, 0, func(_ *search, sh *Shard) bool { return sh.NotServing && sh.DedicatedFor == "" }},
-	{rejectStatus, 0, func(_ *search, sh *Shard) bool { return sh.Status != server.Active }},
-	{rejectCordoned, 0, func(_ *search, sh *Shard) bool { return sh.Cordoned }},
-	{rejectNotEmpty, 0, func(s *search, sh *Shard) bool { return s.alone && (sh.Tenants > 0 || sh.RunsInstances) }},
-	{rejectDisk, 0, func(s *search, sh *Shard) bool { return HasReached(sh.DiskPct, s.f.policy.DBDiskPctMax) }},
-	{rejectShardFull, 0, func(_ *search, sh *Shard) bool { return sh.Tenants >= sh.Capacity }},
-	{rejectBusy, 0, func(s *search, sh *Shard) bool { return s.r.Busy[string(sh.ShardID)] }},
+	}, false},
+	{rejectNotServing, 0, func(_ *search, sh *Shard) bool { return sh.NotServing && sh.DedicatedFor == "" }, false},
+	{rejectStatus, 0, func(_ *search, sh *Shard) bool { return sh.Status != server.Active }, false},
+	{rejectCordoned, 0, func(_ *search, sh *Shard) bool { return sh.Cordoned }, false},
+	{rejectNotEmpty, 0, func(s *search, sh *Shard) bool { return s.alone && (sh.Tenants > 0 || sh.RunsInstances) }, false},
+	{rejectDisk, 0, func(s *search, sh *Shard) bool { return HasReached(sh.DiskPct, s.f.policy.DBDiskPctMax) }, true},
+	{rejectShardFull, 0, func(_ *search, sh *Shard) bool { return sh.Tenants >= sh.Capacity }, true},
+	{rejectBusy, 0, func(s *search, sh *Shard) bool { return s.r.Busy[string(sh.ShardID)] }, false},
 }
 
 var poolFilters = []filter[*RedisPool]{
-	{rejectRegion, 0, func(s *search, p *RedisPool) bool { return p.Region != s.r.Region }},
+	{rejectRegion, 0, func(s *search, p *RedisPool) bool { return p.Region != s.r.Region }, false},
 	{rejectDedicated, 0, func(s *search, p *RedisPool) bool {
 		return p.DedicatedFor != "" && p.DedicatedFor != s.r.TenantID
-	}},
-	{rejectNotServing, 0, func(_ *search, p *RedisPool) bool { return p.NotServing && p.DedicatedFor == "" }},
-	{rejectStatus, 0, func(_ *search, p *RedisPool) bool { return p.Status != server.Active }},
-	{rejectCordoned, 0, func(_ *search, p *RedisPool) bool { return p.Cordoned }},
-	{rejectNotEmpty, 0, func(s *search, p *RedisPool) bool { return s.ownPool && (p.Tenants > 0 || p.RunsInstances) }},
+	}, false},
+	{rejectNotServing, 0, func(_ *search, p *RedisPool) bool { return p.NotServing && p.DedicatedFor == "" }, false},
+	{rejectStatus, 0, func(_ *search, p *RedisPool) bool { return p.Status != server.Active }, false},
+	{rejectCordoned, 0, func(_ *search, p *RedisPool) bool { return p.Cordoned }, false},
+	{rejectNotEmpty, 0, func(s *search, p *RedisPool) bool { return s.ownPool && (p.Tenants > 0 || p.RunsInstances) }, false},
 	{rejectRedisMemory, 0, func(s *search, p *RedisPool) bool {
 		return HasReached(p.MemoryPct, s.f.policy.RedisMemoryPctMax)
-	}},
-	{rejectPoolFull, 0, func(_ *search, p *RedisPool) bool { return p.Tenants >= p.Capacity }},
-	{rejectBusy, 0, func(s *search, p *RedisPool) bool { return s.r.Busy[p.PoolID] }},
+	}, true},
+	{rejectPoolFull, 0, func(_ *search, p *RedisPool) bool { return p.Tenants >= p.Capacity }, true},
+	{rejectBusy, 0, func(s *search, p *RedisPool) bool { return s.r.Busy[p.PoolID] }, false},
 }
 
 func (s *search) shard(sh *Shard) reason { return first(s, shardFilters, 0, sh) }

@@ -213,8 +213,8 @@ func (t *tracer) pools() FunnelPart {
 		chosen = string(t.d.RedisPoolID)
 	}
 	removed := rejections(t.first[listPools])
-	if t.r.Override != nil && removed[chosen] != "" { // a forced node's own
-		removed = forced(ids, chosen)
+	if o := t.r.Override; o != nil && (o.RedisPoolID != "" || removed[chosen] != "") { // removed: a forced node's own
+		removed = forced(ids, cmp.Or(string(o.RedisPoolID), chosen))
 	}
 	var left []ScoredCandidate
 	for _, id := range ids {

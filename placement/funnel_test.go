@@ -263,9 +263,10 @@ func TestFunnelOfAnOverride(t *testing.T) {
 	t.Parallel()
 	data := fleet()
 	for _, o := range []*placement.Override{
-		{AppServerID: data.Servers[0].ServerID, Reason: "x"}, {DBShardID: data.Shards[0].ShardID, Reason: "x"}, {AppServerID: "nope", Reason: "x"},
+		{AppServerID: data.Servers[0].ServerID, Reason: "x"}, {DBShardID: data.Shards[0].ShardID, Reason: "x"},
+		{RedisPoolID: prego.RedisPoolID(data.Pools[0].PoolID), Reason: "x"}, {AppServerID: "nope", Reason: "x"},
 	} {
-		t.Run(fmt.Sprint(o.AppServerID, o.DBShardID), func(t *testing.T) {
+		t.Run(fmt.Sprint(o.AppServerID, o.DBShardID, o.RedisPoolID), func(t *testing.T) {
 			t.Parallel()
 			f := placement.NewSnapshot(shared(), fleet())
 			r := request(func(r *placement.Request) { r.Override = o })
@@ -283,6 +284,10 @@ func TestFunnelOfAnOverride(t *testing.T) {
 				if p.Kind == placement.KindAppServer && o.AppServerID != "" && got.PlacesTenant() {
 					require.Equal(t, 1, p.Remaining)
 					require.Equal(t, string(o.AppServerID), p.Chosen)
+				}
+				if p.Kind == placement.KindRedisPool && o.RedisPoolID != "" {
+					require.Equal(t, 1, p.Remaining)
+					require.Equal(t, string(o.RedisPoolID), p.Chosen)
 				}
 				if p.Kind == placement.KindDBShard && o.DBShardID != "" {
 					require.Equal(t, 1, p.Remaining)

@@ -23,7 +23,7 @@ func (f *Snapshot) CheckInvariants(r Request, d Decision) error {
 	}
 	pool, ok := f.pools.get(string(d.RedisPoolID))
 	if !ok {
-		return prego.Errorf(prego.CodeInvariantViolation, "there is no Redis pool %q", d.RedisPoolID)
+		return prego.Errorf(prego.CodePoolUnknown, "there is no Redis pool %q", d.RedisPoolID)
 	}
 	who := "" // needs a dedicated server, shard and pool
 	switch {

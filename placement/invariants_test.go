@@ -60,7 +60,7 @@ func TestEveryInvariantIsChecked(t *testing.T) {
 		"none, with a dedicated pool": {apply: []change{business}},
 		"no such server":              {code: prego.CodeServerUnknown, says: "app-9", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.AppServerID = "app-9" }}},
 		"no such shard":               {code: prego.CodeShardUnknown, says: "db-9", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.DBShardID = "db-9" }}},
-		"no such pool":                {says: "redis-9", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.RedisPoolID = "redis-9" }}},
+		"no such pool":                {code: prego.CodePoolUnknown, says: "redis-9", apply: []change{func(_ *Data, _ *Request, x *Decision) { x.RedisPoolID = "redis-9" }}},
 		"server draining":             {says: "app server app-1 is draining", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Servers[0].Status = server.Decommissioning }}},
 		"server cordoned":             {says: "app server app-1 is cordoned", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Servers[0].Cordoned = true }}},
 		"shard draining":              {says: "DB shard db-1 is draining", apply: []change{func(d *Data, _ *Request, _ *Decision) { d.Shards[0].Status = server.Decommissioning }}},

@@ -8,15 +8,38 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// override is placement-policy §8: capacity and ranking are skipped, invariants and other filters are not. Unforced parts are chosen as
-// usual.
+// override is placement-policy §8: capacity and ranking are skipped, invariants and other filters are not. The other
+// parts are chosen among those that have room; if there is none, capacity is skipped for them also.
 func (s *search) override() Decision {
-	f, o := s.f, s.r.Override
 	s.algorithm = Manual
+	before := s.tally
+	d := s.force()
+	if d.Code != prego.CodeInsufficientResources {
+		return d
+	}
+	crowded := *s
+	crowded.tally, crowded.passed, crowded.crowded = before, struct{ shard, pool int }{}, true
+	crowded.look()
+	if d := crowded.force(); d.PlacesTenant() {
+		*s = crowded
+		return d
+	}
+	s.look()
+	s.tally = before
+	return s.force()
+}
+
+func (s *search) force() Decision {
+	f, o := s.f, s.r.Override
 	appID := o.AppServerID
+	if o.RedisPoolID != "" {
+		if _, ok := f.pools.get(string(o.RedisPoolID)); !ok {
+			return s.refuse(prego.CodePoolUnknown, fmt.Sprintf("there is no Redis pool %q", o.RedisPoolID))
+		}
+	}
 	if appID == "" {
-		// Only the shard is forced: take the server that an ordinary placement with that shard would take.
-		return s.overrideShard()
+		// Take the server that an ordinary placement with the forced parts would take.
+		return s.forceParts()
 	}
 	i, ok := f.find(appID)
 	if !ok {
@@ -65,6 +88,8 @@ func (s *search) override() Decision {
 		}
 	}
 	switch {
+	case o.RedisPoolID != "":
+		d.RedisPoolID = o.RedisPoolID
 	case srv.Role == prego.RoleNode:
 		d.RedisPoolID = prego.RedisPoolID(f.pools.items[srv.ownPool].PoolID)
 	case here.bestPool >= 0:
@@ -109,21 +134,34 @@ func (s *search) finishOverride(d Decision, srv *member) Decision {
 	return d
 }
 
-// overrideShard forces only the shard.
-func (s *search) overrideShard() Decision {
-	f, id := s.f, s.r.Override.DBShardID
-	shard, ok := f.shards.get(string(id))
-	if !ok {
-		return s.refuse(prego.CodeShardUnknown, fmt.Sprintf("there is no DB shard %q", id))
+// forceParts forces the shard, the Redis pool or both, and chooses the server.
+func (s *search) forceParts() Decision {
+	f, o := s.f, *s.r.Override
+	var node prego.ServerID // whose part is forced: it is reached through its node
+	place, slot := -1, int32(-1)
+	if o.DBShardID != "" {
+		shard, ok := f.shards.get(string(o.DBShardID))
+		if !ok {
+			return s.refuse(prego.CodeShardUnknown, fmt.Sprintf("there is no DB shard %q", o.DBShardID))
+		}
+		node, slot = shard.HostServerID, f.shards.byID[string(o.DBShardID)]
+		place = int(f.shardPlace[slot])
 	}
-	if shard.HostServerID != "" { // a node's shard is reached through its node
-		s.r.Override = &Override{AppServerID: shard.HostServerID, DBShardID: id, Reason: s.r.Override.Reason}
-		return s.override()
+	if o.RedisPoolID != "" && node == "" {
+		pool, _ := f.pools.get(string(o.RedisPoolID))
+		node = pool.HostServerID
+		if place < 0 {
+			place = int(f.poolPlace[f.pools.byID[string(o.RedisPoolID)]])
+		}
+	}
+	if node != "" {
+		o.AppServerID = node
+		s.r.Override = &o
+		return s.force()
 	}
 	s.scoreShards()
 	s.scorePools()
-	slot := f.shards.byID[string(id)]
-	here := &s.near[f.shardPlace[slot]]
+	here := &s.near[place]
 	s.saw.servers = true
 	var best, bare triple
 	for i := range f.hot {
@@ -135,19 +173,27 @@ func (s *search) overrideShard() Decision {
 		if f.hot[i].flags&flagNode != 0 {
 			continue
 		}
-		if f.hot[i].place != f.shardPlace[slot] {
+		if int(f.hot[i].place) != place {
 			s.reject(listServers, string(f.servers[i].ServerID), rejectNetwork)
 			continue
 		}
 		t := triple{server: i, shard: slot, score: f.hot[i].score, ok: true}
-		into, site := &bare, false
-		for _, g := range f.servers[i].groups {
-			if g.shard == slot {
-				into, site = &best, true
+		site := false
+		if slot >= 0 {
+			for _, g := range f.servers[i].groups {
+				site = site || g.shard == slot
 			}
+		} else if t.shard = s.siteShard(i, &f.hot[i]); t.shard >= 0 {
+			site = true
+		} else if t.shard = here.bestShard; t.shard < 0 {
+			continue
 		}
 		if s.passing != nil {
 			s.passing(t, site)
+		}
+		into := &bare
+		if site {
+			into = &best
 		}
 		if !into.ok || t.score > into.score+epsilon {
 			*into = t
@@ -156,14 +202,18 @@ func (s *search) overrideShard() Decision {
 	if !best.ok {
 		best = bare
 	}
-	if !best.ok || here.bestPool < 0 {
+	pool := o.RedisPoolID
+	if pool == "" && here.bestPool >= 0 {
+		pool = prego.RedisPoolID(f.pools.items[here.bestPool].PoolID)
+	}
+	if !best.ok || pool == "" {
 		return s.noCapacity()
 	}
 	srv := &f.servers[best.server]
 	d := s.decision(Placed)
 	d.AppServerID, d.InfraProvider, d.Confidence = srv.ServerID, srv.InfraProvider, 1
 	d.Dedicates = s.exclusive && f.hot[best.server].flags&flagEmpty != 0
-	d.DBShardID, d.RedisPoolID = id, prego.RedisPoolID(f.pools.items[here.bestPool].PoolID)
+	d.DBShardID, d.RedisPoolID = f.shards.items[best.shard].ShardID, pool
 	return s.finishOverride(d, srv)
 }
 

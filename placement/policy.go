@@ -145,11 +145,13 @@ type Request struct {
 	Busy map[string]bool
 }
 
-// Override forces a placement (placement-policy §8). It skips capacity and ranking,
-// never the invariants, and the constraint only on request.
+// Override forces a placement (placement-policy §8): one to three of its parts. It skips capacity and ranking,
+// never the invariants, and the constraint only on request. The parts that are not forced have room, or the most
+// room if none has enough.
 type Override struct {
 	AppServerID prego.ServerID
 	DBShardID   prego.ShardID
+	RedisPoolID prego.RedisPoolID
 	Reason      string
 	// IgnoreConstraint also skips the request's constraint.
 	IgnoreConstraint bool

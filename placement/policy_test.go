@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/tenant"
 )
@@ -74,7 +75,7 @@ func TestAForcedShardNeedsTheRest(t *testing.T) {
 	forced := request(func(r *placement.Request) { r.Override = &placement.Override{DBShardID: "db-1", Reason: "x"} })
 	for name, change := range map[string]func(*placement.Data){
 		"no server": func(d *placement.Data) { d.Servers[0].Status, d.Servers[1].Status = "draining", "draining" },
-		"no pool":   func(d *placement.Data) { d.Pools[0].Tenants = 10 },
+		"no pool":   func(d *placement.Data) { d.Pools[0].Status = "draining" },
 	} {
 		d := fleet()
 		change(&d)
@@ -86,6 +87,29 @@ func TestAForcedShardNeedsTheRest(t *testing.T) {
 	require.Equal(t, []any{placement.Placed, "app-2", 1.0}, []any{got.Outcome, string(got.AppServerID), got.Confidence})
 	got = placement.NewSnapshot(shared(), fleet()).Decide(request(func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-1", Reason: "x"} }))
 	require.Equal(t, []any{placement.Placed, "app-1", 1.0}, []any{got.Outcome, string(got.AppServerID), got.Confidence}, "a person is certain")
+}
+
+// TestForcedPlacementsTakeTheMostRoom: companions with room come first; where none has room, the one with the most.
+func TestForcedPlacementsTakeTheMostRoom(t *testing.T) {
+	t.Parallel()
+	d := fleet()
+	full := func(id prego.ShardID, tenants int) placement.Shard {
+		return placement.Shard{ShardID: id, Region: "eu", Tenants: tenants, Capacity: 10, Status: "active"}
+	}
+	d.Shards = append(d.Shards, full("db-2", 30), full("db-3", 10), full("db-4", 15))
+	d.Shards[0].Tenants = 2 * d.Shards[0].Capacity
+	d.Pools = append(d.Pools, placement.RedisPool{PoolID: "redis-2", Region: "eu", Tenants: 10, Capacity: 10, Status: "active"})
+	d.Pools[0].Tenants = 5 * d.Pools[0].Capacity
+	d.Sites = nil
+	forced := request(func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-1", Reason: "x"} })
+	got := placement.NewSnapshot(shared(), d).Decide(forced)
+	require.Equal(t, []string{"db-3", "redis-2"}, []string{string(got.DBShardID), string(got.RedisPoolID)}, "%s", got.SelectionReason)
+	d.Shards[2].DiskPct, d.Shards[3].Tenants, d.Pools[0].Tenants = new(99.0), 9, 1
+	got = placement.NewSnapshot(shared(), d).Decide(forced)
+	require.Equal(t, []string{"db-4", "redis-1"}, []string{string(got.DBShardID), string(got.RedisPoolID)}, "they have room")
+	d.Shards[3].PlanTierLock = "business"
+	got = placement.NewSnapshot(shared(), d).Decide(forced)
+	require.NotEqual(t, "db-4", string(got.DBShardID), "rules stay")
 }
 
 // TestAServerThatIsATenantsNoMoreHidesNoOther: given back or gone, the tenant is placed

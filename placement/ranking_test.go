@@ -172,7 +172,7 @@ func TestMeasuresReject(t *testing.T) {
 			require.Equal(t, placement.Placed, ask(new(100.0), func(p *placement.Policy) { *tc.limit(p) = 0 }, nil).Outcome, "not looked at")
 			require.Equal(t, placement.AwaitingCapacity, ask(new(10.0), func(p *placement.Policy) { *tc.limit(p) = 10 }, nil).Outcome)
 			forced := ask(new(100.0), nil, func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-1", DBShardID: "db-1"} })
-			require.Equal(t, tc.role != prego.RoleRedisPool, forced.Outcome == placement.Placed, "a pool can't be forced")
+			require.Equal(t, placement.Placed, forced.Outcome, "also a companion without room")
 			for _, change := range []func(*placement.Request){
 				func(r *placement.Request) { r.Plan = prego.PlanEnterprise },
 				func(r *placement.Request) { r.Mode = tenant.ModeOneTenantOneServer },

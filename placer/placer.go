@@ -384,7 +384,8 @@ func (p *Placer) override(ctx context.Context, t tenant.Record, o tenant.Placeme
 		return placement.Decision{}, prego.Errorf(prego.CodeInvalidTransition, "cannot place the tenant: it is %s", t.State)
 	}
 	d, err := p.Place(ctx, t, &placement.Override{
-		AppServerID: o.ForceAppServerID, DBShardID: o.ForceDBShardID, Reason: o.Reason, IgnoreConstraint: o.IgnoreConstraint,
+		AppServerID: o.ForceAppServerID, DBShardID: o.ForceDBShardID, RedisPoolID: o.ForceRedisPoolID,
+		Reason: o.Reason, IgnoreConstraint: o.IgnoreConstraint,
 	}, by)
 	switch {
 	case errors.Is(err, server.ErrSuperseded):
@@ -400,6 +401,8 @@ func (p *Placer) override(ctx context.Context, t tenant.Record, o tenant.Placeme
 		refused.Field = "force_app_server_id"
 	case prego.CodeShardUnknown:
 		refused.Field = "force_db_shard_id"
+	case prego.CodePoolUnknown:
+		refused.Field = "force_redis_pool_id"
 	}
 	return d, refused
 }

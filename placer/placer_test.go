@@ -260,6 +260,7 @@ func TestOverrides(t *testing.T) {
 	for field, o := range map[string]tenant.PlacementOverride{
 		string(prego.CodeServerUnknown):      {TenantID: tn.TenantID, ForceAppServerID: "app-9", Reason: "r"},
 		string(prego.CodeShardUnknown):       {TenantID: tn.TenantID, ForceAppServerID: "app-0", ForceDBShardID: "db-9", Reason: "r"},
+		string(prego.CodePoolUnknown):        {TenantID: tn.TenantID, ForceRedisPoolID: "redis-9", Reason: "r"},
 		string(prego.CodeInvariantViolation): {TenantID: tn.TenantID, ForceAppServerID: "app-0", ForceDBShardID: "db-1", Reason: "r"},
 	} {
 		_, err := pl.Override(ctx, o, "alice")
@@ -269,7 +270,7 @@ func TestOverrides(t *testing.T) {
 	trial := p.Tenant("trial", nil)
 	_, err := pl.Override(ctx, tenant.PlacementOverride{TenantID: trial.TenantID, ForceAppServerID: "app-0", Reason: "r"}, "alice")
 	require.Equal(t, prego.CodeInvariantViolation, prego.CodeOf(err), "%v", err)
-	require.Equal(t, 4, p.Number(`SELECT count(*) FROM placement_overrides WHERE NOT accepted AND actor = 'alice' AND refusal <> ''`), "refused ones are on record")
+	require.Equal(t, 5, p.Number(`SELECT count(*) FROM placement_overrides WHERE NOT accepted AND actor = 'alice' AND refusal <> ''`), "refused ones are on record")
 	require.Zero(t, p.Number(`SELECT count(*) FROM tenant_allocations`))
 	d, err := pl.Override(ctx, tenant.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-0", Reason: "near its parent"}, "alice")
 	require.NoError(t, err)
@@ -279,5 +280,17 @@ func TestOverrides(t *testing.T) {
 	require.Equal(t, 1, p.Number(`SELECT count(*) FROM placement_overrides WHERE accepted`))
 	_, err = pl.Override(ctx, tenant.PlacementOverride{TenantID: tn.TenantID, ForceAppServerID: "app-1", Reason: "again"}, "alice")
 	require.Equal(t, prego.CodeTenantPlaced, prego.CodeOf(err))
+
+	// A forced pool takes one more than its capacity, and so do companions if nothing else is there.
+	p.Exec(`UPDATE redis_pools SET tenant_capacity = 1`)
+	for _, o := range []tenant.PlacementOverride{{ForceRedisPoolID: "redis-0"}, {ForceAppServerID: "app-0"}} {
+		o.TenantID, o.Reason = p.Tenant("starter", nil).TenantID, "r"
+		d, err := pl.Override(ctx, o, "alice")
+		require.NoError(t, err)
+		require.Equal(t, []string{"db-0", "redis-0"}, []string{string(d.DBShardID), string(d.RedisPoolID)})
+	}
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM placement_overrides WHERE accepted AND force_redis_pool_id = 'redis-0'`))
+	require.Equal(t, 3, p.Number(`SELECT current_tenants FROM redis_pools`))
+	p.Exec(`UPDATE redis_pools SET tenant_capacity = 3`)
 	p.Recount()
 }

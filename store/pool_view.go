@@ -102,11 +102,13 @@ SELECT event_id, region, role, trigger, waiting, requested, made, server_ids, wo
 FROM scaling_events`
 
 const sqlRecordOverride = `
-INSERT INTO placement_overrides (tenant_id, force_app_server_id, force_db_shard_id, reason, actor, accepted, refusal_code, refusal, ignore_constraint)
-VALUES ($1, NULLIF($2, ''), NULLIF($3, ''), $4, $5, $6, $7, $8, $9)`
+INSERT INTO placement_overrides (tenant_id, force_app_server_id, force_db_shard_id, reason, actor, accepted, refusal_code, refusal, ignore_constraint,
+    force_redis_pool_id)
+VALUES ($1, NULLIF($2, ''), NULLIF($3, ''), $4, $5, $6, $7, $8, $9, NULLIF($10, ''))`
 
 // RecordOverride keeps an operator's override for audit, refused ones too; of an
 // accepted one code and refusal are "" (placement-policy §8).
 func (s *Store) RecordOverride(ctx context.Context, o tenant.PlacementOverride, by string, accepted bool, code prego.Code, refusal string) error {
-	return s.exec(ctx, string("record override of tenant "+o.TenantID), sqlRecordOverride, o.TenantID, o.ForceAppServerID, o.ForceDBShardID, o.Reason, by, accepted, code, refusal, o.IgnoreConstraint)
+	return s.exec(ctx, string("record override of tenant "+o.TenantID), sqlRecordOverride, o.TenantID, o.ForceAppServerID, o.ForceDBShardID, o.Reason, by, accepted, code, refusal,
+		o.IgnoreConstraint, o.ForceRedisPoolID)
 }

@@ -32,10 +32,11 @@ type DecisionRecord struct {
 // PlacementOverride is the body of POST /internal/placement-overrides
 // (placement-policy §8).
 type PlacementOverride struct {
-	TenantID         prego.TenantID `json:"tenant_id"`
-	ForceAppServerID prego.ServerID `json:"force_app_server_id,omitempty"`
-	ForceDBShardID   prego.ShardID  `json:"force_db_shard_id,omitempty"`
-	Reason           string         `json:"reason"`
+	TenantID         prego.TenantID    `json:"tenant_id"`
+	ForceAppServerID prego.ServerID    `json:"force_app_server_id,omitempty"`
+	ForceDBShardID   prego.ShardID     `json:"force_db_shard_id,omitempty"`
+	ForceRedisPoolID prego.RedisPoolID `json:"force_redis_pool_id,omitempty"`
+	Reason           string            `json:"reason"`
 	// IgnoreConstraint forces a server that violates the tenant's constraint.
 	IgnoreConstraint bool `json:"ignore_constraint,omitempty"`
 }
@@ -45,10 +46,13 @@ func (o *PlacementOverride) Validate() error {
 	if err := prego.ValidateTenantID(o.TenantID); err != nil {
 		return err
 	}
-	if o.ForceAppServerID == "" && o.ForceDBShardID == "" {
-		return prego.Invalid("force_app_server_id", "or force_db_shard_id is required")
+	if o.ForceAppServerID == "" && o.ForceDBShardID == "" && o.ForceRedisPoolID == "" {
+		return prego.Invalid("force_app_server_id", "or force_db_shard_id or force_redis_pool_id is required")
 	}
-	for _, f := range []struct{ field, id string }{{"force_app_server_id", string(o.ForceAppServerID)}, {"force_db_shard_id", string(o.ForceDBShardID)}} {
+	for _, f := range []struct{ field, id string }{
+		{"force_app_server_id", string(o.ForceAppServerID)}, {"force_db_shard_id", string(o.ForceDBShardID)},
+		{"force_redis_pool_id", string(o.ForceRedisPoolID)},
+	} {
 		if f.id != "" && prego.ValidateServerID(f.id) != nil {
 			return prego.Invalid(f.field, "must be an id: lower-case letters, digits and inner hyphens")
 		}
