@@ -1,0 +1,8 @@
+package wire
+
+type CommandKind string
+
+const (
+	KindBench CommandKind = "bench"
+	KindShell CommandKind = "shell" // want `a new kind`
+)
