@@ -239,7 +239,7 @@ func (s *search) scoreShards() {
 func (s *search) shardPreference(slot int32) float64 {
 	v := s.f.shardScore[slot]
 	if s.f.policy.SameShard && s.r.ParentOrgID != "" && s.f.shards.items[slot].ParentOrgs[string(s.r.ParentOrgID)] > 0 {
-		v += AffinityDelta
+		v += AffinityDelta + 2*epsilon // at exactly the delta it is preferred, whichever shard comes first
 	}
 	return v
 }

@@ -80,7 +80,7 @@ func TestSameShardAffinity(t *testing.T) {
 		"off":                {parent: "p", load: 45, shard: "db-1"},
 		"on":                 {same: true, parent: "p", load: 45, shard: "db-2"},
 		"just within":        {same: true, parent: "p", load: 64, shard: "db-2"},
-		"at the delta":       {same: true, parent: "p", load: 65, shard: "db-1"},
+		"at the delta":       {same: true, parent: "p", load: 65, shard: "db-2"},
 		"beyond":             {same: true, parent: "p", load: 66, shard: "db-1"},
 		"another parent org": {same: true, parent: "q", load: 45, shard: "db-1"},
 		"no parent org":      {same: true, load: 45, shard: "db-1"},
