@@ -2,10 +2,10 @@ package placement
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -346,9 +346,12 @@ func (c *checker) server(at string, ids map[string]bool, v DocServer) Server {
 		RunsInstances: v.RunsInstances, Cordoned: v.Cordoned, CPUPct: c.pct(at+".cpu_pct", v.CPUPct),
 		WorkerSlotsPct: c.pct(at+".worker_slots_pct", v.WorkerSlotsPct),
 	}
-	for _, t := range v.Tags {
-		s.Tags = append(s.Tags, strings.ToLower(t))
+	tags, err := prego.NormalizeTags(v.Tags)
+	var invalid *prego.Error
+	if errors.As(err, &invalid) {
+		c.fault(at+".tags", invalid.Message)
 	}
+	s.Tags = tags
 	for i, t := range v.Tenants {
 		s.ParentOrgs = withOrg(s.ParentOrgs, stringOr(t.ParentOrgID))
 		if c.plan(fmt.Sprintf("%s.tenants[%d].plan", at, i), t.Plan) == prego.PlanEnterprise {
@@ -364,6 +367,9 @@ func (c *checker) request(at string, ids map[string]bool, v DocRequest) Request 
 		TenantID: v.TenantID, OrgID: v.OrgID, ParentOrgID: stringOr(v.ParentOrgID),
 		Region: c.region(at+".region", v.Region), Plan: c.plan(at+".plan", v.Plan),
 		DataResidency: stringOr(v.DataResidency), DedicatedRedis: v.DedicatedRedis,
+	}
+	if v.DedicatedRedis && r.Plan != prego.PlanBusiness && r.Plan != prego.PlanEnterprise {
+		c.fault(at+".dedicated_redis", "is part of the plans business and enterprise only")
 	}
 	if v.Constraint != nil {
 		r.Constraint = *v.Constraint

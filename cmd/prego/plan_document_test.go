@@ -42,3 +42,25 @@ func TestPolicyOfDocumentStartsAtDefaults(t *testing.T) {
 		require.Equal(t, field, refused.Field, doc)
 	}
 }
+
+// TestDocumentsAreCheckedAsTheAPIDoes: a plan that the API would refuse is refused before it is calculated.
+func TestDocumentsAreCheckedAsTheAPIDoes(t *testing.T) {
+	t.Parallel()
+	for want, doc := range map[string]string{
+		"servers[0].tags":             `{"servers":[{"server_id":"app-1","role":"app","region":"eu","tags":["with space"]}]}`,
+		"servers[0].tags ":            `{"servers":[{"server_id":"app-1","role":"app","region":"eu","tags":["` + strings.Repeat("x", 64) + `"]}]}`,
+		"requests[0].dedicated_redis": `{"requests":[{"tenant_id":"t-1","region":"eu","plan":"starter","dedicated_redis":true}]}`,
+		"":                            `{"requests":[{"tenant_id":"t-1","region":"eu","plan":"business","dedicated_redis":true}]}`,
+	} {
+		var d placement.Document
+		require.NoError(t, readDocument(strings.NewReader(doc), &d), doc)
+		_, _, _, err := d.Build()
+		if want == "" {
+			require.NoError(t, err, doc)
+			continue
+		}
+		var refused *prego.Error
+		require.ErrorAs(t, err, &refused, doc)
+		require.Equal(t, strings.TrimSpace(want), refused.Field, doc)
+	}
+}
