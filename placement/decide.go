@@ -229,7 +229,9 @@ func (s *search) scoreShards() {
 		}
 		s.passed.shard++
 		n := &s.near[f.shardPlace[slot]]
-		if n.shard++; n.bestShard < 0 || (s.algorithm == BestFit || s.crowded) && s.shardPreference(slot) > n.shardScore+epsilon {
+		n.shard++
+		ranks := s.algorithm == BestFit || s.crowded
+		if n.bestShard < 0 || ranks && s.shardPreference(slot) > n.shardScore+epsilon {
 			n.shardScore, n.bestShard = s.shardPreference(slot), slot
 		}
 	}

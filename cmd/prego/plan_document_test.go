@@ -46,11 +46,13 @@ func TestPolicyOfDocumentStartsAtDefaults(t *testing.T) {
 // TestDocumentsAreCheckedAsTheAPIDoes: a plan that the API would refuse is refused before it is calculated.
 func TestDocumentsAreCheckedAsTheAPIDoes(t *testing.T) {
 	t.Parallel()
+	const app = `{"servers":[{"server_id":"app-1","role":"app","region":"eu","tags":[`
+	const redis = `{"requests":[{"tenant_id":"t-1","region":"eu","dedicated_redis":true,"plan":`
 	for want, doc := range map[string]string{
-		"servers[0].tags":             `{"servers":[{"server_id":"app-1","role":"app","region":"eu","tags":["with space"]}]}`,
-		"servers[0].tags ":            `{"servers":[{"server_id":"app-1","role":"app","region":"eu","tags":["` + strings.Repeat("x", 64) + `"]}]}`,
-		"requests[0].dedicated_redis": `{"requests":[{"tenant_id":"t-1","region":"eu","plan":"starter","dedicated_redis":true}]}`,
-		"":                            `{"requests":[{"tenant_id":"t-1","region":"eu","plan":"business","dedicated_redis":true}]}`,
+		"servers[0].tags":             app + `"with space"]}]}`,
+		"servers[0].tags ":            app + `"` + strings.Repeat("x", 64) + `"]}]}`,
+		"requests[0].dedicated_redis": redis + `"starter"}]}`,
+		"":                            redis + `"business"}]}`,
 	} {
 		var d placement.Document
 		require.NoError(t, readDocument(strings.NewReader(doc), &d), doc)

@@ -17,7 +17,7 @@ import (
 // Analyzer finds the forbidden patterns in Go code. Constants count by their values, however they are written.
 var Analyzer = &analysis.Analyzer{
 	Name: "forbidden",
-	Doc:  "reports what direct-provisioning §11 forbids: Pulumi, Ansible, SSH, shells, agent endpoints without a kind, new kinds",
+	Doc:  "reports what direct-provisioning §11 forbids",
 	Run:  run,
 }
 
@@ -25,7 +25,10 @@ var Analyzer = &analysis.Analyzer{
 // and writes sealed backups through the one that runs commands (agent/policy).
 var kinds = []string{"bench", "mariadb", "redis-cli", "volume", "address", "patch", "peers", "transfer", "spool", ""}
 
-var programs = map[string]string{"pulumi": saysPulumi, "ansible": saysAnsib, "ssh": saysSSH, "scp": saysSSH, "sftp": saysSSH, "sshpass": saysSSH}
+var programs = map[string]string{
+	"pulumi": saysPulumi, "ansible": saysAnsib,
+	"ssh": saysSSH, "scp": saysSSH, "sftp": saysSSH, "sshpass": saysSSH,
+}
 
 var (
 	shells  = []string{"sh", "bash", "dash", "zsh", "ash", "ksh"}
@@ -120,7 +123,8 @@ func (c *checker) arguments(list []ast.Expr, starts bool) {
 		v := c.TypesInfo.Types[e]
 		if v.Value == nil || v.Value.Kind() != constant.String {
 			// append([]string{"-c"}, …)... continues the list.
-			if text, ok := c.firstOf(e); ok && c.vectors && slices.Contains(shells, before) && runText.MatchString(text) {
+			text, ok := c.firstOf(e)
+			if ok && c.vectors && slices.Contains(shells, before) && runText.MatchString(text) {
 				c.report(e.Pos(), saysShell)
 			}
 			before = ""
