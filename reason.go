@@ -28,6 +28,7 @@ const (
 	ReasonIPAMExhausted    Reason = "ipam_exhausted"
 	ReasonNoCapacityVolume Reason = "no_capacity_volume"
 	ReasonProviderRefused  Reason = "provider_refused"
+	ReasonNotAttached      Reason = "not_attached" // a volume, where its row has it
 	ReasonResourceMissing  Reason = "missing_at_provider"
 )
 

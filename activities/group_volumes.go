@@ -53,6 +53,110 @@ func (a *OrgResources) mountVolume(ctx context.Context, srv server.Server, v wor
 	return report, nil
 }
 
+// mountAttached mounts a volume that the provider has attached to a server. If the host can't, because it has no
+// device of that volume or a mount whose device is gone, the volume is attached once more. That is safe: nothing has
+// it mounted then, and a host refuses to unmount what a container uses. If it still can't, the volume's row has the
+// reason.
+func (a *OrgResources) mountAttached(ctx context.Context, infra OrgInfra, srv server.Server,
+	v workload.Volume) (report wire.VolumeReport, err error) {
+	if v.Reason == prego.ReasonNotAttached { // a mount of the device that it was may be left
+		err = a.attachAgain(ctx, infra, srv, v)
+	}
+	var unable *server.ContainerError
+	if err == nil {
+		if report, err = a.mountVolume(ctx, srv, v); errors.As(err, &unable) {
+			if again := a.attachAgain(ctx, infra, srv, v); again == nil {
+				report, err = a.mountVolume(ctx, srv, v)
+			}
+		}
+	}
+	switch {
+	case err == nil && v.Reason == prego.ReasonNotAttached:
+		return report, a.Store.VolumeAttached(ctx, v.VolumeID)
+	case errors.As(err, &unable):
+		return report, errors.Join(err, a.Store.VolumeNotAttached(ctx, v.VolumeID, unable.Message))
+	}
+	return report, err
+}
+
+// attachAgain detaches a volume from its server, where nothing uses it, and attaches it to the same one.
+func (a *OrgResources) attachAgain(ctx context.Context, infra OrgInfra, srv server.Server, v workload.Volume) error {
+	if err := a.detach(ctx, srv.ServerID, v); err != nil {
+		return err
+	}
+	return fromInfra(infra.AttachVolume(ctx, prego.VolumeID(v.ProviderID), prego.ServerID(srv.ProviderServerID)))
+}
+
+// checkAttached compares what is attached in the rows with what the provider listed. A volume may be detached there by
+// hand: its group then runs without it. had are the rows from before the list was made.
+func (a *OrgResources) checkAttached(ctx context.Context, had []workload.AttachedVolume,
+	listed []server.OwnedResource) (astray int, err error) {
+	on := make(map[string]string, len(had))
+	for _, o := range listed {
+		if o.Kind == server.ResourceVolume {
+			on[o.ProviderID] = o.AttachedTo
+		}
+	}
+	for _, v := range had {
+		if at, exists := on[v.ProviderID]; !exists || at == v.ProviderServerID {
+			continue
+		}
+		_, lockErr := a.Store.WithGroupVolumes(ctx, v.GroupID, func(ctx context.Context) error {
+			found, err := a.attachedElsewhere(ctx, v)
+			if found {
+				astray++
+			}
+			return err
+		})
+		err = errors.Join(err, lockErr)
+	}
+	return astray, err
+}
+
+// attachedElsewhere records that a volume is not attached where its row has it, and has its group's instance start
+// again if the host agrees: what starts it attaches the volume. No other step of the group moves volumes meanwhile.
+func (a *OrgResources) attachedElsewhere(ctx context.Context, was workload.AttachedVolume) (found bool, err error) {
+	now, err := a.Store.AttachedVolumes(ctx, was.Provider, was.VolumeID)
+	if err != nil || len(now) == 0 || now[0].ServerID != was.ServerID {
+		return false, err
+	}
+	infra, err := a.infra(was.Provider)
+	if err != nil {
+		return false, err
+	}
+	at, err := infra.VolumeOn(ctx, prego.VolumeID(was.ProviderID))
+	if err != nil || at == was.ProviderServerID {
+		return false, fromInfra(err)
+	}
+	why := fmt.Sprintf("the provider has it attached to no server, instead of %s", was.ServerID)
+	if at != "" {
+		why = fmt.Sprintf("the provider has it attached to its server %s, instead of %s: detach it there", at,
+			was.ServerID)
+	}
+	if err := a.Store.VolumeNotAttached(ctx, was.VolumeID, why); err != nil || at != "" || a.Hosts == nil {
+		return true, err
+	}
+	srv, err := a.Store.GetServer(ctx, was.ServerID)
+	if err != nil || srv.Status != server.Active {
+		return true, err
+	}
+	v, ok, err := a.Store.VolumeRecord(ctx, string(was.VolumeID))
+	if err != nil || !ok {
+		return true, err
+	}
+	_, err = a.mountVolume(ctx, srv, v)
+	if _, gone := errors.AsType[*server.ContainerError](err); !gone {
+		return true, err // the host still has it, or can't be asked
+	}
+	for _, id := range now[0].Instances {
+		if _, err := a.Store.InstanceFailed(ctx, id, fmt.Sprintf("volume %s was detached from its server",
+			was.VolumeID)); err != nil {
+			return true, err
+		}
+	}
+	return true, a.Runs.WakeGroup(ctx, was.GroupID, was.OrgID)
+}
+
 // mounted records that a file system has the size of its volume: mounting grows it.
 func (a *OrgResources) mounted(ctx context.Context, v workload.Volume, report wire.VolumeReport) error {
 	if v.GrownBytes >= v.MadeBytes || !follows(report, v) {

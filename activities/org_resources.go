@@ -22,6 +22,8 @@ type OrgInfra interface {
 	FindNamed(ctx context.Context, kind server.ResourceKind, name string) (id string, err error)
 	AttachVolume(ctx context.Context, volumeID prego.VolumeID, serverID prego.ServerID) error
 	DetachVolume(ctx context.Context, volumeID prego.VolumeID) error
+	// VolumeOn is the provider's id of the server that has a volume, "" for none.
+	VolumeOn(ctx context.Context, volumeID prego.VolumeID) (providerServerID string, err error)
 	// ResizeVolume makes a volume at least so large.
 	ResizeVolume(ctx context.Context, volumeID prego.VolumeID, gb int) error
 	protection
@@ -356,7 +358,7 @@ func (a *OrgResources) attachGroupVolumes(ctx context.Context, in GroupVolumesIn
 			}
 			return nil, fmt.Errorf("volume %s was taken from the group", t.VolumeID)
 		}
-		report, err := a.mountVolume(ctx, srv, v)
+		report, err := a.mountAttached(ctx, infra, srv, v)
 		if err != nil {
 			return nil, err
 		}

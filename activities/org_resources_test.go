@@ -40,6 +40,10 @@ func (c *orgCloud) AttachVolume(_ context.Context, volume prego.VolumeID, server
 	return err
 }
 
+func (c *orgCloud) VolumeOn(_ context.Context, volume prego.VolumeID) (string, error) {
+	return c.on[string(volume)], nil
+}
+
 func (c *orgCloud) DetachVolume(_ context.Context, volume prego.VolumeID) error {
 	if c.hosts != nil && c.hosts.mounted["srv-"+c.on[string(volume)]+"/"+string(volume)] && !c.pulled {
 		return errors.New("it is still mounted")
@@ -57,6 +61,7 @@ type volumeHosts struct {
 	did     []string
 	fail    error
 	bytes   int64 // of file systems
+	absent  int   // how many mounts find no device
 }
 
 func (*volumeHosts) BenchAll(context.Context, []server.BenchCommand) (int, error) { panic("not used") }
@@ -79,6 +84,9 @@ func (h *volumeHosts) Bench(_ context.Context, c server.BenchCommand) (string, e
 		delete(h.mounted, key)
 		return "", nil
 	case h.cloud.on[c.Args[1]] != strings.TrimPrefix(string(c.ServerID), "srv-"):
+		return "", failed("is not attached to this server")
+	}
+	if h.absent--; h.absent >= 0 {
 		return "", failed("is not attached to this server")
 	}
 	h.mounted[key] = true

@@ -43,13 +43,14 @@ type Reconciler struct {
 // ReconcileResult counts what one reconciliation found and did.
 type ReconcileResult struct {
 	RunID      int64 `json:"run_id"`
-	Owned      int   `json:"owned"`       // our resources at the provider
-	Restarted  int   `json:"restarted"`   // rows whose workflow had never started or was lost
-	Missing    int   `json:"missing"`     // rows whose server is gone: now failed
-	Orphans    int   `json:"orphans"`     // resources without an owner
-	Destroyed  int   `json:"destroyed"`   // of those, destroyed
-	Settled    int   `json:"settled"`     // ledger lines closed
-	BreakerHit bool  `json:"breaker_hit"` // refused to destroy; investigate before anything else
+	Owned      int   `json:"owned"`                // our resources at the provider
+	Restarted  int   `json:"restarted"`            // rows whose workflow had never started or was lost
+	Missing    int   `json:"missing"`              // rows whose server is gone: now failed
+	Orphans    int   `json:"orphans"`              // resources without an owner
+	Destroyed  int   `json:"destroyed"`            // of those, destroyed
+	Settled    int   `json:"settled"`              // ledger lines closed
+	Unattached int   `json:"unattached,omitempty"` // volumes that are not attached where their rows have them
+	BreakerHit bool  `json:"breaker_hit"`          // refused to destroy; investigate before anything else
 
 	ContainersChecked int               `json:"containers_checked"`        // servers whose containers were checked
 	ContainersUnknown int               `json:"containers_unknown"`        // of those, not reached
@@ -115,6 +116,12 @@ func (a *Reconciler) reconcile(ctx context.Context, infra Infra, result *Reconci
 		return nil, err
 	}
 	a.protect(ctx, infra, snapshot)
+	if a.Org != nil {
+		n, err := a.Org.checkAttached(ctx, snapshot.Attached, snapshot.Owned)
+		if result.Unattached += n; err != nil { // one volume or host hinders no other work; the next run repeats it
+			a.Log.Warn("attached volumes not compared", zap.String("error", prego.Redact(err.Error())))
+		}
+	}
 	if err := a.destroyOrphans(ctx, infra, snapshot, found.Orphans, result); err != nil {
 		return nil, err
 	}
@@ -136,6 +143,9 @@ func (a *Reconciler) snapshot(ctx context.Context, infra Infra) (Comparison, err
 	if a.Org != nil {
 		names, err := a.Org.Store.OrgNames(ctx, infra.ID())
 		if err != nil {
+			return s, err
+		}
+		if s.Attached, err = a.Org.Store.AttachedVolumes(ctx, infra.ID(), ""); err != nil {
 			return s, err
 		}
 		s.OrgNames = make(map[string]bool, len(names))

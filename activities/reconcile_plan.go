@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/workload"
 )
 
 // Comparison is the input of one reconciliation: the rows, read first, and then what
@@ -21,6 +22,8 @@ type Comparison struct {
 	// Images are the golden images that may still have resources at the provider, by
 	// id.
 	Images map[string]server.GoldenImage
+	// Attached are the volumes that servers had for process groups before the list was made.
+	Attached []workload.AttachedVolume
 }
 
 // OrphanRules guard against destroying resources that are only misunderstood.

@@ -7532,7 +7532,7 @@ type Volume struct {
 	Operation *Operation `json:"operation,omitempty"`
 	OrgId     string     `json:"org_id"`
 
-	// Reason no_capacity_volume: the provider can make no more
+	// Reason no_capacity_volume or not_attached, for example
 	//
 	// Example: no_capacity_volume
 	Reason *string `json:"reason,omitempty"`

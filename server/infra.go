@@ -138,8 +138,9 @@ type OwnedResource struct {
 	Name       string
 	Labels     map[string]string
 	CreatedAt  time.Time
-	Attached   bool // to a server (volumes, primary IPs), or has servers (groups, firewalls, networks)
-	Protected  bool // servers and volumes: the provider refuses to delete it
+	Attached   bool   // to a server (volumes, primary IPs), or has servers (groups, firewalls, networks)
+	AttachedTo string // the provider's id of that server, for volumes
+	Protected  bool   // servers and volumes: the provider refuses to delete it
 	// By what it is billed, as far as its kind has it.
 	Type     string // machine type of a server, family of an address
 	Location string

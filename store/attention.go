@@ -329,7 +329,9 @@ SELECT 'domain', domain_id, name, COALESCE(tenant_id, ''), org_id, COALESCE(NULL
 FROM domains WHERE deleted_at IS NULL AND (status = 'lost' OR status = 'verified' AND missing_since IS NOT NULL)` + attTo
 
 	sqlAttVolumeFailed = `WITH ` + attFrom + `
-SELECT 'volume', volume_id, name, '', org_id, COALESCE(NULLIF(reason, ''), 'failed'), message, updated_at, 'region', region FROM volumes WHERE status = 'failed' AND deleted_at IS NULL` + attTo
+SELECT 'volume', volume_id, name, '', org_id, COALESCE(NULLIF(reason, ''), 'failed'), message, updated_at,
+    'region', region FROM volumes WHERE (status = 'failed' OR status = 'ready' AND reason = 'not_attached') AND
+        deleted_at IS NULL` + attTo
 
 	sqlAttAddressFailed = `WITH ` + attFrom + `
 SELECT 'env', a.env_id, e.name, a.allocation_id, a.org_id, COALESCE(NULLIF(a.reason, ''), 'failed'), a.message, a.updated_at, 'region', e.region

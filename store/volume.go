@@ -428,6 +428,44 @@ func (s *Store) VolumeGone(ctx context.Context, v workload.Volume) error {
 	return s.recordGone(ctx, v.Provider, server.ResourceVolume, v.ProviderName, sqlVolumeGone, string(v.VolumeID))
 }
 
+const (
+	sqlVolumeNotAttached = `
+UPDATE volumes SET reason = 'not_attached', message = $2, updated_at = CASE reason WHEN 'not_attached' THEN
+    updated_at ELSE now() END
+WHERE volume_id = $1 AND deleted_at IS NULL AND status = 'ready' AND (reason, message) IS DISTINCT FROM
+    ('not_attached', $2)`
+	sqlVolumeAttachedNow = `UPDATE volumes SET reason = '', message = '' WHERE volume_id = $1 AND reason =
+		'not_attached'`
+)
+
+// VolumeNotAttached records why a ready volume can't be used on the server that has it according to its row.
+func (s *Store) VolumeNotAttached(ctx context.Context, id prego.VolumeID, message string) error {
+	return s.exec(ctx, fmt.Sprintf("volume %s is not attached", id), sqlVolumeNotAttached, id, prego.Redact(message))
+}
+
+// VolumeAttached ends that.
+func (s *Store) VolumeAttached(ctx context.Context, id prego.VolumeID) error {
+	return s.exec(ctx, fmt.Sprintf("volume %s is attached", id), sqlVolumeAttachedNow, id)
+}
+
+const sqlAttachedVolumes = `
+SELECT v.volume_id, v.org_id, v.provider, v.provider_id, t.group_id, t.server_id, s.provider_server_id,
+    ARRAY(SELECT i.instance_id FROM instances i WHERE i.group_id = t.group_id AND i.server_id = t.server_id
+        AND (i.state = 'running' OR i.state = 'booting' AND i.started_at IS NOT NULL)) AS instances
+FROM volume_attachments t JOIN volumes v ON v.volume_id = t.volume_id JOIN servers s ON s.server_id = t.server_id
+WHERE t.deleted_at IS NULL AND t.server_id IS NOT NULL AND v.provider = $1 AND ($2 = '' OR v.volume_id = $2) AND
+    v.provider_id IS NOT NULL
+    AND v.deleted_at IS NULL AND v.status = 'ready' AND v.lent_for = '' AND s.status = 'active' AND
+        s.provider_server_id IS NOT NULL
+ORDER BY v.volume_id`
+
+// AttachedVolumes are the volumes that servers have for process groups according to the rows: all at a provider, or
+// one.
+func (s *Store) AttachedVolumes(ctx context.Context, provider prego.InfraProviderID,
+	only prego.VolumeID) ([]workload.AttachedVolume, error) {
+	return collect[workload.AttachedVolume](ctx, s, "attached volumes", sqlAttachedVolumes, provider, only)
+}
+
 const sqlLeftAttached = `SELECT ` + attachmentColumns + ` FROM volume_attachments t WHERE t.volume_id = $1 AND t.deleted_at IS NOT NULL AND t.server_id IS NOT NULL ORDER BY t.attachment_id`
 
 // LeftAttached are the ended attachments of a volume that it may still be on a
@@ -462,9 +500,17 @@ func (s *Store) AttachedTo(ctx context.Context, attachmentID string, serverID pr
 		if err == nil && tag.RowsAffected() == 0 {
 			return prego.Errorf(prego.CodeAttachmentNotFound, "attachment %s has ended", attachmentID)
 		}
+		if err == nil && serverID == "" {
+			_, err = tx.Exec(ctx, sqlNoneExpected, attachmentID)
+		}
 		return err
 	})
 }
+
+// Without a server it can't be attached to a wrong one.
+const sqlNoneExpected = `
+UPDATE volumes SET reason = '', message = ''
+WHERE volume_id = (SELECT volume_id FROM volume_attachments WHERE attachment_id = $1) AND reason = 'not_attached'`
 
 const sqlHoldLent = `SELECT v.lent_for FROM volumes v JOIN volume_attachments t ON t.volume_id = v.volume_id WHERE t.attachment_id = $1 FOR UPDATE OF v`
 

@@ -89,6 +89,18 @@ func (v Volume) Validate() error {
 
 const maxVolumeName = 63
 
+// AttachedVolume is a volume that a server has for a process group, according to its row.
+type AttachedVolume struct {
+	VolumeID         prego.VolumeID
+	OrgID            prego.OrgID
+	Provider         prego.InfraProviderID
+	ProviderID       string
+	GroupID          prego.GroupID
+	ServerID         prego.ServerID
+	ProviderServerID string
+	Instances        []string // of the group that run on the server
+}
+
 // VolumeAttachment attaches a volume to one process group.
 type VolumeAttachment struct {
 	AttachmentID string

@@ -3,6 +3,7 @@ package hetzner
 import (
 	"context"
 	"errors"
+	"strconv"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
 
@@ -70,6 +71,15 @@ func (p *Provider) ResizeVolume(ctx context.Context, volumeID prego.VolumeID, gb
 		return err
 	}
 	return p.done(ctx)(p.write.Volume.Resize(ctx, v, gb))
+}
+
+// VolumeOn returns the server that a volume is attached to, "" for none.
+func (p *Provider) VolumeOn(ctx context.Context, volumeID prego.VolumeID) (string, error) {
+	v, err := get(ctx, p, string(volumeID), p.read.Volume.GetByID, "volume %s does not exist")
+	if err != nil || v.Server == nil {
+		return "", err
+	}
+	return strconv.FormatInt(v.Server.ID, 10), nil
 }
 
 // DetachVolume detaches a volume from its server, and waits for it. A deleted volume counts as detached.

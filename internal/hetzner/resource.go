@@ -314,6 +314,9 @@ func owned(v any) (o server.OwnedResource) {
 		is(server.ResourceVolume, v.ID, v.Name, v.Labels, v.Created)
 		o.Attached, o.Location, o.SizeGB = v.Server != nil, locationName(v.Location), float64(v.Size)
 		o.Protected = v.Protection.Delete
+		if v.Server != nil {
+			o.AttachedTo = strconv.FormatInt(v.Server.ID, 10)
+		}
 	case *hcloud.PrimaryIP:
 		is(server.ResourcePrimaryIP, v.ID, v.Name, v.Labels, v.Created)
 		o.Attached, o.Type, o.Location = v.AssigneeID != 0, string(v.Type), locationName(v.Location)

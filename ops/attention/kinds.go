@@ -139,6 +139,7 @@ var (
 	showTenant       = get("Show the tenant", "/v1/tenants/{id}", "prego tenant show {id}")
 	showGroup        = get("Show the group", "/v1/groups/{id}", "prego group show {id}")
 	showVolume       = get("Show the volume", "/v1/volumes/{id}", "prego volume show {id}")
+	deleteVolume     = drop("Delete it", "/v1/volumes/{id}", "prego volume delete {id}")
 	showFleets       = get("Show the fleets", "/v1/fleets", "prego fleet list")
 	showQueue        = get("Show the queue", "/v1/queue", "prego queue list")
 	showMaintenance  = get("Show how far it is", "/v1/servers/{id}/maintenance", "prego server maintenance-status {id}")
@@ -533,10 +534,15 @@ var ordered = []struct {
 	}},
 	{VolumeFailed, spec{
 		severity: Warning, says: "it could not be made", plural: "volumes failed",
-		todo:    "Read why. Delete it and create another, elsewhere if its location has no room.",
-		docs:    "docs/resources.md",
-		actions: about("volume", showVolume, drop("Delete it", "/v1/volumes/{id}", "prego volume delete {id}")),
-		all:     []Action{get("List them", "/v1/volumes?region={by}&status=failed", "prego volume list --region {by} --state failed")},
+		todo: "Read why. Delete it and create another, elsewhere if its location has no room.",
+		todos: map[string]string{
+			"not_attached": "Read where the provider has it. If another server has it, detach it there. It is attached again by itself with the group's next instance.",
+		},
+		docs: "docs/resources.md",
+		actions: about("volume", showVolume, because("no_capacity_volume", deleteVolume),
+			because("provider_refused", deleteVolume), because("missing_at_provider", deleteVolume)),
+		all: []Action{get("List them", "/v1/volumes?region={by}&status=failed",
+			"prego volume list --region {by} --state failed")},
 	}},
 	{AddressFailed, spec{
 		severity: Warning, says: "its IPv4 address could not be had", plural: "IPv4 addresses could not be had",
