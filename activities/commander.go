@@ -102,7 +102,7 @@ func verbOf(args []string) string {
 
 func auditedAs(b server.BenchCommand) server.Command {
 	return server.Command{
-		AuditID: b.AuditID, ServerID: b.ServerID, WorkflowID: b.WorkflowID, Kind: kindOf(b), Args: b.Args, Actor: prego.ActorWorkflow,
+		AuditID: b.AuditID, ServerID: b.ServerID, WorkflowID: b.WorkflowID, Kind: kindOf(b), Args: b.Args, Actor: prego.ActorWorkflow, Within: b.Timeout,
 	}
 }
 

@@ -169,6 +169,7 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	defer end()
 	cmd := server.Command{
 		AuditID: "operator-" + uuid.NewString(), ServerID: id, Kind: string(in.Kind), Args: in.Args, Actor: prego.ActorOperator, By: caller(c).Subject,
+		Within: timeout,
 	}
 	_, cmd.Private = policy.Recorded(kind, in.Args)
 	if kind == wire.KindBench { // no other knows whose data it touches

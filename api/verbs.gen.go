@@ -1851,7 +1851,7 @@ var verbs = []Verb{
 		{Name: "tenant", Help: "only of these tenants", In: "query", Field: "tenant_id", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
 	}, Items: "certificates", Paged: true, Sorts: []string{"created_at"}, Table: &tables[13]},
-	{Operation: "listCommands", Method: "GET", Path: "/v1/servers/{server_id}/commands", Use: "server commands SERVER", Short: "List the commands run on a server's host", Long: "List the commands run on a server's host.\n\nIncludes every command that a workflow or an operator ran, with secrets removed. A command\nwithout exit_code is still running, was refused, or ended with an unknown outcome: see\nstderr and finished_at. To read every page, pass next_cursor until it is absent.", Args: []Flag{
+	{Operation: "listCommands", Method: "GET", Path: "/v1/servers/{server_id}/commands", Use: "server commands SERVER", Short: "List the commands run on a server's host", Long: "List the commands run on a server's host.\n\nIncludes every command that a workflow or an operator ran, with secrets removed. A command\nwithout exit_code is still running, was refused, or ended with an unknown outcome: see\nstderr and finished_at. If the process that ran it died, that is recorded a minute after the\ncommand's time limit. To read every page, pass next_cursor until it is absent.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "kind", Help: "only of these kinds", In: "query", Field: "kind", Many: true},

@@ -345,6 +345,7 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 		worker.Look{Name: "old redo log", Every: p.cfg.Pace.Of(time.Hour), Do: worker.At(redo, worker.LookAtOldRedo)},
 		worker.Look{Name: "backup storage", Every: p.cfg.Pace.Of(time.Hour), Do: worker.At(backups, worker.LookAtBackupStorage)},
 	)
+		worker.Look{Name: "commands", Every: p.cfg.Pace.Of(time.Minute), Do: worker.At(p.db, worker.LookAtCommands)},
 	for i := range looker.Looks { // more looks than that would only load Postgres, at any pace
 		looker.Looks[i].Every = max(looker.Looks[i].Every, 500*time.Millisecond)
 	}

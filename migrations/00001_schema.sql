@@ -2246,8 +2246,10 @@ CREATE TABLE agent_command_audit (
     duration_ms      bigint,
     stdout_truncated text,
     stderr_truncated text,
-    requested_by     text NOT NULL DEFAULT '' -- Who asked, where that was a person.
+    requested_by     text NOT NULL DEFAULT '', -- Who asked, where that was a person.
+    ends_by          timestamptz NOT NULL DEFAULT now() -- Without an end by then, the process that ran it died.
 );
+CREATE INDEX agent_command_audit_unfinished ON agent_command_audit (ends_by) WHERE finished_at IS NULL;
 CREATE INDEX idx_audit_workflow ON agent_command_audit (workflow_id);
 CREATE INDEX agent_command_audit_listing ON agent_command_audit (server_id, requested_at DESC, audit_id DESC);
 CREATE INDEX agent_command_audit_age ON agent_command_audit (requested_at);
@@ -2814,7 +2816,7 @@ BEGIN
         ('servers',             $a$'server', 'server_id', '', '', 'request_hash agent_key_sha256 updated_at changed_xid'$a$, requests),
         ('server_maintenances', $a$'maintenance', 'server_id number', '', '', 'updated_at'$a$, requests),
         ('patch_waves',         $a$'patch_wave', 'wave_id', '', '', ''$a$, requests),
-        ('agent_command_audit', $a$'command', 'audit_id', '', '', 'stdout_truncated stderr_truncated started_at finished_at duration_ms'$a$, requests),
+        ('agent_command_audit', $a$'command', 'audit_id', '', '', 'stdout_truncated stderr_truncated started_at finished_at duration_ms ends_by'$a$, requests),
         ('golden_images',       $a$'image', 'image_id', '', '', 'recipe_hash agent_sha256 stack_sha256 updated_at'$a$, requests),
         ('stack_releases',      $a$'release', 'name', '', '', 'updated_at'$a$, requests),
         ('agent_releases',      $a$'agent_release', 'version', '', '', 'document signature updated_at'$a$, requests),

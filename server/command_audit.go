@@ -30,6 +30,8 @@ type Command struct {
 	Secrets map[string]string `json:"secrets,omitempty"`
 	// Private are arguments that may be secrets: they are not recorded, and are masked in the command's output.
 	Private []string `json:"-"`
+	// Within is how long its process waits for its end; 0 is until the deadline of the context that it is begun with.
+	Within time.Duration `json:"-"`
 }
 
 // secretName is a word that is followed by a secret, as in "set-config admin_password

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -16,8 +17,10 @@ import (
 
 // The row exists before the command runs. A resent command already has it.
 const sqlBeginCommand = `
-INSERT INTO agent_command_audit (audit_id, server_id, workflow_id, command_kind, args_redacted, actor, requested_by, started_at)
-VALUES ($1, $2, NULLIF($3, ''), $4, $5, $6, $7, now()) ON CONFLICT (audit_id) DO NOTHING`
+INSERT INTO agent_command_audit (audit_id, server_id, workflow_id, command_kind, args_redacted, actor,
+    requested_by, started_at, ends_by)
+VALUES ($1, $2, NULLIF($3, ''), $4, $5, $6, $7, now(), now() + make_interval(secs => $8)) ON CONFLICT (audit_id) DO
+    NOTHING`
 
 // recordedArgs are a command's arguments as stored: without values that the table of commands does not declare public.
 func recordedArgs(c server.Command) string {
@@ -28,7 +31,33 @@ func recordedArgs(c server.Command) string {
 // BeginCommand records that a command is about to run.
 func (s *Store) BeginCommand(ctx context.Context, c server.Command) error {
 	return s.exec(ctx, "audit command "+c.AuditID, sqlBeginCommand,
-		c.AuditID, c.ServerID, c.WorkflowID, c.Kind, recordedArgs(c), c.Actor, c.By)
+		c.AuditID, c.ServerID, c.WorkflowID, c.Kind, recordedArgs(c), c.Actor, c.By, endsWithin(ctx, c).Seconds())
+}
+
+const (
+	// commandSlack is how much later than its limit the end of a command may be written.
+	commandSlack = time.Minute
+	// commandLimit is that of a command whose process has no limit.
+	commandLimit = 24 * time.Hour
+)
+
+// endsWithin is after how long a command without an end has none, because the process that ran it died.
+func endsWithin(ctx context.Context, c server.Command) time.Duration {
+	limit := c.Within
+	if deadline, has := ctx.Deadline(); has && limit == 0 {
+		limit = time.Until(deadline)
+	}
+	return cmp.Or(limit, commandLimit) + commandSlack
+}
+
+const sqlEndLostCommands = `
+UPDATE agent_command_audit SET finished_at = now(), stderr_truncated = 'unknown: the process that ran it died'
+WHERE finished_at IS NULL AND ends_by < now()`
+
+// EndLostCommands ends commands whose end no process will record any more, and returns their number.
+func (s *Store) EndLostCommands(ctx context.Context) (int64, error) {
+	tag, err := s.pool.Exec(ctx, sqlEndLostCommands)
+	return tag.RowsAffected(), failed("commands without an end", err)
 }
 
 // An unknown end never overwrites a known one.
@@ -42,8 +71,9 @@ func (s *Store) FinishCommand(ctx context.Context, auditID string, o server.Comm
 }
 
 const sqlBeginCommands = `
-INSERT INTO agent_command_audit (audit_id, server_id, workflow_id, command_kind, args_redacted, actor, requested_by)
-SELECT audit_id, server_id, NULLIF(workflow_id, ''), kind, args, actor, by
+INSERT INTO agent_command_audit (audit_id, server_id, workflow_id, command_kind, args_redacted, actor,
+    requested_by, ends_by)
+SELECT audit_id, server_id, NULLIF(workflow_id, ''), kind, args, actor, by, now() + make_interval(secs => $8)
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) c (audit_id, server_id, workflow_id, kind, args, actor, by)
 ON CONFLICT (audit_id) DO NOTHING`
 
@@ -51,14 +81,17 @@ ON CONFLICT (audit_id) DO NOTHING`
 // ends.
 func (s *Store) BeginCommands(ctx context.Context, cs []server.Command) error {
 	var columns [7][]string
+	var within time.Duration // all of them: each may begin when the previous one has ended
 	for _, c := range cs {
+		within += endsWithin(ctx, c)
 		for i, v := range []string{
 			c.AuditID, string(c.ServerID), c.WorkflowID, c.Kind, recordedArgs(c), string(c.Actor), c.By,
 		} {
 			columns[i] = append(columns[i], v)
 		}
 	}
-	return s.exec(ctx, "audit commands", sqlBeginCommands, columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], columns[6])
+	return s.exec(ctx, "audit commands", sqlBeginCommands, columns[0], columns[1], columns[2], columns[3],
+		columns[4], columns[5], columns[6], within.Seconds())
 }
 
 const sqlFinishCommands = `

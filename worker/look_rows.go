@@ -107,6 +107,12 @@ type Audit struct {
 // sealAtOnce is how many entries one transaction seals.
 const sealAtOnce = 1000
 
+// LookAtCommands ends the audit's rows of commands whose process died.
+func LookAtCommands(ctx context.Context, db *store.Store) (ops.LookResult, error) {
+	n, err := db.EndLostCommands(ctx)
+	return ops.LookResult{Found: n > 0}, err
+}
+
 // LookAtAudit seals new entries, without a workflow. The head goes to the log, which is outside the database:
 // verification compares with it.
 func LookAtAudit(ctx context.Context, a *Audit) (ops.LookResult, error) {
