@@ -192,7 +192,11 @@ func (p *Process) workTrusted(
 	if err != nil {
 		return err
 	}
-	b.Looker.Looks = append(b.Looker.Looks, p.selfLook(ops.ProcessWorker, runs))
+	b.Looker.Looks = append(b.Looker.Looks, p.selfLook(ops.ProcessWorker, runs), worker.Look{
+		Name: "schedules", Every: p.cfg.Pace.Of(time.Minute),
+		Do: worker.At(&worker.Schedules{Runs: runs, Settings: schedules, Now: p.now, Log: p.log.Named("schedules")},
+			worker.LookAtSchedules),
+	})
 	watchCatalog(ctx, p, runs)
 	p.exportRows(b.catalogs)
 	g, ctx := errgroup.WithContext(ctx)
@@ -341,11 +345,11 @@ func (p *Process) Worker(ctx context.Context, runs *workflows.Client, served []w
 		// The owner of an hour is sampled four times.
 		worker.Look{Name: "costs", Every: p.cfg.Pace.Of(15 * time.Minute), Do: worker.At(&worker.CostCounting{Store: p.db, StoragePrice: storagePrice, StorageCurrency: currency, Now: p.now}, worker.LookAtCosts)},
 		worker.Look{Name: "audit", Every: p.cfg.Pace.Of(10 * time.Second), Do: worker.At(&worker.Audit{Store: p.db, Log: p.log.Named("audit")}, worker.LookAtAudit)},
+		worker.Look{Name: "commands", Every: p.cfg.Pace.Of(time.Minute), Do: worker.At(p.db, worker.LookAtCommands)},
 		worker.Look{Name: "redo log", Every: p.cfg.Pace.Of(redoEvery), Do: worker.At(redo, worker.LookAtRedo)},
 		worker.Look{Name: "old redo log", Every: p.cfg.Pace.Of(time.Hour), Do: worker.At(redo, worker.LookAtOldRedo)},
 		worker.Look{Name: "backup storage", Every: p.cfg.Pace.Of(time.Hour), Do: worker.At(backups, worker.LookAtBackupStorage)},
 	)
-		worker.Look{Name: "commands", Every: p.cfg.Pace.Of(time.Minute), Do: worker.At(p.db, worker.LookAtCommands)},
 	for i := range looker.Looks { // more looks than that would only load Postgres, at any pace
 		looker.Looks[i].Every = max(looker.Looks[i].Every, 500*time.Millisecond)
 	}

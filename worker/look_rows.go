@@ -16,6 +16,7 @@ import (
 	"github.com/prego/prego/ops/attention"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
+	"github.com/prego/prego/workflows"
 )
 
 // Pruning deletes rows after their retention.
@@ -106,6 +107,23 @@ type Audit struct {
 
 // sealAtOnce is how many entries one transaction seals.
 const sealAtOnce = 1000
+
+// Schedules are the periodic runs of Temporal.
+type Schedules struct {
+	Runs     *workflows.Client
+	Settings workflows.ScheduleSettings
+	Now      func() time.Time
+	Log      *zap.Logger
+}
+
+// LookAtSchedules creates schedules again that start nothing.
+func LookAtSchedules(ctx context.Context, a *Schedules) (ops.LookResult, error) {
+	found, err := a.Runs.RearmSchedules(ctx, a.Settings, a.Now())
+	for _, what := range found {
+		a.Log.Error("a schedule of Temporal was created again: " + what)
+	}
+	return ops.LookResult{Found: len(found) > 0}, err
+}
 
 // LookAtCommands ends the audit's rows of commands whose process died.
 func LookAtCommands(ctx context.Context, db *store.Store) (ops.LookResult, error) {

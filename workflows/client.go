@@ -227,44 +227,107 @@ type ScheduleSettings struct {
 	NetEvery time.Duration
 }
 
-// EnsureSchedules creates or updates the schedules of the periodic runs.
-func (c *Client) EnsureSchedules(ctx context.Context, s ScheduleSettings) error {
-	for _, e := range []struct {
-		id       string
-		every    time.Duration
-		workflow any
-		args     []any
-	}{
+// schedule is one of the periodic runs.
+type schedule struct {
+	id       string
+	every    time.Duration
+	workflow any
+	args     []any
+}
+
+func (c *Client) schedules(s ScheduleSettings) []schedule {
+	return []schedule{
 		{id: server.ReconcileWorkflowID(c.Environment), every: s.ReconcileEvery, workflow: Reconcile},
 		{id: server.SweepWorkflowID(c.Environment), every: s.NetEvery, workflow: SweepHeartbeats},
 		{id: tenant.SweepWorkflowID(c.Environment), every: s.NetEvery, workflow: SweepTenants, args: []any{SweepTenantsInput{}}},
 		{id: workload.GroupSweepWorkflowID(c.Environment), every: s.NetEvery, workflow: SweepGroups},
 		{id: server.CatalogWorkflowID(c.Environment), every: s.CatalogEvery, workflow: RefreshCatalog},
 		{id: tenant.StorageWorkflowID(c.Environment), every: s.NetEvery, workflow: MeasureSites},
-	} {
-		spec := client.ScheduleSpec{
-			Intervals: []client.ScheduleIntervalSpec{{Every: e.every}},
-			Jitter:    e.every / 10,
-		}
-		action := &client.ScheduleWorkflowAction{ID: e.id + "/scheduled", Workflow: e.workflow, Args: e.args, TaskQueue: c.TaskQueue, TypedSearchAttributes: temporal.NewSearchAttributes(AttrKind.ValueSet(KindPeriodic)), WorkflowTaskTimeout: c.taskTimeout()}
-		_, err := c.Temporal.ScheduleClient().Create(ctx, client.ScheduleOptions{
-			ID: e.id, Spec: spec, Action: action,
-			Overlap: enumspb.SCHEDULE_OVERLAP_POLICY_SKIP, CatchupWindow: e.every,
-		})
-		if errors.Is(err, temporal.ErrScheduleAlreadyRunning) {
-			err = c.Temporal.ScheduleClient().GetHandle(ctx, e.id).Update(ctx, client.ScheduleUpdateOptions{
-				DoUpdate: func(in client.ScheduleUpdateInput) (*client.ScheduleUpdate, error) {
-					in.Description.Schedule.Spec = &spec
-					in.Description.Schedule.Action = action
-					return &client.ScheduleUpdate{Schedule: &in.Description.Schedule}, nil
-				},
-			})
-		}
-		if err != nil {
-			return fmt.Errorf("schedule %s: %w", e.id, err)
+	}
+}
+
+// EnsureSchedules creates or updates the schedules of the periodic runs.
+func (c *Client) EnsureSchedules(ctx context.Context, s ScheduleSettings) error {
+	for _, e := range c.schedules(s) {
+		if err := c.ensureSchedule(ctx, e); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+func (c *Client) ensureSchedule(ctx context.Context, e schedule) error {
+	spec := client.ScheduleSpec{
+		Intervals: []client.ScheduleIntervalSpec{{Every: e.every}},
+		Jitter:    e.every / 10,
+	}
+	action := &client.ScheduleWorkflowAction{ID: e.id + "/scheduled", Workflow: e.workflow, Args: e.args,
+		TaskQueue: c.TaskQueue, TypedSearchAttributes: temporal.NewSearchAttributes(AttrKind.ValueSet(KindPeriodic)), WorkflowTaskTimeout: c.taskTimeout()}
+	_, err := c.Temporal.ScheduleClient().Create(ctx, client.ScheduleOptions{
+		ID: e.id, Spec: spec, Action: action,
+		Overlap: enumspb.SCHEDULE_OVERLAP_POLICY_SKIP, CatchupWindow: e.every,
+	})
+	if errors.Is(err, temporal.ErrScheduleAlreadyRunning) {
+		err = c.Temporal.ScheduleClient().GetHandle(ctx, e.id).Update(ctx, client.ScheduleUpdateOptions{
+			DoUpdate: func(in client.ScheduleUpdateInput) (*client.ScheduleUpdate, error) {
+				in.Description.Schedule.Spec = &spec
+				in.Description.Schedule.Action = action
+				return &client.ScheduleUpdate{Schedule: &in.Description.Schedule}, nil
+			},
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("schedule %s: %w", e.id, err)
+	}
+	return nil
+}
+
+// RearmSchedules creates schedules again that start nothing: deleted and paused ones, and those whose timer was lost.
+// It returns what was wrong with each.
+func (c *Client) RearmSchedules(ctx context.Context, s ScheduleSettings, now time.Time) (found []string, err error) {
+	var errs []error
+	for _, e := range c.schedules(s) {
+		why, err := c.idleSchedule(ctx, e, now)
+		if err == nil && why != "" {
+			err = c.ensureSchedule(ctx, e)
+			found = append(found, fmt.Sprintf("%s %s", e.id, why))
+		}
+		errs = append(errs, err)
+	}
+	return found, errors.Join(errs...)
+}
+
+// scheduleSlack is how much later than three of its intervals a schedule may have started its last run.
+const scheduleSlack = 2 * time.Minute
+
+// idleSchedule returns why a schedule starts nothing, "" if it does. What was left of it is deleted.
+func (c *Client) idleSchedule(ctx context.Context, e schedule, now time.Time) (why string, err error) {
+	handle := c.Temporal.ScheduleClient().GetHandle(ctx, e.id)
+	d, err := handle.Describe(ctx)
+	if _, gone := errors.AsType[*serviceerror.NotFound](err); gone {
+		return "was deleted", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("schedule %s: %w", e.id, err)
+	}
+	last := d.Info.CreatedAt
+	for _, a := range d.Info.RecentActions {
+		if a.ActualTime.After(last) {
+			last = a.ActualTime
+		}
+	}
+	switch idle := now.Sub(last); {
+	case d.Schedule.State != nil && d.Schedule.State.Paused:
+		why = "was paused"
+	case idle > 3*e.every+scheduleSlack && len(d.Info.RunningWorkflows) == 0:
+		why = "started nothing for " + idle.Round(time.Second).String()
+	default:
+		return "", nil
+	}
+	if err := unlessEnded(handle.Delete(ctx), "delete schedule %s", e.id); err != nil {
+		return "", err
+	}
+	return why, nil
 }
 
 // EnsureMaintenance starts the run that empties a server, unless it is running, and reports
