@@ -338,7 +338,14 @@ func (a *Names) look(ctx context.Context, d org.Domain, ours []string) org.Domai
 	look.TXT = texts
 	// Whether it leads here is for people and for certificates: it proves nothing.
 	addresses, err := a.Resolver.Addresses(ctx, d.Name)
-	look.Points = err == nil && len(addresses) > 0 && !slices.ContainsFunc(addresses, func(at string) bool { return !slices.Contains(ours, at) })
+	if err != nil {
+		look.Elsewhere = "its addresses can't be looked up: " + prego.Redact(err.Error())
+		return look
+	}
+	if d.Address != "" {
+		ours = append(slices.Clone(ours), d.Address) // of its routes' environment
+	}
+	look.Points, look.Elsewhere = org.Leads(addresses, ours)
 	return look
 }
 

@@ -447,9 +447,24 @@ func TestNameOfACustomer(t *testing.T) {
 	}
 	records := d.Records(sites)
 	add("_prego-challenge.www", "TXT", `"`+records[0].Value+`"`)
-	require.False(t, status(org.DomainVerified).Points, "it proves ownership, and leads nowhere yet")
+	nowhere := status(org.DomainVerified)
+	require.False(t, nowhere.Points, "it proves ownership, and leads nowhere yet")
+	require.Equal(t, org.ReasonPointsElsewhere, nowhere.Reason)
+	require.Equal(t, "it has no A or AAAA record", nowhere.Message)
+	add("www", "A", "192.0.2.1")
+	add("www", "AAAA", "::1")
+	require.Eventually(t, func() bool {
+		d := status(org.DomainVerified)
+		return !d.Points && d.Message == "AAAA ::1 is not an edge" && d.ElsewhereSince.Equal(*nowhere.ElsewhereSince)
+	}, 10*time.Second, 5*time.Millisecond, "the forgotten record is named")
+	for _, typ := range []hcloud.ZoneRRSetType{"A", "AAAA"} {
+		_, _, err = w.client.Zone.DeleteRRSet(t.Context(), &hcloud.ZoneRRSet{Zone: customer, Name: "www", Type: typ})
+		require.NoError(t, err)
+	}
 	add("www", "CNAME", records[1].Value+".")
 	require.Eventually(t, func() bool { return status(org.DomainVerified).Points }, 10*time.Second, 5*time.Millisecond)
+	require.Empty(t, status(org.DomainVerified).Reason)
+	require.Nil(t, status(org.DomainVerified).ElsewhereSince)
 	w.inject(sim.Fault{Kind: "dns", Action: "fail", Path: "_prego-challenge.www.customer.org", Times: 2})
 	require.Nil(t, status(org.DomainVerified).MissingSince, "a name server that fails takes nothing away")
 	_, _, err = w.client.Zone.DeleteRRSet(t.Context(), &hcloud.ZoneRRSet{Zone: customer, Name: "_prego-challenge.www", Type: "TXT"})

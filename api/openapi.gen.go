@@ -4120,7 +4120,10 @@ type Domain struct {
 	// DeletedAt Present once it is given up
 	DeletedAt *time.Time `json:"deleted_at,omitempty"`
 	DomainId  string     `json:"domain_id"`
-	Message   *string    `json:"message,omitempty"`
+
+	// ElsewhereSince Since when a verified name does not lead to this installation; message names the addresses
+	ElsewhereSince *time.Time `json:"elsewhere_since,omitempty"`
+	Message        *string    `json:"message,omitempty"`
 
 	// MissingSince Since when the TXT record of a verified name is gone
 	MissingSince *time.Time `json:"missing_since,omitempty"`
@@ -4133,7 +4136,7 @@ type Domain struct {
 	// PointsHere Whether the name led to this installation's edges when it was last looked up
 	PointsHere bool `json:"points_here"`
 
-	// Reason txt_missing, txt_wrong, lookup_failed, domain_taken, quota_exceeded or claim_expired
+	// Reason txt_missing, txt_wrong, lookup_failed, domain_taken, quota_exceeded, claim_expired or points_elsewhere
 	//
 	// Example: txt_missing
 	Reason *string `json:"reason,omitempty"`

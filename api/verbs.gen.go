@@ -289,6 +289,7 @@ var tables = []Table{
 		{Path: "next_check_at", Title: "next check", Format: "time"},
 		{Path: "verified_at", Title: "verified", Format: "time"},
 		{Path: "missing_since", Title: "missing since", Format: "time"},
+		{Path: "elsewhere_since", Title: "elsewhere since", Format: "time"},
 		{Path: "created_by", Title: "created by"},
 		{Path: "created_at", Title: "created", Format: "time"},
 		{Path: "deleted_at", Title: "deleted", Format: "time"},

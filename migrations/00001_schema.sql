@@ -1951,6 +1951,7 @@ CREATE TABLE domains (
     next_check    timestamptz DEFAULT now(), -- NULL: not looked for any longer
     verified_at   timestamptz,
     missing_since timestamptz, -- since when a verified name has no TXT record
+    elsewhere_since timestamptz, -- since when a verified name does not lead here
     sought_until  timestamptz NOT NULL, -- until when a name that is not verified is looked for
     created_by    text NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT now(),

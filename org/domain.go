@@ -42,6 +42,8 @@ type Domain struct {
 	VerifiedAt *time.Time
 	// MissingSince is since when the TXT record of a verified name is gone.
 	MissingSince *time.Time
+	// ElsewhereSince is since when a verified name does not lead here.
+	ElsewhereSince *time.Time
 	// SoughtUntil is until when a name that is not verified is looked for.
 	SoughtUntil time.Time
 	CreatedBy   string
@@ -93,6 +95,8 @@ const (
 	ReasonDomainTaken  prego.Reason = "domain_taken" // verified by another org
 	ReasonDomainQuota  prego.Reason = "quota_exceeded"
 	ReasonClaimExpired prego.Reason = "claim_expired"
+	// ReasonPointsElsewhere is of a verified name that does not lead here.
+	ReasonPointsElsewhere prego.Reason = "points_elsewhere"
 )
 
 // ChallengeLabel is put before a name to make the name of its TXT record.

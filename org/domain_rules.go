@@ -2,6 +2,8 @@ package org
 
 import (
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -23,7 +25,40 @@ type DomainAnswer struct {
 	TXT    []string // at its challenge's name
 	Failed string   // why that is not known; "" when it is
 	Points bool
+	// Elsewhere is why it does not lead here; "" when it does.
+	Elsewhere string
 }
+
+// Leads returns whether a name with these addresses leads to ours only, and why not.
+func Leads(found, ours []string) (here bool, elsewhere string) {
+	var foreign []string
+	for _, address := range found {
+		if slices.Contains(ours, address) {
+			continue
+		}
+		typ := "A"
+		if strings.Contains(address, ":") {
+			typ = "AAAA"
+		}
+		foreign = append(foreign, typ+" "+address)
+	}
+	more := len(foreign) - maxForeign
+	if more > 0 {
+		foreign = append(foreign[:maxForeign], strconv.Itoa(more)+" more")
+	}
+	switch {
+	case len(found) == 0:
+		return false, "it has no A or AAAA record"
+	case len(foreign) == 0:
+		return true, ""
+	case len(foreign) == 1:
+		return false, foreign[0] + " is not an edge"
+	}
+	return false, strings.Join(foreign, ", ") + " are not edges"
+}
+
+// maxForeign is how many foreign addresses are named.
+const maxForeign = 4
 
 // Next is a domain after a look. That another org has the name, or that the org has as many
 // as it may, is for the store to find.
@@ -39,11 +74,27 @@ func (r DomainRules) Next(d Domain, look DomainAnswer) Domain {
 		if d.Status != DomainVerified {
 			d.Status, d.VerifiedAt = DomainVerified, &look.At
 		}
-		d.Points, d.Failures, d.MissingSince, d.Reason, d.Message = look.Points, 0, nil, "", ""
+		d.Failures, d.MissingSince, d.Reason, d.Message = 0, nil, "", ""
 		d.NextCheck = new(look.At.Add(r.Recheck))
+		if !look.Points {
+			d.Reason, d.Message = ReasonPointsElsewhere, look.Elsewhere
+			d.NextCheck = new(look.At.Add(min(r.RetryMax, r.Recheck)))
+		}
+		d = d.leads(look)
 	default:
-		d.Points = look.Points
-		d = r.notFound(d, look)
+		d = r.notFound(d.leads(look), look)
+	}
+	return d
+}
+
+// leads records where a name leads.
+func (d Domain) leads(look DomainAnswer) Domain {
+	d.Points = look.Points
+	switch {
+	case d.Points || d.Status != DomainVerified:
+		d.ElsewhereSince = nil
+	case d.ElsewhereSince == nil:
+		d.ElsewhereSince = &look.At
 	}
 	return d
 }

@@ -115,3 +115,53 @@ func TestPausesGrow(t *testing.T) {
 	require.Equal(t, org.ReasonClaimExpired, d.Reason)
 	require.Nil(t, d.NextCheck)
 }
+
+// TestLeads names the addresses that are not ours.
+func TestLeads(t *testing.T) {
+	t.Parallel()
+	ours := []string{"192.0.2.1", "2001:db8::1"}
+	for _, c := range []struct {
+		found     []string
+		here      bool
+		elsewhere string
+	}{
+		{[]string{"192.0.2.1", "2001:db8::1"}, true, ""},
+		{[]string{"192.0.2.1"}, true, ""},
+		{nil, false, "it has no A or AAAA record"},
+		{[]string{"192.0.2.1", "::1"}, false, "AAAA ::1 is not an edge"},
+		{[]string{"203.0.113.7", "2001:db8::1", "::1"}, false, "A 203.0.113.7, AAAA ::1 are not edges"},
+		{
+			[]string{"203.0.113.1", "203.0.113.2", "203.0.113.3", "203.0.113.4", "203.0.113.5"}, false,
+			"A 203.0.113.1, A 203.0.113.2, A 203.0.113.3, A 203.0.113.4, 1 more are not edges",
+		},
+	} {
+		here, elsewhere := org.Leads(c.found, ours)
+		require.Equal(t, c.here, here, c.found)
+		require.Equal(t, c.elsewhere, elsewhere)
+	}
+}
+
+// TestANameThatLeadsElsewhere is looked up each hour, and its reason gives way to that of a missing TXT record.
+func TestANameThatLeadsElsewhere(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
+	d := org.Domain{Name: "example.com", Token: "t", Status: org.DomainPending, SoughtUntil: now.Add(org.SoughtFor)}
+	d = rules.Next(d, org.DomainAnswer{At: now, Elsewhere: "A 203.0.113.7 is not an edge"})
+	require.Nil(t, d.ElsewhereSince, "it is not served")
+	there := []string{d.ChallengeValue()}
+	d = rules.Next(d, org.DomainAnswer{At: now, TXT: there, Elsewhere: "A 203.0.113.7 is not an edge"})
+	require.Equal(t, org.ReasonPointsElsewhere, d.Reason)
+	require.Equal(t, "A 203.0.113.7 is not an edge", d.Message)
+	require.Equal(t, now, *d.ElsewhereSince)
+	require.Equal(t, now.Add(time.Hour), *d.NextCheck)
+	later := now.Add(time.Hour)
+	d = rules.Next(d, org.DomainAnswer{At: later, Elsewhere: "A 203.0.113.7 is not an edge"})
+	require.Equal(t, org.ReasonTXTMissing, d.Reason)
+	require.Equal(t, now, *d.ElsewhereSince)
+	d = rules.Next(d, org.DomainAnswer{At: later, Failed: "timeout"})
+	require.Equal(t, now, *d.ElsewhereSince, "a failed lookup shows nothing")
+	d = rules.Next(d, org.DomainAnswer{At: later, TXT: there, Points: true})
+	require.Nil(t, d.ElsewhereSince)
+	require.Empty(t, d.Reason)
+	require.Equal(t, later.Add(6*time.Hour), *d.NextCheck)
+}

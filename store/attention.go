@@ -325,8 +325,10 @@ UNION ALL SELECT 'certificate', certificate_id, names[1], '', COALESCE(org_id, '
 FROM certificates WHERE status = 'active' AND failures > 0 AND NOT (renews AND not_after < now() + interval '14 days')` + attTo
 
 	sqlAttDomainFailing = `WITH ` + attFrom + `
-SELECT 'domain', domain_id, name, COALESCE(tenant_id, ''), org_id, COALESCE(NULLIF(reason, ''), status), message, COALESCE(missing_since, updated_at), 'installation', 'prego'
-FROM domains WHERE deleted_at IS NULL AND (status = 'lost' OR status = 'verified' AND missing_since IS NOT NULL)` + attTo
+SELECT 'domain', domain_id, name, COALESCE(tenant_id, ''), org_id, COALESCE(NULLIF(reason, ''), status), message,
+    COALESCE(missing_since, elsewhere_since, updated_at), 'installation', 'prego'
+FROM domains WHERE deleted_at IS NULL AND (status = 'lost' OR status = 'verified'
+    AND (missing_since IS NOT NULL OR elsewhere_since < now() - interval '1 hour'))` + attTo
 
 	sqlAttVolumeFailed = `WITH ` + attFrom + `
 SELECT 'volume', volume_id, name, '', org_id, COALESCE(NULLIF(reason, ''), 'failed'), message, updated_at,

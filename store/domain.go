@@ -10,7 +10,8 @@ import (
 )
 
 const domainColumns = `d.domain_id, d.org_id, COALESCE(d.tenant_id, '') AS tenant_id, d.name, d.status, d.reason, d.message, d.token, d.points, d.by_route, d.failures, d.checked_at,
-    d.next_check, d.verified_at, d.missing_since, d.sought_until, d.created_by, d.created_at, d.deleted_at,
+    d.next_check, d.verified_at, d.missing_since, d.elsewhere_since, d.sought_until,
+    d.created_by, d.created_at, d.deleted_at,
     COALESCE((SELECT t.slug FROM tenants t WHERE t.tenant_id = d.tenant_id), '') AS slug,
     COALESCE((SELECT e.region FROM routes r JOIN envs e ON e.env_id = r.env_id
         WHERE d.tenant_id IS NULL AND r.org_id = d.org_id AND r.hostname = d.name AND r.deleted_at IS NULL ORDER BY r.route_id LIMIT 1), '') AS region,
@@ -179,7 +180,7 @@ const (
 	sqlDomainHolder = `SELECT ` + domainColumns + ` FROM domains d WHERE d.name = $1 AND d.domain_id <> $2 AND d.deleted_at IS NULL AND d.status = 'verified' FOR UPDATE`
 	sqlSetDomain    = `
 UPDATE domains SET status = $2, reason = $3, message = $4, points = $5, failures = $6, checked_at = $7, next_check = $8, verified_at = $9, missing_since = $10,
-    sought_until = $11, updated_at = now()
+    sought_until = $11, elsewhere_since = $12, updated_at = now()
 WHERE domain_id = $1`
 )
 
@@ -239,7 +240,8 @@ func (s *Store) mayVerify(ctx context.Context, tx *txn, was, found org.Domain, n
 
 // setDomain writes a domain, and an event for its org about what changed.
 func setDomain(ctx context.Context, tx *txn, was, d org.Domain) error {
-	tx.run(ctx, sqlSetDomain, d.DomainID, d.Status, d.Reason, d.Message, d.Points, d.Failures, d.CheckedAt, d.NextCheck, d.VerifiedAt, d.MissingSince, d.SoughtUntil)
+	tx.run(ctx, sqlSetDomain, d.DomainID, d.Status, d.Reason, d.Message, d.Points, d.Failures, d.CheckedAt, d.NextCheck,
+		d.VerifiedAt, d.MissingSince, d.SoughtUntil, d.ElsewhereSince)
 	switch {
 	case d.Status != was.Status:
 		return domainEvent(ctx, tx, "domain."+string(d.Status), d, string(prego.ActorSystem))

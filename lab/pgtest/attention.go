@@ -217,6 +217,10 @@ var Ailments = map[attention.Kind][]Ailment{
 	attention.DomainFailing: {
 		{`UPDATE domains SET status = 'lost', reason = 'txt_missing'`, "dom-a txt_missing"},
 		{`UPDATE domains SET missing_since = now(), reason = 'txt_missing'`, "dom-a txt_missing"},
+		{
+			`UPDATE domains SET elsewhere_since = now() - interval '2 hours', reason = 'points_elsewhere'`,
+			"dom-a points_elsewhere",
+		},
 	},
 	attention.VolumeFailed: {{`UPDATE volumes SET status = 'failed', reason = 'no_capacity_volume'; UPDATE
 		volume_backup_schedules SET due_at = NULL`, "vol-a no_capacity_volume"},

@@ -526,8 +526,9 @@ var ordered = []struct {
 		all:     []Action{listCertificates},
 	}},
 	{DomainFailing, spec{
-		severity: Warning, says: "its TXT record is gone", plural: "names lost their TXT record",
-		todo:    "Tell its org which record to make; check it when it is there.",
+		severity: Warning, says: "its TXT record is gone, or it leads elsewhere",
+		plural:  "names are not set up in the DNS",
+		todo:    "Tell its org which record to make or to remove; check it afterwards.",
 		docs:    "docs/resources.md#names",
 		actions: about("domain", showDomain, post("Look again now", "/v1/domains/{id}/check", "prego domain check {id}")),
 		all:     []Action{get("List them", "/v1/domains?status=lost", "prego domain list --state lost")},
