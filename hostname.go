@@ -47,3 +47,45 @@ func CheckIDNA(field, name string) error {
 func Within(name, domain string) bool {
 	return name == domain || strings.HasSuffix(name, "."+domain)
 }
+
+// ReservedLabel returns what the first label of a name below a shared domain means to programs that read it, or "" if
+// it is an ordinary name. Its owner would get requests, mail or trust that are meant for the whole domain.
+func ReservedLabel(label string) string {
+	switch {
+	case strings.HasPrefix(label, "xn--"):
+		return "it may look like another name"
+	case strings.Trim(label, "0123456789") == "":
+		return "numbers are read as parts of addresses"
+	case numberedServer.MatchString(label):
+		return "it names a server of the domain"
+	}
+	return reservedLabels[label]
+}
+
+// numberedServer is ns1, mx2 and the like.
+var numberedServer = regexp.MustCompile(`^(ns|dns|mx|smtp|www|edge)[0-9]*$`)
+
+var reservedLabels = func() map[string]string {
+	out := map[string]string{}
+	for meaning, labels := range map[string][]string{
+		"mail programs look for their settings there": {
+			"autoconfig", "autodiscover", "imap", "imaps", "mail", "mta-sts", "openpgpkey", "pop", "pop3", "smtps", "webmail",
+		},
+		// RFC 2142, and the CA/Browser Forum's baseline requirements, 3.2.2.4.4.
+		"mail to this name is for the domain's owner": {
+			"abuse", "admin", "administrator", "hostmaster", "noc", "postmaster", "root", "security", "ssladmin",
+			"ssladministrator", "sslwebmaster", "sysadmin", "webmaster",
+		},
+		"systems look for a proxy or a router there": {"isatap", "wpad"},
+		"it is each machine's name for itself":       {"broadcasthost", "localdomain", "localhost", "loopback"},
+		"visitors take it for the domain's own service": {
+			"api", "console", "ftp", "login", "sftp", "ssh", "status", "vpn",
+		},
+		"the names of edges are below it": {"edges"},
+	} {
+		for _, l := range labels {
+			out[l] = meaning
+		}
+	}
+	return out
+}()

@@ -32,3 +32,17 @@ func TestWithin(t *testing.T) {
 	require.False(t, prego.Within("notexample.com", "example.com"))
 	require.False(t, prego.Within("example.com", "a.example.com"))
 }
+
+// TestReservedLabels: what readers give a meaning to, and ordinary names beside it.
+func TestReservedLabels(t *testing.T) {
+	t.Parallel()
+	for _, label := range []string{
+		"www", "www2", "mail", "autodiscover", "autoconfig", "wpad", "isatap", "localhost", "ns", "ns1", "mx2", "postmaster",
+		"mta-sts", "xn--mnchen-3ya", "0", "127", "edges", "edge", "admin", "login", "openpgpkey", "security",
+	} {
+		require.NotEmpty(t, prego.ReservedLabel(label), label)
+	}
+	for _, label := range []string{"acme", "acme-kr", "mailshop", "www-acme", "nsx", "1a", "shop1", "edgeworks", "t0"} {
+		require.Empty(t, prego.ReservedLabel(label), label)
+	}
+}

@@ -34,6 +34,15 @@ func TestTheContractHoldsTheRules(t *testing.T) {
 		{"POST /v1/tenants", `{"slug":"xn--e1afmkfd-385f3","org_id":"acme","region":"eu","plan":"starter"}`, `invalid_field slug is no name that browsers or certificate authorities take: idna: invalid label "e1afmkfd-385f3"`},
 		{"POST /v1/tenants", `{"slug":"ab--cd","org_id":"acme","region":"eu","plan":"starter"}`, `invalid_field slug is no name that browsers or certificate authorities take: idna: invalid label "ab--cd"`},
 		{"POST /v1/tenants/t-1/clones", `{"slug":"xn--e1afmkfd-385f3"}`, `invalid_field slug is no name that browsers or certificate authorities take: idna: invalid label "e1afmkfd-385f3"`},
+		{
+			"POST /v1/tenants", `{"slug":"autodiscover","org_id":"acme","region":"eu","plan":"starter"}`,
+			"invalid_field slug is reserved: mail programs look for their settings there; " +
+				"an operator who means it sets reserved_slug",
+		},
+		{
+			"POST /v1/tenants/t-1/clones", `{"slug":"0"}`,
+			"invalid_field slug is reserved: numbers are read as parts of addresses; an operator who means it sets reserved_slug",
+		},
 		{"POST /v1/domains", `{"org_id":"acme","name":"xn--e1afmkfd-385f3.shop.example"}`, `invalid_field hostname is no name that browsers or certificate authorities take: idna: invalid label "e1afmkfd-385f3"`},
 		{"POST /v1/envs/env-a/routes", `{"group_id":"grp-0123456789ab","hostname":"xn--e1afmkfd-385f3.shop.example","listener":"shared_v6","listen_port":443,"protocol":"http","target_port":80}`, `invalid_field hostname is no name that browsers or certificate authorities take: idna: invalid label "e1afmkfd-385f3"`},
 		{"POST /v1/tenants/t-1/suspend", `{"reason":"a\u0007"}`, "invalid_field reason must be text without control characters"},

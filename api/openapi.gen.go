@@ -3348,6 +3348,9 @@ type CloneTenant struct {
 	// Plan What a tenant pays for
 	Plan *Plan `json:"plan,omitempty"`
 
+	// ReservedSlug Allow a slug that has a meaning to mail programs, browsers or the DNS, such as www, mail or ns1
+	ReservedSlug *bool `json:"reserved_slug,omitempty"`
+
 	// Slug A lower-case DNS label that IDNA takes; the first part of the site's host name
 	//
 	// Example: acme-test
@@ -3942,6 +3945,9 @@ type CreateTenant struct {
 
 	// Region Part of the world; the configuration maps it to locations of the provider
 	Region Region `json:"region"`
+
+	// ReservedSlug Allow a slug that has a meaning to mail programs, browsers or the DNS, such as www, mail or ns1
+	ReservedSlug *bool `json:"reserved_slug,omitempty"`
 
 	// Slug A lower-case DNS label that IDNA takes; the first part of the site's host name
 	//

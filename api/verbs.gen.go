@@ -1113,6 +1113,7 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "backup", Help: "a backup of the tenant in object storage; the newest by default", In: "body", Field: "backup_id"},
 		{Name: "plan", Help: "what a tenant pays for", In: "body", Field: "plan", Values: []string{"trial", "starter", "business", "enterprise"}},
+		{Name: "reserved-slug", Help: "allow a slug that has a meaning to mail programs, browsers or the DNS, such as www, mail or ns1", In: "body", Field: "reserved_slug", Type: "bool"},
 	}, Body: "required", Table: &tables[66], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "cloneVolume", Method: "POST", Path: "/v1/volumes/{volume_id}/clones", Use: "volume clone VOLUME NAME", Short: "Create a volume from a backup of another one", Long: "Create a volume from a backup of another one.\n\nIt has the org and the location of the original, and its size unless a larger one is given. The original may be\ndeleted. The backup is the newest if none is named. It uses quota like any volume; its restore is the new\nvolume's only one.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
@@ -1373,6 +1374,7 @@ var verbs = []Verb{
 		{Name: "plan", Help: "what a tenant pays for", In: "body", Field: "plan", Values: []string{"trial", "starter", "business", "enterprise"}, Required: true},
 		{Name: "policy", Help: "overrides the configured placement policy", In: "body", Field: "policy", Values: []string{"one_tenant_one_server", "shared"}},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "region", Values: []string{"sg", "eu", "us"}, Required: true},
+		{Name: "reserved-slug", Help: "allow a slug that has a meaning to mail programs, browsers or the DNS, such as www, mail or ns1", In: "body", Field: "reserved_slug", Type: "bool"},
 		{Name: "stack", Help: "shorthand for requiring the tag stack:<name>", In: "body", Field: "stack"},
 		{Name: "storage-gb", Help: "GB; 0 means the plan's default", In: "body", Field: "storage_quota_gb", Type: "int"},
 	}, Body: "required", Table: &tables[66], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},

@@ -1,12 +1,18 @@
 package tenant
 
-import "github.com/prego/prego"
+import (
+	"cmp"
+
+	"github.com/prego/prego"
+)
 
 // CloneRequest is the body of POST /v1/tenants/{tenant_id}/clones.
 type CloneRequest struct {
-	Slug     string         `json:"slug"`
-	BackupID prego.BackupID `json:"backup_id,omitempty"` // the newest when empty
-	Plan     prego.Plan     `json:"plan,omitempty"`      // the tenant's when empty
+	Slug string `json:"slug"`
+	// ReservedSlug allows a reserved label as slug.
+	ReservedSlug bool           `json:"reserved_slug,omitempty"`
+	BackupID     prego.BackupID `json:"backup_id,omitempty"` // the newest when empty
+	Plan         prego.Plan     `json:"plan,omitempty"`      // the tenant's when empty
 }
 
 // Validate checks the request's own fields.
@@ -14,13 +20,13 @@ func (r CloneRequest) Validate() error {
 	if r.Plan != "" && !r.Plan.Valid() {
 		return prego.Invalid("plan", "must be one of trial, starter, business, enterprise")
 	}
-	return validateSlug(r.Slug)
+	return cmp.Or(validateSlug(r.Slug), checkReserved(r.Slug, r.ReservedSlug))
 }
 
 // Like is the request for a tenant like another one. Its first user is in the backup.
 func (r CloneRequest) Like(t Tenant) CreateRequest {
 	out := CreateRequest{
-		Slug: r.Slug, OrgID: t.OrgID, ParentOrgID: t.ParentOrgID, Region: t.Region, Plan: t.Plan, ExpectedUsers: t.ExpectedUsers, StorageQuotaGB: t.StorageQuotaGB,
+		Slug: r.Slug, ReservedSlug: r.ReservedSlug, OrgID: t.OrgID, ParentOrgID: t.ParentOrgID, Region: t.Region, Plan: t.Plan, ExpectedUsers: t.ExpectedUsers, StorageQuotaGB: t.StorageQuotaGB,
 		DataResidency: t.DataResidency, Constraint: t.Constraint, DedicatedRedis: t.DedicatedRedis, Apps: t.Apps, Policy: t.Policy,
 	}
 	if r.Plan != "" {

@@ -140,6 +140,7 @@ var (
 // CreateRequest is the body of POST /v1/tenants.
 type CreateRequest struct {
 	Slug           string           `json:"slug"`
+	ReservedSlug   bool             `json:"reserved_slug,omitempty"` // the slug may be a reserved label
 	OrgID          prego.OrgID      `json:"org_id"`
 	ParentOrgID    prego.OrgID      `json:"parent_org_id,omitempty"`
 	Region         prego.Region     `json:"region"`
@@ -174,6 +175,15 @@ func validateSlug(slug string) error {
 	return prego.CheckIDNA("slug", slug)
 }
 
+// checkReserved refuses a slug that means something to programs, unless the caller has chosen it for that.
+func checkReserved(slug string, chosen bool) error {
+	meaning := prego.ReservedLabel(slug)
+	if meaning == "" || chosen {
+		return nil
+	}
+	return prego.Invalid("slug", "is reserved: "+meaning+"; an operator who means it sets reserved_slug")
+}
+
 // PlacementMode is a placement policy.
 type PlacementMode string
 
@@ -190,7 +200,9 @@ func (m PlacementMode) Valid() bool { return m == ModeShared || m == ModeOneTena
 // defaults. The org, the country and the slug are checked by the store.
 func (r *CreateRequest) Validate() error {
 	parent := cmp.Or(r.ParentOrgID, r.OrgID)
-	if err := cmp.Or(validateSlug(r.Slug), prego.ValidateOrgID("org_id", r.OrgID), prego.ValidateOrgID("parent_org_id", parent)); err != nil {
+	err := cmp.Or(validateSlug(r.Slug), checkReserved(r.Slug, r.ReservedSlug),
+		prego.ValidateOrgID("org_id", r.OrgID), prego.ValidateOrgID("parent_org_id", parent))
+	if err != nil {
 		return err
 	}
 	switch {
@@ -228,7 +240,7 @@ func (r *CreateRequest) Validate() error {
 	if err := r.Constraint.Validate("constraint"); err != nil {
 		return err
 	}
-	err := r.Constraint.RequireStack("stack", r.Stack)
+	err = r.Constraint.RequireStack("stack", r.Stack)
 	r.Stack = ""
 	return err
 }
