@@ -8,12 +8,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/tenant"
 )
 
@@ -90,7 +90,7 @@ func (p *Probe) allowed(_, address string, _ syscall.RawConn) error {
 	if port != strconv.Itoa(p.cfg.Port) && port != "80" && port != "443" {
 		return errors.New("it redirects to port " + port)
 	}
-	if !p.cfg.AnyAddress && !isPublic(host) {
+	if !p.cfg.AnyAddress && prego.CheckPublicAddress(host) != nil {
 		return errAddress
 	}
 	return nil
@@ -137,17 +137,3 @@ func notServed(name string, err error) error {
 		Class: tenant.IssueNotServed, Name: name, Message: name + " " + strings.TrimPrefix(why, "it "),
 	}
 }
-
-// isPublic reports whether an authority could reach an address: it is not of this network, this host or a private
-// range.
-func isPublic(host string) bool {
-	a, err := netip.ParseAddr(host)
-	if err != nil {
-		return false
-	}
-	a = a.Unmap()
-	return a.IsGlobalUnicast() && !a.IsPrivate() && !sharedRange.Contains(a)
-}
-
-// sharedRange is the range of carrier-grade translation (RFC 6598), which clouds also use internally.
-var sharedRange = netip.MustParsePrefix("100.64.0.0/10")

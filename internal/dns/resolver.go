@@ -8,11 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"strings"
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/prego/prego"
 )
 
 // Config configures the servers to query.
@@ -189,12 +190,7 @@ func (r *Resolver) nameServers(ctx context.Context, name string) []string {
 // allowed refuses name servers in this installation's own networks, because the customer's zone chooses the
 // addresses.
 func (r *Resolver) allowed(address string) bool {
-	a, err := netip.ParseAddr(address)
-	if err != nil {
-		return false
-	}
-	a = a.Unmap()
-	return r.cfg.Local || (a.IsGlobalUnicast() && !a.IsPrivate())
+	return r.cfg.Local || prego.CheckPublicAddress(address) == nil
 }
 
 func (r *Resolver) askResolvers(ctx context.Context, name string, typ uint16) (*dns.Msg, error) {

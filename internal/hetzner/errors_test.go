@@ -194,13 +194,16 @@ func TestOneActionsFailureIsNobodyElses(t *testing.T) {
 
 func TestHostAddresses(t *testing.T) {
 	t.Parallel()
-	for _, bad := range []string{"127.0.0.1", "10.0.0.1", "10.99.3.7", "192.168.1.1", "169.254.169.254", "0.0.0.0", "::1", "fe80::1", "::ffff:127.0.0.1", "224.0.0.1"} {
+	for _, bad := range []string{
+		"127.0.0.1", "10.0.0.1", "10.99.3.7", "192.168.1.1", "169.254.169.254", "0.0.0.0", "::1", "fe80::1", "::ffff:127.0.0.1", "224.0.0.1",
+		"100.64.0.1", "198.18.0.1", "203.0.113.7", "64:ff9b::a00:1", "2001:db8::1",
+	} {
 		require.ErrorContains(t, CheckHostAddr(bad, false), "is not public", bad)
 	}
 	for _, bad := range []string{"", "localhost", "203.0.113.7:22"} {
 		require.ErrorContains(t, CheckHostAddr(bad, false), "is not an IP address", bad)
 	}
-	require.NoError(t, CheckHostAddr("203.0.113.7", false))
+	require.NoError(t, CheckHostAddr("88.198.0.7", false))
 	require.NoError(t, CheckHostAddr("127.9.9.9", true))
 	require.NoError(t, CheckHostAddr("10.99.3.7", true), "a machine")
 	for _, bad := range []string{"10.98.3.7", "203.0.113.7"} {

@@ -124,19 +124,19 @@ var simulatedMachines = netip.MustParsePrefix("10.99.0.0/16")
 // CheckHostAddr rejects addresses that a provider's server can't have. Otherwise a forged address could make the
 // control plane call into its own network.
 func CheckHostAddr(addr string, simulated bool) error {
-	ip, err := netip.ParseAddr(addr)
-	if err != nil {
-		return fmt.Errorf("host address %q is not an IP address", addr)
-	}
-	ip = ip.Unmap()
 	if simulated {
+		ip, err := netip.ParseAddr(addr)
+		if err != nil {
+			return fmt.Errorf("host address %q is not an IP address", addr)
+		}
+		ip = ip.Unmap()
 		if !ip.IsLoopback() && !simulatedMachines.Contains(ip) {
 			return fmt.Errorf("host address %s: simulated hosts are on loopback or in %s", ip, simulatedMachines)
 		}
 		return nil
 	}
-	if !ip.IsGlobalUnicast() || ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast() {
-		return fmt.Errorf("host address %s is not public", ip)
+	if err := prego.CheckPublicAddress(addr); err != nil {
+		return fmt.Errorf("host address %w", err)
 	}
 	return nil
 }
