@@ -69,7 +69,8 @@ var reservedLabels = func() map[string]string {
 	out := map[string]string{}
 	for meaning, labels := range map[string][]string{
 		"mail programs look for their settings there": {
-			"autoconfig", "autodiscover", "imap", "imaps", "mail", "mta-sts", "openpgpkey", "pop", "pop3", "smtps", "webmail",
+			"autoconfig", "autodiscover", "imap", "imaps", "mail", "mta-sts", "openpgpkey", "pop", "pop3",
+			"smtps", "webmail",
 		},
 		// RFC 2142, and the CA/Browser Forum's baseline requirements, 3.2.2.4.4.
 		"mail to this name is for the domain's owner": {

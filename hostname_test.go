@@ -37,7 +37,8 @@ func TestWithin(t *testing.T) {
 func TestReservedLabels(t *testing.T) {
 	t.Parallel()
 	for _, label := range []string{
-		"www", "www2", "mail", "autodiscover", "autoconfig", "wpad", "isatap", "localhost", "ns", "ns1", "mx2", "postmaster",
+		"www", "www2", "mail", "autodiscover", "autoconfig", "wpad", "isatap", "localhost", "ns", "ns1", "mx2",
+		"postmaster",
 		"mta-sts", "xn--mnchen-3ya", "0", "127", "edges", "edge", "admin", "login", "openpgpkey", "security",
 	} {
 		require.NotEmpty(t, prego.ReservedLabel(label), label)

@@ -41,7 +41,8 @@ func TestTheContractHoldsTheRules(t *testing.T) {
 		},
 		{
 			"POST /v1/tenants/t-1/clones", `{"slug":"0"}`,
-			"invalid_field slug is reserved: numbers are read as parts of addresses; an operator who means it sets reserved_slug",
+			"invalid_field slug is reserved: numbers are read as parts of addresses; " +
+				"an operator who means it sets reserved_slug",
 		},
 		{"POST /v1/domains", `{"org_id":"acme","name":"xn--e1afmkfd-385f3.shop.example"}`, `invalid_field hostname is no name that browsers or certificate authorities take: idna: invalid label "e1afmkfd-385f3"`},
 		{"POST /v1/envs/env-a/routes", `{"group_id":"grp-0123456789ab","hostname":"xn--e1afmkfd-385f3.shop.example","listener":"shared_v6","listen_port":443,"protocol":"http","target_port":80}`, `invalid_field hostname is no name that browsers or certificate authorities take: idna: invalid label "e1afmkfd-385f3"`},

@@ -26,7 +26,8 @@ func (r CloneRequest) Validate() error {
 // Like is the request for a tenant like another one. Its first user is in the backup.
 func (r CloneRequest) Like(t Tenant) CreateRequest {
 	out := CreateRequest{
-		Slug: r.Slug, ReservedSlug: r.ReservedSlug, OrgID: t.OrgID, ParentOrgID: t.ParentOrgID, Region: t.Region, Plan: t.Plan, ExpectedUsers: t.ExpectedUsers, StorageQuotaGB: t.StorageQuotaGB,
+		Slug: r.Slug, ReservedSlug: r.ReservedSlug,
+		OrgID: t.OrgID, ParentOrgID: t.ParentOrgID, Region: t.Region, Plan: t.Plan, ExpectedUsers: t.ExpectedUsers, StorageQuotaGB: t.StorageQuotaGB,
 		DataResidency: t.DataResidency, Constraint: t.Constraint, DedicatedRedis: t.DedicatedRedis, Apps: t.Apps, Policy: t.Policy,
 	}
 	if r.Plan != "" {

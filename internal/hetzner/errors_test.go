@@ -195,7 +195,8 @@ func TestOneActionsFailureIsNobodyElses(t *testing.T) {
 func TestHostAddresses(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []string{
-		"127.0.0.1", "10.0.0.1", "10.99.3.7", "192.168.1.1", "169.254.169.254", "0.0.0.0", "::1", "fe80::1", "::ffff:127.0.0.1", "224.0.0.1",
+		"127.0.0.1", "10.0.0.1", "10.99.3.7", "192.168.1.1", "169.254.169.254", "0.0.0.0", "::1",
+		"fe80::1", "::ffff:127.0.0.1", "224.0.0.1",
 		"100.64.0.1", "198.18.0.1", "203.0.113.7", "64:ff9b::a00:1", "2001:db8::1",
 	} {
 		require.ErrorContains(t, CheckHostAddr(bad, false), "is not public", bad)
