@@ -287,6 +287,9 @@ func (a *API) session(c echo.Context, of org.SessionOf, kind org.SessionKind, su
 	if err := s.OpenSession(c.Request().Context(), id, of, kind, subject, caller(c).Subject, sessionLease); err != nil {
 		return nil, err
 	}
+	if dryRun(c) {
+		return func() {}, nil
+	}
 	quit, ended := make(chan struct{}), make(chan struct{})
 	warn := func(what string, err error) {
 		if err != nil {
