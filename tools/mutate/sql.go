@@ -116,7 +116,7 @@ func conditions(s statement) (out []condition) {
 			case w == "OR" && word(i-1) != "CREATE":
 				operand(i)
 				groups = append(groups, [][2]int{})
-			case slices.Contains(keywords, w) && !(w == "FROM" && word(i-1) == "DISTINCT"):
+			case slices.Contains(keywords, w) && (w != "FROM" || word(i-1) != "DISTINCT"):
 				expression(i, w)
 			default:
 				between = between || w == "BETWEEN"
@@ -230,7 +230,7 @@ func runSQL(pkg, which string, o options) error {
 	}
 	tried = slices.DeleteFunc(tried, func(c condition) bool { return !o.only.MatchString(c.String()) })
 	if o.draw > 0 && o.draw < len(tried) {
-		random := rand.New(rand.NewPCG(o.seed, 0)) //nolint:gosec // a sample
+		random := rand.New(rand.NewPCG(o.seed, 0))
 		random.Shuffle(len(tried), func(i, j int) { tried[i], tried[j] = tried[j], tried[i] })
 		tried = tried[:o.draw]
 		fmt.Printf("mutate: %d drawn by -seed %d\n", len(tried), o.seed)

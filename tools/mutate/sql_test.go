@@ -72,7 +72,7 @@ func TestStatementsAndTestsExist(t *testing.T) {
 				planted[c.String()] = true
 			}
 		}
-		for _, p := range strings.Split(pattern, "|") {
+		for p := range strings.SplitSeq(pattern, "|") {
 			found := false
 			for _, m := range tests {
 				found = found || regexp.MustCompile(p).MatchString(m[1])
