@@ -65,7 +65,8 @@ var (
 var special = func() (out []struct {
 	prefix netip.Prefix
 	use    string
-}) {
+},
+) {
 	for _, s := range [][2]string{
 		{"0.0.0.0/8", "this network"},
 		{"10.0.0.0/8", "private"},

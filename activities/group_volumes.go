@@ -58,7 +58,8 @@ func (a *OrgResources) mountVolume(ctx context.Context, srv server.Server, v wor
 // it mounted then, and a host refuses to unmount what a container uses. If it still can't, the volume's row has the
 // reason.
 func (a *OrgResources) mountAttached(ctx context.Context, infra OrgInfra, srv server.Server,
-	v workload.Volume) (report wire.VolumeReport, err error) {
+	v workload.Volume,
+) (report wire.VolumeReport, err error) {
 	if v.Reason == prego.ReasonNotAttached { // a mount of the device that it was may be left
 		err = a.attachAgain(ctx, infra, srv, v)
 	}
@@ -90,7 +91,8 @@ func (a *OrgResources) attachAgain(ctx context.Context, infra OrgInfra, srv serv
 // checkAttached compares what is attached in the rows with what the provider listed. A volume may be detached there by
 // hand: its group then runs without it. had are the rows from before the list was made.
 func (a *OrgResources) checkAttached(ctx context.Context, had []workload.AttachedVolume,
-	listed []server.OwnedResource) (astray int, err error) {
+	listed []server.OwnedResource,
+) (astray int, err error) {
 	on := make(map[string]string, len(had))
 	for _, o := range listed {
 		if o.Kind == server.ResourceVolume {

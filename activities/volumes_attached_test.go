@@ -35,11 +35,15 @@ func attachedVolume(t *testing.T) (*reconciling, *orgCloud, *volumeHosts) {
 		provider_id, status, created_by, made_bytes, grown_bytes)
 		VALUES ('vol-a', 'o1', 'eu', 'fsn1', 'a', 10000000000, 'hetzner', 'n', '77', 'ready', 'a', 10000000000,
 		    10000000000)`)
-	_, err := r.Store.AttachVolume(t.Context(), workload.VolumeAttachment{AttachmentID: "vat-a", VolumeID: "vol-a",
-		GroupID: "grp-a", MountPath: "/data"}, "a")
+	_, err := r.Store.AttachVolume(t.Context(), workload.VolumeAttachment{
+		AttachmentID: "vat-a", VolumeID: "vol-a",
+		GroupID: "grp-a", MountPath: "/data",
+	}, "a")
 	require.NoError(t, err)
-	_, err = r.fleet.Org.AttachGroupVolumes(t.Context(), activities.GroupVolumesInput{GroupID: "grp-a",
-		ServerID: "srv-1"})
+	_, err = r.fleet.Org.AttachGroupVolumes(t.Context(), activities.GroupVolumesInput{
+		GroupID:  "grp-a",
+		ServerID: "srv-1",
+	})
 	require.NoError(t, err)
 	r.Exec(`INSERT INTO instances (instance_id, group_id, org_id, server_id, release, memory_limit_bytes,
 		cpu_request, spec, number, state, started_at)
@@ -89,8 +93,10 @@ func TestADetachedVolumeIsAttachedAgain(t *testing.T) {
 	require.True(t, hosts.mounted["srv-1/77"], "the mount of the former device is left")
 
 	hosts.did = nil
-	_, err := r.fleet.Org.AttachGroupVolumes(t.Context(), activities.GroupVolumesInput{GroupID: "grp-a",
-		ServerID: "srv-1"})
+	_, err := r.fleet.Org.AttachGroupVolumes(t.Context(), activities.GroupVolumesInput{
+		GroupID:  "grp-a",
+		ServerID: "srv-1",
+	})
 	require.NoError(t, err)
 	require.Equal(t, []string{"volume unmount 77 on srv-1", "volume mount 77 on srv-1"}, hosts.did)
 	require.Equal(t, "1", cloud.on["77"])

@@ -263,8 +263,10 @@ func TestFunnelOfAnOverride(t *testing.T) {
 	t.Parallel()
 	data := fleet()
 	for _, o := range []*placement.Override{
-		{AppServerID: data.Servers[0].ServerID, Reason: "x"}, {DBShardID: data.Shards[0].ShardID, Reason: "x"},
-		{RedisPoolID: prego.RedisPoolID(data.Pools[0].PoolID), Reason: "x"}, {AppServerID: "nope", Reason: "x"},
+		{AppServerID: data.Servers[0].ServerID, Reason: "x"},
+		{DBShardID: data.Shards[0].ShardID, Reason: "x"},
+		{RedisPoolID: prego.RedisPoolID(data.Pools[0].PoolID), Reason: "x"},
+		{AppServerID: "nope", Reason: "x"},
 	} {
 		t.Run(fmt.Sprint(o.AppServerID, o.DBShardID, o.RedisPoolID), func(t *testing.T) {
 			t.Parallel()

@@ -462,7 +462,8 @@ ORDER BY v.volume_id`
 // AttachedVolumes are the volumes that servers have for process groups according to the rows: all at a provider, or
 // one.
 func (s *Store) AttachedVolumes(ctx context.Context, provider prego.InfraProviderID,
-	only prego.VolumeID) ([]workload.AttachedVolume, error) {
+	only prego.VolumeID,
+) ([]workload.AttachedVolume, error) {
 	return collect[workload.AttachedVolume](ctx, s, "attached volumes", sqlAttachedVolumes, provider, only)
 }
 

@@ -50,7 +50,8 @@ func (o *PlacementOverride) Validate() error {
 		return prego.Invalid("force_app_server_id", "or force_db_shard_id or force_redis_pool_id is required")
 	}
 	for _, f := range []struct{ field, id string }{
-		{"force_app_server_id", string(o.ForceAppServerID)}, {"force_db_shard_id", string(o.ForceDBShardID)},
+		{"force_app_server_id", string(o.ForceAppServerID)},
+		{"force_db_shard_id", string(o.ForceDBShardID)},
 		{"force_redis_pool_id", string(o.ForceRedisPoolID)},
 	} {
 		if f.id != "" && prego.ValidateServerID(f.id) != nil {

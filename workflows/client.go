@@ -261,8 +261,10 @@ func (c *Client) ensureSchedule(ctx context.Context, e schedule) error {
 		Intervals: []client.ScheduleIntervalSpec{{Every: e.every}},
 		Jitter:    e.every / 10,
 	}
-	action := &client.ScheduleWorkflowAction{ID: e.id + "/scheduled", Workflow: e.workflow, Args: e.args,
-		TaskQueue: c.TaskQueue, TypedSearchAttributes: temporal.NewSearchAttributes(AttrKind.ValueSet(KindPeriodic)), WorkflowTaskTimeout: c.taskTimeout()}
+	action := &client.ScheduleWorkflowAction{
+		ID: e.id + "/scheduled", Workflow: e.workflow, Args: e.args,
+		TaskQueue: c.TaskQueue, TypedSearchAttributes: temporal.NewSearchAttributes(AttrKind.ValueSet(KindPeriodic)), WorkflowTaskTimeout: c.taskTimeout(),
+	}
 	_, err := c.Temporal.ScheduleClient().Create(ctx, client.ScheduleOptions{
 		ID: e.id, Spec: spec, Action: action,
 		Overlap: enumspb.SCHEDULE_OVERLAP_POLICY_SKIP, CatchupWindow: e.every,

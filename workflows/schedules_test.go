@@ -57,8 +57,10 @@ func TestSchedulesThatStartNothingAreMadeAgain(t *testing.T) {
 		server.ReconcileWorkflowID(env) + " was deleted", server.SweepWorkflowID(env) + " was paused",
 		tenant.SweepWorkflowID(env) + " started nothing for 48m0s",
 	}, found)
-	require.Equal(t, []string{server.ReconcileWorkflowID(env), server.SweepWorkflowID(env),
-		tenant.SweepWorkflowID(env)}, made)
+	require.Equal(t, []string{
+		server.ReconcileWorkflowID(env), server.SweepWorkflowID(env),
+		tenant.SweepWorkflowID(env),
+	}, made)
 	require.Equal(t, []string{server.SweepWorkflowID(env), tenant.SweepWorkflowID(env)}, deleted,
 		"what was left of them")
 }

@@ -222,10 +222,12 @@ var Ailments = map[attention.Kind][]Ailment{
 			"dom-a points_elsewhere",
 		},
 	},
-	attention.VolumeFailed: {{`UPDATE volumes SET status = 'failed', reason = 'no_capacity_volume'; UPDATE
+	attention.VolumeFailed: {
+		{`UPDATE volumes SET status = 'failed', reason = 'no_capacity_volume'; UPDATE
 		volume_backup_schedules SET due_at = NULL`, "vol-a no_capacity_volume"},
 		{`UPDATE volumes SET reason = 'not_attached'; UPDATE
-		volume_backup_schedules SET due_at = NULL`, "vol-a not_attached"}},
+		volume_backup_schedules SET due_at = NULL`, "vol-a not_attached"},
+	},
 	attention.AddressFailed: {{`UPDATE ipv4_allocations SET status = 'failed', reason =
 		'ipam_exhausted'`, "env-a ipam_exhausted"}},
 	attention.SiteReadOnly: {{`UPDATE site_usage SET level = 'read_only', over_since =
