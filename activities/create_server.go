@@ -7,10 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.temporal.io/sdk/activity"
-	"go.temporal.io/sdk/temporal"
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
@@ -20,41 +20,99 @@ import (
 // createCalls is how often the provider is asked per attempt (direct-provisioning §3).
 const createCalls = 3
 
-// CreateServerInput names an attempt to create a server from one candidate.
+// CreateServerInput names an attempt to create a server from one of its candidates.
 type CreateServerInput struct {
-	ServerID   prego.ServerID   `json:"server_id"`
-	Generation int              `json:"generation"`
-	Attempt    int              `json:"attempt"`
-	Candidate  server.Candidate `json:"candidate"`
-	Machine    Machine          `json:"machine"` // the candidate's
-	// FullGroups are placement groups that the provider refused.
-	FullGroups []string `json:"full_groups,omitempty"`
+	ServerID   prego.ServerID     `json:"server_id"`
+	Generation int                `json:"generation"`
+	Attempt    int                `json:"attempt"`
+	Candidates []server.Candidate `json:"candidates"` // in order of preference
+	Machines   []Machine          `json:"machines"`   // one per candidate
 }
 
-// MakeServer finds the firewall and a placement group, issues the attempt's token, renders the user_data and creates
-// the server, in one activity, so that the raw token never leaves this call (direct-provisioning §4). It finds and
-// adopts what an earlier run of itself created. When the provider refuses the group, the error's detail is its name.
-func (a *Servers) MakeServer(ctx context.Context, in CreateServerInput) (server.Handle, error) {
+// MadeServer is the created server and the index of the candidate that it is.
+type MadeServer struct {
+	server.Handle
+	Candidate int `json:"candidate"`
+}
+
+// candidateAttempt is an attempt at one of its candidates.
+type candidateAttempt struct {
+	ServerID   prego.ServerID
+	Generation int
+	Attempt    int
+	Candidate  server.Candidate
+	Machine    Machine
+}
+
+// groupTries is how many full placement groups one attempt meets before its candidate is given up.
+const groupTries = 3
+
+// MakeServer creates the server from the first of its candidates that the provider has: it finds the firewall and a
+// placement group, issues the attempt's token, renders the user_data and creates the server, in one activity, so that
+// the raw token never leaves this call (direct-provisioning §4). All candidates share the attempt's token, since a
+// refused creation has used none. It finds and adopts what an earlier run of itself created, and continues with the
+// candidate that one was at. ErrTypeCandidate if the provider has none of them now.
+func (a *Servers) MakeServer(ctx context.Context, in CreateServerInput) (MadeServer, error) {
 	st, err := a.current(ctx, ServerRef{ServerID: in.ServerID, Generation: in.Generation})
 	if err != nil {
-		return server.Handle{}, err
+		return MadeServer{}, err
 	}
 	infra, err := a.infra(st.Provider)
 	if err != nil {
-		return server.Handle{}, err
+		return MadeServer{}, err
 	}
-	f, err := a.prepareFoundation(ctx, infra, st, in.FullGroups)
+	f, err := a.prepareFoundation(ctx, infra, st, nil)
 	if err != nil {
-		return server.Handle{}, err
+		return MadeServer{}, err
 	}
-	handle, err := a.create(ctx, infra, st, in, f)
-	if refused, ok := errors.AsType[*temporal.ApplicationError](err); ok && refused.Type() == ErrTypeGroup {
-		err = temporal.NewNonRetryableApplicationError(refused.Message(), ErrTypeGroup, nil, f.GroupName)
+	var refusal *server.InfraError
+	var full []string // placement groups that the provider refused
+	noDedicated := false
+	for i := in.begunWith(st); i < len(in.Candidates); {
+		if noDedicated && in.Machines[i].Dedicated {
+			i++
+			continue
+		}
+		one := candidateAttempt{in.ServerID, in.Generation, in.Attempt, in.Candidates[i], in.Machines[i]}
+		activity.RecordHeartbeat(ctx, fmt.Sprintf("creating %s", one.Candidate))
+		handle, err := a.create(ctx, infra, st, one, f)
+		if err == nil {
+			return MadeServer{handle, i}, nil
+		}
+		if !errors.As(err, &refusal) {
+			return MadeServer{}, err
+		}
+		st.Image = "" // another candidate may need another one
+		switch {
+		case refusal.Class == server.InfraQuota: // an account limit: no candidate would do better
+			i = len(in.Candidates)
+		case refusal.Class != server.InfraNext:
+			return MadeServer{}, fromInfra(err)
+		case refusal.Code == server.InfraGroupFull && len(full) < groupTries-1: // the same candidate in another group
+			full = append(full, f.GroupName)
+			if f, err = a.prepareFoundation(ctx, infra, st, full); err != nil {
+				return MadeServer{}, err
+			}
+		default:
+			noDedicated = noDedicated || refusal.Code == server.InfraDedicatedLimit
+			i++
+		}
 	}
-	return handle, err
+	if refusal == nil {
+		return MadeServer{}, permanentError(ErrTypeCandidate, "no candidate is left", nil)
+	}
+	return MadeServer{}, permanentError(ErrTypeCandidate, refusal.Error(), nil)
 }
 
-func (a *Servers) create(ctx context.Context, infra Infra, st server.ProvisionState, in CreateServerInput, f foundation) (server.Handle, error) {
+// begunWith is the index of the candidate that an earlier run of the attempt was at.
+func (in CreateServerInput) begunWith(st server.ProvisionState) int {
+	if st.Attempt != in.Attempt {
+		return 0
+	}
+	return max(0, slices.Index(in.Candidates, server.Candidate{ServerType: st.ServerType, Location: st.Location}))
+}
+
+func (a *Servers) create(ctx context.Context, infra Infra, st server.ProvisionState, in candidateAttempt, f foundation) (server.Handle, error) {
 	a.hook("create/start")
 	var refused []prego.NetworkID
 	for fallback, networks := 0, 1; ; fallback++ {
@@ -92,7 +150,7 @@ func (a *Servers) create(ctx context.Context, infra Infra, st server.ProvisionSt
 
 // createFrom creates the server of an attempt from an image. The provider's errors are
 // returned unchanged.
-func (a *Servers) createFrom(ctx context.Context, infra Infra, st server.ProvisionState, in CreateServerInput, f foundation, image string, network server.Network) (_ server.Handle, err error) {
+func (a *Servers) createFrom(ctx context.Context, infra Infra, st server.ProvisionState, in candidateAttempt, f foundation, image string, network server.Network) (_ server.Handle, err error) {
 	id := a.Tokens.NewTokenID()
 	issued, err := a.Store.BeginCreate(ctx, server.AttemptStart{
 		ServerID: in.ServerID, Generation: in.Generation, Attempt: in.Attempt,
@@ -193,7 +251,7 @@ func (a *Servers) createOnce(ctx context.Context, infra Infra, st server.Provisi
 // refused records the provider's refusal. A definite refusal closes the intents. If the
 // outcome is unknown they stay open, and are looked up again before anything is taken
 // for gone.
-func (a *Servers) refused(ctx context.Context, infra Infra, in CreateServerInput, err error) error {
+func (a *Servers) refused(ctx context.Context, infra Infra, in candidateAttempt, err error) error {
 	var ie *server.InfraError
 	if !errors.As(err, &ie) {
 		return err
@@ -213,7 +271,7 @@ func (a *Servers) refused(ctx context.Context, infra Infra, in CreateServerInput
 		return permanentError(ErrTypeProvider, fmt.Sprintf("after %d calls: %s", createCalls, ie.Error()), nil)
 	case server.InfraNotFound, server.InfraAttempt:
 	}
-	return fromInfra(err)
+	return err
 }
 
 // catalogIsOld has the catalog read again that had what the provider does not sell, unless that was just tried: the
@@ -233,7 +291,7 @@ const catalogPause = time.Minute
 
 // dropVolume deletes the volume created for a candidate that was out of stock: the next
 // candidate may be in another location.
-func (a *Servers) dropVolume(ctx context.Context, infra Infra, in CreateServerInput) error {
+func (a *Servers) dropVolume(ctx context.Context, infra Infra, in candidateAttempt) error {
 	name := a.volumeName(in.ServerID, in.Candidate.Location)
 	r, ok, err := a.Store.FindResource(ctx, infra.ID(), server.ResourceVolume, name)
 	if err != nil || !ok || r.ProviderID == "" {
@@ -245,7 +303,7 @@ func (a *Servers) dropVolume(ctx context.Context, infra Infra, in CreateServerIn
 	return a.Store.Released(ctx, r.ResourceID)
 }
 
-func (a *Servers) intents(st server.ProvisionState, in CreateServerInput) []server.ResourceIntent {
+func (a *Servers) intents(st server.ProvisionState, in candidateAttempt) []server.ResourceIntent {
 	name := server.Name(a.Settings.Environment, in.ServerID)
 	out := []server.ResourceIntent{
 		{Kind: server.ResourceServer, Name: name},

@@ -22,14 +22,8 @@ const (
 	ErrTypeSuperseded = "superseded"
 	// ErrTypeMoving: the tenant's site is held while it moves, or can't be held yet; try again.
 	ErrTypeMoving = "tenant_moving"
-	// ErrTypeCandidate: this type is out of stock in this location; try the next
-	// candidate.
+	// ErrTypeCandidate: the provider does not have what was asked for now.
 	ErrTypeCandidate = "candidate_unavailable"
-	// ErrTypeDedicated: the account's limit of dedicated cores is reached; try the next candidate
-	// without them.
-	ErrTypeDedicated = "dedicated_core_limit"
-	// ErrTypeGroup: the placement group is full; try another.
-	ErrTypeGroup = "placement_group_full"
 	// ErrTypeQuota: the provider account's limit is reached; wait for capacity.
 	ErrTypeQuota = "account_quota"
 	// ErrTypePermanent: the provider or the input will never allow it.
@@ -79,12 +73,6 @@ func fromInfra(err error) error {
 	}
 	switch ie.Class {
 	case server.InfraNext:
-		if ie.Code == "placement_error" {
-			return permanentError(ErrTypeGroup, ie.Error(), nil)
-		}
-		if ie.Code == server.InfraDedicatedLimit {
-			return permanentError(ErrTypeDedicated, ie.Error(), nil)
-		}
 		return permanentError(ErrTypeCandidate, ie.Error(), nil)
 	case server.InfraQuota:
 		return permanentError(ErrTypeQuota, ie.Error(), nil)

@@ -24,7 +24,7 @@ func TestAProvidersErrorIsSortedForTheWorkflow(t *testing.T) {
 		again bool
 	}{
 		{server.InfraNext, "resource_unavailable", "candidate_unavailable", false},
-		{server.InfraNext, "placement_error", "placement_group_full", false},
+		{server.InfraNext, "placement_error", "candidate_unavailable", false},
 		{server.InfraQuota, "resource_limit_exceeded", "account_quota", false},
 		{server.InfraNotFound, "not_found", "server_gone", false},
 		{server.InfraForeign, "foreign", "permanent", false},

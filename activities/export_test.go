@@ -49,3 +49,6 @@ func (a *Tenants) placed(ctx context.Context, ref tenant.Ref) (tenant.Record, er
 
 // RefusedCreate is what follows the provider's refusal to create a server.
 var RefusedCreate = (*Servers).refused
+
+// CandidateAttempt is an attempt at one of its candidates.
+type CandidateAttempt = candidateAttempt

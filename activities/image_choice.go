@@ -17,7 +17,7 @@ const imageFallbacks = 3
 // imageFor returns the image of an attempt's server: the one its spec names, else the
 // golden image built from the configured one, else the configured one itself. A
 // repeated step keeps the image that its attempt began with, as st has it.
-func (a *Servers) imageFor(ctx context.Context, st server.ProvisionState, in CreateServerInput) (string, error) {
+func (a *Servers) imageFor(ctx context.Context, st server.ProvisionState, in candidateAttempt) (string, error) {
 	stock := a.Catalog.ImageFor(st.Spec)
 	if st.Spec.Image != "" {
 		return stock, nil
@@ -55,7 +55,7 @@ func machineOf(offer server.CatalogState, c server.Candidate) Machine {
 
 // withoutImage marks a golden image as missing after the provider reported it missing. It reports
 // whether there is another image to use.
-func (a *Servers) withoutImage(ctx context.Context, st server.ProvisionState, in CreateServerInput, image string, cause error) (bool, error) {
+func (a *Servers) withoutImage(ctx context.Context, st server.ProvisionState, in candidateAttempt, image string, cause error) (bool, error) {
 	var ie *server.InfraError
 	if st.Spec.Image != "" || image == a.Catalog.ImageFor(st.Spec) || !errors.As(cause, &ie) || ie.Code != server.InfraImageGone {
 		return false, nil

@@ -177,6 +177,9 @@ const (
 	InfraNetworkGone = "network_gone"
 )
 
+// InfraGroupFull is the code of a refusal because the placement group holds no more servers.
+const InfraGroupFull = "placement_error"
+
 // InfraDedicatedLimit is the code of a refusal because of the account's limit of dedicated cores. It concerns the
 // machine types that have them, and no others.
 const InfraDedicatedLimit = "dedicated_core_limit"

@@ -27,7 +27,8 @@ type ProvisionState struct {
 	Image            string // of the current attempt
 	ProviderServerID string
 	Host             string
-	Location         string // of the current attempt
+	ServerType       string // of the current attempt, as is Location
+	Location         string
 	NetworkID        prego.NetworkID
 	PrivateAddress   string // "" until the provider reports it
 	AgentStatus      AgentStatus

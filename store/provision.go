@@ -17,7 +17,7 @@ import (
 
 const sqlProvisionState = `
 SELECT server_id, role, region, infra_provider AS provider, spec, tags, request_hash, status, purpose, generation, attempt, image,
-       COALESCE(provider_server_id, '') AS provider_server_id, host, location, COALESCE(network_id, '') AS network_id, COALESCE(host(private_address), '') AS private_address, agent_status, running_at, agent_first_seen_at AS handshake_at, agent_first_heartbeat_at AS first_heartbeat_at,
+       COALESCE(provider_server_id, '') AS provider_server_id, host, server_type, location, COALESCE(network_id, '') AS network_id, COALESCE(host(private_address), '') AS private_address, agent_status, running_at, agent_first_seen_at AS handshake_at, agent_first_heartbeat_at AS first_heartbeat_at,
        identity_revoked_at AS revoked_at, fleet_id IS NOT NULL AS member,
        dedicated_for_tenant_id IS NULL AND EXISTS (SELECT FROM fleet_policies p WHERE p.fleet_id = s.fleet_id AND p.type = 'region_placement' AND p.enabled) AS spread,
        EXISTS (SELECT FROM server_events e WHERE e.server_id = s.server_id AND e.step = 'handshake_refused'

@@ -117,8 +117,7 @@ func (b *buildImage) builder(ctx workflow.Context) (h server.Handle, _ error) {
 		switch {
 		case err == nil || passThrough(ctx, err):
 			return h, err
-		case errType(err) == activities.ErrTypeCandidate, errType(err) == activities.ErrTypeGroup,
-			errType(err) == activities.ErrTypeDedicated:
+		case errType(err) == activities.ErrTypeCandidate:
 			refusal = errorMessage(err)
 		default:
 			return h, &stepError{reason: prego.ReasonBuilderNotMade, text: errorMessage(err)}

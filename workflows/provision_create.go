@@ -1,7 +1,6 @@
 package workflows
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -17,62 +16,42 @@ import (
 // database or the worker. It is shorter than the life of the token.
 const callTotal = 14 * time.Minute
 
-// create tries the candidates until one is created, and waits for capacity if none can
-// be: stock comes back, and quotas are raised.
+// create creates the server from one of the candidates, and waits for capacity if the provider has none of them: stock
+// comes back, and quotas are raised.
 func (p *provisionServer) create(ctx workflow.Context) (server.BootTimeouts, error) {
-	var fullGroups []string // placement groups that the provider refused
 	w := CapacityWaited{Began: p.began, Since: workflow.Now(ctx), Pause: p.plan.CapacityPoll}
 	if p.in.Waited != nil {
 		w, p.in.Waited = *p.in.Waited, nil
 	}
 	for {
-		var refusal string
-		noDedicated := false
-		for i := 0; i < len(p.plan.Candidates); {
-			if noDedicated && p.plan.Machines[i].Dedicated {
-				i++
-				continue
+		made, err := p.tryCandidates(ctx)
+		switch errType(err) {
+		case "":
+			if err == nil {
+				p.handle = made.Handle
+				return p.plan.Timeouts[made.Candidate], nil
 			}
-			err := p.createFrom(ctx, i, &fullGroups)
-			if errType(err) == activities.ErrTypeProvider {
-				if err := p.awaitProvider(ctx, err); err != nil {
-					return server.BootTimeouts{}, err
-				}
-				continue // the same attempt again
+			return server.BootTimeouts{}, p.createFailed(err)
+		case activities.ErrTypeProvider: // the same attempt again
+			if err := p.awaitProvider(ctx, err); err != nil {
+				return server.BootTimeouts{}, err
 			}
-			p.tries = 0
-			switch errType(err) {
-			case "":
-				if err == nil {
-					return p.plan.Timeouts[i], nil
-				}
-				return server.BootTimeouts{}, p.createFailed(err)
-			case activities.ErrTypeGroup: // the same candidate again, in another group
-				if len(fullGroups) > 2 {
-					refusal = errorMessage(err)
-					i++
-				}
-			case activities.ErrTypeCandidate:
-				refusal = errorMessage(err)
-				i++
-			case activities.ErrTypeDedicated:
-				refusal, noDedicated = errorMessage(err), true
-				i++
-			case activities.ErrTypeQuota: // an account limit: no candidate would do better
-				refusal = errorMessage(err)
-				i = len(p.plan.Candidates)
-			default:
-				return server.BootTimeouts{}, p.createFailed(err)
-			}
+			continue
+		case activities.ErrTypeCandidate, activities.ErrTypeQuota:
+		default:
+			return server.BootTimeouts{}, p.createFailed(err)
 		}
+		p.tries = 0
 		left := p.plan.CapacityWait - workflow.Now(ctx).Sub(w.Since)
 		if left <= 0 {
-			return server.BootTimeouts{}, &stepError{reason: prego.ReasonFailedCapacity, text: "no capacity within " + p.plan.CapacityWait.String() + ": " + refusal}
+			return server.BootTimeouts{}, &stepError{
+				reason: prego.ReasonFailedCapacity, text: "no capacity within " + p.plan.CapacityWait.String() + ": " + errorMessage(err),
+			}
 		}
-		if err := p.awaitCapacity(ctx, refusal, min(w.Pause, left)); err != nil {
+		if err := p.awaitCapacity(ctx, errorMessage(err), min(w.Pause, left)); err != nil {
 			return server.BootTimeouts{}, err
 		}
-		w.Pause, fullGroups = min(2*w.Pause, maxCapacityPolls*p.plan.CapacityPoll), nil
+		w.Pause = min(2*w.Pause, maxCapacityPolls*p.plan.CapacityPoll)
 		if workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
 			w.Retries = p.retries
 			in := p.in
@@ -82,28 +61,28 @@ func (p *provisionServer) create(ctx workflow.Context) (server.BootTimeouts, err
 	}
 }
 
-// createFrom tries one candidate. Each call is a separate attempt with its own token, unless the provider failed the
-// previous one: then it is the same attempt, which finds and adopts a server that landed after its answer was lost.
-func (p *provisionServer) createFrom(ctx workflow.Context, candidate int, fullGroups *[]string) error {
-	c := p.plan.Candidates[candidate]
+// tryCandidates is a round of all candidates, which is one attempt with one token, unless the provider failed the
+// previous round: then it is the same attempt, which finds and adopts a server that landed after its answer was lost.
+func (p *provisionServer) tryCandidates(ctx workflow.Context) (made activities.MadeServer, err error) {
 	if p.tries == 0 {
 		p.attempt++
 		p.attemptAt = workflow.Now(ctx)
 	}
-	p.details(ctx, fmt.Sprintf("creating %s (attempt %d)", c, p.attempt))
-	within := callTotal - workflow.Now(ctx).Sub(p.attemptAt) // the token keeps aging
-	err := do(call(ctx, fmt.Sprintf("create %s (attempt %d)", c, p.attempt), within), &p.handle, p.steps.MakeServer, activities.CreateServerInput{
-		ServerID: p.in.ServerID, Generation: p.in.Generation, Attempt: p.attempt, Candidate: c,
-		Machine: p.plan.Machines[candidate], FullGroups: *fullGroups,
-	})
-	if refused, ok := errors.AsType[*temporal.ApplicationError](err); ok && refused.Type() == activities.ErrTypeGroup {
-		var group string
-		if err := refused.Details(&group); err != nil {
-			return err
+	what := "a server"
+	if n := len(p.plan.Candidates); n > 0 {
+		what = p.plan.Candidates[0].String()
+		if n > 1 {
+			what += fmt.Sprintf(" or another of %d candidates", n)
 		}
-		*fullGroups = append(*fullGroups, group)
 	}
-	return err
+	summary := fmt.Sprintf("create %s (attempt %d)", what, p.attempt)
+	p.details(ctx, summary)
+	within := callTotal - workflow.Now(ctx).Sub(p.attemptAt) // the token keeps aging
+	err = do(call(ctx, summary, within), &made, p.steps.MakeServer, activities.CreateServerInput{
+		ServerID: p.in.ServerID, Generation: p.in.Generation, Attempt: p.attempt,
+		Candidates: p.plan.Candidates, Machines: p.plan.Machines,
+	})
+	return made, err
 }
 
 func (p *provisionServer) createFailed(err error) error {

@@ -41,13 +41,13 @@ func meetOutage(fails int, capacityWait time.Duration) *outage {
 			ProviderPauses: []time.Duration{30 * time.Second, 2 * time.Minute},
 		}, nil
 	})
-	step("MakeServer", func(_ context.Context, in activities.CreateServerInput) (server.Handle, error) {
+	step("MakeServer", func(_ context.Context, in activities.CreateServerInput) (activities.MadeServer, error) {
 		o.attempts, o.at = append(o.attempts, in.Attempt), append(o.at, o.env.Now().Sub(began).Round(time.Second))
 		if len(o.at) <= o.fails {
-			return server.Handle{}, temporal.NewNonRetryableApplicationError("after 3 calls: unavailable", activities.ErrTypeProvider, nil)
+			return activities.MadeServer{}, temporal.NewNonRetryableApplicationError("after 3 calls: unavailable", activities.ErrTypeProvider, nil)
 		}
 		o.env.SignalWorkflow(SignalAgent, AgentSignal{Kind: SignalHeartbeat, Attempt: in.Attempt})
-		return server.Handle{ProviderServerID: "1", Attempt: in.Attempt}, nil
+		return activities.MadeServer{Handle: server.Handle{ProviderServerID: "1", Attempt: in.Attempt}}, nil
 	})
 	step("ReadProgress", func(context.Context, activities.ServerRef) (activities.Progress, error) {
 		return activities.Progress{Handshake: true, FirstHeartbeat: true}, nil
@@ -128,75 +128,6 @@ func TestCancelEndsThePause(t *testing.T) {
 	require.Equal(t, "provisioning was cancelled", o.end.Message)
 }
 
-// TestRefusalsEndTheCandidatesThatTheyConcern: the account's limit of dedicated cores ends the candidates with such cores, a
-// type that is not sold ends one, and a limit of servers ends all.
-func TestRefusalsEndTheCandidatesThatTheyConcern(t *testing.T) {
-	t.Parallel()
-	refuse := func(kind string) error { return temporal.NewNonRetryableApplicationError("no: "+kind, kind, nil) }
-	for name, tc := range map[string]struct {
-		refusals map[string]error // by machine type, in the first round
-		tried    []string
-		awaited  []string
-	}{
-		"dedicated cores": {
-			map[string]error{"ccx23": refuse(activities.ErrTypeDedicated)},
-			[]string{"ccx23 in sin", "cpx42 in sin"},
-			nil,
-		},
-		"dedicated cores, and others out of stock": {
-			map[string]error{"ccx23": refuse(activities.ErrTypeDedicated), "cpx42": refuse(activities.ErrTypeCandidate)},
-			[]string{"ccx23 in sin", "cpx42 in sin", "ccx23 in sin"},
-			[]string{"no: candidate_unavailable"},
-		},
-		"a type that is not sold": {
-			map[string]error{"ccx23": refuse(activities.ErrTypeCandidate)},
-			[]string{"ccx23 in sin", "ccx33 in sin"},
-			nil,
-		},
-		"servers": {
-			map[string]error{"ccx23": refuse(activities.ErrTypeQuota)},
-			[]string{"ccx23 in sin", "ccx23 in sin"},
-			[]string{"no: account_quota"},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			o := meetOutage(0, time.Hour)
-			step := func(name string, f any) {
-				o.env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name, DisableAlreadyRegisteredCheck: true})
-			}
-			step("PlanProvisioning", func(context.Context, activities.ServerRef) (activities.ProvisionPlan, error) {
-				plan := activities.ProvisionPlan{
-					Role: prego.RoleApp, Region: "sg", CapacityWait: time.Hour, CapacityPoll: 30 * time.Second, TokenTTL: 15 * time.Minute,
-					Timeouts: make([]server.BootTimeouts, 3),
-				}
-				for _, typ := range []string{"ccx23", "ccx33", "cpx42"} {
-					plan.Candidates = append(plan.Candidates, server.Candidate{ServerType: typ, Location: "sin"})
-					plan.Machines = append(plan.Machines, activities.Machine{Dedicated: typ != "cpx42"})
-				}
-				return plan, nil
-			})
-			var tried, awaited []string
-			step("MakeServer", func(_ context.Context, in activities.CreateServerInput) (server.Handle, error) {
-				tried = append(tried, in.Candidate.String())
-				if err := tc.refusals[in.Candidate.ServerType]; err != nil && len(awaited) == 0 {
-					return server.Handle{}, err
-				}
-				o.env.SignalWorkflow(SignalAgent, AgentSignal{Kind: SignalHeartbeat, Attempt: in.Attempt})
-				return server.Handle{ProviderServerID: "1", Attempt: in.Attempt}, nil
-			})
-			step("AwaitCapacity", func(_ context.Context, in activities.NoteInput) error {
-				awaited = append(awaited, in.Message)
-				return nil
-			})
-			require.NoError(t, o.run())
-			require.Equal(t, tc.tried, tried)
-			require.Equal(t, tc.awaited, awaited)
-			require.Equal(t, []string{"active"}, o.did)
-		})
-	}
-}
-
 // scarce is a run that finds no stock until a time.
 func scarce(t *testing.T, until time.Duration) (o *outage, rounds *[]time.Duration, awaited *[]string) {
 	t.Helper()
@@ -206,14 +137,14 @@ func scarce(t *testing.T, until time.Duration) (o *outage, rounds *[]time.Durati
 	step := func(name string, f any) {
 		o.env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name, DisableAlreadyRegisteredCheck: true})
 	}
-	step("MakeServer", func(_ context.Context, in activities.CreateServerInput) (server.Handle, error) {
+	step("MakeServer", func(_ context.Context, in activities.CreateServerInput) (activities.MadeServer, error) {
 		at := o.env.Now().Sub(began).Round(time.Second)
 		*rounds = append(*rounds, at)
 		if at < until {
-			return server.Handle{}, temporal.NewNonRetryableApplicationError("no stock", activities.ErrTypeCandidate, nil)
+			return activities.MadeServer{}, temporal.NewNonRetryableApplicationError("no stock", activities.ErrTypeCandidate, nil)
 		}
 		o.env.SignalWorkflow(SignalAgent, AgentSignal{Kind: SignalHeartbeat, Attempt: in.Attempt})
-		return server.Handle{ProviderServerID: "1", Attempt: in.Attempt}, nil
+		return activities.MadeServer{Handle: server.Handle{ProviderServerID: "1", Attempt: in.Attempt}}, nil
 	})
 	step("AwaitCapacity", func(_ context.Context, in activities.NoteInput) error {
 		*awaited = append(*awaited, in.Message)
