@@ -12,6 +12,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/placement/scale"
+	"github.com/prego/prego/worker"
 	"github.com/prego/prego/workload"
 )
 
@@ -61,6 +62,53 @@ func TestWhatFitsNowhereHidesNobody(t *testing.T) {
 	require.Equal(t, map[string]int{string(last): 1}, served.Allocated)
 	require.Equal(t, []prego.GroupID{last}, runs.groups)
 	require.Equal(t, huge, p.Number(`SELECT count(*) FROM process_groups WHERE status = 'unschedulable' AND status_reason = $1`, workload.ReasonNoCapacityMemory))
+}
+
+// TestAWaitingGroupIsServedWithoutARun: it plans once and then waits, without a round of its own, until its region is
+// served. That is when a retry is due or room became free.
+func TestAWaitingGroupIsServedWithoutARun(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	p.Exec(`INSERT INTO fleets (fleet_id, request_hash, role, infra_provider, min_size, max_size, spec, created_by, workload_memory_bytes, workload_cpus)
+		VALUES ('nodes', '', 'app', 'hetzner', 0, -1, '{}', 'test', 1 << 30, 8)`)
+	p.Exec(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-1', 'o1', 'a', 'test')`)
+	p.Exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by) VALUES ('env-1', 'app-1', 'o1', 'e', 'eu', 'test')`)
+	p.Exec(`INSERT INTO process_groups (group_id, env_id, org_id, region, name, spec, memory_limit_bytes, cpu_request, replicas, created_by)
+		VALUES ('grp-1', 'env-1', 'o1', 'eu', 'web', '{"image": "web:1"}', 64 << 20, 0.1, 1, 'test')`)
+	var runs woken
+	a := &activities.Groups{
+		Store: p.Store, Runs: &runs, Settings: activities.GroupSettings{Retry: time.Minute},
+		Metrics: activities.NewGroupMetrics(prometheus.NewRegistry()), Log: zap.NewNop(),
+	}
+	look := func() bool {
+		t.Helper()
+		r, err := worker.LookAtPlaces(t.Context(), a)
+		require.NoError(t, err)
+		return r.Found
+	}
+	tries := func() int { return p.Number(`SELECT tries FROM process_groups`) }
+	plan, err := a.PlanGroup(t.Context(), "grp-1")
+	require.NoError(t, err)
+	require.True(t, plan.Serve)
+	require.Equal(t, 20*time.Minute, plan.Wait)
+	require.False(t, look())
+	require.Equal(t, 1, tries())
+	require.False(t, look())
+	require.Equal(t, 1, tries(), "its retry is not due")
+	require.NoError(t, p.Store.RoomFreed(t.Context(), "eu"))
+	require.False(t, look())
+	require.Equal(t, 2, tries())
+
+	p.Exec(`INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, agent_status, workflow_id, created_by, fleet_id, location)
+		VALUES ('node-1', '', 'app', 'eu', 'hetzner', '{}', 'active', 'connected', 'w', 'test', 'nodes', 'fsn1')`)
+	p.Exec(`UPDATE process_groups SET retry_at = now()`)
+	require.Empty(t, runs.groups)
+	require.True(t, look())
+	require.Equal(t, []prego.GroupID{"grp-1"}, runs.groups, "its run starts what was allocated")
+	plan, err = a.PlanGroup(t.Context(), "grp-1")
+	require.NoError(t, err)
+	require.Len(t, plan.Boot, 1)
+	require.Equal(t, time.Minute, plan.Wait)
 }
 
 // TestInstancesMakeFleetsGrow has three groups that wait: one needs five servers of a fleet

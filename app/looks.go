@@ -37,6 +37,7 @@ func newLooker(p *Process, servers *activities.Servers, fleet *activities.Reconc
 		{Name: "tenants", Every: p.cfg.Tenants.SweepEvery, Do: worker.At(tenants, worker.LookAtTenants)},
 		{Name: "fleet", Every: p.cfg.Tenants.SweepEvery, Do: worker.At(tenants, worker.LookAtFleet)},
 		{Name: "groups", Every: p.cfg.Workloads.SweepEvery, Do: worker.At(groups, worker.LookAtGroups)},
+		{Name: "places", Every: p.cfg.Workloads.SweepEvery / 2, Do: worker.At(groups, worker.LookAtPlaces)},
 		{Name: "maintenances", Every: p.cfg.Workloads.SweepEvery, Do: worker.At(maintenances, worker.LookAtMaintenances)},
 		{Name: "patches", Every: p.cfg.Workloads.PatchEvery, Do: worker.At(maintenances, worker.LookAtPatches)},
 		{Name: "rebalances", Every: p.cfg.Workloads.RebalanceEvery, Do: worker.At(rebalances, worker.LookAtRebalances)},

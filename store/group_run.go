@@ -128,8 +128,12 @@ func (g *groupRow) take(rows []plannedInstance) {
 	}
 }
 
-// PlanGroup decides the next steps for a group, and applies those that only concern rows. Wait is at most retry.
-// Repeating it returns the remaining steps.
+// roundsWithoutPlace is how many retries a group that only waits for places skips: the region's waiting groups are tried
+// together, and a group that gets a place is woken. Its own look is for a wake-up that was lost.
+const roundsWithoutPlace = 20
+
+// PlanGroup decides the next steps for a group, and applies those that only concern rows. Wait is at most retry, or
+// roundsWithoutPlace times that while the group only waits for places. Repeating it returns the remaining steps.
 func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Duration) (p workload.GroupPlan, err error) {
 	err = s.inTx(ctx, "plan process group", func(tx *txn) error {
 		g, err := readGroup(ctx, tx, id)
@@ -172,13 +176,13 @@ func (s *Store) PlanGroup(ctx context.Context, id prego.GroupID, retry time.Dura
 			p.Ended = workload.RolloutSucceeded
 		}
 		p.Boot, p.Stop = p.Boot[:min(len(p.Boot), maxAtOnce)], p.Stop[:min(len(p.Stop), maxAtOnce)]
+		if steps.Want > 0 && len(steps.Boot)+len(steps.Stop)+steps.Booting == 0 { // places are missing, and nothing else
+			p.Wait = roundsWithoutPlace * retry
+		}
 		if g.watch > 0 {
 			p.Wait = min(p.Wait, g.watch)
 		}
 		waiting := got(s.turnsToBoot(ctx, tx, id, &p)).in(tx)
-		if steps.Want > 0 && !p.Serve {
-			p.Wait = min(p.Wait, max(g.Next.Sub(g.Now), 50*time.Millisecond))
-		}
 		p.Details = fmt.Sprintf("%d of %d replicas have a place, %d to allocate, %d booting, %d stopping", running, g.Replicas, steps.Want, steps.Booting, len(steps.Stop))
 		if waiting > 0 {
 			p.Details += fmt.Sprintf(", %d waiting for their turn", waiting)

@@ -104,6 +104,17 @@ func (s *Store) InstancesBackingOff(ctx context.Context, region prego.Region, ex
 	return collect[workload.InstanceDemand](ctx, s, "instances that back off", sqlInstanceDemand, ids)
 }
 
+// The usage of orgs at a limit is not read here: their groups' next attempt is near.
+const sqlRegionsWithGroups = `
+SELECT DISTINCT g.region FROM process_groups g LEFT JOIN region_room r ON r.region = g.region
+WHERE g.wanted > 0 AND g.deleted_at IS NULL AND (g.next_attempt_at IS NULL OR g.next_attempt_at <= now())
+    AND (g.retry_at IS NULL OR g.retry_at <= now() OR g.tried_release <> g.release OR r.freed_at >= g.tried_at) ORDER BY 1`
+
+// WaitingRegions are the regions with groups that wait for places and may be tried now.
+func (s *Store) WaitingRegions(ctx context.Context) ([]prego.Region, error) {
+	return collectValues[prego.Region](ctx, s, "regions with waiting groups", sqlRegionsWithGroups)
+}
+
 const sqlRoomFreed = `
 INSERT INTO region_room (region, freed_at) VALUES ($1, clock_timestamp()) ON CONFLICT (region) DO UPDATE SET freed_at = clock_timestamp()`
 

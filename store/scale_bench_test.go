@@ -108,6 +108,7 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 		"settle demand":           func() error { return s.SettleDemand(ctx, time.Hour) },
 		"open fleets":             func() error { return none(s.OpenFleets(ctx, time.Minute)) },
 		"groups' work":            func() error { return none(s.FindGroupWork(ctx, time.Minute)) },
+		"regions with waiters":    func() error { return none(s.WaitingRegions(ctx)) },
 		"instance demand":         func() error { return none(s.InstanceDemand(ctx, prego.RegionEU, 500, nil)) },
 		"instance servers":        func() error { return none(s.InstanceServers(ctx, prego.RegionEU, nil)) },
 		"backups to begin":        func() error { return none(s.AdmitBackups(ctx, 1, 20, 200)) },

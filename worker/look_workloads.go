@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/ops"
@@ -12,6 +13,18 @@ import (
 func LookAtGroups(ctx context.Context, a *activities.Groups) (ops.LookResult, error) {
 	r, err := a.SweepGroups(ctx)
 	return ops.LookResult{Found: r.Woken+r.Died+r.Removed > 0, Pause: ops.FleetPause(r.Servers)}, err
+}
+
+// LookAtPlaces allocates the instances that wait in the regions where some are due. It stands in for a round of each
+// waiting group.
+func LookAtPlaces(ctx context.Context, a *activities.Groups) (r ops.LookResult, err error) {
+	regions, err := a.Store.WaitingRegions(ctx)
+	for _, region := range regions {
+		served, failed := a.ServeInstances(ctx, region)
+		err = errors.Join(err, failed)
+		r.Found = r.Found || len(served.Allocated) > 0
+	}
+	return r, err
 }
 
 // LookAtAddresses starts the runs of misplaced addresses: new ones, and addresses whose edge drains, has failed or is

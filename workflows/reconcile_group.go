@@ -64,7 +64,7 @@ func ReconcileGroup(ctx workflow.Context, in ReconcileGroupInput) error {
 			case served.Allocated[string(in.GroupID)] > 0:
 				wait = 0
 			case served.Busy: // the serving worker wakes the groups it places: check less and less often
-				wait, elsewhere = min(elsewhere, max(plan.Wait, servedElsewhere)), min(2*elsewhere, time.Minute)
+				wait, elsewhere = min(elsewhere, max(plan.Wait, servedElsewhere)), min(2*elsewhere, max(time.Minute, plan.Wait))
 			default:
 				elsewhere = servedElsewhere
 			}
