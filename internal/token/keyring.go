@@ -8,9 +8,9 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
-	"sort"
 	"strings"
 	"time"
 
@@ -47,7 +47,11 @@ type Keyring struct {
 func InitKeys(dir string) error {
 	for _, use := range Uses() {
 		d := filepath.Join(dir, "jwt", string(use))
-		if files, err := keyFiles(d); err != nil || len(files) > 0 {
+		files, err := keyFiles(d)
+		if err != nil {
+			return fmt.Errorf("keys: %w", err)
+		}
+		if len(files) > 0 {
 			continue
 		}
 		_, key, err := ed25519.GenerateKey(rand.Reader)
@@ -66,8 +70,16 @@ func InitKeys(dir string) error {
 
 // keyFiles are the files of the keys in a directory, by name.
 func keyFiles(dir string) ([]string, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "*.pem"))
-	sort.Strings(files)
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var files []string
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".pem") {
+			files = append(files, filepath.Join(dir, e.Name()))
+		}
+	}
 	return files, err
 }
 
@@ -90,7 +102,10 @@ func addKeyFile(name string, key any) error {
 // KeyFiles are the files of one use's keys below dir; the last one signs.
 func KeyFiles(dir string, use Use) ([]string, error) {
 	files, err := keyFiles(filepath.Join(dir, "jwt", string(use)))
-	if err != nil || len(files) == 0 {
+	if err != nil {
+		return nil, fmt.Errorf("signing keys: %w", err)
+	}
+	if len(files) == 0 {
 		return nil, fmt.Errorf("no signing keys for %s in %s (prego keys init makes what is missing, prego keys share gives it to a process)", use, dir)
 	}
 	return files, nil

@@ -5,10 +5,12 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -92,6 +94,54 @@ func TestPublicHalvesSignNothing(t *testing.T) {
 	require.NoError(t, err)
 	_, err = NewExec(r, func() int64 { return 0 }).Issue("app-1", wire.KindBench, [32]byte{}, time.Minute)
 	require.ErrorContains(t, err, "only the public halves")
+}
+
+// TestADirectoryThatCannotBeReadIsNoEmptyOne: a key would be made beside those that are there, and sign from then on.
+func TestADirectoryThatCannotBeReadIsNoEmptyOne(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"jwt/api", "backup"} {
+		dir := filepath.Join(t.TempDir(), "keys [old]") // special to a pattern of names
+		require.NoError(t, InitKeys(dir))
+		require.NoError(t, InitKeys(dir))
+		half := keyFile(dir, UseAPI, "99999999-half") + ".tmp"
+		require.NoError(t, os.WriteFile(half, nil, 0o600), "left by a process that died")
+		files, err := KeyFiles(dir, UseAPI)
+		require.NoError(t, err)
+		require.Len(t, files, 1)
+		for _, use := range []SealUse{SealBackups, SealCertificates} {
+			files, err := SealingFiles(dir, use)
+			require.NoError(t, err)
+			require.Len(t, files, 1)
+		}
+		require.NoError(t, os.RemoveAll(filepath.Join(dir, at)))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, at), nil, 0o600)) // no directory
+		require.ErrorIs(t, InitKeys(dir), syscall.ENOTDIR, at)
+	}
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "jwt"), nil, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "seal"), nil, 0o600))
+	_, err := KeyFiles(dir, UseAPI)
+	require.ErrorIs(t, err, syscall.ENOTDIR)
+	_, err = SealingFiles(dir, SealCertificates)
+	require.ErrorIs(t, err, syscall.ENOTDIR)
+	require.ErrorIs(t, AddSealing(dir, SealCertificates), syscall.ENOTDIR)
+}
+
+// TestPeersNameTheKeys: a host that trusts one of them learns of the others.
+func TestPeersNameTheKeys(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, InitKeys(dir))
+	ring, err := OpenSigner(dir, UsePeers)
+	require.NoError(t, err)
+	p, err := NewPeers(ring)
+	require.NoError(t, err)
+	require.Len(t, p.Keys(), 1)
+	signed, err := p.Sign(wire.PeersDocument{})
+	require.NoError(t, err)
+	var doc wire.PeersDocument
+	require.NoError(t, json.Unmarshal(signed.Document, &doc))
+	require.Equal(t, p.Keys(), doc.Keys)
 }
 
 func TestKeysThatAreNoneAreNamed(t *testing.T) {

@@ -81,7 +81,10 @@ func AddSealing(dir string, use SealUse) error {
 // SealingFiles are the files of a use's keys below dir; the last one seals.
 func SealingFiles(dir string, use SealUse) ([]string, error) {
 	files, err := keyFiles(filepath.Join(dir, string(use)))
-	if err != nil || len(files) == 0 {
+	if err != nil {
+		return nil, fmt.Errorf("sealing keys: %w", err)
+	}
+	if len(files) == 0 {
 		return nil, fmt.Errorf("no keys for sealing in %s (prego keys init makes what is missing, prego keys share gives it to a process)", filepath.Join(dir, string(use)))
 	}
 	return files, nil

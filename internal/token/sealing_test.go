@@ -1,6 +1,8 @@
 package token
 
 import (
+	"crypto/ecdh"
+	"encoding/hex"
 	"os"
 	"path/filepath"
 	"testing"
@@ -32,7 +34,10 @@ func TestWhoSealsCannotOpen(t *testing.T) {
 	t.Parallel()
 	originals := t.TempDir()
 	require.NoError(t, InitSealing(originals, SealCertificates))
-	require.NoError(t, InitSealing(originals, SealCertificates), "what is there stays")
+	require.NoError(t, InitSealing(originals, SealCertificates))
+	files, err := SealingFiles(originals, SealCertificates)
+	require.NoError(t, err)
+	require.Len(t, files, 1, "what is there stays")
 	gateway, err := OpenSealing(originals, SealCertificates)
 	require.NoError(t, err)
 	worker, err := OpenSealing(publicHalves(t, originals), SealCertificates)
@@ -149,4 +154,29 @@ func TestAManifestIsAuthenticated(t *testing.T) {
 	require.NoError(t, err)
 	_, err = certificates.Open("backup/bak-1", id, sealed)
 	require.ErrorIs(t, err, ErrSealed)
+}
+
+// TestWhatWasSealedOpens: backups outlive releases, and their keys separate them from certificates.
+func TestWhatWasSealedOpens(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	secret := make([]byte, 32)
+	for i := range secret {
+		secret[i] = byte(i)
+	}
+	key, err := ecdh.X25519().NewPrivateKey(secret)
+	require.NoError(t, err)
+	for use, sealed := range map[SealUse]string{
+		SealBackups:      "70b66f4eeab0da5b4b8867e6b3e6ac7ecb312169323f40431be1c0efbf895e6e56b55391a3db28a188c3d745c38a67b2e61da9e919f3fb53",
+		SealCertificates: "7fd83089cda8e269a02613866fad191f1d99d15760b4311bf31ec858fe144d6a95e066d87beade0784f3e109584bbcaa78d023897352f92b",
+	} {
+		require.NoError(t, addKeyFile(filepath.Join(dir, string(use), "k.pem"), key))
+		s, err := OpenSealing(dir, use)
+		require.NoError(t, err)
+		text, err := hex.DecodeString(sealed)
+		require.NoError(t, err)
+		got, err := s.Open("x", "k", text)
+		require.NoError(t, err, use)
+		require.Equal(t, "a secret", string(got))
+	}
 }

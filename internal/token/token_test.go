@@ -51,6 +51,18 @@ func TestDerivedTokens(t *testing.T) {
 	}
 }
 
+// TestDerivedSecretsStayTheSame: hosts and databases have them.
+func TestDerivedSecretsStayTheSame(t *testing.T) {
+	t.Parallel()
+	d, err := NewDeriver(strings.Repeat("ab", 32))
+	require.NoError(t, err)
+	require.Equal(t, "c9GEEYdwtweKZIAcnp6Oal3VZvLaDrCuDphvnkQNolI", d.Derive("a"))
+	require.Equal(t, "ply5L1rlF8lMKUuO7yUYGLAOlHFAaGbk6f_qZTkowHc", d.Password("site", "db-1", 1))
+	require.NotEqual(t, d.Password("site", "db-1", 1), d.Password("site", "db-1", 2))
+	require.NotEqual(t, d.Password("site", "db-1", 1), d.Password("site", "db-2", 1))
+	require.NotEqual(t, d.Password("site", "db-1", 1), d.Password("admin", "db-1", 1))
+}
+
 type fixture struct {
 	rings map[Use]*Keyring
 	cert  *x509.Certificate
@@ -359,6 +371,46 @@ func TestRemoteIssuer(t *testing.T) {
 	require.Equal(t, prego.CodeUnauthenticated, prego.CodeOf(err))
 	_, err = a.Authenticate(ctx, other.mint(t, "r1", "operator"))
 	require.Equal(t, prego.CodeUnauthenticated, prego.CodeOf(err), "an issuer that is not configured")
+}
+
+// TestANewKeyOfAnIssuerIsFetched when a token names it, at most once per minRefresh. An issuer whose keys' address is
+// configured needs no discovery document.
+func TestANewKeyOfAnIssuerIsFetched(t *testing.T) {
+	t.Parallel()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	var ids atomic.Pointer[[]string]
+	ids.Store(&[]string{"r1"})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/keys" {
+			http.NotFound(w, r)
+			return
+		}
+		var set jose.JSONWebKeySet
+		for _, id := range *ids.Load() {
+			set.Keys = append(set.Keys, jose.JSONWebKey{Key: key.Public(), KeyID: id, Use: "sig"})
+		}
+		_ = json.NewEncoder(w).Encode(set)
+	}))
+	t.Cleanup(srv.Close)
+	remote := NewRemote(srv.URL, srv.URL+"/keys")
+	a := NewAPI(APIConfig{Keys: setup(t).rings[UseAPI], Issuer: "prego", Audience: "prego-api", RolesClaim: "groups", Remote: remote})
+	asks := func(kid string) error {
+		now := time.Now()
+		tok := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{
+			"iss": srv.URL, "aud": "prego-api", "sub": "carol", "groups": "viewer", "iat": now.Unix(), "exp": now.Add(time.Minute).Unix(),
+		})
+		tok.Header["kid"] = kid
+		raw, err := tok.SignedString(key)
+		require.NoError(t, err)
+		_, err = a.Authenticate(t.Context(), raw)
+		return err
+	}
+	require.NoError(t, asks("r1"))
+	ids.Store(&[]string{"r1", "r2"})
+	require.Error(t, asks("r2"), "just fetched")
+	remote.age(minRefresh)
+	require.NoError(t, asks("r2"))
 }
 
 func TestAnIssuerThatIsAwayStopsNobodyItKnows(t *testing.T) {

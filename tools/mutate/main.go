@@ -4,12 +4,15 @@
 //	go run ./tools/mutate [-files REGEXP] [-only REGEXP] [-run TESTS] [-skip TESTS] [-budget 8m] ./placement
 //
 // A mutant is killed when a test fails or does not end. A survivor is listed with its description, and as "not reached"
-// when no test executed it. No file is changed: the mutants are in an overlay.
+// when no test executed it, unless go.txt says why it makes no difference. No file is changed: the mutants are in an
+// overlay.
 package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -98,8 +101,58 @@ func run(pkg string, o options) error {
 			tried = append(tried, v)
 		}
 	}
-	r.all(tried)
-	return nil
+	explained, err := explanations(goMutants, strings.TrimPrefix(pkg, "./"))
+	if err != nil {
+		return err
+	}
+	return r.all(tried, explained)
+}
+
+//go:embed go.txt
+var goMutants string
+
+// explanation is why mutants make no difference.
+type explanation struct {
+	mutant  string         // "" if pattern says which
+	pattern *regexp.Regexp // of mutants
+	reason  string
+	used    bool
+}
+
+// explanations reads the lines of go.txt of a package: "PACKAGE MUTANT | REASON", where MUTANT is its description
+// without line and column, or a pattern of descriptions between slashes.
+func explanations(text, pkg string) (out []*explanation, err error) {
+	for line := range strings.Lines(text) {
+		of, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if of == "" || of == "#" || of != pkg && pkg != "" {
+			continue
+		}
+		i := strings.LastIndex(rest, " | ")
+		if i < 0 {
+			return nil, fmt.Errorf("go.txt: %q has no reason", line)
+		}
+		e := &explanation{mutant: rest[:i], reason: rest[i+3:]}
+		if p, ok := strings.CutPrefix(e.mutant, "/"); ok {
+			e.mutant = ""
+			if e.pattern, err = regexp.Compile("^(?:" + strings.TrimSuffix(p, "/") + ")$"); err != nil {
+				return nil, fmt.Errorf("go.txt: %w", err)
+			}
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+// explains reports whether one of them explains a mutant.
+func explains(all []*explanation, v mutant) bool {
+	text := filepath.Base(v.at.Filename) + ": " + v.what
+	for _, e := range all {
+		if e.mutant == text || e.pattern != nil && e.pattern.MatchString(text) {
+			e.used = true
+			return true
+		}
+	}
+	return false
 }
 
 // build compiles the package's tests with the mutants in place of its files.
@@ -162,10 +215,11 @@ func (r runner) reachedFile(id int) string {
 	return filepath.Join(r.tmp, fmt.Sprintf("reached-%d", id))
 }
 
-func (r runner) all(tried []mutant) {
+// all tries mutants. An unexplained survivor is an error.
+func (r runner) all(tried []mutant, explained []*explanation) error {
 	began := time.Now()
 	var mu sync.Mutex
-	var killed, survived, missed int
+	var killed, fine, survived, missed int
 	next := make(chan mutant)
 	var wg sync.WaitGroup
 	for range r.o.workers {
@@ -177,6 +231,8 @@ func (r runner) all(tried []mutant) {
 				switch {
 				case !ok:
 					killed++
+				case explains(explained, v):
+					fine++
 				case errors.Is(err, os.ErrNotExist):
 					missed++
 					fmt.Println("not reached:", v)
@@ -196,10 +252,19 @@ func (r runner) all(tried []mutant) {
 	}
 	close(next)
 	wg.Wait()
-	n := killed + survived + missed
-	fmt.Printf("mutate: %d of %d mutants killed (%.1f %%), %d survived, %d not reached; %d not tried; %s\n",
-		killed, n, 100*float64(killed)/float64(max(n, 1)), survived, missed, len(tried)-n,
+	n := killed + fine + survived + missed
+	fmt.Printf("mutate: %d of %d mutants killed (%.1f %%), %d without difference, %d survived, %d not reached; %d not tried; %s\n",
+		killed, n, 100*float64(killed)/float64(max(n, 1)), fine, survived, missed, len(tried)-n,
 		time.Since(began).Round(time.Second))
+	for _, e := range explained {
+		if !e.used {
+			fmt.Println("explained, and killed or gone:", cmp.Or(e.mutant, fmt.Sprint(e.pattern)))
+		}
+	}
+	if survived+missed > 0 {
+		return errors.New("see survivors above: add a test, or explain them in tools/mutate/go.txt")
+	}
+	return nil
 }
 
 // exported is where the compiler left what a package exports.
