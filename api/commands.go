@@ -128,7 +128,8 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	}
 	at := org.SessionAt{ServerID: id, TenantID: deref(in.TenantId)}
 	kind := wire.CommandKind(in.Kind)
-	if p := policy.Permitted(kind, in.Args); p != nil && kind == wire.KindBench {
+	permit := policy.Permitted(kind, in.Args) // nil: the host refuses it
+	if p := permit; p != nil && kind == wire.KindBench {
 		if len(p.Sites) > 0 {
 			at.Site = p.Sites[0]
 		}
@@ -143,15 +144,15 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	if err != nil {
 		return err
 	}
-	if class := consequence(kind, in.Args); class != impact.None {
-		if err := a.d.Store.MayExec(c.Request().Context(), id, of.TenantID, class); err != nil {
+	if permit != nil && consequence[permit.Effect] != impact.None {
+		if err := a.d.Store.MayExec(c.Request().Context(), id, of.TenantID, consequence[permit.Effect]); err != nil {
 			return err
 		}
 	}
 	switch {
 	case dryRun(c) && policy.Rules[kind] == nil:
 		return kindUnknown
-	case dryRun(c) && policy.Permitted(kind, in.Args) == nil:
+	case dryRun(c) && permit == nil:
 		return notAllowed
 	case dryRun(c): // it counts like the command
 		_, err := a.session(c, of, org.SessionExec, string(id))
@@ -215,18 +216,9 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	return nil
 }
 
-// consequence is the worst that a command does by itself. What erases is decided by the last gate (MayRun).
-func consequence(kind wire.CommandKind, args []string) impact.Class {
-	switch p := policy.Permitted(kind, args); {
-	case p == nil:
-		return impact.None // the host refuses it
-	case p.Writes:
-		return impact.Destroys
-	case p.Stops:
-		return impact.Interrupts
-	default:
-		return impact.None
-	}
+// consequence is the impact of a command by its effect. What erases is decided by the last gate (MayRun).
+var consequence = map[policy.Effect]impact.Class{
+	policy.Harmless: impact.None, policy.Stops: impact.Interrupts, policy.Writes: impact.Destroys, policy.Erases: impact.None,
 }
 
 // What a host refuses, and a dry run as its host would.

@@ -30,10 +30,19 @@ type Rule struct {
 	Needs   string        // the secret that must come with it
 	Takes   string        // a secret that may
 	Root    bool          // the host adds the password of its database's root
-	Erases  bool          // a site, its data, or a copy of them that is on the host only: see Erasure
-	Stops   bool          // what serves may not answer, or not fully, while it runs or from then on
-	Writes  bool          // over a site's data, from a copy
+	Effect  Effect
 }
+
+// Effect is the worst that a command line does to what a host has.
+type Effect int
+
+// The effects.
+const (
+	Harmless Effect = iota
+	Stops           // what serves may not answer, or not fully, while it runs or from then on
+	Writes          // over a site's data, from a copy
+	Erases          // a site, its data, or a copy of them that is on the host only: see Erasure
+)
 
 // Rules are all command lines, by kind; all others are refused. The kind says which process runs them: the executor
 // has those on sites and pieces of their backups run as the user of bench, with code that a site's process checks
@@ -43,7 +52,7 @@ var Rules = map[wire.CommandKind][]Rule{
 	wire.KindBench: {
 		{Line: "new-site SITE --db-name OURDB", Timeout: maxTimeout, Root: true},
 		{Line: "new-site SITE --db-name OURDB --db-host ADDRESS", Timeout: maxTimeout, Needs: wire.SecretDatabasePassword, Root: true},
-		{Line: "promote-site SITE SITE", Timeout: 2 * time.Minute, Stops: true},
+		{Line: "promote-site SITE SITE", Timeout: 2 * time.Minute, Effect: Stops},
 		{Line: "--site SITE configure SETTINGS", Takes: wire.SecretMailPassword},
 		{Line: "--site SITE connect-database ADDRESS", Needs: wire.SecretDatabasePassword},
 		{Line: "--site SITE connect-cache ADDRESS CACHEDB", Needs: wire.SecretCachePassword},
@@ -51,26 +60,26 @@ var Rules = map[wire.CommandKind][]Rule{
 		{Line: "--site SITE set-admin-password", Needs: wire.SecretAdminPassword},
 		{Line: "--site SITE add-user EMAIL PERSON", Takes: wire.SecretUserPassword},
 		{Line: "--site SITE enable-scheduler"},
-		{Line: "--site SITE disable-scheduler", Stops: true},
+		{Line: "--site SITE disable-scheduler", Effect: Stops},
 		{Line: "--site SITE install-app APP", Timeout: maxTimeout},
 		{Line: "--site SITE list-apps"},
-		{Line: "--site SITE migrate", Timeout: maxTimeout, Stops: true},
+		{Line: "--site SITE migrate", Timeout: maxTimeout, Effect: Stops},
 		{Line: "--site SITE versions"},
 		{Line: "--site SITE answers"},
-		{Line: "--site SITE set-maintenance-mode on", Stops: true},
+		{Line: "--site SITE set-maintenance-mode on", Effect: Stops},
 		{Line: "--site SITE set-maintenance-mode off"},
 		{Line: "--site SITE backup BACKUP", Timeout: maxTimeout},
 		{Line: "--site SITE backup BACKUP --with-files", Timeout: maxTimeout},
-		{Line: "--site SITE restore BACKUP", Timeout: maxTimeout, Root: true, Writes: true},
-		{Line: "--site SITE restore BACKUP --with-files", Timeout: maxTimeout, Root: true, Writes: true},
-		{Line: "--site SITE delete-backup BACKUP", Erases: true},
+		{Line: "--site SITE restore BACKUP", Timeout: maxTimeout, Root: true, Effect: Writes},
+		{Line: "--site SITE restore BACKUP --with-files", Timeout: maxTimeout, Root: true, Effect: Writes},
+		{Line: "--site SITE delete-backup BACKUP", Effect: Erases},
 		{Line: "--site SITE seal-backup BACKUP RECIPIENT", Timeout: maxTimeout},
 		{Line: "--site SITE open-backup BACKUP SHA256 SHA256", Timeout: maxTimeout, Needs: wire.SecretBackupIdentity},
-		{Line: "--site SITE adopt-config BACKUP", Stops: true},
+		{Line: "--site SITE adopt-config BACKUP", Effect: Stops},
 		{Line: "--site SITE check-restored BACKUP", Timeout: maxTimeout},
 		{Line: "--site SITE usage", Timeout: 2 * time.Minute},
 		{Line: "expect-site SITE --db-name OURDB"},
-		{Line: "leave-site SITE --db-name OURDB", Timeout: 5 * time.Minute, Erases: true},
+		{Line: "leave-site SITE --db-name OURDB", Timeout: 5 * time.Minute, Effect: Erases},
 		{Line: "--site SITE pack-site BACKUP RECIPIENT", Timeout: maxTimeout},
 		{Line: "--site SITE pack-site BACKUP RECIPIENT BACKUP", Timeout: maxTimeout},
 		{Line: "--site SITE unpack-site BACKUP SHA256 SHA256 UNPACK", Timeout: maxTimeout, Needs: wire.SecretBackupIdentity},
@@ -82,15 +91,15 @@ var Rules = map[wire.CommandKind][]Rule{
 		{Line: "--site SITE load-data BACKUP SHA256 SHA256 ADDRESS", Needs: wire.SecretBackupIdentity, Takes: wire.SecretDatabasePassword},
 		{Line: "--site SITE load-data BACKUP SHA256 SHA256 here", Needs: wire.SecretBackupIdentity, Takes: wire.SecretDatabasePassword},
 		{Line: "--site SITE make-data", Needs: wire.SecretDatabasePassword, Root: true},
-		{Line: "--site SITE freeze-data", Root: true, Stops: true},
+		{Line: "--site SITE freeze-data", Root: true, Effect: Stops},
 		{Line: "--site SITE thaw-data", Root: true},
 		{Line: "--site SITE drop-packed BACKUP"},
 		{Line: "--site SITE drop-packed BACKUP all"},
 		{Line: "--site SITE settle-site ADDRESS", Needs: wire.SecretDatabasePassword},
 		{Line: "--site SITE settle-site here", Needs: wire.SecretDatabasePassword},
-		{Line: "--site SITE hold-site", Stops: true},
+		{Line: "--site SITE hold-site", Effect: Stops},
 		{Line: "--site SITE free-site"},
-		{Line: "erase-site SITE --db-name OURDB", Timeout: 5 * time.Minute, Root: true, Erases: true},
+		{Line: "erase-site SITE --db-name OURDB", Timeout: 5 * time.Minute, Root: true, Effect: Erases},
 		{Line: "list-sites"},
 	},
 	KindSpool: {
@@ -104,12 +113,12 @@ var Rules = map[wire.CommandKind][]Rule{
 		{Line: "processlist"},
 		{Line: "table-sizes DBNAME"},
 		{Line: "create-database OURDB"},
-		{Line: "drop-database OURDB", Erases: true},
+		{Line: "drop-database OURDB", Effect: Erases},
 		{Line: "grant-database OURDB ADDRESS SERVER", Needs: wire.SecretDatabasePassword, Takes: wire.SecretEarlierPassword},
 		{Line: "admit-database OURDB ADDRESS SERVER", Needs: wire.SecretDatabasePassword},
-		{Line: "freeze-database OURDB", Stops: true},
+		{Line: "freeze-database OURDB", Effect: Stops},
 		{Line: "thaw-database OURDB"},
-		{Line: "erase-database OURDB", Erases: true},
+		{Line: "erase-database OURDB", Effect: Erases},
 	},
 	wire.KindRedisCLI: {
 		{Line: "ping"},
@@ -119,7 +128,7 @@ var Rules = map[wire.CommandKind][]Rule{
 		{Line: "slowlog COUNT"},
 		{Line: "client-list"},
 		{Line: "create-user OURDB CACHEDB", Needs: wire.SecretCachePassword},
-		{Line: "erase-user OURDB CACHEDB", Erases: true},
+		{Line: "erase-user OURDB CACHEDB", Effect: Erases},
 	},
 	wire.KindVolume: {
 		{Line: "mount VOLUME"},
@@ -244,7 +253,7 @@ type Erasure struct{ Site, Database, Copy string }
 // for a transfer is a copy of what stays.
 func Erased(kind wire.CommandKind, args []string) (e Erasure, ok bool) {
 	p := Permitted(kind, args)
-	if p == nil || !p.Erases {
+	if p == nil || p.Effect != Erases {
 		return e, false
 	}
 	for i, word := range strings.Fields(p.Line) {

@@ -192,7 +192,7 @@ func checkLease(in wire.ExecRequest) *Problem {
 	switch {
 	case in.Lease.Seconds < 0 || in.Lease.Seconds > int(wire.MaxLease/time.Second):
 		return Invalid("lease", "seconds must be at most 86400")
-	case undo == nil || undo.Needs != "" || undo.Erases:
+	case undo == nil || undo.Needs != "" || undo.Effect == Erases:
 		return Invalid("lease", "undo must be a command without secrets that erases nothing")
 	}
 	return nil
