@@ -36,6 +36,7 @@ func TestPlanDrain(t *testing.T) {
 		"another server's count":          {instance.DrainState{Limit: 2, Elsewhere: map[prego.OrgID]int{"o": 1}, Instances: []instance.DrainInstance{i("a", "g", "o"), i("b", "g", "o")}}, []string{"a"}},
 		"orgs don't wait for each other":  {instance.DrainState{Limit: 1, Elsewhere: map[prego.OrgID]int{"o": 1}, Instances: []instance.DrainInstance{i("a", "g", "o"), i("b", "h", "p")}}, []string{"b"}},
 		"groups take turns":               {instance.DrainState{Limit: 2, Instances: []instance.DrainInstance{i("a", "g", "o"), i("b", "g", "o"), i("c", "h", "o")}}, []string{"a", "c"}},
+		"each goes once":                  {instance.DrainState{Limit: 5, Instances: []instance.DrainInstance{i("a", "g", "o"), i("b", "g", "o")}}, []string{"a", "b"}},
 		"a group that is stuck is behind": {instance.DrainState{Limit: 2, Instances: []instance.DrainInstance{i("a", "g", "o", leaving), i("b", "g", "o"), i("c", "h", "o")}}, []string{"c"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -263,6 +263,37 @@ func (w *world) apply(s instance.GroupSteps) {
 	}
 }
 
+// TestScheduleGroupSaysWhatItWaitsFor: how many instances boot, when the first of those that drain is to be stopped, and
+// what the newest instance of a failed release reported.
+func TestScheduleGroupSaysWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	g := instance.GroupState{Replicas: 2, Release: 1, Stable: 1, Deploy: workload.DeploySucceeded}
+	g.Instances = instances("1:draining 1:draining 1:draining 1:booting 1:booting/started 1:running")
+	for i, seconds := range []int{30, 10, 20} {
+		g.Instances[i].Drain = time.Duration(seconds) * time.Second
+	}
+	slices.Reverse(g.Instances)
+	s := instance.ScheduleGroup(g)
+	require.Equal(t, []string{"5"}, s.Drain, "the newest of those that boot")
+	require.Equal(t, 1, s.Booting)
+	require.Equal(t, 10*time.Second, s.Next)
+
+	g = instance.GroupState{Replicas: 1, Release: 2, Stable: 1, Deploy: workload.DeployRolling, Failures: 3}
+	g.Policy.MaxFailures = 2
+	g.Instances = instances("2:failed 2:failed 2:failed/lost 1:failed 2:booting 2:failed")
+	for i := range g.Instances[:5] {
+		g.Instances[i].Message = fmt.Sprint("of ", i+1)
+	}
+	slices.Reverse(g.Instances)
+	require.Equal(t, "of 2", instance.ScheduleGroup(g).Failed.Message)
+	g.Failures, g.Overdue = 0, true
+	require.Equal(t, "of 5", instance.ScheduleGroup(g).Failed.Message, "it does not start")
+	g.Deploy = workload.DeploySucceeded
+	require.Nil(t, instance.ScheduleGroup(g).Failed)
+	g.Deploy, g.Stable = workload.DeployRolling, 2
+	require.Nil(t, instance.ScheduleGroup(g).Failed)
+}
+
 // TestScheduleGroupConverges plays the world after each plan, in random order, with
 // failures that end and processes that die between any two steps. There are never more
 // than replicas and max_surge, never fewer healthy ones by a decision than replicas less

@@ -56,6 +56,33 @@ func TestFleetsGrowForInstances(t *testing.T) {
 	}
 }
 
+// TestComingServersAreFilledLikeOthers: with all that instances need, spread over the servers that come.
+func TestComingServersAreFilledLikeOthers(t *testing.T) {
+	t.Parallel()
+	coming := []instance.Server{
+		{ServerID: "c", MemoryBytes: 100, DiskBytes: 10, CPUs: 4, Groups: map[string]int{"a": 7}},
+		{ServerID: "d", MemoryBytes: 100, DiskBytes: 10, CPUs: 4},
+	}
+	fleet := []instance.Offer{{FleetID: "f", MemoryBytes: 100, DiskBytes: 10, CPUs: 4, Serves: true, Room: 10}}
+	wants := func(group prego.GroupID, disk int64, cpu float64) instance.Request {
+		return instance.Request{GroupID: group, MemoryBytes: 10, DiskBytes: disk, CPURequest: cpu}
+	}
+	grow, _ := instance.Grow([]instance.Request{wants("a", 6, 1), wants("a", 6, 1)}, coming, fleet)
+	require.Empty(t, grow, "one on each")
+	require.Equal(t, map[string]int{"a": 7}, coming[0].Groups)
+	grow, says := instance.Grow([]instance.Request{wants("a", 6, 1), wants("b", 6, 1), wants("c", 6, 1)}, coming, fleet)
+	require.Equal(t, []instance.Growth{{FleetID: "f", Servers: 1}}, grow, "their disks are full")
+	require.Equal(t, "a server is being created", says["b"].Text)
+	require.Equal(t, "fleet f creates a server", says["c"].Text)
+	// The first goes to c, the second to d, which has less requested, or none of its group. Then each has room for one.
+	grow, _ = instance.Grow([]instance.Request{wants("a", 5, 1), wants("b", 4, 1), wants("e", 6, 1), wants("f", 5, 1)}, coming, fleet)
+	require.Empty(t, grow, "by what is requested of their CPUs")
+	grow, _ = instance.Grow([]instance.Request{wants("a", 5, 0), wants("a", 4, 0), wants("e", 6, 0), wants("f", 5, 0)}, coming, fleet)
+	require.Empty(t, grow, "by the instances of a group")
+	_, says = instance.Grow([]instance.Request{{GroupID: "a", MemoryBytes: 101}}, nil, []instance.Offer{{FleetID: "f", MemoryBytes: 100}})
+	require.Empty(t, says, "no fleet serves instances")
+}
+
 // TestGrowthEnds: waiting instances are placed when the servers are ready, and the rest ask again. In the end no
 // instance waits that a fleet with room could take, no fleet is beyond its room, and each growth places an instance.
 func TestGrowthEnds(t *testing.T) {

@@ -68,6 +68,17 @@ func TestPlaceInstance(t *testing.T) {
 		"no CPU comes last": {nil, []server{
 			instanceServer("a", func(s *server) { s.CPUs = 0 }), instanceServer("b", func(s *server) { s.CPURequested = 400 }),
 		}, "b"},
+		"then CPU with it":               {nil, []server{instanceServer("a", func(s *server) { s.CPUs = 1 }), instanceServer("b", func(s *server) { s.CPURequested = 1 })}, "b"},
+		"then CPU with it, in any order": {nil, []server{instanceServer("b", func(s *server) { s.CPURequested = 1 }), instanceServer("a", func(s *server) { s.CPUs = 1 })}, "b"},
+		"no CPU comes last, in any order": {nil, []server{
+			instanceServer("b", func(s *server) { s.CPURequested = 400 }), instanceServer("a", func(s *server) { s.CPUs = 0 }),
+		}, "b"},
+		"of those without CPU, what is requested": {nil, []server{
+			instanceServer("a", func(s *server) { s.CPUs, s.CPURequested = 0, 2 }), instanceServer("b", func(s *server) { s.CPUs, s.CPURequested = 0, 1 }),
+		}, "b"},
+		"a server without CPU is last in any order": {nil, []server{
+			instanceServer("b", func(s *server) { s.CPUs, s.CPURequested = 0, -9 }), instanceServer("a", nil),
+		}, "a"},
 		"then the id": {nil, []server{instanceServer("b", nil), instanceServer("a", nil)}, "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,6 +100,30 @@ func TestPlaceInstance(t *testing.T) {
 	require.Equal(t, "no server fits: of 2 servers not_active 1, cordoned 1", d.SelectionReason)
 	d = instance.Place(r, []server{instanceServer("a", func(s *server) { s.Kept = true })})
 	require.Equal(t, "no server fits: of 1 servers kept_for_tenants 1", d.SelectionReason)
+
+	onDisk := r
+	onDisk.DiskBytes = 3 << 29
+	d = instance.Place(onDisk, []server{
+		instanceServer("a", func(s *server) { s.DiskBytes, s.DiskUsed = 2<<30, 1<<30 }),
+		instanceServer("b", func(s *server) { s.DiskBytes, s.DiskUsed = 2<<30, 2<<30-1<<20 }),
+		instanceServer("c", func(s *server) { s.DiskBytes, s.MemoryUsed = 9<<30, 950 }),
+	})
+	require.Equal(t, "no server fits: of 3 servers memory 1, disk 2; it needs 1.5 GiB of disk, and at most 1 GiB are free",
+		d.SelectionReason)
+	require.EqualValues(t, 1<<30, d.LargestFreeDisk)
+	onDisk.DiskBytes = 2 << 20
+	d = instance.Place(onDisk, []server{instanceServer("b", func(s *server) { s.DiskBytes, s.DiskUsed = 2<<30, 2<<30-1<<20 })})
+	require.Contains(t, d.SelectionReason, "it needs 2 MiB of disk, and at most 1 MiB are free")
+	d = instance.Place(r, []server{
+		instanceServer("a", func(s *server) { s.DiskBytes = 9 }), instanceServer("b", func(s *server) { s.CPURequested = 2 }),
+		instanceServer("c", func(s *server) { s.MemoryUsed = 950 }),
+	})
+	require.Equal(t, "2 of 3 servers fit; this one runs 0 of the group, its location 0, and has 1.00 of 4.00 CPUs requested with it",
+		d.SelectionReason)
+	require.Zero(t, d.LargestFreeDisk, "it needs none")
+	onDisk.DiskBytes = 3
+	d = instance.Place(onDisk, []server{instanceServer("a", func(s *server) { s.DiskBytes, s.DiskUsed = 9, 2 })})
+	require.EqualValues(t, 7, d.LargestFreeDisk)
 }
 
 // TestPlaceInstanceHolds places instances one after the other on random servers.
