@@ -5,6 +5,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // Runs starts and signals workflows from within a step. Ensure… starts a run for a row unless one is running; started
@@ -20,7 +21,8 @@ type Runs interface {
 
 	EnsureTenantProvision(ctx context.Context, tenantID prego.TenantID, generation int) (started bool, err error)
 	EnsureTenantChange(ctx context.Context, tenantID prego.TenantID) (started bool, err error)
-	WakeTenant(ctx context.Context, tenantID prego.TenantID) error
+	// ResumeTenant wakes the run of a tenant that has its place now, and starts it if it waited without one.
+	ResumeTenant(ctx context.Context, t tenant.Tenant) error
 	EnsureScaleFleet(ctx context.Context, fleetID prego.FleetID) error
 	EnsureScaleOut(ctx context.Context, region prego.Region, role prego.Role, trigger string) error
 	EnsureRefill(ctx context.Context, appServerID prego.ServerID) error

@@ -334,6 +334,7 @@ func (a *Tenants) sweepTenants(ctx context.Context) (r SweepResult, err error) {
 			r.Released++
 		}
 	}
+	try.ok(a.failOverdue(ctx))
 	try.ok(a.dropLeftDatabases(ctx))
 	try.ok(a.clearAllLosses(ctx))
 	for _, region := range w.Regions {

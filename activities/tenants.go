@@ -198,6 +198,8 @@ type PlaceResult struct {
 	Message string            `json:"message"`
 	// Behind: there is room, but other tenants are ahead in the queue.
 	Behind bool `json:"behind,omitempty"`
+	// Owns: there is a server for the tenant alone, which its run has to undo.
+	Owns bool `json:"owns,omitempty"`
 	// Refused is why no place can ever satisfy the request (BeginTenant).
 	Refused string `json:"refused,omitempty"`
 }
@@ -252,7 +254,7 @@ func (a *Tenants) place(ctx context.Context, ref tenant.Ref, t tenant.Record) (P
 	}
 	a.hook("place/decided")
 	out := PlaceResult{
-		Placed: d.PlacesTenant(), Outcome: d.Outcome, Message: d.SelectionReason, Behind: behind,
+		Placed: d.PlacesTenant(), Outcome: d.Outcome, Message: d.SelectionReason, Behind: behind, Owns: t.OwnServerID != "",
 	}
 	switch d.Outcome {
 	case placement.Placed:
@@ -335,10 +337,17 @@ func (a *Tenants) ServeQueue(ctx context.Context, region prego.Region) (placed i
 			return err
 		}
 		var errs []error
+		none := map[int64]bool{}
 		for _, w := range waiting {
-			ok, err := a.serve(ctx, w)
-			if ok {
+			if none[w.Alike] {
+				continue
+			}
+			served, err := a.serve(ctx, w)
+			switch {
+			case served == servedPlaced:
 				placed++
+			case served == servedNone && err == nil: // a pass only takes room
+				none[w.Alike] = true
 			}
 			if err != nil { // the others are served all the same
 				errs = append(errs, err)
@@ -352,45 +361,92 @@ func (a *Tenants) ServeQueue(ctx context.Context, region prego.Region) (placed i
 	return placed, err
 }
 
+// served is what became of a waiting tenant.
+type served int
+
+const (
+	servedPlaced  served = iota + 1
+	servedNone           // it is short of the same as before
+	servedChanged        // it is short of something else than before, or wants no place any more
+)
+
 // serve places one waiting tenant, or records what it is short of now.
-func (a *Tenants) serve(ctx context.Context, w tenant.WaitingTenant) (placed bool, err error) {
+func (a *Tenants) serve(ctx context.Context, w tenant.WaitingTenant) (served, error) {
 	t, err := a.Store.TenantRecord(ctx, w.TenantID)
 	if err != nil {
-		return false, err
+		return servedChanged, err
 	}
-	if t.Allocation == nil && t.Waiting && t.Generation == w.Generation {
+	ref := tenant.Ref{TenantID: w.TenantID, Generation: w.Generation}
+	switch {
+	case t.State != tenant.Provisioning || t.Generation != w.Generation || t.Allocation == nil && !t.Waiting:
+		return servedChanged, nil // since the queue was read
+	case t.Allocation == nil:
 		d, err := a.Placer.Place(ctx, t, nil, prego.ActorPlacementEngine)
 		switch {
 		case errors.Is(err, server.ErrSuperseded):
-			return false, nil
+			return servedChanged, nil
 		case err != nil:
-			return false, err
+			return servedChanged, err
+		case d.Outcome == placement.NeedsServer: // which its run builds
+			err := a.Store.AwaitTenant(ctx, ref, prego.ReasonBuildingServer, d.SelectionReason, nil, "", false)
+			if err == nil {
+				a.logNotSignalled(a.Runs.ResumeTenant(ctx, t.Tenant))
+			}
+			if errors.Is(err, server.ErrSuperseded) || errors.Is(err, store.ErrPlaced) {
+				err = nil
+			}
+			return servedChanged, err
 		case !d.PlacesTenant():
 			// What it is short of may have changed, and scale-outs are sized by it.
-			return false, a.requeue(ctx, w, t, d)
+			return a.requeue(ctx, ref, t, d)
 		}
 		a.refill(ctx, d.AppServerID)
+		a.hook("queue/placed")
 	}
-	a.logNotSignalled(a.Runs.WakeTenant(ctx, w.TenantID))
-	return true, nil
+	a.logNotSignalled(a.Runs.ResumeTenant(ctx, t.Tenant))
+	return servedPlaced, nil
 }
 
 // requeue records what a waiting tenant is short of now; it keeps its position in the
 // queue.
-func (a *Tenants) requeue(ctx context.Context, w tenant.WaitingTenant, t tenant.Record, d placement.Decision) error {
+func (a *Tenants) requeue(ctx context.Context, ref tenant.Ref, t tenant.Record,
+	d placement.Decision) (served, error) {
 	reason, roles, err := a.shortage(ctx, t, d)
 	if err != nil {
-		return err
+		return servedChanged, err
 	}
 	if d.Outcome == placement.HoldForSite {
 		reason, roles = prego.ReasonAwaitingSite, nil
 		a.logNotSignalled(a.Runs.EnsureRefill(ctx, d.AppServerID))
 	}
-	err = a.Store.AwaitTenant(ctx, tenant.Ref(w), reason, d.SelectionReason, roles, d.MissingIn, true)
-	if errors.Is(err, server.ErrSuperseded) || errors.Is(err, store.ErrPlaced) {
-		return nil
+	err = a.Store.AwaitTenant(ctx, ref, reason, d.SelectionReason, roles, d.MissingIn, true)
+	switch {
+	case errors.Is(err, server.ErrSuperseded) || errors.Is(err, store.ErrPlaced):
+		return servedChanged, nil
+	case err == nil && reason == t.StatusReason && slices.Equal(roles, t.WaitingRoles) &&
+		d.MissingIn == t.WaitingNetwork:
+		return servedNone, nil
 	}
-	return err
+	return servedChanged, err
+}
+
+// failOverdue ends tenants that have waited for capacity for longer than they may.
+func (a *Tenants) failOverdue(ctx context.Context) error {
+	overdue, err := a.Store.Overdue(ctx, a.Settings.CapacityWait)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, t := range overdue {
+		ref := tenant.Ref{TenantID: t.TenantID, Generation: t.Generation}
+		ended, err := a.Store.FailQueued(ctx, ref, prego.ReasonFailedCapacity,
+			"no place within "+a.Settings.CapacityWait.String())
+		if ended {
+			a.Metrics.Outcomes.WithLabelValues(string(t.Plan), string(prego.ReasonFailedCapacity)).Inc()
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // TenantNow is the state of a waiting tenant.

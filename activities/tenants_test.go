@@ -28,17 +28,28 @@ import (
 // noRuns is a workflow engine that remembers the servers to take down.
 type noRuns struct {
 	activities.Runs
-	mu   sync.Mutex
-	down []string
+	mu      sync.Mutex
+	down    []string
+	resumed []string // tenants that have their place
+	// provisioned are the tenants whose lost runs were started.
+	provisioned []string
 }
 
-func (*noRuns) EnsureTenantProvision(context.Context, prego.TenantID, int) (bool, error) {
+func (r *noRuns) EnsureTenantProvision(_ context.Context, id prego.TenantID, _ int) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.provisioned = append(r.provisioned, string(id))
 	return true, nil
 }
 
 func (*noRuns) EnsureTenantChange(context.Context, prego.TenantID) (bool, error) { return true, nil }
 
-func (*noRuns) WakeTenant(context.Context, prego.TenantID) error { return nil }
+func (r *noRuns) ResumeTenant(_ context.Context, t tenant.Tenant) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.resumed = append(r.resumed, string(t.TenantID))
+	return nil
+}
 
 func (*noRuns) EnsureScaleOut(context.Context, prego.Region, prego.Role, string) error { return nil }
 
@@ -229,6 +240,115 @@ func TestOneTenantHoldsUpNoQueue(t *testing.T) {
 	require.ErrorContains(t, err, ": this one cannot be reserved for", "and it is reported")
 	require.Equal(t, 2, p.Number(`SELECT count(*) FROM tenant_allocations WHERE tenant_id = ANY ($1)`, ids[1:]))
 	require.Equal(t, 2, p.Number(`SELECT count(*) FROM tenant_lifecycle_events WHERE step = 'placed' AND actor = 'placement_engine' AND to_state = 'provisioning' AND reason LIKE 'best_fit: app-0 %'`))
+}
+
+// TestWaitingTenantsCostOneLook: while equal tenants of an org are short of the same, a pass over the queue looks for a
+// place for the first of them only. With room they are served in order, and each gets its run. What has waited for too
+// long, and has nothing, ends.
+func TestWaitingTenantsCostOneLook(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 6)
+	var ids []string
+	for range 20 {
+		tn := p.Tenant(prego.PlanStarter, nil)
+		ref := tenant.Ref{TenantID: tn.TenantID, Generation: 1}
+		require.NoError(t, p.Store.AwaitTenant(t.Context(), ref, prego.ReasonAwaitingCapacity, "", nil, "", true))
+		ids = append(ids, string(tn.TenantID))
+	}
+	var mu sync.Mutex
+	looked := 0
+	s := p.steps(p.Placer(nil))
+	s.Settings.CapacityWait = time.Hour
+	s.Store = store.New(pgtest.Tapped(t, p.Pool, func(sql string, _ []any) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if strings.Contains(sql, "AS own_server_id") {
+			looked++
+		}
+		return nil
+	}))
+	pass := func() int {
+		looked = 0
+		_, err := s.env.ExecuteActivity(s.ServeQueue, prego.Region("eu"))
+		require.NoError(t, err)
+		return looked
+	}
+	require.Equal(t, 20, pass(), "each learns what it is short of")
+	require.Equal(t, 1, pass())
+	require.Equal(t, 20, p.Number(`SELECT count(*) FROM tenants WHERE waiting_roles <> '{}' AND status_message <> ''`))
+
+	p.Exec(`UPDATE tenants SET waiting_since = now() - interval '61 minutes' WHERE tenant_id = $1`, ids[0])
+	_, err := s.env.ExecuteActivity(s.SweepTenantWork)
+	require.NoError(t, err)
+	require.Equal(t, "failed_capacity: no place within 1h0m0s", p.Text(`SELECT status_reason || ': ' ||
+		status_message FROM tenants WHERE state = 'failed'`))
+	require.Equal(t, 19, p.Number(`SELECT count(*) FROM tenants WHERE waiting_since IS NOT NULL`))
+
+	p.Server("app-0", prego.RoleApp, "")
+	p.Server("db-0", prego.RoleDBShard, "")
+	p.Server("redis-0", prego.RoleRedisPool, "")
+	pass()
+	require.Equal(t, ids[1:], s.runs.resumed)
+	require.Zero(t, pass())
+}
+
+// TestAPassResumesOnlyPlacedTenants: a pass over the queue starts no run of a tenant that was cancelled since the queue
+// was read. What can be placed by a server of its own leaves the queue for its run, which builds the server.
+func TestAPassResumesOnlyPlacedTenants(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 6)
+	wait := func(change func(*tenant.CreateRequest)) string {
+		tn := p.Tenant(prego.PlanBusiness, change)
+		ref := tenant.Ref{TenantID: tn.TenantID, Generation: 1}
+		require.NoError(t, p.Store.AwaitTenant(t.Context(), ref, prego.ReasonCellMismatch, "", nil, "", true))
+		return string(tn.TenantID)
+	}
+	cancelled := wait(nil)
+	owns := wait(func(r *tenant.CreateRequest) { r.Policy = tenant.ModeOneTenantOneServer })
+	s := p.steps(p.Placer(nil))
+	s.Store = store.New(pgtest.Tapped(t, p.Pool, func(sql string, args []any) error {
+		if strings.Contains(sql, "AS own_server_id") && args[0] == prego.TenantID(cancelled) {
+			ref := tenant.Ref{TenantID: prego.TenantID(cancelled), Generation: 1}
+			ended, err := p.Store.FailQueued(t.Context(), ref, prego.ReasonCancelled, "")
+			require.True(t, ended)
+			return err
+		}
+		return nil
+	}))
+	_, err := s.env.ExecuteActivity(s.ServeQueue, prego.Region("eu"))
+	require.NoError(t, err)
+	require.Equal(t, []string{owns}, s.runs.resumed)
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenants WHERE tenant_id = $1 AND waiting_since IS NULL AND
+		status_reason = 'building_server'`, owns))
+}
+
+// TestAPlacedTenantWithoutARunIsFound: a worker that dies between the place of a waiting tenant and the start of its
+// run leaves a place that the sweep starts the run for.
+func TestAPlacedTenantWithoutARunIsFound(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 6)
+	p.Server("app-0", prego.RoleApp, "")
+	p.Server("db-0", prego.RoleDBShard, "")
+	p.Server("redis-0", prego.RoleRedisPool, "")
+	tn := p.Tenant(prego.PlanStarter, nil)
+	ref := tenant.Ref{TenantID: tn.TenantID, Generation: 1}
+	require.NoError(t, p.Store.AwaitTenant(t.Context(), ref, prego.ReasonAwaitingCapacity, "", nil, "", true))
+	s := p.steps(p.Placer(nil))
+	s.Hook = func(point string) {
+		if point == "queue/placed" {
+			panic("the worker dies")
+		}
+	}
+	_, err := s.env.ExecuteActivity(s.ServeQueue, prego.Region("eu"))
+	require.ErrorContains(t, err, "the worker dies")
+	require.Empty(t, s.runs.resumed)
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenant_allocations WHERE released_at IS NULL`))
+	p.Exec(`UPDATE tenants SET updated_at = now() - interval '1 hour'`)
+	s.Hook = nil
+	_, err = s.env.ExecuteActivity(s.SweepTenantWork)
+	require.NoError(t, err)
+	require.Equal(t, []string{string(tn.TenantID)}, s.runs.provisioned)
+	require.Equal(t, 1, p.Number(`SELECT count(*) FROM tenant_allocations WHERE released_at IS NULL`))
 }
 
 // TestAnAttemptThatIsOvertakenFindsTheTenantPlaced: where the database is slow, a step is tried again before its first

@@ -199,7 +199,9 @@ func tapped(t *testing.T, tap func(sql string, args []any) error, change func(*a
 func (b *bundle) placer(s *store.Store, p placement.Policy) *placer.Placer {
 	return &placer.Placer{
 		Store: s, Policy: p, SiteDomain: "sites.test", ReserveFor: time.Minute, Metrics: placer.NewMetrics(prometheus.NewRegistry()),
-		Wake: func(_ context.Context, id prego.TenantID) { _ = b.runs.note(context.Background(), string("wake "+id)) },
+		Wake: func(_ context.Context, t tenant.Tenant) {
+			_ = b.runs.note(context.Background(), string("wake "+t.TenantID))
+		},
 	}
 }
 

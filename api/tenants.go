@@ -183,6 +183,7 @@ func (a *API) changeTenant(c echo.Context, id prego.TenantID, action tenant.Acti
 	switch {
 	case action == tenant.ActionRetry:
 		a.startProvisioning(c, t)
+	case t.State == tenant.Failed: // it waited for capacity without a run
 	case t.State == tenant.Provisioning: // cancelled: its run undoes its steps
 		a.started(c, run, func(ctx context.Context) error { return a.d.Runs.CancelTenantProvision(ctx, id) })
 	default:

@@ -242,9 +242,10 @@ func newPlacer(p *Process, runs *workflows.Client) (*placer.Placer, error) {
 	return &placer.Placer{
 		Adviser: adviserOf, AdviceWithin: adviceWithin,
 		Store: p.db, Policy: policy, SiteDomain: p.cfg.Tenants.SiteDomain, ReserveFor: reserveFor(p), Metrics: placer.NewMetrics(p.reg), Version: p.version,
-		Wake: func(ctx context.Context, tenantID prego.TenantID) {
-			if err := runs.WakeTenant(ctx, tenantID); err != nil {
-				p.log.Warn("tenant not woken; its run looks by itself", zap.String("tenant_id", string(tenantID)), zap.Error(err))
+		Wake: func(ctx context.Context, t tenant.Tenant) {
+			if err := runs.ResumeTenant(ctx, t); err != nil {
+				p.log.Warn("the run of a placed tenant is not started; the sweep starts it", zap.String("tenant_id",
+					string(t.TenantID)), zap.Error(err))
 			}
 		},
 	}, nil

@@ -33,8 +33,8 @@ type Placer struct {
 	Adviser Adviser
 	// AdviceWithin is how long a placement waits for the adviser.
 	AdviceWithin time.Duration
-	// Wake signals a tenant's run that it was placed; may be nil.
-	Wake func(ctx context.Context, tenantID prego.TenantID)
+	// Wake starts a tenant's run, or signals it, because it was placed; may be nil.
+	Wake func(ctx context.Context, t tenant.Tenant)
 	// Draw returns how long the loser of a race waits, from [0, n); nil draws at random.
 	Draw    func(n int) int
 	Metrics *Metrics
@@ -370,7 +370,7 @@ func (p *Placer) Override(ctx context.Context, o tenant.PlacementOverride, by st
 		return d, errors.Join(refused, p.Store.RecordOverride(ctx, o, by, false, refused.Code, refused.Message))
 	}
 	if p.Wake != nil {
-		p.Wake(ctx, o.TenantID)
+		p.Wake(ctx, t.Tenant)
 	}
 	return d, p.Store.RecordOverride(ctx, o, by, true, "", "")
 }

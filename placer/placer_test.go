@@ -254,7 +254,7 @@ func TestOverrides(t *testing.T) {
 	p.Exec(`UPDATE servers SET memory_pct = 95, tenant_count = 0 WHERE server_id = 'app-0'`)
 	pl := p.Placer(nil)
 	woken := prego.TenantID("")
-	pl.Wake = func(_ context.Context, id prego.TenantID) { woken = id }
+	pl.Wake = func(_ context.Context, t tenant.Tenant) { woken = t.TenantID }
 	tn := p.Tenant("starter", nil)
 	ctx := context.Background()
 	for field, o := range map[string]tenant.PlacementOverride{

@@ -226,11 +226,24 @@ const (
 	tenantTurns = `
     SELECT tenant_id, generation, region, waiting_since,
         CASE plan WHEN 'enterprise' THEN 1 WHEN 'business' THEN 2 WHEN 'starter' THEN 3 ELSE 4 END AS priority,
-        row_number() OVER (PARTITION BY region, plan, org_id ORDER BY waiting_since, tenant_id) AS turn
+        row_number() OVER (PARTITION BY region, plan, org_id ORDER BY waiting_since, tenant_id) AS turn,
+        hashtextextended(ROW(org_id, parent_org_id, plan, policy, data_residency, require_tags, disallow_tags,
+            dedicated_redis,
+            status_reason, waiting_roles, waiting_network)::text, 0) AS alike
     FROM tenants WHERE waiting_since IS NOT NULL AND state = 'provisioning' AND cancel_requested_at IS NULL`
 	servedFirst = `w.priority, w.turn, w.waiting_since, w.tenant_id`
-	sqlWaiting  = `SELECT tenant_id, generation FROM (` + tenantTurns + ` AND region = $1) w ORDER BY ` + servedFirst
+	sqlWaiting  = `SELECT tenant_id, generation, alike FROM (` + tenantTurns + ` AND region = $1) w ORDER BY
+		` + servedFirst
 )
+
+const sqlOverdue = `
+SELECT tenant_id, generation, plan FROM tenants WHERE waiting_since < now() - make_interval(secs => $1) AND state =
+    'provisioning' LIMIT 1000`
+
+// Overdue lists tenants that have waited for capacity for longer than they may.
+func (s *Store) Overdue(ctx context.Context, wait time.Duration) ([]tenant.OverdueTenant, error) {
+	return collect[tenant.OverdueTenant](ctx, s, "tenants that waited too long", sqlOverdue, wait.Seconds())
+}
 
 // Waiting lists the tenants that are short of capacity in a region, in the order of
 // service.
@@ -244,9 +257,14 @@ func (s *Store) ServeRegion(ctx context.Context, region prego.Region, f func(con
 	return s.exclusively(ctx, "prego/waiting/"+string(region), f)
 }
 
-// The order is random, so that every group is looked at eventually.
+// The order is random, so that every group is looked at eventually. A tenant that waits for capacity has no run, unless
+// it has a server.
 const sqlProvisionsToCheck = `
-SELECT tenant_id, generation FROM tenants WHERE state IN ('trial', 'provisioning') AND updated_at < now() - make_interval(secs => $1) ORDER BY random() LIMIT 200`
+SELECT tenant_id, generation FROM tenants t WHERE state IN ('trial', 'provisioning') AND updated_at < now() -
+    make_interval(secs => $1)
+    AND (waiting_since IS NULL OR cancel_requested_at IS NOT NULL
+        OR EXISTS (SELECT FROM servers s WHERE s.dedicated_for_tenant_id = t.tenant_id AND s.status <> 'terminated'))
+ORDER BY random() LIMIT 200`
 
 const sqlChangesToCheck = `
 SELECT tenant_id FROM tenants WHERE (converged_state <> state) IS TRUE AND state NOT IN ('trial', 'provisioning') AND updated_at < now() - make_interval(secs => $1) ORDER BY random() LIMIT 200`

@@ -103,7 +103,16 @@ func TestALostRunIsFoundInTheQueue(t *testing.T) {
 	require.Equal(t, 1, count(t, s, `tenants WHERE waiting_roles = '{db-shard}' AND status_message = 'again'`))
 	w, _, err := s.FindTenantWork(ctx, 60e9, 60e9)
 	require.NoError(t, err)
-	require.Len(t, w.Provisions, 1)
+	require.Empty(t, w.Provisions, "it waits without a run")
+	require.Equal(t, []prego.Region{prego.RegionEU}, w.Regions)
+	exec(t, s, `UPDATE tenants SET cancel_requested_at = now()`)
+	w, _, err = s.FindTenantWork(ctx, 60e9, 60e9)
+	require.NoError(t, err)
+	require.Len(t, w.Provisions, 1, "a run that was about to end may have missed this")
+	exec(t, s, `UPDATE tenants SET cancel_requested_at = NULL, waiting_since = NULL`)
+	w, _, err = s.FindTenantWork(ctx, 60e9, 60e9)
+	require.NoError(t, err)
+	require.Len(t, w.Provisions, 1, "it has its place")
 }
 
 // TestAZoneNamesItsProvidersOrAllowsAll: an empty list would be every cloud to the

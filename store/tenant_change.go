@@ -30,7 +30,7 @@ WHERE tenant_id = $1 AND state = 'provisioning' AND cancel_requested_at IS NULL 
 // statement conditional on the state that the change was computed from; its effects
 // are for a run to bring about. by is the actor of the event. A tenant that is
 // being provisioned and is cancelled stays so: its run undoes what it made and ends
-// it; asking again changes nothing.
+// it; asking again changes nothing. One that waits for capacity has nothing to undo, and ends immediately.
 func (s *Store) ChangeTenant(ctx context.Context, id prego.TenantID, action tenant.Action, periods tenant.LifecyclePeriods, by, reason string) (tenant.Tenant, error) {
 	for {
 		t, err := s.GetTenant(ctx, string(id))
@@ -123,8 +123,19 @@ func (s *Store) changeTenant(ctx context.Context, was tenant.Tenant, next tenant
 		tx.check(tenantEvent(ctx, tx, tenant.Event{
 			TenantID: was.TenantID, FromState: was.State, ToState: next, Step: tenant.StepChanged, Actor: by, Reason: reason, Message: message,
 		}, ""))
-		return orgEvent(ctx, tx, org.Event{OrgID: was.OrgID, Type: "tenant." + string(action), Subject: string(was.TenantID), Actor: by, Reason: reason},
-			map[string]any{"from": was.State, "to": next})
+		tx.check(orgEvent(ctx, tx, org.Event{OrgID: was.OrgID, Type: "tenant." + string(action),
+			Subject: string(was.TenantID), Actor: by, Reason: reason},
+			map[string]any{"from": was.State, "to": next}))
+		if action != tenant.ActionCancel || was.State != tenant.Provisioning {
+			return nil
+		}
+		ref := tenant.Ref{TenantID: t.TenantID, Generation: t.Generation}
+		if ended, err := failQueued(ctx, tx, ref, prego.ReasonCancelled,
+			tenant.ProvisioningCancelled); err != nil || !ended {
+			return err // its run ends it
+		}
+		t = oneIn[tenant.Tenant](ctx, tx, sqlGetTenant, was.TenantID)
+		return nil
 	})
 	if err != nil {
 		return tenant.Tenant{}, err

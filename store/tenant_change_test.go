@@ -95,3 +95,41 @@ func TestTerminatingAgainAcceptsTheHeldPurge(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, tenant.DataPurged, now.State)
 }
+
+// TestAWaitingTenantIsCancelledByItsRow: it has no run. What has a place, a server or a site is left to its run.
+func TestAWaitingTenantIsCancelledByItsRow(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ has, want string }{
+		"nothing":  {"", "failed cancelled"},
+		"a place":  {`SELECT 1`, "provisioning "},
+		"a server": {`UPDATE servers SET dedicated_for_tenant_id = 't-0' WHERE server_id = 'n-1'`, "provisioning "},
+		"no longer": {`UPDATE servers SET dedicated_for_tenant_id = 't-0', status = 'terminated' WHERE server_id
+			= 'n-1'`, "failed cancelled"},
+		"no more wait": {`UPDATE tenants SET waiting_since = NULL WHERE tenant_id = 't-0'`, "provisioning "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := backupTenants(t, 2)
+			counted(t, s)
+			if name != "a place" {
+				require.NoError(t, s.FreePlace(t.Context(), "t-0", "test", "", tenant.SiteDropped, nil))
+			}
+			exec(t, s, `UPDATE tenants SET state = 'provisioning', site = '', waiting_since = now() WHERE tenant_id
+				= 't-0'`)
+			if c.has != "" {
+				exec(t, s, c.has)
+			}
+			ctx := impact.By(t.Context(), "test")
+			got, err := s.ChangeTenant(ctx, "t-0", tenant.ActionCancel, tenant.LifecyclePeriods{}, "ann", "")
+			require.NoError(t, err)
+			require.Equal(t, c.want, string(got.State)+" "+string(got.StatusReason))
+			ended := c.want != "provisioning "
+			require.Equal(t, ended, count(t, s, `tenants WHERE tenant_id = 't-0' AND waiting_since IS NULL AND
+				state = 'failed'`) == 1)
+			require.Equal(t, 1, count(t, s, `org_events WHERE type = 'tenant.cancel' AND subject = 't-0' AND actor
+				= 'ann'`))
+			require.Equal(t, ended, count(t, s, `tenant_lifecycle_events WHERE tenant_id = 't-0' AND to_state =
+				'failed' AND reason = 'cancelled'`) == 1)
+		})
+	}
+}

@@ -32,7 +32,8 @@ SELECT t.*, now() AS now,
        EXISTS (SELECT FROM ` + liveEdges + ` WHERE e.network = COALESCE(s.network_id, s.region)) AS edge_lives,
        EXISTS (SELECT FROM tenants q WHERE q.region = t.region AND q.waiting_since IS NOT NULL AND q.tenant_id <> t.tenant_id AND q.policy = t.policy AND q.status_reason <> 'cell_mismatch') AS queued,
        COALESCE((SELECT jsonb_agg(jsonb_build_object('name', p.name, 'require', p.require_tags, 'disallow', p.disallow_tags) ORDER BY p.pool_id) FROM placement_pools_of(t.org_id) p), '[]') AS pools
-FROM (SELECT ` + tenantColumns + ` FROM tenants WHERE tenant_id = $1) t
+FROM (SELECT ` + tenantColumns + `, COALESCE(waiting_network, '') AS waiting_network
+    FROM tenants WHERE tenant_id = $1) t
 LEFT JOIN tenant_allocations a ON a.tenant_id = t.tenant_id AND a.released_at IS NULL
 LEFT JOIN servers s ON s.server_id = a.app_server_id
 LEFT JOIN db_shards d ON d.shard_id = a.db_shard_id
@@ -268,32 +269,74 @@ func (s *Store) NotOpen(ctx context.Context, ref tenant.Ref) error {
 	})
 }
 
-const sqlFailTenant = `
-UPDATE tenants n SET state = 'failed', converged_state = 'failed', status_reason = $3, status_message = $4, waiting_since = NULL, waiting_roles = '{}',
-    site = '', opening_since = NULL, deadline_at = NULL, updated_at = now()
+const (
+	// What a tenant's row has after its provisioning failed, besides the reason.
+	setFailed = `state = 'failed', converged_state = 'failed', waiting_since = NULL, waiting_roles = '{}',
+    site = '', opening_since = NULL, deadline_at = NULL, updated_at = now()`
+
+	sqlFailTenant = `
+UPDATE tenants n SET status_reason = $3, status_message = $4, ` + setFailed + `
 FROM (SELECT tenant_id, state FROM tenants WHERE tenant_id = $1 FOR NO KEY UPDATE) o
 WHERE n.tenant_id = o.tenant_id AND n.generation = $2 AND n.state IN ('trial', 'provisioning')
 RETURNING o.state`
+)
 
 // FailTenant ends a tenant's provisioning; it changes nothing when the row has
 // moved on.
 func (s *Store) FailTenant(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string) error {
 	return s.inTx(ctx, fmt.Sprintf("fail tenant %s", ref.TenantID), func(tx *txn) error {
-		from, err := value[tenant.State](ctx, tx, sqlFailTenant, ref.TenantID, ref.Generation, reason, prego.Redact(message))
-		if err != nil {
-			return ifNoRows(err, nil)
-		}
-		tx.run(ctx, sqlEndRestores, ref.TenantID, prego.Redact(message))
-		if from == tenant.Trial { // there is no edge from trial to failed
-			began := tenant.Event{
-				TenantID: ref.TenantID, FromState: tenant.Trial, ToState: tenant.Provisioning, Step: tenant.StepChanged, Reason: string(reason),
-			}
-			tx.check(tenantEvent(ctx, tx, began, fmt.Sprintf("began/g%d", ref.Generation)))
-		}
-		return tenantEvent(ctx, tx, tenant.Event{
-			TenantID: ref.TenantID, FromState: tenant.Provisioning, Step: tenant.StepChanged, Reason: string(reason), Message: message,
-		}, fmt.Sprintf("failed/g%d", ref.Generation))
+		return failTenant(ctx, tx, ref, reason, message)
 	})
+}
+
+func failTenant(ctx context.Context, tx *txn, ref tenant.Ref, reason prego.Reason, message string) error {
+	from, err := value[tenant.State](ctx, tx, sqlFailTenant, ref.TenantID, ref.Generation, reason,
+		prego.Redact(message))
+	if err != nil {
+		return ifNoRows(err, nil)
+	}
+	tx.run(ctx, sqlEndRestores, ref.TenantID, prego.Redact(message))
+	if from == tenant.Trial { // there is no edge from trial to failed
+		began := tenant.Event{
+			TenantID: ref.TenantID, FromState: tenant.Trial, ToState: tenant.Provisioning, Step: tenant.StepChanged, Reason: string(reason),
+		}
+		tx.check(tenantEvent(ctx, tx, began, fmt.Sprintf("began/g%d", ref.Generation)))
+	}
+	return tenantEvent(ctx, tx, tenant.Event{
+		TenantID: ref.TenantID, FromState: tenant.Provisioning, Step: tenant.StepChanged, Reason: string(reason), Message: message,
+	}, fmt.Sprintf("failed/g%d", ref.Generation))
+}
+
+const (
+	// Tenant t waits for capacity and has nothing that a run would undo: no place, server or site. With its row held it
+	// gets none.
+	hasNothing = `t.waiting_since IS NOT NULL AND t.state = 'provisioning'
+    AND NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.tenant_id = t.tenant_id AND a.released_at IS NULL)
+    AND NOT EXISTS (SELECT FROM servers s
+        WHERE s.dedicated_for_tenant_id = t.tenant_id AND s.status <> 'terminated')
+    AND NOT EXISTS (SELECT FROM site_pool p WHERE p.tenant_id = t.tenant_id)`
+
+	sqlHoldQueued = `
+SELECT ` + hasNothing + ` FROM tenants t WHERE t.tenant_id = $1 AND t.generation = $2 FOR NO KEY UPDATE`
+)
+
+// FailQueued is FailTenant for a tenant that waits for capacity without a run, since it has nothing that a run would
+// undo. It changes nothing if the tenant has something by now.
+func (s *Store) FailQueued(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string) (ended bool,
+	err error) {
+	err = s.inTx(ctx, fmt.Sprintf("end waiting tenant %s", ref.TenantID), func(tx *txn) error {
+		ended, err = failQueued(ctx, tx, ref, reason, message)
+		return err
+	})
+	return ended && err == nil, err
+}
+
+func failQueued(ctx context.Context, tx *txn, ref tenant.Ref, reason prego.Reason, message string) (bool, error) {
+	queued, err := value[bool](ctx, tx, sqlHoldQueued, ref.TenantID, ref.Generation)
+	if err != nil || !queued {
+		return false, ifNoRows(err, nil)
+	}
+	return true, failTenant(ctx, tx, ref, reason, message)
 }
 
 const sqlReleaseAllocation = `

@@ -91,7 +91,8 @@ type Record struct {
 	OwnServerStatus server.Status
 	// OwnServerReason is why the dedicated server failed.
 	OwnServerReason prego.Reason
-	Waiting         bool `db:"-"`
+	Waiting         bool            `db:"-"`
+	WaitingNetwork  prego.NetworkID // of the servers that it waits for; "" for any
 	// Queued is set when others of the tenant's policy wait in its region: a new one joins
 	// them instead of overtaking. Tenants that no server satisfies do not block others.
 	Queued bool
@@ -153,7 +154,20 @@ func CacheDB(allocationID int64) int { return int(allocationID%4095) + 1 }
 type WaitingTenant struct {
 	TenantID   prego.TenantID
 	Generation int
+	// Alike is the same for tenants with equal requests that are short of the same: what has no place for one has none
+	// for the others.
+	Alike int64
 }
+
+// OverdueTenant has waited for capacity for longer than it may.
+type OverdueTenant struct {
+	TenantID   prego.TenantID
+	Generation int
+	Plan       prego.Plan
+}
+
+// ProvisioningCancelled is the message of a tenant whose provisioning was cancelled.
+const ProvisioningCancelled = "the provisioning was cancelled"
 
 // ShortOf counts, for one role in one region, the tenants that wait for it and the
 // servers being provisioned.
@@ -179,11 +193,11 @@ type Demand struct {
 
 // Work is what the periodic sweep found.
 type Work struct {
-	Provisions []WaitingTenant // that may have lost their run
-	Changes    []string        // tenants whose state is not in effect yet
-	Expired    []WaitingTenant // whose timer expired
-	Regions    []prego.Region  // with waiting tenants
-	Refills    []string        // app servers below their watermark
+	Provisions []Ref          // that may have lost their run
+	Changes    []string       // tenants whose state is not in effect yet
+	Expired    []Ref          // whose timer expired
+	Regions    []prego.Region // with waiting tenants
+	Refills    []string       // app servers below their watermark
 	WarmPools  []WarmPool
 	Abandoned  int // failed builds of pool sites
 }

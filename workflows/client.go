@@ -342,14 +342,16 @@ func (c *Client) EnsureMaintenance(ctx context.Context, serverID prego.ServerID)
 // it is not running.
 func (c *Client) WakeMaintenance(ctx context.Context, serverID prego.ServerID) error {
 	id := server.MaintenanceWorkflowID(serverID)
-	return c.signalWithStart(ctx, id, "changed", client.StartWorkflowOptions{StaticSummary: string("Empty " + serverID)}, MaintainServer, MaintainServerInput{ServerID: serverID})
+	return c.signalWithStart(ctx, id, SignalDemand, "changed",
+		client.StartWorkflowOptions{StaticSummary: string("Empty " + serverID)}, MaintainServer, MaintainServerInput{ServerID: serverID})
 }
 
 // signalWithStart signals a run that there is something to do, starting it if necessary.
-func (c *Client) signalWithStart(ctx context.Context, id, what string, o client.StartWorkflowOptions, workflow, in any) error {
+func (c *Client) signalWithStart(ctx context.Context, id, signal, what string, o client.StartWorkflowOptions,
+	workflow, in any) error {
 	o.ID, o.TaskQueue, o.WorkflowIDReusePolicy, o.WorkflowTaskTimeout = id, c.TaskQueue, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE, c.taskTimeout()
 	return c.attempt(ctx, "wake "+id, func(ctx context.Context) error {
-		if _, err := c.Temporal.SignalWithStartWorkflow(ctx, id, SignalDemand, what, o, workflow, in); err != nil {
+		if _, err := c.Temporal.SignalWithStartWorkflow(ctx, id, signal, what, o, workflow, in); err != nil {
 			return fmt.Errorf("wake %s: %w", id, err)
 		}
 		return nil

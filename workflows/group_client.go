@@ -27,7 +27,7 @@ func (c *Client) WakeRuns(ctx context.Context, runs []string) error {
 // necessary. The run reads from the rows what changed.
 func (c *Client) WakeGroup(ctx context.Context, groupID prego.GroupID, orgID prego.OrgID) error {
 	id := workload.GroupWorkflowID(groupID)
-	return c.signalWithStart(ctx, id, "changed", client.StartWorkflowOptions{
+	return c.signalWithStart(ctx, id, SignalDemand, "changed", client.StartWorkflowOptions{
 		StaticSummary: string("Process group " + groupID), Priority: temporal.Priority{PriorityKey: groupPriority, FairnessKey: string(orgID), FairnessWeight: 1},
 	}, ReconcileGroup, ReconcileGroupInput{GroupID: groupID})
 }

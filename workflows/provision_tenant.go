@@ -25,14 +25,16 @@ type ProvisionTenantInput struct {
 	Generation int            `json:"generation"` // 1, one more per retry
 }
 
-// ProvisionTenant gives a tenant a place, a site and its apps (placement-policy §2). If
-// there is no place it waits: for a dedicated server, for a scale-out, or for a pool
-// site. When the site is built it waits until an edge has opened it. A run that fails or is
+// ProvisionTenant gives a tenant a place, a site and its apps (placement-policy §2). If there is no place it waits for
+// a dedicated server, or ends: what gives the tenant its place later, in its turn after a scale-out or with a pool
+// site, starts the next run. When the site is built it waits until an edge has opened it. A run that fails or is
 // cancelled leaves nothing behind: its steps are undone in reverse order.
 func ProvisionTenant(ctx workflow.Context, in ProvisionTenantInput) error {
 	p := &provisionTenant{in: in, wake: workflow.GetSignalChannel(ctx, SignalWake)}
 	err := p.run(ctx)
-	if !workflow.IsContinueAsNewError(err) {
+	if errors.Is(err, errQueued) {
+		err = nil
+	} else if !workflow.IsContinueAsNewError(err) {
 		err = p.end(ctx, err)
 	}
 	if next := nextGeneration(ctx, in.Generation); next > in.Generation {
@@ -239,11 +241,31 @@ func (p *provisionTenant) place(ctx workflow.Context, first *activities.PlaceRes
 		if res.Behind { // tenants ahead in the queue may have no use for the free places
 			serveQueue(ctx, p.steps, p.plan.Region)
 		}
+		if !res.Owns && !built {
+			if placed, err := p.queued(ctx, res.Behind); err != nil || placed {
+				return err
+			}
+			return errQueued
+		}
 		left := p.plan.CapacityWait - workflow.Now(ctx).Sub(began)
 		if err := p.await(ctx, left); err != nil {
 			return err
 		}
 	}
+}
+
+// errQueued ends a run whose tenant waits for capacity and has nothing to undo. What places it starts the next run, a
+// cancellation and the end of its time are changes of its row, and waiting costs nothing.
+var errQueued = errors.New("it waits in the queue, without a run")
+
+// queued reports whether a tenant that was queued has its place by now. A signal that comes later, before the run has
+// ended, repeats its last task.
+func (p *provisionTenant) queued(ctx workflow.Context, served bool) (placed bool, err error) {
+	if p.wake.Len() == 0 && !served {
+		return false, ctx.Err()
+	}
+	look, err := p.look(ctx)
+	return look.Placed, err
 }
 
 // tryPlace decides and reserves, unless that was done.

@@ -197,3 +197,54 @@ func TestALongWaitForAnEdgeIsContinued(t *testing.T) {
 	require.True(t, workflow.IsContinueAsNewError(s.env.GetWorkflowError()))
 	require.Equal(t, []string{"placed", "built"}, s.did, "nothing is undone")
 }
+
+// TestATenantThatWaitsHasNoRun: a run without a place ends, and leaves the row as it is. If the tenant gets its place
+// before that, the run continues; if it has a server, the run stays to undo that.
+func TestATenantThatWaitsHasNoRun(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		found  activities.PlaceResult
+		placed bool // by others, after the decision
+		wake   bool
+		did    []string
+		stays  bool
+	}{
+		"ends": {found: activities.PlaceResult{}, did: []string{"placed"}},
+		"placed by another": {found: activities.PlaceResult{}, placed: true, wake: true,
+			did: []string{"placed", "built"}},
+		"placed while it served": {found: activities.PlaceResult{Behind: true}, placed: true,
+			did: []string{"placed", "built"}},
+		"served others":     {found: activities.PlaceResult{Behind: true}, did: []string{"placed"}},
+		"woken for nothing": {found: activities.PlaceResult{}, wake: true, did: []string{"placed"}},
+		"stays with its resource": {found: activities.PlaceResult{Owns: true}, did: []string{"placed", "released"},
+			stays: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := script(func() (activities.PlaceResult, error) {
+				c.found.Outcome = placement.AwaitingCapacity
+				return c.found, nil
+			})
+			s.look.Placed = c.placed
+			s.env.RegisterActivityWithOptions(func(context.Context, tenant.Ref) (bool, error) {
+				s.did = append(s.did, "built")
+				return true, nil
+			}, activity.RegisterOptions{Name: "BuildTenant"})
+			if c.wake {
+				s.env.RegisterDelayedCallback(func() { s.env.SignalWorkflow(SignalWake, nil) }, 0)
+			}
+			began := s.env.Now()
+			s.run()
+			require.True(t, s.env.IsWorkflowCompleted())
+			require.Equal(t, c.did, s.did)
+			if c.stays { // until its time is over
+				require.Equal(t, prego.ReasonFailedCapacity, s.end.Reason)
+				require.Equal(t, time.Hour, s.env.Now().Sub(began).Round(time.Minute))
+				return
+			}
+			require.NoError(t, s.env.GetWorkflowError())
+			require.Less(t, s.env.Now().Sub(began), time.Second)
+			require.Empty(t, s.end.Reason, "the row is as it was")
+		})
+	}
+}

@@ -258,7 +258,8 @@ func (c *Client) EnsureStackRelease(ctx context.Context, name server.StackReleas
 // WakeStackRelease signals the run that rolls a release out that its rows have changed, and starts
 // it if it is not running.
 func (c *Client) WakeStackRelease(ctx context.Context, name server.StackReleaseName) error {
-	return c.signalWithStart(ctx, server.StackReleaseWorkflowID(name), "changed", client.StartWorkflowOptions{StaticSummary: "Roll out " + string(name)}, DeployStackRelease, StackReleaseInput{Name: name})
+	return c.signalWithStart(ctx, server.StackReleaseWorkflowID(name), SignalDemand, "changed",
+		client.StartWorkflowOptions{StaticSummary: "Roll out " + string(name)}, DeployStackRelease, StackReleaseInput{Name: name})
 }
 
 // EnsureBenchUpdate starts the run that updates a server's bench, unless it is running.

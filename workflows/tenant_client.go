@@ -29,9 +29,23 @@ func tenantPriority(plan prego.Plan, org prego.OrgID) temporal.Priority {
 // already running.
 func (c *Client) StartTenantProvision(ctx context.Context, t tenant.Tenant) error {
 	return c.startOrFollow(ctx, start{
-		id: tenant.ProvisionWorkflowID(t.TenantID), summary: fmt.Sprintf("Tenant %s (%s, %s in %s)", t.TenantID, t.Slug, t.Plan, t.Region),
+		id: tenant.ProvisionWorkflowID(t.TenantID), summary: tenantSummary(t),
 		priority: tenantPriority(t.Plan, t.OrgID), attributes: tenantAttributes(t.TenantID, t.OrgID, t.Region),
 	}, t.Generation, ProvisionTenant, ProvisionTenantInput{TenantID: t.TenantID, Generation: t.Generation})
+}
+
+func tenantSummary(t tenant.Tenant) string {
+	return fmt.Sprintf("Tenant %s (%s, %s in %s)", t.TenantID, t.Slug, t.Plan, t.Region)
+}
+
+// ResumeTenant starts the run of a tenant that waited for capacity without one, or signals it to read the row: it may
+// be about to end.
+func (c *Client) ResumeTenant(ctx context.Context, t tenant.Tenant) error {
+	return c.signalWithStart(ctx, tenant.ProvisionWorkflowID(t.TenantID), SignalWake, "placed",
+		client.StartWorkflowOptions{
+			StaticSummary: tenantSummary(t), Priority: tenantPriority(t.Plan, t.OrgID),
+			TypedSearchAttributes: temporal.NewSearchAttributes(tenantAttributes(t.TenantID, t.OrgID, t.Region)...),
+		}, ProvisionTenant, ProvisionTenantInput{TenantID: t.TenantID, Generation: t.Generation})
 }
 
 // EnsureTenantProvision does the same for a row that may have lost its run.
@@ -65,7 +79,8 @@ func (c *Client) WakeTenant(ctx context.Context, tenantID prego.TenantID) error 
 
 // demand signals a coalesced run that there is more to do, starting it if necessary.
 func (c *Client) demand(ctx context.Context, id, summary, what string, workflow, in any) error {
-	return c.signalWithStart(ctx, id, what, client.StartWorkflowOptions{StaticSummary: summary, Priority: background}, workflow, in)
+	return c.signalWithStart(ctx, id, SignalDemand, what, client.StartWorkflowOptions{StaticSummary: summary,
+		Priority: background}, workflow, in)
 }
 
 // EnsureScaleOut requests servers of a role in a region.

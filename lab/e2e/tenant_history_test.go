@@ -84,7 +84,7 @@ func TestRecordTenantHistories(t *testing.T) {
 	c.awaitTenant(picky, "waiting", func(tn api.Tenant) bool { return deref(tn.StatusReason) == "cell_mismatch" })
 	c.ask(picky, "cancel")
 	c.awaitTenant(picky, "failed", func(tn api.Tenant) bool { return tn.State == "failed" })
-	keepHistory(t, c, "tenant-cancelled", tenant.ProvisionWorkflowID(prego.TenantID(picky)))
+	keepHistory(t, c, "tenant-queued", tenant.ProvisionWorkflowID(prego.TenantID(picky)))
 	keepHistory(t, c, "sweep-tenants", c.runOf("SweepTenants"))
 	keepHistory(t, c, "measure-sites", c.runOf("MeasureSites"))
 }

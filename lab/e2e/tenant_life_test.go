@@ -341,6 +341,7 @@ func TestWorkerDiesBetweenAnyTwoSteps(t *testing.T) {
 		"building a site":   {[]string{"build/made"}, false, sharedVars(), false},
 		"building a server": {[]string{"own_server/requested"}, false, tenantVars(nil), false},
 		"scaling out":       {[]string{"scale_out/requested"}, false, sharedVars(), false},
+		"serving the queue": {[]string{"queue/placed"}, false, sharedVars(), false},
 	}
 	for _, name := range deep.Some(t, 1, slices.Sorted(maps.Keys(cases))) {
 		tc := cases[name]

@@ -1,0 +1,102 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/api"
+	"github.com/prego/prego/lab/benchjson"
+)
+
+const (
+	waitingTenants = 10_000
+	watchedFor     = time.Minute
+)
+
+// BenchmarkWaitingTenants prints how much more of a core all processes take together, with Temporal and Postgres, while
+// 10,000 tenants of one org wait for capacity, than the same stack without; and how long after the last of 100 requests
+// all cancelled tenants have ended.
+func BenchmarkWaitingTenants(b *testing.B) {
+	vars := sharedVars()
+	vars["PREGO_PACE"], vars["PREGO_LOG_LEVEL"], vars["PREGO_AGENTGW_HEARTBEAT"] = "1", "info", "30s"
+	c := newCell(b, options{vars: vars, processes: true})
+	c.org("acme", "")
+	c.sim.SetStock("*", "*", false)
+	time.Sleep(20 * time.Second) // what a worker does when it starts
+	for b.Loop() {               // once: what it cancelled stays
+		none := coreTaken(b)
+		id := c.tenant("alpha", prego.PlanStarter, nil)
+		c.awaitTenant(id, "waiting", func(t api.Tenant) bool { return deref(t.StatusReason) == "awaiting_capacity" })
+		c.exec(`INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb,
+			policy, request_hash, state,
+				status_reason, status_message, waiting_since, waiting_roles, waiting_network, created_by)
+			SELECT 't-' || lpad(n::text, 12, '0'), 'w' || n, org_id, region, plan, expected_users,
+			    storage_quota_gb, policy, request_hash, state,
+				status_reason, status_message, now(), waiting_roles, waiting_network, created_by
+			FROM tenants, generate_series(1, $1) n WHERE tenant_id = $2`, waitingTenants, id)
+		time.Sleep(30 * time.Second)
+		waiting := coreTaken(b)
+		b.Logf("%.2f %% of a core with none waiting, %.2f %% with %d", none, waiting, waitingTenants)
+		benchjson.Record(b, "waiting_core_pct", waiting-none, "%", 0)
+
+		for n := 1; n <= 100; n++ {
+			c.post(fmt.Sprintf("/v1/tenants/t-%012d/cancel", n), nil, http.StatusAccepted, nil)
+		}
+		last := time.Now()
+		eventually(b, func() bool { return c.number(`SELECT count(*) FROM tenants WHERE state = 'failed'`) == 100 },
+			patience, 50*time.Millisecond)
+		benchjson.Record(b, "waiting_cancelled_seconds", time.Since(last).Seconds(), "s", 0)
+	}
+}
+
+// coreTaken is the part of a core, in percent, that all programs that this one has started take.
+func coreTaken(tb testing.TB) float64 {
+	tb.Helper()
+	began, busy := time.Now(), cpuBelow(tb, os.Getpid())
+	time.Sleep(watchedFor)
+	return 100 * (cpuBelow(tb, os.Getpid()) - busy).Seconds() / time.Since(began).Seconds()
+}
+
+// cpuBelow is the time of a core that the living descendants of a process have taken, and their dead children.
+func cpuBelow(tb testing.TB, root int) (took time.Duration) {
+	tb.Helper()
+	const tick = 10 * time.Millisecond // USER_HZ is 100 wherever Linux runs Go
+	list, err := filepath.Glob("/proc/[0-9]*/stat")
+	require.NoError(tb, err)
+	parents, times := map[int]int{}, map[int]time.Duration{}
+	for _, path := range list {
+		stat, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		require.NoError(tb, err)
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		parents[pid], err = strconv.Atoi(fields[1])
+		require.NoError(tb, err)
+		for _, f := range fields[11:15] { // user and system, its own and of children that it waited for
+			n, err := strconv.Atoi(f)
+			require.NoError(tb, err)
+			times[pid] += time.Duration(n) * tick
+		}
+	}
+	for pid := range parents {
+		for up := parents[pid]; up > 0; up = parents[up] {
+			if up == root {
+				took += times[pid]
+				break
+			}
+		}
+	}
+	return took
+}
