@@ -3122,6 +3122,16 @@ type BuildImage struct {
 	Region *Region `json:"region,omitempty"`
 }
 
+// CancelledQueue defines model for CancelledQueue.
+type CancelledQueue struct {
+	// Cancelled Tenants that have ended
+	Cancelled int `json:"cancelled"`
+
+	// Ending Tenants that end when their runs have undone their servers
+	Ending int    `json:"ending"`
+	OrgId  string `json:"org_id"`
+}
+
 // Catalog defines model for Catalog.
 type Catalog struct {
 	// AttemptedAt Time of the last attempt
@@ -9225,6 +9235,15 @@ type AssociatePlacementPoolParams struct {
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
+// CancelQueueParams defines parameters for CancelQueue.
+type CancelQueueParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // UnsetOrgQuotaParams defines parameters for UnsetOrgQuota.
 type UnsetOrgQuotaParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
@@ -10578,6 +10597,9 @@ type PutOrgJSONRequestBody = PutOrg
 // SetBackupLimitJSONRequestBody defines body for SetBackupLimit for application/json ContentType.
 type SetBackupLimitJSONRequestBody = SetBackupLimit
 
+// CancelQueueJSONRequestBody defines body for CancelQueue for application/json ContentType.
+type CancelQueueJSONRequestBody = TenantChange
+
 // UnsetOrgQuotaJSONRequestBody defines body for UnsetOrgQuota for application/json ContentType.
 type UnsetOrgQuotaJSONRequestBody = QuotaReason
 
@@ -11054,6 +11076,9 @@ type ServerInterface interface {
 	// AssociatePlacementPool Associate an org with a placement pool
 	// (PUT /v1/orgs/{org_id}/placement-pools/{pool})
 	AssociatePlacementPool(ctx echo.Context, orgId OrgID, pool PlacementPoolInPath, params AssociatePlacementPoolParams) error
+	// CancelQueue Cancel the tenants of an org that wait for capacity
+	// (POST /v1/orgs/{org_id}/queue/cancel)
+	CancelQueue(ctx echo.Context, orgId OrgID, params CancelQueueParams) error
 	// ListOrgQuotas List an org's quotas and usage
 	// (GET /v1/orgs/{org_id}/quotas)
 	ListOrgQuotas(ctx echo.Context, orgId OrgID) error
@@ -15660,6 +15685,48 @@ func (w *ServerInterfaceWrapper) AssociatePlacementPool(ctx echo.Context) error 
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.AssociatePlacementPool(ctx, orgId, pool, params)
+	return err
+}
+
+// CancelQueue converts echo context to params.
+func (w *ServerInterfaceWrapper) CancelQueue(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "org_id" -------------
+	var orgId OrgID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "org_id", ctx.Param("org_id"), &orgId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CancelQueueParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CancelQueue(ctx, orgId, params)
 	return err
 }
 
@@ -21239,6 +21306,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/orgs/:org_id/placement-pools", wrapper.ListOrgPlacementPools, options.OperationMiddlewares["listOrgPlacementPools"]...)
 	router.DELETE(options.BaseURL+"/v1/orgs/:org_id/placement-pools/:pool", wrapper.DissociatePlacementPool, options.OperationMiddlewares["dissociatePlacementPool"]...)
 	router.PUT(options.BaseURL+"/v1/orgs/:org_id/placement-pools/:pool", wrapper.AssociatePlacementPool, options.OperationMiddlewares["associatePlacementPool"]...)
+	router.POST(options.BaseURL+"/v1/orgs/:org_id/queue/cancel", wrapper.CancelQueue, options.OperationMiddlewares["cancelQueue"]...)
 	router.GET(options.BaseURL+"/v1/orgs/:org_id/quotas", wrapper.ListOrgQuotas, options.OperationMiddlewares["listOrgQuotas"]...)
 	router.DELETE(options.BaseURL+"/v1/orgs/:org_id/quotas/:dimension", wrapper.UnsetOrgQuota, options.OperationMiddlewares["unsetOrgQuota"]...)
 	router.GET(options.BaseURL+"/v1/orgs/:org_id/quotas/:dimension", wrapper.GetOrgQuota, options.OperationMiddlewares["getOrgQuota"]...)

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -43,3 +44,15 @@ func (a *API) ListQueue(c echo.Context, p ListQueueParams) error {
 
 // wanted reports whether a filter, nil for none, lets a value through.
 func wanted[T comparable](filter *[]T, v T) bool { return filter == nil || slices.Contains(*filter, v) }
+
+// CancelQueue cancels the tenants of an org that wait for capacity. Runs of those with servers read their rows
+// regularly, so that none is signalled.
+func (a *API) CancelQueue(c echo.Context, id OrgID, _ CancelQueueParams) error {
+	var in TenantChange
+	if err := decode(c, &in); err != nil {
+		return err
+	}
+	reason := strings.TrimSpace(deref(in.Reason))
+	out, err := a.d.Store.CancelQueue(c.Request().Context(), id, caller(c).Subject, reason)
+	return answer(c, http.StatusOK, out, err, viewOf[CancelledQueue])
+}

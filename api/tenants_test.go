@@ -190,6 +190,30 @@ func TestTenantActions(t *testing.T) {
 	require.Equal(t, 1, b.logs.FilterMessage("run not started; the worker will start it").Len())
 }
 
+// TestAnOrgsQueueIsCancelled: one request cancels what of an org waits for capacity; its dry run counts it. A caller who
+// only reads may not.
+func TestAnOrgsQueueIsCancelled(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.org("acme", "")
+	id := b.tenant(order)
+	b.sql(`UPDATE tenants SET state = 'provisioning', status_reason = 'awaiting_capacity', waiting_since = now()`)
+	const path = "/v1/orgs/acme/queue/cancel"
+	resp, _ := b.do("POST", path, "viewer", "", "")
+	require.Equal(t, http.StatusForbidden, resp.StatusCode)
+	all := api.CancelledQueue{OrgId: "acme", Cancelled: 1}
+	require.Equal(t, all, planned[api.CancelledQueue](t, b.ok(200, "POST", path+"?dry_run=true", "")))
+	require.Equal(t, api.TenantState("provisioning"), b.showTenant(id).State)
+	asked := len(b.runs.asked())
+	require.Equal(t, all, as[api.CancelledQueue](t, b.ok(200, "POST", path, `{"reason":"the test is over"}`)))
+	s := b.showTenant(id)
+	require.Equal(t, api.TenantState("failed"), s.State)
+	require.Equal(t, "the provisioning was cancelled: the test is over", deref(s.StatusMessage))
+	require.Len(t, b.runs.asked(), asked, "no run takes part")
+	require.Equal(t, api.CancelledQueue{OrgId: "acme"}, as[api.CancelledQueue](t, b.ok(200, "POST", path, "")))
+	b.ok(404, "POST", "/v1/orgs/ghost/queue/cancel", "")
+}
+
 func TestShowingWhyATenantIsThere(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

@@ -156,3 +156,55 @@ func (s *Store) takeQuotaAgain(ctx context.Context, tx *txn, t tenant.Tenant) er
 	size := got(sizeOf(ctx, tx, t.Plan, t.StorageQuotaGB)).in(tx)
 	return s.takeQuota(ctx, tx, t.OrgID, size.deltas()...)
 }
+
+const (
+	// Held in an order, so that two such requests wait for each other.
+	sqlHoldQueue = `
+SELECT tenant_id FROM tenants WHERE org_id = $1 AND waiting_since IS NOT NULL AND state = 'provisioning'
+    AND cancel_requested_at IS NULL AND active_at IS NULL ORDER BY tenant_id FOR NO KEY UPDATE`
+	sqlFailQueue = `
+UPDATE tenants t SET status_reason = 'cancelled', status_message = $2, cancel_requested_at = now(), ` + setFailed + `
+WHERE t.tenant_id = ANY ($1) AND ` + hasNothing + ` RETURNING t.tenant_id`
+	sqlCancelRest = `
+UPDATE tenants SET cancel_requested_at = now(), updated_at = now()
+WHERE tenant_id = ANY ($1) AND state = 'provisioning' RETURNING tenant_id`
+	sqlFailRestores = `
+UPDATE restore_jobs SET status = 'failed', message = $2, finished_at = now()
+WHERE tenant_id = ANY ($1) AND status IN ('queued', 'running')`
+	sqlQueueEvents = `
+INSERT INTO events (kind, id, org_id, from_status, status, step, actor, reason, message, dedup_key)
+SELECT 'tenant', tenant_id, org_id, 'provisioning', state, 'changed', $2, CASE state WHEN 'failed' THEN 'cancelled'
+    ELSE $3 END, CASE state WHEN 'failed' THEN $4 ELSE 'cancel requested' END,
+    CASE state WHEN 'failed' THEN 'failed/g' || generation END
+FROM tenants WHERE tenant_id = ANY ($1) ` + onceByKey
+	sqlQueueOrgEvents = `
+INSERT INTO events (xid, kind, id, org_id, step, actor, reason, payload)
+SELECT pg_current_xact_id(), 'tenant', tenant_id, org_id, 'cancel', $2, $3,
+    '{"from": "provisioning", "to": "provisioning"}'
+FROM tenants WHERE tenant_id = ANY ($1)`
+)
+
+// CancelQueue cancels the tenants of an org that wait for capacity, in one transaction. Those with a server end when
+// their runs have undone it. Tenants that had a site before, and wait for a place for it, are left.
+func (s *Store) CancelQueue(ctx context.Context, id prego.OrgID, by, reason string) (out tenant.CancelledQueue,
+	err error) {
+	out.OrgID = id
+	err = s.inTx(ctx, string("cancel the queue of org "+id), func(tx *txn) error {
+		if _, err := get[org.Org](ctx, tx, noSuchOrg(id), sqlGetOrg, id); err != nil {
+			return err
+		}
+		message := tenant.ProvisioningCancelled
+		if reason = prego.Redact(reason); reason != "" {
+			message += ": " + reason
+		}
+		waiting := valuesIn[prego.TenantID](ctx, tx, sqlHoldQueue, id)
+		failed := valuesIn[prego.TenantID](ctx, tx, sqlFailQueue, waiting, message)
+		tx.run(ctx, sqlFailRestores, failed, message)
+		ending := valuesIn[prego.TenantID](ctx, tx, sqlCancelRest, waiting)
+		tx.run(ctx, sqlQueueEvents, waiting, by, reason, message)
+		tx.run(ctx, sqlQueueOrgEvents, waiting, by, reason)
+		out.Cancelled, out.Ending = len(failed), len(ending)
+		return nil
+	})
+	return out, err
+}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -132,4 +133,46 @@ func TestAWaitingTenantIsCancelledByItsRow(t *testing.T) {
 				'failed' AND reason = 'cancelled'`) == 1)
 		})
 	}
+}
+
+// TestAnOrgsQueueIsCancelledInOneRequest: tenants that have nothing end with it, and those with a server are left to
+// their runs. Places, other orgs' tenants and tenants that wait for a place for a site that they had are not touched.
+func TestAnOrgsQueueIsCancelledInOneRequest(t *testing.T) {
+	t.Parallel()
+	s := backupTenants(t, 6)
+	counted(t, s)
+	for i := range 5 {
+		require.NoError(t, s.FreePlace(t.Context(), prego.TenantID(fmt.Sprintf("t-%d", i)), "test", "",
+			tenant.SiteDropped, nil))
+	}
+	exec(t, s, `UPDATE tenants SET state = 'provisioning', site = '', waiting_since = now(), waiting_roles = '{app}'`)
+	exec(t, s, `UPDATE servers SET dedicated_for_tenant_id = 't-1' WHERE server_id = 'n-1'`)
+	exec(t, s, `UPDATE tenants SET waiting_since = NULL WHERE tenant_id = 't-2'`)
+	exec(t, s, `UPDATE tenants SET active_at = now() WHERE tenant_id = 't-3'`)
+	_, err := s.PutOrg(t.Context(), "other", tenant.PutOrgRequest{Tier: prego.TierEnterprise}, "test")
+	require.NoError(t, err)
+	exec(t, s, `UPDATE tenants SET org_id = 'other' WHERE tenant_id = 't-4'`)
+	const of = prego.OrgID("acme")
+	ctx := impact.By(t.Context(), "test")
+	got, err := s.CancelQueue(ctx, of, "ann", "the test is over")
+	require.NoError(t, err)
+	require.Equal(t, tenant.CancelledQueue{OrgID: of, Cancelled: 1, Ending: 2}, got)
+	require.Equal(t, 1, count(t, s, `tenants WHERE state = 'failed' AND tenant_id = 't-0' AND status_reason = 'cancelled'
+		AND status_message = 'the provisioning was cancelled: the test is over' AND waiting_since IS NULL
+		AND waiting_roles = '{}' AND converged_state = 'failed'`))
+	require.Equal(t, 2, count(t, s, `tenants WHERE state = 'provisioning' AND cancel_requested_at IS NOT NULL AND
+		tenant_id IN ('t-1', 't-5')`))
+	require.Equal(t, 3, count(t, s, `tenants WHERE state = 'provisioning' AND cancel_requested_at IS NULL`))
+	require.Equal(t, 3, count(t, s, `org_events WHERE type = 'tenant.cancel' AND actor = 'ann' AND reason =
+		'the test is over'`))
+	require.Equal(t, 1, count(t, s, `tenant_lifecycle_events WHERE tenant_id = 't-0' AND from_state = 'provisioning'
+		AND to_state = 'failed' AND reason = 'cancelled' AND actor = 'ann'`))
+	require.Equal(t, 2, count(t, s, `tenant_lifecycle_events WHERE from_state = 'provisioning' AND
+		to_state = 'provisioning' AND message = 'cancel requested' AND actor = 'ann'`))
+
+	got, err = s.CancelQueue(ctx, of, "ann", "")
+	require.NoError(t, err)
+	require.Equal(t, tenant.CancelledQueue{OrgID: of}, got, "once")
+	_, err = s.CancelQueue(ctx, "ghost", "ann", "")
+	require.Equal(t, prego.CodeNotFound, prego.CodeOf(err))
 }

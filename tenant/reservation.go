@@ -169,6 +169,13 @@ type OverdueTenant struct {
 // ProvisioningCancelled is the message of a tenant whose provisioning was cancelled.
 const ProvisioningCancelled = "the provisioning was cancelled"
 
+// CancelledQueue is how many tenants of an org that waited for capacity were cancelled.
+type CancelledQueue struct {
+	OrgID     prego.OrgID `json:"org_id"`
+	Cancelled int         `json:"cancelled"` // and have ended
+	Ending    int         `json:"ending"`    // when their runs have undone their servers
+}
+
 // ShortOf counts, for one role in one region, the tenants that wait for it and the
 // servers being provisioned.
 type ShortOf struct {
