@@ -169,7 +169,10 @@ func (p *Process) Close() {
 // is not ready, while Temporal is away.
 func (p *Process) Runs() (*workflows.Client, error) {
 	t := p.cfg.Temporal
-	out := &workflows.Client{Temporal: p.temporal, TaskQueue: t.TaskQueue, Namespace: t.Namespace, Environment: p.cfg.Environment, UIURL: t.UIURL}
+	out := &workflows.Client{
+		Temporal: p.temporal, TaskQueue: t.TaskQueue, Namespace: t.Namespace, Environment: p.cfg.Environment,
+		UIURL: t.UIURL, Owner: p.db.OwnerOfRun,
+	}
 	if out.Temporal != nil {
 		return out, nil
 	}

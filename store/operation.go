@@ -124,6 +124,48 @@ var operationKinds = map[string]operationKind{
 	"refresh-catalog":     {target: "environment", sql: sqlCatalogReading, timed: true},
 }
 
+const (
+	sqlOrgOfTenant        = `SELECT org_id FROM tenants WHERE tenant_id = $1`
+	sqlOrgOfMove          = `SELECT org_id FROM tenant_moves WHERE move_id = $1`
+	sqlOrgOfCertificate   = `SELECT COALESCE(org_id, '') FROM certificates WHERE certificate_id = $1`
+	sqlOrgOfSnapshot      = `SELECT org_id FROM snapshots WHERE snapshot_id = $1`
+	sqlOrgOfDrill         = `SELECT org_id FROM drills WHERE drill_id = $1`
+	sqlOrgOfRestore       = `SELECT org_id FROM restore_jobs WHERE job_id = $1`
+	sqlOrgOfVolumeRestore = `SELECT org_id FROM volume_restores WHERE restore_id = $1`
+	sqlOrgOfAddress       = `SELECT org_id FROM ipv4_allocations WHERE allocation_id = $1`
+	sqlOrgOfVolume        = `SELECT org_id FROM volumes WHERE volume_id = $1`
+	sqlOrgOfGroup         = `SELECT org_id FROM process_groups WHERE group_id = $1`
+)
+
+// How the owner of a run is found, by the first part of the run's id. Runs of other kinds belong to no org.
+var owners = map[string]string{
+	"tenant-provision": sqlOrgOfTenant,
+	"tenant-change":    sqlOrgOfTenant,
+	"tenant-move":      sqlOrgOfMove,
+	"certificate":      sqlOrgOfCertificate,
+	"snapshot":         sqlOrgOfSnapshot,
+	"snapshot-erase":   sqlOrgOfSnapshot,
+	"backup":           sqlOrgOfBackup,
+	"backup-delete":    sqlOrgOfBackup,
+	"drill":            sqlOrgOfDrill,
+	"restore":          sqlOrgOfRestore,
+	"volume-restore":   sqlOrgOfVolumeRestore,
+	"address":          sqlOrgOfAddress,
+	"volume":           sqlOrgOfVolume,
+	"group-reconcile":  sqlOrgOfGroup,
+}
+
+// OwnerOfRun is the org whose row a run makes true, "" for a run that belongs to none.
+func (s *Store) OwnerOfRun(ctx context.Context, workflowID string) (prego.OrgID, error) {
+	kind, id, _ := strings.Cut(workflowID, "/")
+	sql, owned := owners[kind]
+	if !owned {
+		return "", nil
+	}
+	org, err := value[prego.OrgID](ctx, s.pool, sql, id)
+	return org, failed("owner of run "+workflowID, ifNoRows(err, nil))
+}
+
 // Operation reads how an operation stands from the rows of its target, or
 // CodeOperationNotFound.
 func (s *Store) Operation(ctx context.Context, id string) (ops.Operation, error) {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,4 +40,29 @@ func TestAnOperationFollowsItsRows(t *testing.T) {
 	_, err = s.RequestDecommission(ctx, "app-1", "test")
 	require.NoError(t, err)
 	is("server-decommission/app-1", ops.OperationRunning)
+}
+
+// TestRunsOfOrgsHaveTheirOwner: a run that makes a row of an org true has that org, whose turn its tasks take. Each kind
+// of run is either an org's or the platform's.
+func TestRunsOfOrgsHaveTheirOwner(t *testing.T) {
+	t.Parallel()
+	s := backupTenants(t, 1)
+	exec(t, s, `INSERT INTO certificates (certificate_id, names, challenge, created_by)
+		VALUES ('crt-1', '{"*.sites.test"}', 'dns-01', 'test')`)
+	for id, want := range map[string]prego.OrgID{
+		"tenant-provision/t-0": "acme", "tenant-change/t-0": "acme", "tenant-change/t-9": "", "certificate/crt-1": "",
+		"server-provision/n-0": "", "backup/bak-9": "", "nonsense": "",
+	} {
+		got, err := s.OwnerOfRun(t.Context(), id)
+		require.NoError(t, err, id)
+		require.Equal(t, want, got, id)
+	}
+	platform := []string{
+		"server-provision", "server-decommission", "server-maintenance", "release", "site-pool-refill", "warm-pool",
+		"image-build", "image-delete", "fleet-scale", "reconcile", "refresh-catalog",
+	}
+	for kind := range operationKinds {
+		_, owned := owners[kind]
+		require.NotEqual(t, owned, slices.Contains(platform, kind), kind)
+	}
 }

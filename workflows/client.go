@@ -29,6 +29,9 @@ type Client struct {
 	UIURL       string // base of links to runs; "" for none
 	// TaskTimeout is how long a worker has for a task of a run; 0 for the usual time.
 	TaskTimeout time.Duration
+	// Owner returns the org of a run, "" for none: the runs of one org share its turns with each other. nil if no run
+	// has one.
+	Owner func(ctx context.Context, workflowID string) (prego.OrgID, error)
 	// NotTaken gets each request that Temporal did not take and may take later, to repeat it until it
 	// returns no error; nil leaves that to the caller.
 	NotTaken func(what string, again func(context.Context) error)
@@ -109,10 +112,23 @@ func (c *Client) startFor(ctx context.Context, s start, workflow any, args ...an
 	return started, err
 }
 
+// fair is the priority of a run with the fairness key of its org, which its activities and children inherit: a task
+// queue gives orgs turns, so that a backlog of one org does not delay the others.
+func (c *Client) fair(ctx context.Context, id string, p temporal.Priority) temporal.Priority {
+	if p.FairnessKey == "" && c.Owner != nil {
+		// Without an answer the run is started all the same, and has its turn among those without a key.
+		if org, err := c.Owner(ctx, id); err == nil && org != "" {
+			p.FairnessKey, p.FairnessWeight = string(org), 1
+		}
+	}
+	return p
+}
+
 func (c *Client) startNow(ctx context.Context, s start, workflow any, args ...any) (bool, error) {
 	id := s.id
 	_, err := c.Temporal.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
-		ID: id, TaskQueue: c.TaskQueue, StaticSummary: s.summary, Priority: s.priority, TypedSearchAttributes: temporal.NewSearchAttributes(s.attributes...),
+		ID: id, TaskQueue: c.TaskQueue, StaticSummary: s.summary, Priority: c.fair(ctx, id, s.priority),
+		TypedSearchAttributes:                    temporal.NewSearchAttributes(s.attributes...),
 		WorkflowTaskTimeout:                      c.taskTimeout(),
 		WorkflowIDReusePolicy:                    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 		WorkflowIDConflictPolicy:                 enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
@@ -351,6 +367,7 @@ func (c *Client) signalWithStart(ctx context.Context, id, signal, what string, o
 	workflow, in any) error {
 	o.ID, o.TaskQueue, o.WorkflowIDReusePolicy, o.WorkflowTaskTimeout = id, c.TaskQueue, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE, c.taskTimeout()
 	return c.attempt(ctx, "wake "+id, func(ctx context.Context) error {
+		o.Priority = c.fair(ctx, id, o.Priority)
 		if _, err := c.Temporal.SignalWithStartWorkflow(ctx, id, signal, what, o, workflow, in); err != nil {
 			return fmt.Errorf("wake %s: %w", id, err)
 		}

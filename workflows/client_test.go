@@ -13,6 +13,7 @@ import (
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/mocks"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -38,7 +39,8 @@ func newAway() *away {
 }
 
 // TestWhatIsStartedWhileTemporalIsAwayIsRepeated calls every function that starts a run. Each is kept for
-// later, and each run's tasks have a deadline, so that a stuck worker costs little.
+// later, each run's tasks have a deadline, so that a stuck worker costs little, and each run that belongs to an org
+// has that org's fairness key.
 func TestWhatIsStartedWhileTemporalIsAwayIsRepeated(t *testing.T) {
 	t.Parallel()
 	kinds := reflect.TypeFor[*Client]()
@@ -51,6 +53,7 @@ func TestWhatIsStartedWhileTemporalIsAwayIsRepeated(t *testing.T) {
 		temporal := newAway()
 		var kept []func(context.Context) error
 		c := &Client{Temporal: temporal, TaskQueue: "prego", Environment: "test", NotTaken: func(_ string, again func(context.Context) error) { kept = append(kept, again) }}
+		c.Owner = func(_ context.Context, id string) (prego.OrgID, error) { return prego.OrgID("owner of " + id), nil }
 		in := []reflect.Value{reflect.ValueOf(c), reflect.ValueOf(t.Context())}
 		for n := len(in); n < m.Type.NumIn(); n++ {
 			in = append(in, sample(m.Type.In(n)))
@@ -63,6 +66,8 @@ func TestWhatIsStartedWhileTemporalIsAwayIsRepeated(t *testing.T) {
 		require.Len(t, temporal.started, 2, m.Name)
 		for _, o := range temporal.started {
 			require.NotEmpty(t, o.ID, m.Name)
+			require.Contains(t, []string{"x-1", "owner of " + o.ID}, o.Priority.FairnessKey, m.Name)
+			require.InDelta(t, 1, o.Priority.FairnessWeight, 0, m.Name)
 			require.Equal(t, 5*time.Second, o.WorkflowTaskTimeout, m.Name)
 		}
 		tried++

@@ -265,6 +265,8 @@ func TestOneTenantOneServer(t *testing.T) {
 	require.Equal(t, tn.Allocation.AppServerId, tn.Allocation.DbShardId)
 	require.Equal(t, tn.Allocation.AppServerId, tn.Allocation.RedisPoolId)
 	require.Equal(t, "one_tenant_one_server_v1", tn.Decision.Algorithm)
+	require.Equal(t, "acme", fairnessKey(t, tenant.ProvisionWorkflowID(prego.TenantID(first))))
+	require.Equal(t, "acme", fairnessKey(t, server.ProvisionWorkflowID(prego.ServerID("n-"+first+"-g1"))), "a child's")
 
 	c.send(http.MethodPut, "/v1/warm-pools/eu/starter", map[string]int{"target": 1}, http.StatusAccepted, nil)
 	claimable := func() bool {
@@ -286,6 +288,7 @@ func TestOneTenantOneServer(t *testing.T) {
 	// A purged tenant's server goes with it.
 	c.post("/v1/tenants/"+first+"/cancel", nil, http.StatusAccepted, nil)
 	c.settledTenant(first, tenant.GracePeriod)
+	require.Equal(t, "acme", fairnessKey(t, tenant.ChangeWorkflowID(prego.TenantID(first))))
 	c.post("/v1/tenants/"+first+"/terminate", map[string]string{"reason": "end of contract"}, http.StatusAccepted, nil)
 	c.settledTenant(first, tenant.Terminated)
 	_, err := c.pool.Exec(t.Context(), `UPDATE tenants SET deadline_at = now() WHERE tenant_id = $1`, first)
