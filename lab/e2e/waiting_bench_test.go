@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,6 +17,8 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/lab/benchjson"
+	"github.com/prego/prego/lab/s3test"
+	"github.com/prego/prego/tenant"
 )
 
 const (
@@ -24,8 +27,8 @@ const (
 )
 
 // BenchmarkWaitingTenants prints how much more of a core all processes take together, with Temporal and Postgres, while
-// 10,000 tenants of one org wait for capacity, than the same stack without; and how long after the last of 100 requests
-// all cancelled tenants have ended.
+// 10,000 tenants of one org wait for capacity, than the same stack without; and how long after the last of 101 requests
+// they have all ended: 100 that cancel one of them each, and one that cancels the others.
 func BenchmarkWaitingTenants(b *testing.B) {
 	vars := sharedVars()
 	vars["PREGO_PACE"], vars["PREGO_LOG_LEVEL"], vars["PREGO_AGENTGW_HEARTBEAT"] = "1", "info", "30s"
@@ -35,16 +38,7 @@ func BenchmarkWaitingTenants(b *testing.B) {
 	time.Sleep(20 * time.Second) // what a worker does when it starts
 	for b.Loop() {               // once: what it cancelled stays
 		none := coreTaken(b)
-		id := c.tenant("alpha", prego.PlanStarter, nil)
-		c.awaitTenant(id, "waiting", func(t api.Tenant) bool { return deref(t.StatusReason) == "awaiting_capacity" })
-		c.exec(`INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb,
-			policy, request_hash, state,
-				status_reason, status_message, waiting_since, waiting_roles, waiting_network, created_by)
-			SELECT 't-' || lpad(n::text, 12, '0'), 'w' || n, org_id, region, plan, expected_users,
-			    storage_quota_gb, policy, request_hash, state,
-				status_reason, status_message, now(), waiting_roles, waiting_network, created_by
-			FROM tenants, generate_series(1, $1) n WHERE tenant_id = $2`, waitingTenants, id)
-		time.Sleep(30 * time.Second)
+		c.manyWait(prego.PlanStarter)
 		waiting := coreTaken(b)
 		b.Logf("%.2f %% of a core with none waiting, %.2f %% with %d", none, waiting, waitingTenants)
 		benchjson.Record(b, "waiting_core_pct", waiting-none, "%", 0)
@@ -53,9 +47,74 @@ func BenchmarkWaitingTenants(b *testing.B) {
 			c.post(fmt.Sprintf("/v1/tenants/t-%012d/cancel", n), nil, http.StatusAccepted, nil)
 		}
 		last := time.Now()
-		eventually(b, func() bool { return c.number(`SELECT count(*) FROM tenants WHERE state = 'failed'`) == 100 },
-			patience, 50*time.Millisecond)
+		c.post("/v1/orgs/acme/queue/cancel", nil, http.StatusOK, nil)
+		eventually(b, func() bool {
+			return c.number(`SELECT count(*) FROM tenants WHERE state <> 'failed'`) == 0
+		}, patience, 50*time.Millisecond)
 		benchjson.Record(b, "waiting_cancelled_seconds", time.Since(last).Seconds(), "s", 0)
+	}
+}
+
+// manyWait has 10,000 tenants of acme wait for capacity: one that was requested, and copies of its row. Then the
+// servers are requested that they need.
+func (c *cell) manyWait(plan prego.Plan) {
+	c.t.Helper()
+	id := c.tenant("alpha", plan, nil)
+	c.awaitTenant(id, "waiting", func(t api.Tenant) bool { return deref(t.StatusReason) == "awaiting_capacity" })
+	c.exec(`INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, policy,
+			request_hash, state, status_reason, status_message, waiting_since, waiting_roles, waiting_network, created_by)
+		SELECT 't-' || lpad(n::text, 12, '0'), 'w' || n, org_id, region, plan, expected_users, storage_quota_gb, policy,
+			request_hash, state, status_reason, status_message, now(), waiting_roles, waiting_network, created_by
+		FROM tenants, generate_series(1, $1) n WHERE tenant_id = $2`, waitingTenants-1, id)
+	time.Sleep(30 * time.Second)
+}
+
+// BenchmarkBesideWaitingTenants prints how long a tenant, its backup, a volume and a process group of a second org take
+// while 10,000 tenants of another org wait for capacity. The bare limit is the same alone; each is the median of five.
+func BenchmarkBesideWaitingTenants(b *testing.B) {
+	vars := backupVars(s3test.Start(b), groupVars(nil))
+	vars["PREGO_PACE"], vars["PREGO_LOG_LEVEL"] = "1", "info"
+	c := newCell(b, options{vars: vars, processes: true})
+	c.org("acme", "")
+	env := c.workloads("globex", "enterprise")
+	c.sharedFleet(3)
+	c.nodes("web", 1, 1024*mb)
+	round := 0
+	took := func() map[string]time.Duration {
+		all := map[string][]time.Duration{}
+		timed := func(what string, do func()) {
+			began := time.Now()
+			do()
+			all[what] = append(all[what], time.Since(began))
+		}
+		for range 5 {
+			round++
+			name := fmt.Sprintf("beside-%d", round)
+			c.awaitSites(c.id("app"), 1)
+			var id string
+			timed("tenant", func() {
+				id = c.tenant(name, prego.PlanStarter, func(m map[string]any) { m["org_id"] = "globex" })
+				c.settledTenant(id, tenant.Active)
+			})
+			of := "/v1/tenants/" + id
+			timed("backup", func() { c.backupState(of, c.backup(of), tenant.BackupStored) })
+			timed("volume", func() { c.awaitVolume(c.volume("globex", name, 10), "ready") })
+			timed("group", func() { c.settledGroup(c.group(env, name, 1, spec("shop:1", 64)).GroupId) })
+		}
+		medians := map[string]time.Duration{}
+		for what, d := range all {
+			slices.Sort(d)
+			medians[what] = d[2]
+		}
+		return medians
+	}
+	for b.Loop() { // once: the others keep waiting
+		alone := took()
+		c.sim.SetStock("*", "*", false)
+		c.manyWait(prego.PlanEnterprise)
+		for what, beside := range took() {
+			benchjson.Record(b, "beside_waiting_"+what+"_seconds", beside.Seconds(), "s", alone[what].Seconds())
+		}
 	}
 }
 
