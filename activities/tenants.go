@@ -254,7 +254,8 @@ func (a *Tenants) place(ctx context.Context, ref tenant.Ref, t tenant.Record) (P
 	}
 	a.hook("place/decided")
 	out := PlaceResult{
-		Placed: d.PlacesTenant(), Outcome: d.Outcome, Message: d.SelectionReason, Behind: behind, Owns: t.OwnServerID != "",
+		Placed: d.PlacesTenant(), Outcome: d.Outcome, Message: d.SelectionReason, Behind: behind,
+		Owns: t.OwnServerID != "",
 	}
 	switch d.Outcome {
 	case placement.Placed:

@@ -287,7 +287,8 @@ func TestWaitingTenantsCostOneLook(t *testing.T) {
 	p.Server("app-0", prego.RoleApp, "")
 	p.Server("db-0", prego.RoleDBShard, "")
 	p.Server("redis-0", prego.RoleRedisPool, "")
-	pass()
+	_, err = s.env.ExecuteActivity(s.SweepTenantWork) // which needs no more than the rows, as after a restore of them
+	require.NoError(t, err)
 	require.Equal(t, ids[1:], s.runs.resumed)
 	require.Zero(t, pass())
 }

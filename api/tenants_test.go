@@ -190,8 +190,8 @@ func TestTenantActions(t *testing.T) {
 	require.Equal(t, 1, b.logs.FilterMessage("run not started; the worker will start it").Len())
 }
 
-// TestAnOrgsQueueIsCancelled: one request cancels what of an org waits for capacity; its dry run counts it. A caller who
-// only reads may not.
+// TestAnOrgsQueueIsCancelled: one request cancels what of an org waits for capacity; its dry run counts it. A caller
+// who only reads may not.
 func TestAnOrgsQueueIsCancelled(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

@@ -211,7 +211,10 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"tenant clone TEN copy --backup bak-1 --plan trial", "", "POST /v1/tenants/TEN/clones", `{"slug":"copy","backup_id":"bak-1","plan":"trial"}`},
 		{"tenant unmute TEN", "", "POST /v1/tenants/TEN/unmute", ""},
 		{"queue cancel acme", "", "POST /v1/orgs/acme/queue/cancel", ""},
-		{"queue cancel acme --reason test --dry-run", "", "POST /v1/orgs/acme/queue/cancel?dry_run=true", `{"reason":"test"}`},
+		{
+			"queue cancel acme --reason test --dry-run", "", "POST /v1/orgs/acme/queue/cancel?dry_run=true",
+			`{"reason":"test"}`,
+		},
 		{"drill create TEN", "", "POST /v1/tenants/TEN/drills", ""},
 		{"drill create TEN --backup bak-1", "", "POST /v1/tenants/TEN/drills", `{"backup_id":"bak-1"}`},
 		{"restore elsewhere TEN", "", "POST /v1/tenants/TEN/restores", `{"elsewhere":true}`},

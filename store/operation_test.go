@@ -42,8 +42,8 @@ func TestAnOperationFollowsItsRows(t *testing.T) {
 	is("server-decommission/app-1", ops.OperationRunning)
 }
 
-// TestRunsOfOrgsHaveTheirOwner: a run that makes a row of an org true has that org, whose turn its tasks take. Each kind
-// of run is either an org's or the platform's.
+// TestRunsOfOrgsHaveTheirOwner: a run that makes a row of an org true has that org, whose turn its tasks take. Each
+// kind of run is either an org's or the platform's.
 func TestRunsOfOrgsHaveTheirOwner(t *testing.T) {
 	t.Parallel()
 	s := backupTenants(t, 1)

@@ -157,8 +157,8 @@ func TestAnOrgsQueueIsCancelledInOneRequest(t *testing.T) {
 	got, err := s.CancelQueue(ctx, of, "ann", "the test is over")
 	require.NoError(t, err)
 	require.Equal(t, tenant.CancelledQueue{OrgID: of, Cancelled: 1, Ending: 2}, got)
-	require.Equal(t, 1, count(t, s, `tenants WHERE state = 'failed' AND tenant_id = 't-0' AND status_reason = 'cancelled'
-		AND status_message = 'the provisioning was cancelled: the test is over' AND waiting_since IS NULL
+	require.Equal(t, 1, count(t, s, `tenants WHERE state = 'failed' AND tenant_id = 't-0' AND
+		status_reason = 'cancelled' AND status_message = 'the provisioning was cancelled: the test is over' AND waiting_since IS NULL
 		AND waiting_roles = '{}' AND converged_state = 'failed'`))
 	require.Equal(t, 2, count(t, s, `tenants WHERE state = 'provisioning' AND cancel_requested_at IS NOT NULL AND
 		tenant_id IN ('t-1', 't-5')`))

@@ -359,7 +359,8 @@ func (c *Client) EnsureMaintenance(ctx context.Context, serverID prego.ServerID)
 func (c *Client) WakeMaintenance(ctx context.Context, serverID prego.ServerID) error {
 	id := server.MaintenanceWorkflowID(serverID)
 	return c.signalWithStart(ctx, id, SignalDemand, "changed",
-		client.StartWorkflowOptions{StaticSummary: string("Empty " + serverID)}, MaintainServer, MaintainServerInput{ServerID: serverID})
+		client.StartWorkflowOptions{StaticSummary: string("Empty " + serverID)},
+		MaintainServer, MaintainServerInput{ServerID: serverID})
 }
 
 // signalWithStart signals a run that there is something to do, starting it if necessary.

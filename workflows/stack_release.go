@@ -259,7 +259,8 @@ func (c *Client) EnsureStackRelease(ctx context.Context, name server.StackReleas
 // it if it is not running.
 func (c *Client) WakeStackRelease(ctx context.Context, name server.StackReleaseName) error {
 	return c.signalWithStart(ctx, server.StackReleaseWorkflowID(name), SignalDemand, "changed",
-		client.StartWorkflowOptions{StaticSummary: "Roll out " + string(name)}, DeployStackRelease, StackReleaseInput{Name: name})
+		client.StartWorkflowOptions{StaticSummary: "Roll out " + string(name)},
+		DeployStackRelease, StackReleaseInput{Name: name})
 }
 
 // EnsureBenchUpdate starts the run that updates a server's bench, unless it is running.

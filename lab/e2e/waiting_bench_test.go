@@ -62,7 +62,8 @@ func (c *cell) manyWait(plan prego.Plan) {
 	id := c.tenant("alpha", plan, nil)
 	c.awaitTenant(id, "waiting", func(t api.Tenant) bool { return deref(t.StatusReason) == "awaiting_capacity" })
 	c.exec(`INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, policy,
-			request_hash, state, status_reason, status_message, waiting_since, waiting_roles, waiting_network, created_by)
+			request_hash, state, status_reason, status_message, waiting_since, waiting_roles, waiting_network,
+			created_by)
 		SELECT 't-' || lpad(n::text, 12, '0'), 'w' || n, org_id, region, plan, expected_users, storage_quota_gb, policy,
 			request_hash, state, status_reason, status_message, now(), waiting_roles, waiting_network, created_by
 		FROM tenants, generate_series(1, $1) n WHERE tenant_id = $2`, waitingTenants-1, id)
