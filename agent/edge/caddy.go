@@ -23,10 +23,13 @@ type Settings struct {
 	Own func(address string) bool
 	// RunDir is wire.EdgeRunDir as the servers see it.
 	RunDir string
-	// namesDir is where HAProxy finds the names of sites, placesDir where Caddy finds their places.
-	namesDir, placesDir string
-	// HTTPPort and HTTPSPort are 80 and 443 but in tests.
-	HTTPPort, HTTPSPort int
+	// namesDir is where HAProxy finds the names of sites. Caddy finds in placesDir their places, in keysDir names'
+	// certificates, in answersDir answers to authorities.
+	namesDir, placesDir, keysDir, answersDir string
+	// secret is part of the path by which Caddy takes certificates from itself: any program of the host can connect.
+	secret string
+	// HTTPPort, HTTPSPort and keysPort are 80, 443 and defaultKeysPort but in tests.
+	HTTPPort, HTTPSPort, keysPort int
 }
 
 // obj is a JSON object. Its keys are written in order, so that the same document gives the same bytes.
@@ -55,15 +58,24 @@ const (
 	fan     = 12
 )
 
-// Caddy is the configuration of Caddy for a document. certs are the document's certificates by id; missing
-// certificates are left out, together with the hosts that need them.
+// Caddy is the configuration of Caddy for a document. certs are the document's certificates by id.
 func Caddy(d wire.EdgeDocument, certs map[string]wire.EdgeCertificate, s Settings) ([]byte, error) {
+	return configured(d, certs, used(d, certs), s)
+}
+
+// configured is a configuration that contains other certificates than the document's: those of an earlier one. It
+// depends on no challenge, and on no certificate of the document but wildcards and those of sites in other networks:
+// files hold the others (ADR 74).
+func configured(d wire.EdgeDocument, certs, loaded map[string]wire.EdgeCertificate, s Settings) ([]byte, error) {
 	s.HTTPPort, s.HTTPSPort = cmp.Or(s.HTTPPort, 80), cmp.Or(s.HTTPSPort, 443)
 	names := covered(d.Certificates, certs)
 	trusts := func(name string) (certificate string, roots []string) {
 		certificate = names.of(name)
 		return certificate, chainOf(certs[certificate])
 	}
+	wild := covered(slices.DeleteFunc(slices.Clone(d.Certificates), func(ref wire.EdgeCertificateRef) bool {
+		return !wildcard(ref)
+	}), certs)
 	listeners := map[listener]*site{}
 	at := func(address string, port int) *site {
 		l := listener{address: address, port: port}
@@ -72,7 +84,7 @@ func Caddy(d wire.EdgeDocument, certs map[string]wire.EdgeCertificate, s Setting
 		}
 		return listeners[l]
 	}
-	at("", s.HTTPPort).challenges = d.Challenges
+	at("", s.HTTPPort)
 	at("", s.HTTPSPort)
 	// Caddy refuses a name that is in one list twice. The first host that has it answers: the one for that port, and not
 	// one whose visitors are only led from there to HTTPS, or are served there while it has no certificate.
@@ -90,20 +102,24 @@ func Caddy(d wire.EdgeDocument, certs map[string]wire.EdgeCertificate, s Setting
 			port = s.HTTPSPort
 		}
 		if h.Address != "" {
-			at(h.Address, s.HTTPPort).challenges = d.Challenges
+			at(h.Address, s.HTTPPort)
 		}
+		plain := at(h.Address, s.HTTPPort)
 		switch {
 		case port != 0:
-			if l := at(h.Address, port); !l.tls || names.has(h.Name) {
-				l.add(h)
-			}
-		case h.TLS && names.has(h.Name):
-			if plain := at(h.Address, s.HTTPPort); !plain.names[h.Name] {
-				plain.redirected = append(plain.redirected, h.Name)
-			}
-			at(h.Address, s.HTTPSPort).add(h)
+			at(h.Address, port).add(h)
+		case !h.TLS:
+			plain.add(h)
 		default:
-			at(h.Address, s.HTTPPort).add(h)
+			at(h.Address, s.HTTPSPort).add(h)
+			switch {
+			case plain.names[h.Name]:
+			case wild.has(h.Name):
+				plain.redirected = append(plain.redirected, h.Name)
+			default:
+				plain.awaiting = append(plain.awaiting, h.Name)
+				plain.add(h)
+			}
 		}
 	}
 	servers := obj{}
@@ -114,21 +130,23 @@ func Caddy(d wire.EdgeDocument, certs map[string]wire.EdgeCertificate, s Setting
 		}
 		servers[l.name()] = server
 	}
-	pems := []obj{}
-	for _, ref := range d.Certificates {
-		if c, ok := certs[ref.ID]; ok && c.SHA256 == ref.SHA256 {
-			pems = append(pems, obj{"certificate": c.Chain, "key": c.Key})
+	servers["certificates"] = s.keys(loaded)
+	tls := obj{"disable_ocsp_stapling": true, "disable_storage_clean": true, "automation": s.automation()}
+	if len(loaded) > 0 {
+		pems := make([]pemPair, 0, len(loaded))
+		for _, id := range slices.Sorted(maps.Keys(loaded)) {
+			pems = append(pems, pemPair{loaded[id].Chain, loaded[id].Key, []string{id}})
 		}
-	}
-	tls := obj{"disable_ocsp_stapling": true, "disable_storage_clean": true}
-	if len(pems) > 0 {
 		tls["certificates"] = obj{"load_pem": pems}
 	}
 	return json.Marshal(obj{
 		"admin":   obj{"listen": "unix/" + s.RunDir + "/" + adminSocket + "|0666", "config": obj{"persist": false}},
 		"logging": logging(s.RunDir),
 		"storage": obj{"module": "file_system", "root": s.RunDir + "/caddy"},
-		"apps":    obj{"http": obj{"http_port": s.HTTPPort, "https_port": s.HTTPSPort, "grace_period": "10m", "servers": servers}, "tls": tls},
+		"apps": obj{"tls": tls, "http": obj{
+			"http_port": s.HTTPPort, "https_port": s.HTTPSPort, "shutdown_delay": askingEnds, "grace_period": "10m",
+			"servers": servers,
+		}},
 	})
 }
 
@@ -145,7 +163,8 @@ const (
 func logging(dir string) obj {
 	drop := obj{"filter": "delete"}
 	return obj{"logs": obj{
-		"default": obj{"level": "WARN", "exclude": []string{"http.log.access"}},
+		// tls.handshake reports each connection with a foreign name.
+		"default": obj{"level": "WARN", "exclude": []string{"http.log.access", "tls.handshake"}},
 		"access": obj{
 			"level": "INFO", "include": []string{"http.log.access"},
 			"writer": obj{"output": "file", "filename": dir + "/" + accessLog, "mode": "0644", "roll_size_mb": 16, "roll_keep": 1, "roll_gzip": false},
@@ -172,7 +191,7 @@ type site struct {
 	hosts      []wire.EdgeHost
 	names      map[string]bool // of hosts
 	redirected []string
-	challenges []wire.EdgeChallenge
+	awaiting   []string // redirected once they have a certificate
 	passing    []string // edges whose X-Forwarded-For is trusted
 	trusts     func(name string) (certificate string, roots []string)
 }
@@ -217,13 +236,17 @@ type class struct {
 func (v *site) routes(s Settings) (routes []obj, named obj) {
 	named = obj{}
 	routes = append(routes, lowered)
-	if len(v.challenges) > 0 && !v.tls {
-		routes = append(routes, challenges(v.challenges))
+	if v.port == s.HTTPPort {
+		routes = append(routes, s.answers())
 	}
 	if len(v.redirected) > 0 {
-		routes = append(routes, onHosts(v.redirected, obj{
-			"handler": "static_response", "status_code": 308, "headers": obj{"Location": []string{"https://{http.request.host}{http.request.uri}"}},
-		}))
+		routes = append(routes, onHosts(v.redirected, redirect))
+	}
+	if len(v.awaiting) > 0 {
+		certified := onHosts(v.awaiting, redirect)
+		file := []string{"/{http.request.host}" + keySuffix}
+		certified["match"].([]obj)[0]["file"] = obj{"root": s.keysDir, "try_files": file}
+		routes = append(routes, certified)
 	}
 	var maintained, empty []string
 	var passed []wire.EdgeHost
@@ -382,18 +405,9 @@ func onHosts(names []string, handle ...obj) obj {
 
 func subroute(routes []obj) obj { return obj{"handler": "subroute", "routes": routes} }
 
-// challenges answers certificate authorities.
-func challenges(list []wire.EdgeChallenge) obj {
-	const prefix = "/.well-known/acme-challenge/"
-	routes := make([]obj, len(list))
-	for i, c := range list {
-		routes[i] = obj{
-			"match":    []obj{{"host": []string{c.Host}, "path": []string{prefix + c.Token}}},
-			"handle":   []obj{{"handler": "static_response", "status_code": 200, "headers": obj{"Content-Type": []string{"application/octet-stream"}}, "body": c.KeyAuthorization}},
-			"terminal": true,
-		}
-	}
-	return obj{"match": []obj{{"path": []string{prefix + "*"}}}, "handle": []obj{subroute(routes)}}
+var redirect = obj{
+	"handler": "static_response", "status_code": 308,
+	"headers": obj{"Location": []string{"https://{http.request.host}{http.request.uri}"}},
 }
 
 // coverage is the certificate, by its id, that names have.

@@ -46,7 +46,8 @@ func newProxy(tb testing.TB) *proxy {
 	require.NoError(tb, err)
 	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
 	p := &proxy{tb: tb, dir: dir, settings: Settings{
-		Listen: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, RunDir: dir, HTTPPort: need.Port(tb), HTTPSPort: need.Port(tb),
+		Listen: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, RunDir: dir,
+		HTTPPort: need.Port(tb), HTTPSPort: need.Port(tb), keysPort: need.Port(tb),
 		Own: func(a string) bool { return strings.HasPrefix(a, "127.") },
 	}, log: filepath.Join(dir, "caddy.log")}
 	p.admin = newCaddy(filepath.Join(dir, adminSocket))

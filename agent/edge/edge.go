@@ -38,7 +38,8 @@ type Edge struct {
 	probe    probe
 	served   wire.EdgeDocument // the rest, which they run
 	certs    map[string]wire.EdgeCertificate
-	applied  bool // the servers run the document: false after a start
+	loaded   map[string]wire.EdgeCertificate // those in Caddy's configuration
+	applied  bool                            // the servers run the document: false after a start
 	running  running
 	gone     map[string]time.Time // sites that no document has any more, whose files are still there, and since when
 	// forwarded means that HAProxy has read its file; idle is a file that forwards nothing.
@@ -72,16 +73,22 @@ type saved struct {
 // sockets are in settings.RunDir.
 func Open(dir string, settings Settings) (*Edge, error) {
 	settings.namesDir, settings.placesDir = filepath.Join(dir, filepath.Dir(haproxyFile)), filepath.Join(dir, sitesDir)
+	settings.keysDir, settings.answersDir = filepath.Join(dir, keysDir), filepath.Join(dir, answersDir)
 	e := &Edge{
 		dir: dir, settings: settings, caddy: newCaddy(filepath.Join(settings.RunDir, adminSocket)),
 		haproxy: haproxy{socket: filepath.Join(settings.RunDir, masterSocket)}, certs: map[string]wire.EdgeCertificate{}, gone: map[string]time.Time{},
 		tryPort: settings.tryPort, probe: askSite(newProbeClient()),
 	}
-	for _, d := range []string{dir, filepath.Join(dir, filepath.Dir(caddyFile)), filepath.Join(dir, filepath.Dir(haproxyFile)), filepath.Join(dir, sitesDir), filepath.Join(dir, addressesDir)} {
-		if err := os.MkdirAll(d, 0o700); err != nil {
+	for _, d := range []string{filepath.Dir(haproxyFile), sitesDir, addressesDir, keysDir, answersDir} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
 			return nil, fmt.Errorf("edge: %w", err)
 		}
 	}
+	var err error
+	if settings.secret, err = e.readSecret(); err != nil {
+		return nil, fmt.Errorf("edge: %w", err)
+	}
+	e.settings = settings
 	var list []wire.EdgeCertificate
 	var last saved
 	if err := errors.Join(e.read(documentFile, &last), e.read(certificatesFile, &list)); err != nil {
@@ -97,7 +104,8 @@ func Open(dir string, settings Settings) (*Edge, error) {
 	e.document, e.leftOut, e.closed = last.EdgeDocument, last.LeftOut, last.Closed
 	e.served = without(last.EdgeDocument, out, e.certs)
 	places := placesOf(e.served)
-	if err := errors.Join(e.placed(places, nil), e.dropStrangers(places)); err != nil {
+	files := filesOf(e.served, e.certs)
+	if err := errors.Join(e.placed(places, nil), e.dropStrangers(places), e.refile(files)); err != nil {
 		return nil, fmt.Errorf("edge: %w", err)
 	}
 	config, err := Caddy(e.served, e.certs, settings)
@@ -115,6 +123,10 @@ func Open(dir string, settings Settings) (*Edge, error) {
 	e.idle = idle.config
 	if err := e.write(namesPath(tcp), []byte(tcp.names)); err != nil {
 		return nil, fmt.Errorf("edge: %w", err)
+	}
+	e.running.caddy, e.loaded = config, used(e.served, e.certs)
+	if there, err := os.ReadFile(filepath.Join(dir, caddyFile)); err == nil {
+		e.running.caddy, e.loaded = there, loadedBy(there)
 	}
 	for file, content := range map[string][]byte{caddyFile: config, haproxyFile: []byte(tcp.config)} {
 		if _, err := os.Stat(filepath.Join(dir, file)); errors.Is(err, os.ErrNotExist) {
@@ -199,8 +211,19 @@ func (e *Edge) apply(
 	}
 	next := running{}
 	var err error
-	if next.caddy, err = Caddy(d, certs, e.settings); err != nil {
+	loaded, all := e.loaded, used(d, certs)
+	if stale(loaded, all, time.Now()) {
+		loaded = all
+	}
+	if next.caddy, err = configured(d, certs, loaded, e.settings); err != nil {
 		return &RefusedError{Reason: err.Error()}
+	}
+	if !bytes.Equal(next.caddy, e.running.caddy) {
+		// Caddy gets another configuration, so it gets all certificates.
+		loaded = all
+		if next.caddy, err = configured(d, certs, loaded, e.settings); err != nil {
+			return &RefusedError{Reason: err.Error()}
+		}
 	}
 	if next.haproxy, err = forward(d, e.settings); err != nil {
 		return &RefusedError{Reason: err.Error()}
@@ -220,8 +243,16 @@ func (e *Edge) apply(
 			if backErr == nil {
 				backErr = errors.Join(e.placed(before, places), e.forward(ctx, back))
 			}
+			var refused *RefusedError
+			if !errors.As(err, &refused) {
+				e.running.caddy = nil // it may have taken it
+			}
 			return errors.Join(err, backErr)
 		}
+	}
+	e.running.caddy, e.loaded = next.caddy, loaded
+	if err := e.filed(filesOf(d, certs), filesOf(e.served, e.certs)); err != nil {
+		return err
 	}
 	list := make([]wire.EdgeCertificate, 0, len(certs))
 	for _, ref := range d.Certificates {

@@ -52,9 +52,19 @@ func serving(name, tenant string, upstreams ...string) wire.EdgeHost {
 // certified makes a CA and a separate certificate for each name.
 func certified(t testing.TB, names ...string) (*x509.CertPool, []wire.EdgeCertificateRef, map[string]wire.EdgeCertificate) {
 	t.Helper()
+	return certifiedFor(t, time.Time{}, time.Now().Add(time.Hour), names...)
+}
+
+func certifiedFor(
+	t testing.TB, from, until time.Time, names ...string,
+) (*x509.CertPool, []wire.EdgeCertificateRef, map[string]wire.EdgeCertificate) {
+	t.Helper()
 	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	ca := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	ca := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"}, NotAfter: until,
+		IsCA: true, BasicConstraintsValid: true,
+	}
 	caDER, err := x509.CreateCertificate(rand.Reader, ca, ca, caKey.Public(), caKey)
 	require.NoError(t, err)
 	ca, err = x509.ParseCertificate(caDER)
@@ -66,7 +76,9 @@ func certified(t testing.TB, names ...string) (*x509.CertPool, []wire.EdgeCertif
 	for i, name := range names {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		require.NoError(t, err)
-		leaf := &x509.Certificate{SerialNumber: big.NewInt(int64(i) + 2), DNSNames: []string{name}, NotAfter: time.Now().Add(time.Hour)}
+		leaf := &x509.Certificate{
+			SerialNumber: big.NewInt(int64(i) + 2), DNSNames: []string{name}, NotBefore: from, NotAfter: until,
+		}
 		der, err := x509.CreateCertificate(rand.Reader, leaf, ca, key.Public(), caKey)
 		require.NoError(t, err)
 		pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
