@@ -2,6 +2,7 @@ package agentgw
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -174,12 +175,12 @@ func (r *reporter) flush(ctx context.Context, batch []*waitingReport) {
 	if err != nil {
 		err = prego.Errorf(prego.CodeNotReady, "reports can't be written right now")
 	}
-	again := make(map[prego.ServerID]bool)
-	for _, id := range outcome.Resync {
-		again[id] = true
-	}
 	for _, w := range batch {
-		w.done <- reportAnswer{resync: again[w.ServerID], err: err}
+		answer := reportAnswer{resync: slices.Contains(outcome.Resync, w.ServerID), err: err}
+		if err == nil && slices.Contains(outcome.Rejected, w.ServerID) {
+			answer.err = prego.Errorf(prego.CodeNotReady, "this report can't be written")
+		}
+		w.done <- answer
 	}
 	r.wake(ctx, outcome.Groups)
 }

@@ -68,6 +68,14 @@ func TestContainersReports(t *testing.T) {
 	status, _, _ = report(2, false, wire.Container{Instance: "ins-0123456789ab-1", Ended: true, Detail: "it ended\x00 with status 1"})
 	require.Equal(t, http.StatusOK, status)
 	require.Equal(t, "failed it ended with status 1", state("1"))
+	g.exec(`CREATE FUNCTION poisoned() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN RAISE EXCEPTION 'poisoned' USING ERRCODE = 'check_violation'; END $$`)
+	g.exec(`CREATE TRIGGER poisoned BEFORE UPDATE ON container_reports FOR EACH ROW EXECUTE FUNCTION poisoned()`)
+	status, _, _ = report(3, false)
+	require.Equal(t, http.StatusServiceUnavailable, status, "it is not written, so the agent repeats it")
+	g.exec(`DROP TRIGGER poisoned ON container_reports`)
+	status, _, _ = report(3, false)
+	require.Equal(t, http.StatusOK, status)
 
 	for _, bad := range []wire.ContainersRequest{
 		{Stream: "", Seq: 1},

@@ -2349,6 +2349,17 @@ CREATE TABLE looks (
     error         text NOT NULL DEFAULT '' -- of the last one, '' if it succeeded
 );
 
+-- What the database rejected of a batch, whose rest was written. A rejected row is tried again and again: what was not
+-- seen for ten minutes is accepted now, or gone.
+CREATE TABLE rejected_rows (
+    batch   text NOT NULL, -- such as 'heartbeats'
+    name    text NOT NULL,
+    reason  text NOT NULL,
+    since   timestamptz NOT NULL DEFAULT now(),
+    seen_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (batch, name)
+);
+
 -- Since when each thing has needed attention without interruption. Most rows don't record since when they are wrong,
 -- only when they were last changed or tried.
 CREATE TABLE attention_since (
@@ -2860,7 +2871,7 @@ DO $$ DECLARE t text; key text; cols text[];
         'dns_comparisons dns_departures edge_documents edge_left_out events goose_db_version looks org_counters '
         'org_sessions org_usage_changes org_usage_drifts org_usage_parts org_usage_sweep org_work orphan_sightings '
         'peers_due provider_budgets provider_catalogs provider_prices pruned reconcile_runs redo redo_due region_room '
-        'scaling_events server_samples site_health site_uptime', ' ');
+        'rejected_rows scaling_events server_samples site_health site_uptime', ' ');
     seen constant text[] := string_to_array('updated_at changed_xid agent_last_heartbeat_at agent_status load1 '
         'memory_pct disk_pct docker_state cpu_pct worker_slots_pct db_disk_pct redis_memory_pct clock_ahead_seconds '
         'checked_at next_check asked_at applied_at watched_from watched_until watch_changes taken_until ari_at '

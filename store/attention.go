@@ -135,7 +135,13 @@ FROM looks WHERE COALESCE(looked_at, began_at) < now() - make_interval(secs => 6
 
 	sqlAttLookFailing = `WITH ` + attFrom + `
 SELECT 'look', look, look, '', '', 'look_failing', error, COALESCE(looked_at, began_at), 'installation', 'prego'
-FROM looks WHERE error <> '' AND look NOT IN (` + processes + `)` + attTo
+FROM looks WHERE error <> '' AND look NOT IN (` + processes + `)
+UNION ALL SELECT 'look', batch, batch, '', '', 'rows_rejected',
+    'the database rejects ' || string_agg(name || ': ' || reason, '; ' ORDER BY name) FILTER (WHERE n <= 5)
+        || CASE WHEN count(*) > 5 THEN '; and ' || count(*) - 5 || ' more' ELSE '' END,
+    min(since), 'installation', 'prego'
+FROM (SELECT *, row_number() OVER (PARTITION BY batch ORDER BY name) AS n FROM rejected_rows
+    WHERE seen_at > now() - interval '10 minutes') r GROUP BY batch` + attTo
 
 	sqlAttProviderBlocked = `WITH ` + attFrom + `
 SELECT 'provider', project, project, '', '', 'rate_limited', 'the provider limits requests until ' || to_char(blocked_until AT TIME ZONE 'UTC', 'HH24:MI:SS') || ' UTC', LEAST(refilled_at, now()), 'installation', 'prego'

@@ -19,8 +19,12 @@ func (s *Store) CertificateChain(ctx context.Context, id prego.CertificateID) (s
 	return chain, failed("chain of "+string(id), ifNoRows(err, nil))
 }
 
-const sqlTakeCertificateNames = `
-DELETE FROM certificate_names_due WHERE name IN (SELECT name FROM certificate_names_due ORDER BY name LIMIT $1 FOR UPDATE SKIP LOCKED) RETURNING name`
+const (
+	sqlTakeCertificateNames = `
+DELETE FROM certificate_names_due WHERE name IN (
+    SELECT name FROM certificate_names_due WHERE name = ANY ($1) ORDER BY name FOR UPDATE SKIP LOCKED) RETURNING name`
+	sqlCertificateNamesDue = `SELECT name FROM certificate_names_due ORDER BY name LIMIT $1`
+)
 
 // The certificate for a name: an org's verified domain that leads here has one if a tenant uses it, or a route of the
 // org on a port with TLS, which is any port but 80. While the domain is lost, its certificate is not renewed, and an
@@ -41,14 +45,27 @@ type certificateName struct {
 }
 
 // SyncCertificateNames makes the rows of certificates follow names whose domain or route changed, and returns how
-// many names it handled.
+// many names it handled. A name whose row the database rejects stays due.
 func (s *Store) SyncCertificateNames(ctx context.Context, most int) (n int, err error) {
+	due, err := collectValues[string](ctx, s, "names of certificates", sqlCertificateNamesDue, most)
+	if err != nil {
+		return 0, err
+	}
+	name := func(n string) string { return n }
+	_, err = siftNoted(ctx, s, batchCertificateNames, due, name, func(part []string) error {
+		handled, err := s.syncCertificateNames(ctx, part)
+		n += handled
+		return err
+	})
+	return n, err
+}
+
+func (s *Store) syncCertificateNames(ctx context.Context, due []string) (n int, err error) {
 	err = s.inTx(ctx, "names of certificates", func(tx *txn) error {
-		names, err := values[string](ctx, tx, sqlTakeCertificateNames, most)
+		names, err := values[string](ctx, tx, sqlTakeCertificateNames, due)
 		if err != nil || len(names) == 0 {
 			return err
 		}
-		n = len(names)
 		states := manyIn[certificateName](ctx, tx, sqlCertificateNames, names)
 		var lost, retired []prego.CertificateID
 		b := &pgx.Batch{}
@@ -68,8 +85,12 @@ func (s *Store) SyncCertificateNames(ctx context.Context, most int) (n int, err 
 		b.Queue(sqlRetireCertificates, retired)
 		// No run picks up a certificate that is not due. Last: what holds a certificate may begin an order of it.
 		b.Queue(sqlEndOrdersOf, slices.Concat(lost, retired))
+		n = len(names)
 		return tx.SendBatch(ctx, b).Close()
 	})
+	if err != nil {
+		n = 0
+	}
 	return n, err
 }
 

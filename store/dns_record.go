@@ -110,11 +110,33 @@ WHERE r.zone = $1 AND r.owner IN ('edges', 'sites', 'site') AND r.state IN ('int
 )
 
 // WantRecords stores the records that a zone should have for edges and sites; changed is how many record sets must be
-// created, changed or deleted for it. Challenges are not touched.
+// created, changed or deleted for it. Challenges are not touched. A record that the database rejects is left out.
 func (s *Store) WantRecords(ctx context.Context, zone string, wanted []server.DNSRecord) (changed int, err error) {
-	names, types, ttls, contents, owners := make([]string, len(wanted)), make([]string, len(wanted)), make([]int, len(wanted)), make([]string, len(wanted)), make([]string, len(wanted))
-	for i, w := range wanted {
-		names[i], types[i], ttls[i], contents[i], owners[i] = w.Name, string(w.Type), w.TTL, joined(w.Values), string(w.Owner)
+	keep := func(part []server.DNSRecord) error {
+		n, err := s.wantRecords(ctx, zone, part, wanted)
+		changed += n
+		return err
+	}
+	if len(wanted) == 0 {
+		return changed, keep(nil)
+	}
+	name := func(r server.DNSRecord) string { return r.FQDN() + " " + string(r.Type) }
+	_, err = siftNoted(ctx, s, batchDNSRecords, wanted, name, keep)
+	return changed, err
+}
+
+// wantRecords stores a part of the wanted records. A record is deleted only if no part has it.
+func (s *Store) wantRecords(
+	ctx context.Context, zone string, part, all []server.DNSRecord,
+) (changed int, err error) {
+	var names, types, contents, owners, kept, keptTypes []string
+	var ttls []int
+	for _, w := range part {
+		names, types, ttls = append(names, w.Name), append(types, string(w.Type)), append(ttls, w.TTL)
+		contents, owners = append(contents, joined(w.Values)), append(owners, string(w.Owner))
+	}
+	for _, w := range all {
+		kept, keptTypes = append(kept, w.Name), append(keptTypes, string(w.Type))
 	}
 	err = s.inTx(ctx, "records of "+zone, func(tx *txn) error {
 		tx.run(ctx, sqlHoldZone, zone)
@@ -122,7 +144,7 @@ func (s *Store) WantRecords(ctx context.Context, zone string, wanted []server.DN
 		if err != nil {
 			return err
 		}
-		b, err := tx.Exec(ctx, sqlUnwantRecords, zone, names, types)
+		b, err := tx.Exec(ctx, sqlUnwantRecords, zone, kept, keptTypes)
 		if err != nil {
 			return err
 		}
@@ -130,6 +152,9 @@ func (s *Store) WantRecords(ctx context.Context, zone string, wanted []server.DN
 		tx.run(ctx, sqlForgetDepartures)
 		return nil
 	})
+	if err != nil {
+		changed = 0
+	}
 	return changed, err
 }
 

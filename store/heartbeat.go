@@ -80,8 +80,20 @@ WITH incoming AS (
 SELECT server_id, status, attempt FROM updated`
 
 // FlushHeartbeats writes a batch; of several by one server the last counts. Servers missing from the outcomes are
-// unknown, revoked, or bound to another key.
-func (s *Store) FlushHeartbeats(ctx context.Context, batch []server.Heartbeat) ([]server.HeartbeatOutcome, error) {
+// unknown, revoked, or bound to another key, or the database rejects their heartbeat.
+func (s *Store) FlushHeartbeats(
+	ctx context.Context, batch []server.Heartbeat,
+) (out []server.HeartbeatOutcome, err error) {
+	name := func(h server.Heartbeat) string { return string(h.ServerID) }
+	_, err = siftNoted(ctx, s, batchHeartbeats, batch, name, func(part []server.Heartbeat) error {
+		outcomes, err := s.flushHeartbeats(ctx, part)
+		out = append(out, outcomes...)
+		return err
+	})
+	return out, err
+}
+
+func (s *Store) flushHeartbeats(ctx context.Context, batch []server.Heartbeat) ([]server.HeartbeatOutcome, error) {
 	last := make(map[string]int, len(batch))
 	for i, h := range batch {
 		last[string(h.ServerID)] = i

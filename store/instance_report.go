@@ -66,7 +66,22 @@ SELECT '' AS server_id, group_id, org_id, failed, ran FROM groups
 UNION ALL SELECT server_id, '', '', 0, 0 FROM known WHERE NOT follows`
 
 // ReportInstances writes what agents reported on the containers of instances, at most one report per server.
-func (s *Store) ReportInstances(ctx context.Context, batch []workload.InstanceReport) (out workload.ReportOutcome, err error) {
+func (s *Store) ReportInstances(
+	ctx context.Context, batch []workload.InstanceReport,
+) (out workload.ReportOutcome, err error) {
+	name := func(r workload.InstanceReport) string { return string(r.ServerID) }
+	bad, err := siftNoted(ctx, s, batchContainers, batch, name, func(part []workload.InstanceReport) error {
+		return s.reportInstances(ctx, part, &out)
+	})
+	for _, r := range bad {
+		out.Rejected = append(out.Rejected, r.ServerID)
+	}
+	return out, err
+}
+
+func (s *Store) reportInstances(
+	ctx context.Context, batch []workload.InstanceReport, out *workload.ReportOutcome,
+) error {
 	n := len(batch)
 	servers, keys, streams, seqs, full := make([]string, 0, n), make([][]byte, 0, n), make([]string, 0, n), make([]int64, 0, n), make([]bool, 0, n)
 	of, ids, health, details := []string{}, []string{}, []string{}, []string{}
@@ -93,5 +108,5 @@ func (s *Store) ReportInstances(ctx context.Context, batch []workload.InstanceRe
 		out.Failed += r.Failed
 		out.Ran += r.Ran
 	}
-	return out, err
+	return err
 }

@@ -133,24 +133,49 @@ func makePeers(
 const sqlPeersAreDue = `SELECT EXISTS (SELECT FROM peers_due)`
 
 // A row may be there several times; all of them are taken.
-const sqlTakePeersDue = `
+const (
+	sqlTakePeersDue = `
 WITH due AS (SELECT due_id FROM peers_due ORDER BY due_id LIMIT $1 FOR UPDATE SKIP LOCKED)
 DELETE FROM peers_due p USING due WHERE p.due_id = due.due_id RETURNING p.server_id`
+	sqlPeersDue    = `SELECT server_id FROM peers_due ORDER BY due_id LIMIT $1`
+	sqlTakePeersOf = `
+WITH due AS (SELECT due_id FROM peers_due WHERE server_id = ANY ($1) ORDER BY due_id FOR UPDATE SKIP LOCKED)
+DELETE FROM peers_due p USING due WHERE p.due_id = due.due_id RETURNING p.server_id`
+)
 
 // MakeDuePeers rebuilds rules that may have changed, at most limit of them, and returns
-// how many it has looked at.
-func (s *Store) MakeDuePeers(ctx context.Context, limit int, ports func(prego.Role) (agent, docker int)) (n int, err error) {
+// how many it has made. A rule that the database rejects stays due.
+func (s *Store) MakeDuePeers(
+	ctx context.Context, limit int, ports func(prego.Role) (agent, docker int),
+) (n int, err error) {
 	// Called every second, and mostly with nothing due.
 	if due, err := value[bool](ctx, s.pool, sqlPeersAreDue); err != nil || !due {
 		return 0, err
 	}
-	err = s.inTx(ctx, "make due peers", func(tx *txn) error {
-		taken, err := values[prego.ServerID](ctx, tx, sqlTakePeersDue, limit)
-		if n = len(taken); err != nil || n == 0 {
-			return err
+	rebuild := func(take string, which any) error {
+		var taken []prego.ServerID
+		err := s.inTx(ctx, "make due peers", func(tx *txn) error {
+			taken = got(values[prego.ServerID](ctx, tx, take, which)).in(tx)
+			if len(taken) > 0 {
+				got(makePeers(ctx, tx, distinct(taken), ports, false)).in(tx)
+			}
+			return nil
+		})
+		if err == nil {
+			n += len(taken)
 		}
-		got(makePeers(ctx, tx, distinct(taken), ports, false)).in(tx)
-		return nil
+		return err
+	}
+	if err = rebuild(sqlTakePeersDue, limit); err == nil || !rejects(err) {
+		return n, err
+	}
+	due, err := collectValues[prego.ServerID](ctx, s, "peers due", sqlPeersDue, limit)
+	if err != nil {
+		return 0, err
+	}
+	name := func(id prego.ServerID) string { return string(id) }
+	_, err = siftNoted(ctx, s, batchPeers, distinct(due), name, func(part []prego.ServerID) error {
+		return rebuild(sqlTakePeersOf, part)
 	})
 	return n, err
 }

@@ -36,4 +36,6 @@ type ReportOutcome struct {
 	Groups []GroupRef       // groups that have something to do now
 	Failed int              // instances
 	Ran    int              // instances that became healthy
+	// Rejected are servers whose report was not written: the database rejects it.
+	Rejected []prego.ServerID
 }

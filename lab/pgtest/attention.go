@@ -101,8 +101,14 @@ var Ailments = map[attention.Kind][]Ailment{
 			"worker no_worker",
 		},
 	},
-	attention.LookLate:    {{`UPDATE looks SET looked_at = now() - interval '106 seconds'`, "fleet look_late"}},
-	attention.LookFailing: {{`UPDATE looks SET error = 'oh no'`, "fleet look_failing"}},
+	attention.LookLate: {{`UPDATE looks SET looked_at = now() - interval '106 seconds'`, "fleet look_late"}},
+	attention.LookFailing: {
+		{`UPDATE looks SET error = 'oh no'`, "fleet look_failing"},
+		{
+			`INSERT INTO rejected_rows (batch, name, reason) VALUES ('heartbeats', 'app-1', 'oh no')`,
+			"heartbeats rows_rejected",
+		},
+	},
 	attention.ProviderBlocked: {
 		{`UPDATE provider_budgets SET blocked_until = now() + interval '1 minute'`, "main rate_limited"},
 		{`INSERT INTO acme_budgets (bucket, capacity, refill_per_s, tokens, blocked_until) VALUES ('orders', 1,

@@ -337,7 +337,11 @@ var ordered = []struct {
 	}},
 	{LookFailing, spec{
 		severity: Warning, says: "looking at {id} fails", plural: "looks fail",
-		todo:    "Read the error: what the look would find is found only every 15 minutes.",
+		todo: "Read the error: what the look would find is found only every 15 minutes.",
+		todos: map[string]string{
+			"rows_rejected": "Read which rows, and correct or delete them: the others of the batch were written. " +
+				"It is a fault of prego, so report it.",
+		},
 		docs:    "docs/operations.md#background-work",
 		actions: about("look", showReady), all: []Action{showReady},
 	}},
