@@ -77,23 +77,24 @@ func (a *Certificates) SweepCertificates(ctx context.Context) (out CertificateSw
 	if n > 0 {
 		a.Log.Warn("certificates are renewed whose keys were sealed under a key that is not known any more", zap.Int("certificates", n))
 	}
-	if out.Asked, err = a.ask(ctx); err != nil {
-		return out, err
-	}
+	var try attempts
+	out.Asked, err = a.ask(ctx)
+	try.ok(err)
 	due, err := a.Store.CertificatesDue(ctx, a.Now(), sweepStarts)
-	if err != nil {
-		return out, err
-	}
+	try.ok(err)
 	for _, id := range due {
+		if try.tooMany() {
+			break
+		}
 		started, err := a.Runs.EnsureCertificate(ctx, id)
 		if err != nil {
-			return out, fmt.Errorf("start the run of certificate %s: %w", id, err)
+			err = fmt.Errorf("start the run of certificate %s: %w", id, err)
 		}
-		if started {
+		if try.ok(err) && started {
 			out.Started++
 		}
 	}
-	return out, nil
+	return out, try.err()
 }
 
 // ask asks the authority when to renew (RFC 9773): it may want a certificate replaced early,
@@ -103,6 +104,7 @@ func (a *Certificates) ask(ctx context.Context) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	var try attempts
 	for _, c := range list {
 		var renewAt *time.Time
 		again, url := a.Settings.AskEvery, ""
@@ -119,10 +121,9 @@ func (a *Certificates) ask(ctx context.Context) (n int, err error) {
 				}
 			}
 		}
-		if err := a.Store.CertificateAsked(ctx, c.CertificateID, c.Version, renewAt, a.Now().Add(again), url); err != nil {
-			return n, err
+		if try.ok(a.Store.CertificateAsked(ctx, c.CertificateID, c.Version, renewAt, a.Now().Add(again), url)) {
+			n++
 		}
-		n++
 	}
-	return n, nil
+	return n, try.err()
 }

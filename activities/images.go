@@ -401,7 +401,11 @@ func (a *Images) missing(ctx context.Context, provider prego.InfraProviderID, s 
 // startLost starts the runs of images in progress that have none.
 func (a *Images) startLost(ctx context.Context, images []server.GoldenImage) (int, error) {
 	n := 0
+	var try attempts
 	for _, g := range images {
+		if try.tooMany() {
+			break
+		}
 		if g.Idle < idleAfter || g.Status.Rests() {
 			continue
 		}
@@ -411,12 +415,12 @@ func (a *Images) startLost(ctx context.Context, images []server.GoldenImage) (in
 		}
 		started, err := ensure(ctx, g.ImageID)
 		if err != nil {
-			return n, fmt.Errorf("start the run of image %s: %w", g.ImageID, err)
+			err = fmt.Errorf("start the run of image %s: %w", g.ImageID, err)
 		}
-		if started {
+		if try.ok(err) && started {
 			n++
 			a.Log.Warn("started the run of an image that had none", zap.String("image_id", string(g.ImageID)), zap.String("status", string(g.Status)))
 		}
 	}
-	return n, nil
+	return n, try.err()
 }

@@ -84,21 +84,18 @@ type NamesResult struct {
 // KeepNames brings the zone to what it shall be, and looks up orgs' names whose turn it is.
 func (a *Names) KeepNames(ctx context.Context) (NamesResult, error) {
 	var r NamesResult
-	var err error
+	var try attempts
 	if a.Zone != "" {
 		planned, err := a.PlanRecords(ctx)
-		if r.Wanted = planned.Changed; err != nil {
-			return r, err
-		}
-		if err = a.applyDue(ctx, &r); err != nil {
-			return r, err
-		}
+		r.Wanted = planned.Changed
+		try.ok(err)
+		try.ok(a.applyDue(ctx, &r))
 	}
-	if _, err = a.Store.ForgetDomains(ctx); err != nil {
-		return r, err
-	}
+	_, err := a.Store.ForgetDomains(ctx)
+	try.ok(err)
 	r.Looked, err = a.lookUp(ctx)
-	return r, err
+	try.ok(err)
+	return r, try.err()
 }
 
 // RecordsPlanned counts record sets planned for the zone, and those among them that are new,
@@ -125,38 +122,39 @@ func (a *Names) PlanRecords(ctx context.Context) (out RecordsPlanned, err error)
 }
 
 func (a *Names) applyDue(ctx context.Context, r *NamesResult) error {
-	for done := 0; done < recordsPerRun; {
+	var try attempts
+	for done := 0; done < recordsPerRun && !try.tooMany(); {
 		records, err := a.Store.TakeRecords(ctx, a.Zone, min(recordsPerRun-done, 4*recordsAtOnce), recordLease)
-		if err != nil || len(records) == 0 {
-			return err
+		if try.ok(err); err != nil || len(records) == 0 {
+			return try.err()
 		}
 		done += len(records)
-		failed := make([]bool, len(records))
+		failed := make([]error, len(records))
 		var g errgroup.Group
 		g.SetLimit(recordsAtOnce)
 		for i, record := range records {
 			g.Go(func() error {
-				err := a.apply(ctx, record)
-				var ie *server.InfraError
-				failed[i] = errors.As(err, &ie)
-				if failed[i] {
-					return nil // it is tried again, and keeps no other from its turn
-				}
-				return err
+				failed[i] = a.apply(ctx, record) // it is tried again, and keeps no other from its turn
+				return ctx.Err()
 			})
 		}
 		if err := g.Wait(); err != nil {
 			return err
 		}
-		for _, f := range failed {
-			if f {
-				r.Failed++
-			} else {
+		for _, err := range failed {
+			var ie *server.InfraError
+			switch {
+			case err == nil:
 				r.Applied++
+			case errors.As(err, &ie): // its row has it
+				r.Failed++
+			default:
+				r.Failed++
+				try.ok(err)
 			}
 		}
 	}
-	return nil
+	return try.err()
 }
 
 // apply brings a record set that was taken to the provider.
@@ -284,35 +282,41 @@ func (a *Names) leave(ctx context.Context, addresses []string) error {
 
 // lookUp asks the DNS about names whose turn it is.
 func (a *Names) lookUp(ctx context.Context) (looked int, err error) {
-	for looked < domainsPerRun {
+	var try attempts
+	for looked < domainsPerRun && !try.tooMany() {
 		due, err := a.Store.TakeDomains(ctx, domainsAtOnce, domainLease)
-		if err != nil || len(due) == 0 {
-			return looked, err
+		if try.ok(err); err != nil || len(due) == 0 {
+			return looked, try.err()
 		}
 		ours, err := a.ours(ctx)
 		if err != nil {
 			return looked, err
 		}
-		g, each := errgroup.WithContext(ctx)
-		for _, d := range due {
+		failed := make([]error, len(due))
+		var g errgroup.Group
+		for i, d := range due {
 			g.Go(func() error {
-				look := a.look(each, d, ours)
-				if each.Err() != nil {
-					return each.Err()
+				look := a.look(ctx, d, ours)
+				if ctx.Err() != nil {
+					return ctx.Err()
 				}
-				seen, err := a.Store.DomainSeen(each, d, look, a.Rules)
+				seen, err := a.Store.DomainSeen(ctx, d, look, a.Rules)
 				if err == nil && seen.Status != d.Status && seen.Status != "" {
 					a.Log.Info("a name changed its state", zap.String("domain_id", string(d.DomainID)), zap.String("name", d.Name), zap.String("status", string(seen.Status)), zap.String("reason", string(seen.Reason)))
 				}
-				return err
+				failed[i] = err // it keeps no other from its turn
+				return nil
 			})
 		}
 		if err := g.Wait(); err != nil {
 			return looked, err
 		}
+		for _, err := range failed {
+			try.ok(err)
+		}
 		looked += len(due)
 	}
-	return looked, nil
+	return looked, try.err()
 }
 
 // ours are the addresses of all edges.
@@ -367,27 +371,24 @@ func (a *Names) CompareRecords(ctx context.Context) (RecordsCompared, error) {
 	}
 	drifted, orphans := tenant.CompareRecords(rows, there)
 	c.Owned, c.Drifted, c.Orphans = len(there), len(drifted), len(orphans)
+	var try attempts
 	for _, d := range drifted {
-		if err := a.Store.RecordDrifted(ctx, d.Row, d.There); err != nil {
-			return c, err
-		}
+		try.ok(a.Store.RecordDrifted(ctx, d.Row, d.There))
 	}
 	c.BreakerHit = tenant.TooManyOrphans(len(orphans), len(there))
 	shadowed := tenant.ShadowedLabels(a.Zone, a.SiteDomain, others)
-	if err := a.Store.ZoneCompared(ctx, a.Zone, c.Owned, c.Orphans, c.BreakerHit, shadowed); err != nil {
-		return c, err
+	if !try.ok(a.Store.ZoneCompared(ctx, a.Zone, c.Owned, c.Orphans, c.BreakerHit, shadowed)) {
+		return c, try.err()
 	}
 	if c.BreakerHit {
 		a.Log.Error("records without a row are kept: there are too many, so this database may be wrong", zap.Int("orphans", len(orphans)), zap.Int("owned", len(there)))
-		return c, nil
+		return c, try.err()
 	}
 	for _, o := range orphans {
 		a.Log.Warn("a DNS record has no row and is deleted", zap.String("record", o.Key()), zap.Strings("values", o.Values))
-		if err := a.Store.RecordOrphaned(ctx, o); err != nil {
-			return c, err
-		}
+		try.ok(a.Store.RecordOrphaned(ctx, o))
 	}
-	return c, nil
+	return c, try.err()
 }
 
 // RecordsCompared counts what a comparison found.

@@ -418,6 +418,41 @@ func TestTenThousandTenants(t *testing.T) {
 
 // TestNameOfACustomer: the TXT record comes late, the name is the org's, the record goes,
 // and after the grace period the name is lost.
+// TestANameThatFailsCostsItself: the database rejects what was seen of one name, and what was sent of one record. The
+// others have their turn.
+func TestANameThatFailsCostsItself(t *testing.T) {
+	t.Parallel()
+	w := newZoneWorld(t)
+	for i := range 4 {
+		network := fmt.Sprintf("n-%d", i)
+		w.exec(`INSERT INTO networks (network_id, infra_provider, zone, ordinal, ip_range)
+			VALUES ($1, 'hetzner', $1, 1, '10.66.0.0/16')`, network)
+		w.edge(fmt.Sprintf("e%d", i), network, "eu", fmt.Sprintf("192.0.2.%d", i+1))
+		name := fmt.Sprintf("www.customer-%d.org", i)
+		w.tenantAt(fmt.Sprintf("t%d", i), network)
+		_, err := w.store.ClaimDomain(t.Context(), org.Domain{
+			DomainID: prego.DomainID(fmt.Sprintf("dom-%d", i)), TenantID: prego.TenantID(fmt.Sprintf("t-t%d", i)),
+			Name: name, Token: org.NewDomainToken(),
+		}, "a")
+		require.NoError(t, err)
+	}
+	w.exec(`CREATE FUNCTION poisoned() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN RAISE EXCEPTION 'poisoned' USING ERRCODE = 'check_violation'; END $$`)
+	w.exec(`CREATE TRIGGER poisoned BEFORE UPDATE ON domains FOR EACH ROW
+		WHEN (NEW.domain_id = 'dom-1' AND NEW.checked_at IS DISTINCT FROM OLD.checked_at) EXECUTE FUNCTION poisoned()`)
+	w.exec(`CREATE TRIGGER poisoned BEFORE UPDATE ON dns_records FOR EACH ROW
+		WHEN (NEW.name LIKE 'n-2.%' AND NEW.state = 'created') EXECUTE FUNCTION poisoned()`)
+	_, err := w.KeepNames(t.Context())
+	require.ErrorContains(t, err, "poisoned")
+	number := func(sql string) (n int) {
+		require.NoError(t, w.pool.QueryRow(t.Context(), sql).Scan(&n))
+		return n
+	}
+	require.Equal(t, 3, number(`SELECT count(*) FROM domains WHERE checked_at IS NOT NULL`))
+	require.Zero(t, number(`SELECT count(*) FROM dns_records WHERE state = 'intended' AND name NOT LIKE 'n-2.%'`))
+	require.Positive(t, number(`SELECT count(*) FROM dns_records WHERE state = 'intended' AND name LIKE 'n-2.%'`))
+}
+
 func TestNameOfACustomer(t *testing.T) {
 	t.Parallel()
 	w := newZoneWorld(t)

@@ -412,19 +412,20 @@ func (a *OrgResources) startLost(ctx context.Context, quiet time.Duration) (star
 	if err != nil {
 		return 0, err
 	}
+	var try attempts
 	for _, w := range []struct {
 		ids    []string
 		ensure func(context.Context, string) (bool, error)
 	}{{work.Addresses, a.Runs.EnsureAddress}, {work.Volumes, byID(a.Runs.EnsureVolume)}, {work.Snapshots, byID(a.Runs.EnsureSnapshot)}, {work.Restores, a.Runs.EnsureRestore}, {work.Erasures, byID(a.Runs.EnsureSnapshotErase)}} {
 		for _, id := range w.ids {
-			ok, err := w.ensure(ctx, id)
-			if err != nil {
-				return started, err
+			if try.tooMany() {
+				break
 			}
-			if ok {
+			ok, err := w.ensure(ctx, id)
+			if try.ok(err) && ok {
 				started++
 			}
 		}
 	}
-	return started, nil
+	return started, try.err()
 }

@@ -65,11 +65,10 @@ func (a *Reconciler) Reconcile(ctx context.Context) (ReconcileResult, error) {
 	}
 	result := ReconcileResult{RunID: runID}
 	var active []string
+	var try attempts
 	for _, infra := range a.Infra {
 		rows, err := a.reconcile(ctx, infra, &result)
-		if err != nil {
-			return result, err
-		}
+		try.ok(err)
 		for _, r := range rows {
 			if r.Status == server.Active {
 				active = append(active, string(r.ServerID))
@@ -79,14 +78,15 @@ func (a *Reconciler) Reconcile(ctx context.Context) (ReconcileResult, error) {
 	if a.Org != nil {
 		started, err := a.Org.startLost(ctx, idleAfter)
 		result.Restarted += started
-		if err != nil {
-			return result, err
-		}
+		try.ok(err)
 	}
 	a.checkContainers(ctx, active, &result)
 	a.checkUsage(ctx)
 	if err := a.Store.PruneChanges(ctx, keepChanges); err != nil {
 		a.Log.Warn("the feed of changes is not pruned", zap.String("error", prego.Redact(err.Error())))
+	}
+	if len(try) > 0 {
+		return result, try.err()
 	}
 	a.Metrics.Breaker.Set(map[bool]float64{true: 1}[result.BreakerHit])
 	return result, a.Store.EndReconcile(ctx, runID, result)
@@ -98,23 +98,16 @@ func (a *Reconciler) reconcile(ctx context.Context, infra Infra, result *Reconci
 		return nil, err
 	}
 	found := Compare(snapshot)
+	var try attempts // one row keeps no other from its turn
 	result.Owned += len(snapshot.Owned)
 	if a.Images != nil {
 		started, err := a.Images.startLost(ctx, slices.SortedFunc(maps.Values(snapshot.Images), func(a, b server.GoldenImage) int { return strings.Compare(string(a.ImageID), string(b.ImageID)) }))
 		result.Restarted += started
-		if err != nil {
-			return nil, err
-		}
-		if err := a.Images.missing(ctx, infra.ID(), snapshot); err != nil {
-			return nil, err
-		}
+		try.ok(err)
+		try.ok(a.Images.missing(ctx, infra.ID(), snapshot))
 	}
-	if err := a.restart(ctx, found.Idle, result); err != nil {
-		return nil, err
-	}
-	if err := a.failMissing(ctx, infra, found.Missing, result); err != nil {
-		return nil, err
-	}
+	try.ok(a.restart(ctx, found.Idle, result))
+	try.ok(a.failMissing(ctx, infra, found.Missing, result))
 	a.protect(ctx, infra, snapshot)
 	if a.Org != nil {
 		n, err := a.Org.checkAttached(ctx, snapshot.Attached, snapshot.Owned)
@@ -122,8 +115,11 @@ func (a *Reconciler) reconcile(ctx context.Context, infra Infra, result *Reconci
 			a.Log.Warn("attached volumes not compared", zap.String("error", prego.Redact(err.Error())))
 		}
 	}
+	if len(try) > 0 { // nothing is destroyed by a process whose statements fail
+		return snapshot.Rows, try.err()
+	}
 	if err := a.destroyOrphans(ctx, infra, snapshot, found.Orphans, result); err != nil {
-		return nil, err
+		return snapshot.Rows, err
 	}
 	return snapshot.Rows, a.settle(ctx, infra, snapshot, found.Lost, result)
 }
@@ -177,43 +173,46 @@ func (a *Reconciler) StartLostRuns(ctx context.Context, quiet time.Duration) (st
 		return 0, err
 	}
 	var r ReconcileResult
-	if err := a.restart(ctx, idle, &r); err != nil {
-		return r.Restarted, err
-	}
+	err = a.restart(ctx, idle, &r)
 	if a.Org != nil {
-		started, err = a.Org.startLost(ctx, quiet)
+		var orgErr error
+		started, orgErr = a.Org.startLost(ctx, quiet)
+		err = errors.Join(err, orgErr)
 	}
 	return r.Restarted + started, err
 }
 
 func (a *Reconciler) restart(ctx context.Context, idle []server.ReconcileRow, result *ReconcileResult) error {
+	var try attempts
 	for _, r := range idle {
+		if try.tooMany() {
+			break
+		}
 		ensure := func() (bool, error) { return a.Runs.EnsureProvision(ctx, r.ServerID, r.Generation) }
 		if r.Status == server.Decommissioning {
 			ensure = func() (bool, error) { return a.Runs.EnsureDecommission(ctx, r.ServerID) }
 		}
 		started, err := ensure()
 		if err != nil {
-			return fmt.Errorf("start the run of %s: %w", r.ServerID, err)
+			err = fmt.Errorf("start the run of %s: %w", r.ServerID, err)
 		}
-		if !started {
+		if !try.ok(err) || !started {
 			continue
 		}
 		result.Restarted++
 		a.Log.Warn("started the run of a row that had none", zap.String("server_id", string(r.ServerID)), zap.String("status", string(r.Status)))
-		if err := a.Store.AddEvent(ctx, server.Event{
+		try.ok(a.Store.AddEvent(ctx, server.Event{
 			ServerID: r.ServerID, Step: server.StepWorkflowRestarted, Attempt: r.Attempt, Actor: prego.ActorSystem,
 			Message: "the row had no run working on it",
-		}, ""); err != nil {
-			return err
-		}
+		}, ""))
 	}
-	return nil
+	return try.err()
 }
 
 // failMissing asks the provider for each server individually before it believes the
 // list.
 func (a *Reconciler) failMissing(ctx context.Context, infra Infra, missing []server.ReconcileRow, result *ReconcileResult) error {
+	var try attempts
 	for _, r := range missing {
 		_, err := infra.GetServer(ctx, prego.ServerID(r.ProviderServerID))
 		var ie *server.InfraError
@@ -221,15 +220,12 @@ func (a *Reconciler) failMissing(ctx context.Context, infra Infra, missing []ser
 			continue
 		}
 		marked, err := a.Store.MarkMissing(ctx, r.ServerID, r.ProviderServerID)
-		if err != nil {
-			return err
-		}
-		if marked {
+		if try.ok(err) && marked {
 			result.Missing++
 			a.Log.Error("the server of a row is gone", zap.String("server_id", string(r.ServerID)), zap.String("provider_server_id", r.ProviderServerID))
 		}
 	}
-	return nil
+	return try.err()
 }
 
 // mostProtected bounds what one run protects: the provider's budget is for others, too.

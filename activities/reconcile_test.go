@@ -26,19 +26,19 @@ type serverRuns struct {
 	activities.Runs
 	asked []string
 	busy  map[string]bool
-	err   error
+	fails map[string]error
 }
 
 func (*serverRuns) StopProvisioning(context.Context, prego.ServerID, func()) error { return nil }
 
 func (r *serverRuns) EnsureProvision(_ context.Context, id prego.ServerID, generation int) (bool, error) {
 	r.asked = append(r.asked, string("provision "+id))
-	return !r.busy[string(id)] && generation == 1, r.err
+	return !r.busy[string(id)] && generation == 1, r.fails[string(id)]
 }
 
 func (r *serverRuns) EnsureDecommission(_ context.Context, id prego.ServerID) (bool, error) {
 	r.asked = append(r.asked, string("decommission "+id))
-	return !r.busy[string(id)], r.err
+	return !r.busy[string(id)], r.fails[string(id)]
 }
 
 // GetServer finds one server by itself.
@@ -207,9 +207,13 @@ func TestARowInMotionGetsTheRunThatItLost(t *testing.T) {
 	require.Equal(t, []string{"decommission srv-busy", "decommission srv-down", "provision srv-up"}, r.runs.asked)
 	require.Equal(t, 2, r.Number(`SELECT count(*) FROM server_events WHERE step = 'workflow_restarted' AND (server_id, attempt) IN (('srv-down', 1), ('srv-up', 4))`))
 	require.Zero(t, r.Number(`SELECT count(*) FROM server_events WHERE server_id = 'srv-busy'`))
-	r.runs.err = errors.New("the engine is away")
+	r.runs.fails = map[string]error{"srv-down": errors.New("the engine is away")}
+	r.runs.asked = nil
+	r.Exec(`UPDATE servers SET updated_at = now() - interval '31 seconds'`)
 	_, err := r.env.ExecuteActivity(r.fleet.Reconcile)
 	require.ErrorContains(t, err, "the engine is away")
+	require.ErrorContains(t, err, "srv-down")
+	require.Contains(t, r.runs.asked, "provision srv-up", "one run that can't be started keeps no other from its start")
 }
 
 // TestWhatWasNeverBegunIsStartedSoon, without a look at the provider: a server and a volume whose start was
@@ -242,9 +246,14 @@ func TestWhatWasNeverBegunIsStartedSoon(t *testing.T) {
 		VALUES ('vol-lost', 'o1', 'eu', 'fsn1', 'lost', 10000000000, 'hetzner', 'name', 'pending', 'a', now() - interval '6 seconds')`)
 	look(true)
 	require.Equal(t, []string{"vol-lost"}, volumes.asked)
-	volumes.err = errors.New("the engine is away")
+	r.Exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name, status,
+		created_by, updated_at)
+		VALUES ('vol-more', 'o1', 'eu', 'fsn1', 'more', 10000000000, 'hetzner', 'more', 'pending', 'a',
+		now() - interval '6 seconds')`)
+	volumes.asked, volumes.err = nil, errors.New("the engine is away")
 	_, err := worker.LookAtRuns(t.Context(), r.fleet)
 	require.ErrorContains(t, err, "the engine is away")
+	require.ElementsMatch(t, []string{"vol-lost", "vol-more"}, volumes.asked)
 }
 
 // TestTheLedgerIsSettled: lines of ended servers once no create can land any more, and of missing

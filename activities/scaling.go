@@ -302,6 +302,21 @@ func (t *attempts) ok(err error) bool {
 	return err == nil
 }
 
+// tooMany reports that so many have failed that no single thing is the reason, such as while Temporal is away: the
+// next look tries the rest.
+func (t attempts) tooMany() bool { return len(t) >= MostFailed }
+
+// MostFailed is how many failures in one look are of the things themselves.
+const MostFailed = 10
+
+// err is their error: a single one as it is, since its type decides whether Temporal repeats the step.
+func (t attempts) err() error {
+	if len(t) == 1 {
+		return t[0]
+	}
+	return errors.Join(t...)
+}
+
 func (a *Tenants) sweepTenants(ctx context.Context) (r SweepResult, err error) {
 	w, leftovers, err := a.Store.FindTenantWork(ctx, a.Settings.OrphanQuiet, a.Settings.ReserveFor)
 	if err != nil {
@@ -342,7 +357,7 @@ func (a *Tenants) sweepTenants(ctx context.Context) (r SweepResult, err error) {
 		_, err := a.ServeQueue(ctx, region)
 		try.ok(err)
 	}
-	return r, errors.Join(try...)
+	return r, try.err()
 }
 
 // SweepFleet starts what pools and fleets are short of. It only reads, and starts runs.
@@ -385,7 +400,7 @@ func (a *Tenants) sweepFleet(ctx context.Context, r *SweepResult) error {
 			try.ok(a.Runs.EnsureScaleOut(ctx, region, role, trigger))
 		}
 	}
-	return errors.Join(try...)
+	return try.err()
 }
 
 func (a *Tenants) sweepPools(ctx context.Context, r *SweepResult) error {
@@ -402,32 +417,23 @@ func (a *Tenants) sweepPools(ctx context.Context, r *SweepResult) error {
 	if err != nil {
 		return err
 	}
+	var try attempts
 	need := slices.Concat(low, left)
 	slices.Sort(need)
 	for _, id := range slices.Compact(need) {
-		if err := a.Runs.EnsureRefill(ctx, prego.ServerID(id)); err != nil {
-			return err
+		if try.ok(a.Runs.EnsureRefill(ctx, prego.ServerID(id))) {
+			r.Refills++
 		}
-		r.Refills++
 	}
 	warm, err := a.Store.WarmPoolKeys(ctx)
-	if err != nil {
-		return err
-	}
+	try.ok(err)
 	for _, p := range warm {
 		needed, err := a.warmPoolNeedsRun(ctx, p.Region, p.Plan)
-		if err != nil {
-			return err
+		if try.ok(err) && needed && try.ok(a.Runs.EnsureWarmPool(ctx, p.Region, p.Plan)) {
+			r.Fleets++
 		}
-		if !needed {
-			continue
-		}
-		if err := a.Runs.EnsureWarmPool(ctx, p.Region, p.Plan); err != nil {
-			return err
-		}
-		r.Fleets++
 	}
-	return nil
+	return try.err()
 }
 
 // missingWarm is how many servers a warm pool may create now.

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -59,7 +60,7 @@ func LookAtPatches(ctx context.Context, a *activities.Maintenances) (ops.LookRes
 	if open.None() {
 		return ops.LookResult{}, nil
 	}
-	next, err := a.Store.ServersToPatch(ctx, open)
+	next, failed := a.Store.ServersToPatch(ctx, open)
 	for _, s := range next {
 		// A shard with tenants' data is not emptied: an operator decides when its tenants may be down.
 		_, err := a.Store.RequestMaintenance(impact.By(ctx, "patch window"), s.ServerID, server.MaintenancePatch, server.MaintenanceRequest{Wave: s.Wave()}, patchWindow)
@@ -67,14 +68,13 @@ func LookAtPatches(ctx context.Context, a *activities.Maintenances) (ops.LookRes
 		case prego.CodeOf(err) != "":
 			a.Log.Warn("a server is not patched in this window", zap.String("server_id", string(s.ServerID)), zap.Error(err))
 		case err != nil:
-			return ops.LookResult{Found: true}, err
+			failed = errors.Join(failed, err)
 		default:
-			if _, err := a.Runs.EnsureMaintenance(ctx, s.ServerID); err != nil {
-				return ops.LookResult{Found: true}, err
-			}
+			_, err = a.Runs.EnsureMaintenance(ctx, s.ServerID)
+			failed = errors.Join(failed, err)
 		}
 	}
-	return ops.LookResult{Found: len(next) > 0}, err
+	return ops.LookResult{Found: len(next) > 0}, failed
 }
 
 // peersAtOnce bounds the rules that are made in one transaction.

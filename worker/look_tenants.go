@@ -40,9 +40,7 @@ func LookAtMoves(ctx context.Context, a *activities.Moves) (ops.LookResult, erro
 		if startErr == nil && !started && m.Lost { // its run waits for the grace time of the old place
 			startErr = a.Runs.WakeRuns(ctx, []string{tenant.MoveWorkflowID(m.MoveID)})
 		}
-		if startErr != nil {
-			return ops.LookResult{Found: found}, startErr
-		}
+		err = errors.Join(err, startErr)
 		found = found || started
 	}
 	return ops.LookResult{Found: found}, err

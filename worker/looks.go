@@ -2,7 +2,9 @@ package worker
 
 import (
 	"context"
+	"errors"
 
+	"github.com/prego/prego/activities"
 	"github.com/prego/prego/ops"
 )
 
@@ -21,15 +23,19 @@ func startIf(ctx context.Context, found bool, err error, start func(context.Cont
 	return ops.LookResult{Found: found}, err
 }
 
-// startLost starts the runs of things that may have lost theirs.
+// startLost starts the runs of things that may have lost theirs. One that can't be started keeps no other from its
+// start.
 func startLost[T any](ctx context.Context, quiet []T, err error, ensure func(context.Context, T) (bool, error)) (ops.LookResult, error) {
-	found := false
+	found, failed := false, 0
 	for _, id := range quiet {
 		started, startErr := ensure(ctx, id)
+		found, err = found || started, errors.Join(err, startErr)
 		if startErr != nil {
-			return ops.LookResult{Found: found}, startErr
+			failed++
 		}
-		found = found || started
+		if failed == activities.MostFailed {
+			break
+		}
 	}
 	return ops.LookResult{Found: found}, err
 }

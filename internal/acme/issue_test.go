@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -60,9 +61,10 @@ type testBundle struct {
 	gateway         *token.Sealing
 	keys            string
 
-	mu   sync.Mutex
-	now  time.Time
-	runs []prego.CertificateID
+	mu    sync.Mutex
+	now   time.Time
+	runs  []prego.CertificateID
+	fails prego.CertificateID // its run can't be started
 }
 
 // StartCertificateSweep implements activities.Runs.
@@ -73,6 +75,9 @@ func (b *testBundle) EnsureCertificate(_ context.Context, id prego.CertificateID
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.runs = append(b.runs, id)
+	if id == b.fails {
+		return false, errors.New("the engine refuses it")
+	}
 	return true, nil
 }
 
@@ -744,10 +749,12 @@ func TestKeysAtRest(t *testing.T) {
 	found, err := worker.LookAtCertificates(t.Context(), b.Certificates)
 	require.NoError(t, err)
 	require.True(t, found.Found)
-	b.runs = nil
-	_, err = b.SweepCertificates(t.Context())
-	require.NoError(t, err)
-	require.ElementsMatch(t, []prego.CertificateID{id, open}, b.runs)
+	for _, b.fails = range []prego.CertificateID{id, open, ""} {
+		b.runs = nil
+		_, err = b.SweepCertificates(t.Context())
+		require.Equal(t, b.fails == "", err == nil, err)
+		require.ElementsMatch(t, []prego.CertificateID{id, open}, b.runs, "one keeps no other from its start")
+	}
 	for _, c := range b.runs {
 		require.NoError(t, b.issue(c))
 	}
