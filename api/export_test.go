@@ -57,7 +57,7 @@ func (a *API) End() { a.end() }
 
 // SimulateOn decides over a fleet from a request.
 func SimulateOn(ctx context.Context, f placement.DocFleet, rs []placement.Request) ([]placement.Decision, error) {
-	return simulateOn(ctx, f, rs)
+	return simulateOn(ctx, placement.DefaultPolicy(), f, rs)
 }
 
 // Simulating takes the places of so many simulations of a caller.

@@ -5781,7 +5781,7 @@ type PlacementSnapshot struct {
 	DbShards       *[]SnapshotShard    `json:"db_shards,omitempty"`
 	InfraProviders *[]SnapshotProvider `json:"infra_providers,omitempty"`
 
-	// Policy Fields that are left out take their defaults; the default mode is shared
+	// Policy Fields that are left out are as in the configured policy
 	Policy     *SnapshotPolicy      `json:"policy,omitempty"`
 	RedisPools *[]SnapshotRedisPool `json:"redis_pools,omitempty"`
 
@@ -6953,7 +6953,7 @@ type SnapshotPage struct {
 	Snapshots  []Snapshot `json:"snapshots"`
 }
 
-// SnapshotPolicy Fields that are left out take their defaults; the default mode is shared
+// SnapshotPolicy Fields that are left out are as in the configured policy
 type SnapshotPolicy struct {
 	Algorithm         *SnapshotPolicyAlgorithm `json:"algorithm,omitempty"`
 	CpuPctMax         *float64                 `json:"cpu_pct_max,omitempty"`

@@ -30,14 +30,14 @@ func (a *API) SimulatePlacements(c echo.Context, _ SimulatePlacementsParams) err
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	_, _, requests, err := placement.Document{Requests: in.Requests}.Build()
+	_, _, requests, err := placement.Document{Requests: in.Requests}.Build(a.d.Placer.Policy)
 	if err != nil {
 		return err
 	}
 	var decisions []placement.Decision
 	ctx := c.Request().Context()
 	if in.Fleet != nil {
-		decisions, err = simulateOn(ctx, *in.Fleet, requests)
+		decisions, err = simulateOn(ctx, a.d.Placer.Policy, *in.Fleet, requests)
 	} else {
 		decisions, err = a.d.Placer.Simulate(ctx, requests)
 	}
@@ -54,9 +54,11 @@ func (a *API) SimulatePlacements(c echo.Context, _ SimulatePlacementsParams) err
 	return c.JSON(http.StatusOK, out)
 }
 
-// simulateOn decides over a fleet from the request.
-func simulateOn(ctx context.Context, f placement.DocFleet, requests []placement.Request) ([]placement.Decision, error) {
-	policy, data, _, err := placement.Document{DocFleet: f}.Build()
+// simulateOn decides over a fleet from the request, by its changes of the active policy.
+func simulateOn(
+	ctx context.Context, active placement.Policy, f placement.DocFleet, requests []placement.Request,
+) ([]placement.Decision, error) {
+	policy, data, _, err := placement.Document{DocFleet: f}.Build(active)
 	if err != nil {
 		var invalid *prego.Error
 		if errors.As(err, &invalid) {

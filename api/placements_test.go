@@ -50,6 +50,19 @@ func TestSimulate(t *testing.T) {
 	require.Zero(t, b.rows())
 }
 
+// TestASnapshotIsDecidedByTheConfiguredPolicy, except for the fields that the request sets.
+func TestASnapshotIsDecidedByTheConfiguredPolicy(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(d *api.Deps) { d.Placer.Policy.MemoryPctMax = 10 })
+	for policy, want := range map[string]placement.Outcome{
+		`{}`: placement.AwaitingCapacity, `{"memory_pct_max":11}`: placement.Placed,
+	} {
+		of := `{"policy":` + policy + `,` + fleet[1:]
+		_, body := b.do("POST", "/v1/placements/simulate", "operator", js, `{"requests":`+two+`,"fleet":`+of+`}`)
+		require.Equal(t, want, as[api.SimulationResult](t, body).Results[0].Outcome, policy)
+	}
+}
+
 // TestSimulationsOfACallerAreLimited: the third one at a time is refused, and another caller's is not.
 func TestSimulationsOfACallerAreLimited(t *testing.T) {
 	t.Parallel()

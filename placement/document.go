@@ -36,24 +36,34 @@ type DocFleet struct {
 	SitePool       []DocPoolSite       `json:"site_pool"`
 }
 
-// DocPolicy is a policy; absent fields, nulls and empty words have the defaults, except the mode, which is shared: a
-// document has servers to place on.
-type DocPolicy Policy
+// DocPolicy is what a document changes of the active policy: absent fields, nulls and empty words change nothing.
+type DocPolicy struct{ changes jsontext.Value }
 
-func docPolicy() DocPolicy {
-	p := DocPolicy(DefaultPolicy())
-	p.Mode = tenant.ModeShared
-	return p
+// UnmarshalJSONFrom checks the fields of a policy and keeps them.
+func (p *DocPolicy) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
+	changes, err := dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	*p = DocPolicy{changes: changes.Clone()}
+	_, err = p.over(DefaultPolicy(), dec.Options())
+	var wrong *jsonv2.SemanticError
+	if errors.As(err, &wrong) {
+		wrong.JSONPointer = dec.StackPointer() + wrong.JSONPointer
+	}
+	return err
 }
 
-// UnmarshalJSONFrom reads a policy over the defaults.
-func (p *DocPolicy) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
-	builtIn := docPolicy()
-	*p = builtIn
-	err := jsonv2.UnmarshalDecode(dec, (*Policy)(p), jsonv2.WithUnmarshalers(keepDefaults))
-	p.Mode, p.Algorithm = cmp.Or(p.Mode, builtIn.Mode), cmp.Or(p.Algorithm, builtIn.Algorithm)
-	p.EmptyPool = cmp.Or(p.EmptyPool, builtIn.EmptyPool)
-	return err
+// over returns the policy that the changes make of another one.
+func (p DocPolicy) over(active Policy, opts ...jsonv2.Options) (Policy, error) {
+	out := active
+	if len(p.changes) == 0 {
+		return out, nil
+	}
+	err := jsonv2.Unmarshal(p.changes, &out, append(opts, jsonv2.WithUnmarshalers(keepDefaults))...)
+	out.Mode, out.Algorithm = cmp.Or(out.Mode, active.Mode), cmp.Or(out.Algorithm, active.Algorithm)
+	out.EmptyPool = cmp.Or(out.EmptyPool, active.EmptyPool)
+	return out, err
 }
 
 // keepDefaults leaves a policy's field as it is for a null.
@@ -231,12 +241,15 @@ func (c *checker) count(field string, v int) {
 	}
 }
 
-// Build checks the document and returns its parts. The first error is returned as a CodeInvalidField error with its
-// path.
-func (d Document) Build() (Policy, Data, []Request, error) {
+// Build checks the document and returns its parts, and the active policy with the document's changes. The first error
+// is returned as a CodeInvalidField error with its path.
+func (d Document) Build(active Policy) (Policy, Data, []Request, error) {
 	c := &checker{}
-	p := Policy(cmp.Or(d.Policy, docPolicy()))
-	if err := p.Validate(); err != nil {
+	p, err := d.Policy.over(active)
+	if err == nil {
+		err = p.Validate()
+	}
+	if err != nil {
 		return p, Data{}, nil, err
 	}
 	data := Data{Residency: make(map[string]Zone, len(d.Residency))}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/placement"
 )
 
@@ -53,9 +54,17 @@ func readDocument(in io.Reader, into any) error {
 }
 
 func newPlanPlaceCommand() *cobra.Command {
-	short := "Place requests on a fleet, in order, one JSON line each"
-	return planVerb("place < FLEET.json", short, "", func(doc placement.Document, emit func(any) error) error {
-		policy, data, requests, err := doc.Build()
+	const short = "Place requests on a fleet, in order, one JSON line each"
+	const long = short + `.
+
+What "policy" leaves out is as the environment sets it (PREGO_SHARED_PLACEMENT_LEGACY,
+PLACEMENT_…): run it with the settings of the API and worker.`
+	return planVerb("place < FLEET.json", short, long, func(doc placement.Document, emit func(any) error) error {
+		active, err := config.PlacementPolicy()
+		if err != nil {
+			return err
+		}
+		policy, data, requests, err := doc.Build(active)
 		if err != nil {
 			return err
 		}

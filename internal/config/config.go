@@ -323,6 +323,15 @@ func (p Placement) Policy() (placement.Policy, error) {
 	return out, nil
 }
 
+// PlacementPolicy reads the placement policy from the process's environment, and no other setting.
+func PlacementPolicy() (placement.Policy, error) {
+	p, err := env.ParseAs[Placement]()
+	if err != nil {
+		return placement.Policy{}, err
+	}
+	return p.Policy()
+}
+
 // Periods returns the configured lifecycle periods.
 func (t Tenants) Periods() tenant.LifecyclePeriods {
 	return tenant.LifecyclePeriods{Trial: t.TrialPeriod, Grace: t.GracePeriod, Retention: t.Retention}
