@@ -884,6 +884,33 @@ func (e OperationStatus) Valid() bool {
 	}
 }
 
+// Defines values for PatchServerPlanTierLock.
+const (
+	PatchServerPlanTierLockBusiness   PatchServerPlanTierLock = "business"
+	PatchServerPlanTierLockEnterprise PatchServerPlanTierLock = "enterprise"
+	PatchServerPlanTierLockNone       PatchServerPlanTierLock = "none"
+	PatchServerPlanTierLockStarter    PatchServerPlanTierLock = "starter"
+	PatchServerPlanTierLockTrial      PatchServerPlanTierLock = "trial"
+)
+
+// Valid indicates whether the value is a known member of the PatchServerPlanTierLock enum.
+func (e PatchServerPlanTierLock) Valid() bool {
+	switch e {
+	case PatchServerPlanTierLockBusiness:
+		return true
+	case PatchServerPlanTierLockEnterprise:
+		return true
+	case PatchServerPlanTierLockNone:
+		return true
+	case PatchServerPlanTierLockStarter:
+		return true
+	case PatchServerPlanTierLockTrial:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for QueueComingKind.
 const (
 	QueueComingKindScaleOut QueueComingKind = "scale_out"
@@ -5528,8 +5555,21 @@ type PackingRequest struct {
 
 // PatchServer defines model for PatchServer.
 type PatchServer struct {
-	Tags []Tag `json:"tags"`
+	// AcceptsTrial Whether an app server or node takes tenants of plan trial
+	AcceptsTrial *bool `json:"accepts_trial,omitempty"`
+
+	// PlanTierLock Plan that the shard of a db-shard or node is for
+	PlanTierLock *PatchServerPlanTierLock `json:"plan_tier_lock,omitempty"`
+
+	// Tags Always refused
+	Tags *[]Tag `json:"tags,omitempty"`
+
+	// TenantCapacity Tenants that the shard and the Redis pool have room for
+	TenantCapacity *int `json:"tenant_capacity,omitempty"`
 }
+
+// PatchServerPlanTierLock Plan that the shard of a db-shard or node is for
+type PatchServerPlanTierLock string
 
 // PatchState pending: security updates are missing. reboot: none is, but the host runs replaced code. unknown: no report
 type PatchState = server.PatchState
@@ -6582,7 +6622,9 @@ type SearchResults struct {
 
 // Server defines model for Server.
 type Server struct {
-	ActiveAt *time.Time `json:"active_at,omitempty"`
+	// AcceptsTrial Whether tenants of plan trial may be placed on it
+	AcceptsTrial bool       `json:"accepts_trial"`
+	ActiveAt     *time.Time `json:"active_at,omitempty"`
 
 	// Agent The last report of the server's agent
 	Agent Agent `json:"agent"`
@@ -6624,6 +6666,9 @@ type Server struct {
 	// Patches Debian's security updates that the host lacks; its agent reports changes, and once a day
 	Patches *Patches `json:"patches,omitempty"`
 
+	// PlanTierLock Plan that its shard is for; absent for none
+	PlanTierLock *string `json:"plan_tier_lock,omitempty"`
+
 	// Provider The machine at the provider
 	Provider ProviderServer `json:"provider"`
 
@@ -6645,9 +6690,12 @@ type Server struct {
 	// StatusReason Reason for the current state; stable
 	//
 	// Example: failed_handshake
-	StatusReason *string    `json:"status_reason,omitempty"`
-	Tags         []string   `json:"tags"`
-	TerminatedAt *time.Time `json:"terminated_at,omitempty"`
+	StatusReason *string  `json:"status_reason,omitempty"`
+	Tags         []string `json:"tags"`
+
+	// TenantCapacity Tenants that its shard and pool have room for; absent for the role's default
+	TenantCapacity *int       `json:"tenant_capacity,omitempty"`
+	TerminatedAt   *time.Time `json:"terminated_at,omitempty"`
 
 	// Timeline The latest 1000 steps, oldest first
 	Timeline []Event `json:"timeline"`
@@ -9703,6 +9751,12 @@ type DeleteServerParams struct {
 	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
 }
 
+// PatchServerParams defines parameters for PatchServer.
+type PatchServerParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
 // ListCommandsParams defines parameters for ListCommands.
 type ListCommandsParams struct {
 	// Kind Only of these kinds
@@ -11220,9 +11274,9 @@ type ServerInterface interface {
 	// GetServer Show a server with its agent and timeline
 	// (GET /v1/servers/{server_id})
 	GetServer(ctx echo.Context, serverId ServerID) error
-	// PatchServer Change a server's tags
+	// PatchServer Change which tenants a server takes
 	// (PATCH /v1/servers/{server_id})
-	PatchServer(ctx echo.Context, serverId ServerID) error
+	PatchServer(ctx echo.Context, serverId ServerID, params PatchServerParams) error
 	// ListCommands List the commands run on a server's host
 	// (GET /v1/servers/{server_id}/commands)
 	ListCommands(ctx echo.Context, serverId ServerID, params ListCommandsParams) error
@@ -17393,8 +17447,17 @@ func (w *ServerInterfaceWrapper) PatchServer(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter server_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PatchServerParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.PatchServer(ctx, serverId)
+	err = w.Handler.PatchServer(ctx, serverId, params)
 	return err
 }
 

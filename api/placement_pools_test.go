@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/server"
 )
 
 const poolsPath = "/v1/placement-pools"
@@ -109,6 +110,47 @@ func TestAStackOfAFleetIsARequiredTag(t *testing.T) {
 	b.ok(200, "POST", "/v1/fleets", long)
 }
 
+// TestWhatAServerTakesIsChanged for its shard too, and the audit has who changed it and what it was.
+func TestWhatAServerTakesIsChanged(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	for id, role := range map[string]string{"db-1": "db-shard", "app-1": "app"} {
+		b.ok(202, "POST", create, strings.NewReplacer("app-1", id, `"app"`, `"`+role+`"`).Replace(valid))
+		b.set(id, server.Active)
+	}
+	number := func(sql string) (n int) {
+		require.NoError(t, b.pool.QueryRow(t.Context(), sql).Scan(&n))
+		return n
+	}
+	patch := func(status int, id, body string) string {
+		return string(b.ok(status, "PATCH", "/v1/servers/"+id, body))
+	}
+	before := number(`SELECT count(*) FROM audit_entries`)
+	resp, body := b.do("PATCH", "/v1/servers/db-1?dry_run=true", "operator", js, `{"tenant_capacity":7}`)
+	require.Equal(t, 200, resp.StatusCode, "%s", body)
+	require.Equal(t, 100, number(`SELECT tenant_capacity FROM db_shards WHERE shard_id = 'db-1'`))
+	got := as[api.Server](t, b.ok(200, "PATCH", "/v1/servers/db-1", `{"plan_tier_lock":"trial","tenant_capacity":150}`))
+	require.Equal(t, []any{"trial", 150}, []any{deref(got.PlanTierLock), *got.TenantCapacity})
+	require.Equal(t, 1, number(`SELECT count(*) FROM db_shards WHERE plan_tier_lock = 'trial' AND tenant_capacity = 150`))
+	patch(200, "db-1", `{"plan_tier_lock":"none"}`)
+	require.Equal(t, 1, number(`SELECT count(*) FROM db_shards WHERE plan_tier_lock IS NULL AND tenant_capacity = 150`))
+	patch(200, "app-1", `{"accepts_trial":false}`)
+	require.False(t, b.show("app-1").AcceptsTrial)
+	patch(200, "app-1", `{"accepts_trial":false}`) // changes nothing, and is recorded as such
+	require.Equal(t, 4, number(`SELECT count(*) FROM audit_entries WHERE kind = 'server' AND operation = 'patchServer'`))
+	require.Equal(t, before+4, number(`SELECT count(*) FROM audit_entries`), "the change of the shard is the server's")
+	timeline := b.show("db-1").Timeline
+	require.Equal(t, "by operator: plan_tier_lock trial, tenant_capacity 150", deref(timeline[len(timeline)-2].Message))
+	for body, want := range map[string]string{
+		`{"accepts_trial":true}`: "accepts_trial", `{"plan_tier_lock":"gold"}`: "plan_tier_lock", `{"tenant_capacity":0}`: "tenant_capacity",
+	} {
+		require.Equal(t, want, deref(as[api.Problem](t, b.ok(422, "PATCH", "/v1/servers/db-1", body)).Field), body)
+	}
+	patch(422, "app-1", `{"tenant_capacity":5}`)
+	patch(422, "app-1", `{"plan_tier_lock":"trial"}`)
+	patch(404, "nope", `{"accepts_trial":true}`)
+}
+
 func TestTagsAndConstraintsNeverChange(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
@@ -206,7 +248,6 @@ func TestBadInputOfPlacementPoolsIsRefused(t *testing.T) {
 		"unknown association":   {"PUT", assoc + "nothing", "operator", "", 404, "placement_pool_not_found", ""},
 		"unknown dissociation":  {"DELETE", assoc + "nothing", "operator", "", 404, "placement_pool_not_found", ""},
 		"bad association":       {"PUT", assoc + "%2e%2e", "operator", "", 422, "invalid_field", "pool"},
-		"patch of nothing":      {"PATCH", "/v1/servers/app-1", "operator", `{}`, 422, "invalid_field", "tags"},
 		"patch of a role":       {"PATCH", "/v1/servers/app-1", "operator", `{"role":"app"}`, 400, "unknown_field", "role"},
 		"patch with a bad tag":  {"PATCH", "/v1/servers/app-1", "operator", `{"tags":[""]}`, 422, "invalid_field", "tags"},
 		"patch of unknown":      {"PATCH", "/v1/servers/nope", "operator", `{"tags":[]}`, 404, "server_not_found", ""},

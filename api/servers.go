@@ -238,14 +238,18 @@ func (a *API) view(s server.Server, events []server.Event) Server {
 	return out
 }
 
-// PatchServer refuses to change a server: its tags are fixed while it lives
+// PatchServer changes which tenants a server takes. Its tags are fixed while it lives
 // (placement-pools, "Are Placement Pools dynamic?").
-func (a *API) PatchServer(c echo.Context, id ServerID) error {
-	if _, err := a.d.Store.GetServer(c.Request().Context(), id); err != nil {
+func (a *API) PatchServer(c echo.Context, id ServerID, _ PatchServerParams) error {
+	var in server.PlacementChange
+	if err := decode(c, &in); err != nil {
 		return err
 	}
-	return &prego.Error{Code: prego.CodeTagsImmutable, Field: "tags", Message: `are fixed while the server lives; replace it by servers that have them: ` +
-		`POST /v1/fleets/{id}/actions {"action":"CLUSTER_REPLACE"} does that for a fleet, one after the other`}
+	srv, err := a.d.Store.ChangePlacement(c.Request().Context(), id, in, caller(c).Subject)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, a.view(srv, nil))
 }
 
 func utc(t *time.Time) *time.Time {

@@ -800,6 +800,9 @@ var tables = []Table{
 		{Path: "cost", Title: "cost", Text: "[cost? {cost.monthly.net} {cost.currency} per month ({cost.monthly.gross} gross), for {cost.parts}]"},
 		{Path: "fleet_id", Title: "fleet"},
 		{Path: "tags", Title: "tags", Code: true},
+		{Path: "accepts_trial", Title: "takes trials"},
+		{Path: "plan_tier_lock", Title: "locked to"},
+		{Path: "tenant_capacity", Title: "capacity"},
 		{Path: "cordoned", Title: "cordoned", Text: "[cordoned_by? by {cordoned_by}{why cordon_reason}][cordoned_at !cordoned_by? by the control plane]"},
 		{Path: "patches", Title: "patches", Code: true},
 		{Path: "reboot", Title: "reboot", Text: "[patches.reboot_since? required since {time patches.reboot_since}: {patches.reboot_for}]"},
@@ -2111,6 +2114,15 @@ var verbs = []Verb{
 		{Name: "ignore-constraint", Help: "ignore the constraint of the tenant and of its placement pools", In: "body", Field: "ignore_constraint", Type: "bool"},
 		{Name: "reason", Help: "reason for the audit", In: "body", Field: "reason", Required: true},
 	}, Body: "required", Say: "{outcome}: {app_server_id}, shard {db_shard_id}, pool {redis_pool_id}, site {pool_site_id}", Impact: "none"},
+	{Operation: "patchServer", Method: "PATCH", Path: "/v1/servers/{server_id}", Use: "server set SERVER…", Short: "Change which tenants a server takes", Long: "Change which tenants a server takes.\n\nFor placements from now on; tenants that are there stay, even beyond the capacity. Fields that are left out keep\ntheir value. A server that is still being provisioned becomes active with them. A server that is being removed is\nrefused with invalid_transition.\n\nTags never change (tags_immutable). To change tags, create servers that have them and\nremove the old ones; for a fleet, POST /v1/fleets/{id}/actions with\n{\"action\":\"CLUSTER_REPLACE\"} does this.", Example: "  prego server set db-3 --plan-tier-lock trial --tenant-capacity 150", Args: []Flag{
+		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+		{Name: "accepts-trial", Help: "whether an app server or node takes tenants of plan trial", In: "body", Field: "accepts_trial", Type: "bool"},
+		{Name: "plan-tier-lock", Help: "plan that the shard of a db-shard or node is for", In: "body", Field: "plan_tier_lock", Values: []string{"none", "trial", "starter", "business", "enterprise"}},
+		{Name: "tag", Help: "always refused", In: "body", Field: "tags", Type: "list"},
+		{Name: "tenant-capacity", Help: "tenants that the shard and the Redis pool have room for", In: "body", Field: "tenant_capacity", Type: "int"},
+	}, Body: "required", Table: &tables[59], Say: "server {server_id} is changed", Impact: "none"},
 	{Operation: "pauseAgentRelease", Method: "POST", Path: "/v1/agent-releases/{version}/pause", Use: "agent release pause AGENT-RELEASE", Short: "Stop a release of the agent before the next server", Long: "Stop a release of the agent before the next server.\n\nServers with an offer continue.", Args: []Flag{
 		{Name: "AGENT-RELEASE", In: "path", Field: "version", Required: true},
 	}, Flags: []Flag{

@@ -200,6 +200,10 @@ type Server struct {
 	PatchesSince *time.Time // since when updates or a reboot are missing
 	CordonReason string     // as the operator gave it
 
+	AcceptsTrial   bool       // whether tenants of plan trial may be placed on it
+	PlanTierLock   prego.Plan // the plan that its shard is for, "" for those that tier_lock_allows lets share
+	TenantCapacity *int       // of its shard and pool; nil for the role's default
+
 	ImportedFromPulumiAt    *time.Time
 	IdentityRevokedAt       *time.Time
 	DecommissionRequestedAt *time.Time
@@ -299,6 +303,7 @@ const (
 	StepImportRequested      Step = "import_requested"
 	StepCordoned             Step = "cordoned"
 	StepUncordoned           Step = "uncordoned"
+	StepPlacementChanged     Step = "placement_changed"
 	StepMaintenanceRequested Step = "maintenance_requested"
 	StepBenchUpdate          Step = "bench_update"
 	StepBenchUpdated         Step = "bench_updated"

@@ -83,6 +83,40 @@ func uncordonIn(ctx context.Context, tx *txn, id prego.ServerID, by string) (ser
 	return *opened, addEvent(ctx, tx, server.Event{ServerID: id, Step: server.StepUncordoned, Message: byWhom(by, ""), Actor: prego.ActorOperator}, "")
 }
 
+const sqlChangePlacement = `
+UPDATE servers SET accepts_trial = COALESCE($2, accepts_trial), plan_tier_lock = NULLIF(COALESCE($3, plan_tier_lock), 'none'),
+    tenant_capacity = COALESCE($4, tenant_capacity), updated_at = now()
+WHERE server_id = $1 AND (accepts_trial, COALESCE(plan_tier_lock, 'none'), tenant_capacity) IS DISTINCT FROM
+    (COALESCE($2, accepts_trial), COALESCE($3, plan_tier_lock, 'none'), COALESCE($4, tenant_capacity))
+RETURNING ` + serverColumns
+
+// ChangePlacement changes which tenants a server, its shard and its pool take from now on. Tenants that are there stay,
+// beyond the capacity too.
+func (s *Store) ChangePlacement(
+	ctx context.Context, id prego.ServerID, c server.PlacementChange, by string,
+) (srv server.Server, err error) {
+	err = s.inTx(ctx, "placement of "+string(id), func(tx *txn) error {
+		tx.run(ctx, sqlHoldServer, id)
+		srv = got(serverIn(ctx, tx, id)).in(tx)
+		if err := c.Check(srv.Role); err != nil {
+			return err
+		}
+		if srv.Status == server.Decommissioning || srv.Status == server.Terminated {
+			return prego.Errorf(prego.CodeInvalidTransition, "server %s is %s, and accepts no tenants anyway", id, srv.Status)
+		}
+		args := []any{id, c.AcceptsTrial, c.PlanTierLock, c.TenantCapacity}
+		changed := findIn[server.Server](ctx, tx, sqlChangePlacement, args...)
+		if changed == nil {
+			return nil
+		}
+		srv = *changed
+		return addEvent(ctx, tx, server.Event{
+			ServerID: id, Step: server.StepPlacementChanged, Message: byWhom(by, c.String()), Actor: prego.ActorOperator,
+		}, "")
+	})
+	return srv, err
+}
+
 // byWhom formats the actor and the reason of a request for the timeline.
 func byWhom(by, why string) string {
 	if why == "" {
