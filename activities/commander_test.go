@@ -226,7 +226,7 @@ func TestCommandsThatEraseAskTheGate(t *testing.T) {
 		for _, r := range rules {
 			asked = 0
 			args := strings.Fields(words.Replace(r.Line))
-			if !r.Erases {
+			if r.Effect != policy.Erases {
 				require.NoError(t, p.Store.MayRun(t.Context(), "app-0", kind, args), r.Line)
 				continue
 			}

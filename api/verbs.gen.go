@@ -2122,7 +2122,7 @@ var verbs = []Verb{
 		{Name: "plan-tier-lock", Help: "plan that the shard of a db-shard or node is for", In: "body", Field: "plan_tier_lock", Values: []string{"none", "trial", "starter", "business", "enterprise"}},
 		{Name: "tag", Help: "always refused", In: "body", Field: "tags", Type: "list"},
 		{Name: "tenant-capacity", Help: "tenants that the shard and the Redis pool have room for", In: "body", Field: "tenant_capacity", Type: "int"},
-	}, Body: "required", Table: &tables[59], Say: "server {server_id} is changed", Impact: "none"},
+	}, Body: "required", Table: &tables[60], Say: "server {server_id} is changed", Impact: "none"},
 	{Operation: "pauseAgentRelease", Method: "POST", Path: "/v1/agent-releases/{version}/pause", Use: "agent release pause AGENT-RELEASE", Short: "Stop a release of the agent before the next server", Long: "Stop a release of the agent before the next server.\n\nServers with an offer continue.", Args: []Flag{
 		{Name: "AGENT-RELEASE", In: "path", Field: "version", Required: true},
 	}, Flags: []Flag{
