@@ -48,15 +48,17 @@ func (a *Backups) PlanBackups(ctx context.Context) (int, error) {
 // server is passed over.
 func (a *Backups) takeDue(ctx context.Context) (n int, err error) {
 	lists := []func(context.Context, int) ([]tenant.BackupSchedule, error){a.Store.DueBackups, a.Store.DueVolumeBackups}
+	var try attempts
 	for _, list := range lists {
 		due, err := list(ctx, lookMost)
-		if err != nil {
-			return n, err
-		}
+		try.ok(err)
 		for _, t := range due {
+			if try.tooMany() {
+				break
+			}
 			queued, err := a.Store.TakeDueBackup(ctx, t, a.NewID(), "schedule")
-			if err != nil {
-				return n, err
+			if !try.ok(err) {
+				continue
 			}
 			if !queued {
 				a.Log.Info("a scheduled backup is passed over: one is under way, or there is nothing to back up", zap.String("tenant_id", string(t.TenantID)), zap.String("volume_id", string(t.VolumeID)))
@@ -64,26 +66,35 @@ func (a *Backups) takeDue(ctx context.Context) (n int, err error) {
 			n++
 		}
 	}
-	return n, nil
+	return n, try.err()
 }
 
 func (a *Backups) admit(ctx context.Context) (n int, err error) {
 	ids, err := a.Store.AdmitBackups(ctx, a.Settings.PerHost, a.Settings.PerRegion, lookMost)
+	var try attempts
+	try.ok(err)
 	for _, id := range ids {
-		// One whose run is not started here is found by seeToLeft.
-		if _, err := a.Runs.EnsureBackup(ctx, id); err != nil {
-			return n, err
+		if try.tooMany() {
+			break
 		}
-		n++
+		// One whose run is not started here is found by seeToLeft.
+		if _, err := a.Runs.EnsureBackup(ctx, id); try.ok(err) {
+			n++
+		}
 	}
-	return n, err
+	return n, try.err()
 }
 
 // seeToLeft starts lost runs and deletes expired backups.
 func (a *Backups) seeToLeft(ctx context.Context) (n int, err error) {
 	left, err := a.Store.BackupsLeft(ctx, a.Settings.Quiet, lookMost)
+	var try attempts
+	try.ok(err)
 	for _, b := range left {
-		started := false
+		if try.tooMany() {
+			break
+		}
+		started, err := false, error(nil)
 		switch b.State {
 		case tenant.BackupMaking, tenant.BackupUploading:
 			started, err = a.Runs.EnsureBackup(ctx, b.BackupID)
@@ -93,14 +104,11 @@ func (a *Backups) seeToLeft(ctx context.Context) (n int, err error) {
 			started, err = true, a.giveUp(ctx, b)
 		case tenant.BackupQueued, tenant.BackupDeleted:
 		}
-		if err != nil {
-			return n, err
-		}
-		if started {
+		if try.ok(err) && started {
 			n++
 		}
 	}
-	return n, err
+	return n, try.err()
 }
 
 // staleUpload is the age of an abandoned upload: no backup takes that long.

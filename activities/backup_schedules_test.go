@@ -2,6 +2,8 @@ package activities_test
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -81,4 +83,58 @@ func TestTheBucketIsCompared(t *testing.T) {
 	require.True(t, there)
 	_, err = worker.LookAtBackupStorage(context.Background(), a)
 	require.NoError(t, err)
+}
+
+// TestAScheduleThatFailsKeepsNoOtherFromItsBackup, and neither does a run that can't be started.
+func TestAScheduleThatFailsKeepsNoOtherFromItsBackup(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 1)
+	srv := s3test.Start(t)
+	bucket, err := objects.New(objects.Config{
+		Endpoint: srv.Endpoint, Bucket: srv.Bucket, Region: srv.Region, AccessKey: srv.AccessKey,
+		SecretKey: srv.SecretKey, PathStyle: true, MayDelete: s3test.MayDelete,
+	})
+	require.NoError(t, err)
+	runs := &backupRuns{}
+	a := &activities.Backups{
+		Store: p.Store, Objects: bucket, Runs: runs, Log: zap.NewNop(),
+		Metrics:  activities.NewBackupMetrics(prometheus.NewRegistry()),
+		NewID:    func() prego.BackupID { return prego.BackupID("bak-" + rand.Text()) },
+		Settings: activities.BackupSettings{Environment: "e", PerHost: 10, PerRegion: 10, Quiet: time.Hour},
+	}
+	p.Server("app-0", prego.RoleApp, "")
+	p.Exec(`INSERT INTO db_shards (shard_id, server_id, region, tenant_capacity) VALUES ('s', 'app-0', 'eu', 9)`)
+	p.Exec(`INSERT INTO redis_pools (pool_id, server_id, region, tenant_capacity) VALUES ('p', 'app-0', 'eu', 9)`)
+	var ids []prego.TenantID
+	for range 3 {
+		tn := p.Tenant(prego.PlanStarter, nil)
+		p.Exec(`INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name,
+			database_name, infra_provider, algorithm)
+			VALUES ($1, 'app-0', 's', 'p', $1, $1, 'hetzner', 'best_fit')`, tn.TenantID)
+		p.Exec(`UPDATE tenants SET state = 'active', site = tenant_id WHERE tenant_id = $1`, tn.TenantID)
+		p.Exec(`INSERT INTO backup_schedules (tenant_id, policy_at, next_at) VALUES ($1, now(), now())`, tn.TenantID)
+		ids = append(ids, tn.TenantID)
+	}
+	p.Exec(`CREATE FUNCTION poisoned() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN RAISE EXCEPTION 'poisoned' USING ERRCODE = 'check_violation'; END $$`)
+	p.Exec(`CREATE TRIGGER poisoned BEFORE UPDATE ON backup_schedules FOR EACH ROW
+		WHEN (NEW.tenant_id = '` + string(ids[1]) + `') EXECUTE FUNCTION poisoned()`)
+	runs.err = errors.New("the engine is away")
+	_, err = a.BeginBackups(t.Context())
+	require.ErrorContains(t, err, "poisoned")
+	require.ErrorContains(t, err, "the engine is away")
+	require.Equal(t, 2, p.Number(`SELECT count(*) FROM backups WHERE tenant_id <> $1`, ids[1]))
+	require.Len(t, runs.asked, 2)
+}
+
+// backupRuns is a workflow engine that is asked for runs of backups.
+type backupRuns struct {
+	activities.Runs
+	asked []prego.BackupID
+	err   error
+}
+
+func (r *backupRuns) EnsureBackup(_ context.Context, id prego.BackupID) (bool, error) {
+	r.asked = append(r.asked, id)
+	return true, r.err
 }

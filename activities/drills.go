@@ -221,8 +221,9 @@ func (a *Drills) BeginDrills(ctx context.Context) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	var try attempts
 	for _, of := range due {
-		if there+n >= a.Settings.AtOnce {
+		if there+n >= a.Settings.AtOnce || try.tooMany() {
 			break
 		}
 		var d tenant.Drill
@@ -235,15 +236,14 @@ func (a *Drills) BeginDrills(ctx context.Context) (n int, err error) {
 		case prego.CodeInsufficientResources, prego.CodeRestoreUnderWay, prego.CodeBackupNotFound, prego.CodeVolumeNotFound:
 			continue
 		}
-		if err != nil {
-			return n, err
+		if !try.ok(err) {
+			continue
 		}
 		n++
-		if _, err := a.Runs.EnsureDrill(ctx, d.DrillID); err != nil {
-			return n, err
-		}
+		_, err = a.Runs.EnsureDrill(ctx, d.DrillID)
+		try.ok(err)
 	}
-	return n, nil
+	return n, try.err()
 }
 
 // drillsPassedOver is how many that find no place a look passes over.

@@ -172,29 +172,29 @@ const givingBack = 20 * time.Second
 // seeToVolumes starts restores whose run was lost, and takes idle volumes back.
 func (a *Backups) seeToVolumes(ctx context.Context) (n int, err error) {
 	left, err := a.Store.VolumeRestoresLeft(ctx, a.Settings.Quiet, lookMost)
-	if err != nil {
-		return 0, err
-	}
+	var try attempts
+	try.ok(err)
 	for _, id := range left {
-		started, err := a.Runs.EnsureVolumeRestore(ctx, id)
-		if err != nil {
-			return n, err
+		if try.tooMany() {
+			break
 		}
-		if started {
+		started, err := a.Runs.EnsureVolumeRestore(ctx, id)
+		if try.ok(err) && started {
 			n++
 		}
 	}
 	lent, err := a.Store.LentVolumes(ctx, lookMost)
+	try.ok(err)
 	ctx, cancel := context.WithTimeout(ctx, givingBack) // a host that does not answer must not keep other backups waiting
 	defer cancel()
 	for id, work := range lent {
 		if e := a.giveBack(ctx, id, work); e != nil {
-			err = errors.Join(err, fmt.Errorf("volume %s: %w", id, e))
+			try.ok(fmt.Errorf("volume %s: %w", id, e))
 			continue
 		}
 		n++
 	}
-	return n, err
+	return n, try.err()
 }
 
 // WantsFinalOf reports whether a volume's last backup must still be made.
