@@ -411,7 +411,8 @@ func (a *Tenants) serve(ctx context.Context, w tenant.WaitingTenant) (served, er
 // requeue records what a waiting tenant is short of now; it keeps its position in the
 // queue.
 func (a *Tenants) requeue(ctx context.Context, ref tenant.Ref, t tenant.Record,
-	d placement.Decision) (served, error) {
+	d placement.Decision,
+) (served, error) {
 	reason, roles, err := a.shortage(ctx, t, d)
 	if err != nil {
 		return servedChanged, err

@@ -123,8 +123,10 @@ func (s *Store) changeTenant(ctx context.Context, was tenant.Tenant, next tenant
 		tx.check(tenantEvent(ctx, tx, tenant.Event{
 			TenantID: was.TenantID, FromState: was.State, ToState: next, Step: tenant.StepChanged, Actor: by, Reason: reason, Message: message,
 		}, ""))
-		tx.check(orgEvent(ctx, tx, org.Event{OrgID: was.OrgID, Type: "tenant." + string(action),
-			Subject: string(was.TenantID), Actor: by, Reason: reason},
+		tx.check(orgEvent(ctx, tx, org.Event{
+			OrgID: was.OrgID, Type: "tenant." + string(action),
+			Subject: string(was.TenantID), Actor: by, Reason: reason,
+		},
 			map[string]any{"from": was.State, "to": next}))
 		if action != tenant.ActionCancel || was.State != tenant.Provisioning {
 			return nil
@@ -187,7 +189,8 @@ FROM tenants WHERE tenant_id = ANY ($1)`
 // CancelQueue cancels the tenants of an org that wait for capacity, in one transaction. Those with a server end when
 // their runs have undone it. Tenants that had a site before, and wait for a place for it, are left.
 func (s *Store) CancelQueue(ctx context.Context, id prego.OrgID, by, reason string) (out tenant.CancelledQueue,
-	err error) {
+	err error,
+) {
 	out.OrgID = id
 	err = s.inTx(ctx, string("cancel the queue of org "+id), func(tx *txn) error {
 		if _, err := get[org.Org](ctx, tx, noSuchOrg(id), sqlGetOrg, id); err != nil {

@@ -323,7 +323,8 @@ SELECT ` + hasNothing + ` FROM tenants t WHERE t.tenant_id = $1 AND t.generation
 // FailQueued is FailTenant for a tenant that waits for capacity without a run, since it has nothing that a run would
 // undo. It changes nothing if the tenant has something by now.
 func (s *Store) FailQueued(ctx context.Context, ref tenant.Ref, reason prego.Reason, message string) (ended bool,
-	err error) {
+	err error,
+) {
 	err = s.inTx(ctx, fmt.Sprintf("end waiting tenant %s", ref.TenantID), func(tx *txn) error {
 		ended, err = failQueued(ctx, tx, ref, reason, message)
 		return err

@@ -365,7 +365,8 @@ func (c *Client) WakeMaintenance(ctx context.Context, serverID prego.ServerID) e
 
 // signalWithStart signals a run that there is something to do, starting it if necessary.
 func (c *Client) signalWithStart(ctx context.Context, id, signal, what string, o client.StartWorkflowOptions,
-	workflow, in any) error {
+	workflow, in any,
+) error {
 	o.ID, o.TaskQueue, o.WorkflowIDReusePolicy, o.WorkflowTaskTimeout = id, c.TaskQueue, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE, c.taskTimeout()
 	return c.attempt(ctx, "wake "+id, func(ctx context.Context) error {
 		o.Priority = c.fair(ctx, id, o.Priority)

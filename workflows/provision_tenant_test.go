@@ -210,14 +210,20 @@ func TestATenantThatWaitsHasNoRun(t *testing.T) {
 		stays  bool
 	}{
 		"ends": {found: activities.PlaceResult{}, did: []string{"placed"}},
-		"placed by another": {found: activities.PlaceResult{}, placed: true, wake: true,
-			did: []string{"placed", "built"}},
-		"placed while it served": {found: activities.PlaceResult{Behind: true}, placed: true,
-			did: []string{"placed", "built"}},
+		"placed by another": {
+			found: activities.PlaceResult{}, placed: true, wake: true,
+			did: []string{"placed", "built"},
+		},
+		"placed while it served": {
+			found: activities.PlaceResult{Behind: true}, placed: true,
+			did: []string{"placed", "built"},
+		},
 		"served others":     {found: activities.PlaceResult{Behind: true}, did: []string{"placed"}},
 		"woken for nothing": {found: activities.PlaceResult{}, wake: true, did: []string{"placed"}},
-		"stays with its resource": {found: activities.PlaceResult{Owns: true}, did: []string{"placed", "released"},
-			stays: true},
+		"stays with its resource": {
+			found: activities.PlaceResult{Owns: true}, did: []string{"placed", "released"},
+			stays: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -79,8 +79,10 @@ func (c *Client) WakeTenant(ctx context.Context, tenantID prego.TenantID) error 
 
 // demand signals a coalesced run that there is more to do, starting it if necessary.
 func (c *Client) demand(ctx context.Context, id, summary, what string, workflow, in any) error {
-	return c.signalWithStart(ctx, id, SignalDemand, what, client.StartWorkflowOptions{StaticSummary: summary,
-		Priority: background}, workflow, in)
+	return c.signalWithStart(ctx, id, SignalDemand, what, client.StartWorkflowOptions{
+		StaticSummary: summary,
+		Priority:      background,
+	}, workflow, in)
 }
 
 // EnsureScaleOut requests servers of a role in a region.

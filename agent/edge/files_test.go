@@ -30,8 +30,8 @@ import (
 // countLoads counts the configurations that Caddy gets.
 func (e *testEdge) countLoads() *atomic.Int64 {
 	var n atomic.Int64
-	next := e.Edge.caddy.client.Transport
-	e.Edge.caddy.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+	next := e.caddy.client.Transport
+	e.caddy.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
 		if r.URL.Path == "/load" {
 			n.Add(1)
 		}

@@ -105,6 +105,11 @@ func TestScheduleGroup(t *testing.T) {
 			4, func(g *instance.GroupState) { g.Short = 2 },
 			"1:running 1:running 1:running/leaving 1:running/leaving", "drain 4,3; want 1; stop 3,4",
 		},
+		"a volume's group that was scaled down": {
+			1, func(g *instance.GroupState) { g.Exclusive = true }, "1:running 1:running", "drain 2; stop 2",
+		},
+		"a volume's group keeps its new instance": {1, exclusive, "1:running 2:booting", "drain 1; boot 2; stop 1"},
+		"many that drain hold no place":           {2, nil, "1:running 1:draining 1:draining 1:draining", "want 1; stop 2,3,4"},
 		"what drains holds no place":              {2, nil, "1:running 1:draining", "want 1; stop 2"},
 		"a failed instance is stopped first":      {2, nil, "1:running 1:failed", "stop 2"},
 		"a server went":                           {2, nil, "1:running 1:running/lost", "lose 2; stop 2"},

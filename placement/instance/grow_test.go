@@ -79,6 +79,10 @@ func TestComingServersAreFilledLikeOthers(t *testing.T) {
 	require.Empty(t, grow, "by what is requested of their CPUs")
 	grow, _ = instance.Grow([]instance.Request{wants("a", 5, 0), wants("a", 4, 0), wants("e", 6, 0), wants("f", 5, 0)}, coming, fleet)
 	require.Empty(t, grow, "by the instances of a group")
+	grow, _ = instance.Grow([]instance.Request{
+		wants("a", 5, 0), wants("b", 1, 0), wants("a", 4, 0), wants("e", 5, 0), wants("f", 5, 0),
+	}, coming, fleet)
+	require.Len(t, grow, 1, "the second of a is on d, and d has no room for two more")
 	_, says = instance.Grow([]instance.Request{{GroupID: "a", MemoryBytes: 101}}, nil, []instance.Offer{{FleetID: "f", MemoryBytes: 100}})
 	require.Empty(t, says, "no fleet serves instances")
 }
