@@ -3,11 +3,13 @@ package prego
 import (
 	"fmt"
 	"net/netip"
+	"sync"
 )
 
-// CheckPublicAddress refuses addresses that are not hosts of the public Internet: names of customers, registries of
-// images, reported addresses and delegations must not lead the control plane, its hosts or its probes into networks
-// behind them. It is the only such list: a lab that has its hosts on loopback states that where it allows them.
+// CheckPublicAddress refuses addresses that are not hosts of the public Internet: customers' names, reported addresses
+// and delegations must not lead the control plane or its probes into networks behind them. It is the only such list: a
+// lab that has its hosts on loopback states that where it allows them. Registries of images are not checked: operators
+// name them, they are often private, and only a host's dockerd connects to them.
 func CheckPublicAddress(address string) error {
 	a, err := netip.ParseAddr(address)
 	if err != nil {
@@ -28,7 +30,7 @@ func specialPurpose(a netip.Addr) (netip.Prefix, string) {
 	if inner, ok := embedded(a); ok {
 		return specialPurpose(inner)
 	}
-	for _, s := range special {
+	for _, s := range special() {
 		if s.prefix.Contains(a) {
 			return s.prefix, s.use
 		}
@@ -58,15 +60,17 @@ var (
 	sixToFour = netip.MustParsePrefix("2002::/16")    // RFC 3056
 )
 
+// block is a block of addresses that are not globally reachable, and what it is for.
+type block struct {
+	prefix netip.Prefix
+	use    string
+}
+
 // special are the blocks that are not globally reachable in IANA's registries of special-purpose addresses
 // (https://www.iana.org/assignments/iana-ipv4-special-registry, …/iana-ipv6-special-registry, as of 2025-10), and
 // multicast. Blocks inside that are reachable, such as 192.0.0.9, have no servers for us. 2000::/3 is all that is
 // assigned of IPv6 for hosts.
-var special = func() (out []struct {
-	prefix netip.Prefix
-	use    string
-},
-) {
+var special = sync.OnceValue(func() (out []block) {
 	for _, s := range [][2]string{
 		{"0.0.0.0/8", "this network"},
 		{"10.0.0.0/8", "private"},
@@ -94,10 +98,7 @@ var special = func() (out []struct {
 		{"4000::/2", "not assigned"},
 		{"8000::/1", "not for hosts of the Internet: private, link-local, multicast or not assigned"},
 	} {
-		out = append(out, struct {
-			prefix netip.Prefix
-			use    string
-		}{netip.MustParsePrefix(s[0]), s[1]})
+		out = append(out, block{netip.MustParsePrefix(s[0]), s[1]})
 	}
 	return out
-}()
+})
