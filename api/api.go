@@ -156,10 +156,10 @@ type API struct {
 	// keys ends what could not be ended while the database was away.
 	keys Later
 	// streams are the long requests, which ending closes with the process.
-	streams, simulations *admission
-	feed                 *eventFeed
-	ending               context.Context // the process's, not a request's
-	end                  context.CancelFunc
+	streams, simulations, exports *admission
+	feed                          *eventFeed
+	ending                        context.Context // the process's, not a request's
+	end                           context.CancelFunc
 }
 
 // New creates an API.
@@ -189,6 +189,10 @@ func New(d Deps) *API {
 	a.simulations = &admission{
 		most: maxSimulations, each: maxSimulationsOfOne, forOperators: simulationsForOperators,
 		code: prego.CodeBusy, what: "simulations", of: map[string]int{},
+	}
+	a.exports = &admission{
+		most: maxExports, each: maxExportsOfOne, forOperators: exportsForOperators,
+		code: prego.CodeBusy, what: "exports", of: map[string]int{},
 	}
 	a.ending, a.end = context.WithCancel(context.Background())
 	a.feed = &eventFeed{read: d.Store.Events, log: d.Log, every: followEvery, buffer: feedBuffer, ending: a.ending, subs: map[*EventSubscription]bool{}}

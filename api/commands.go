@@ -50,6 +50,8 @@ const (
 	// maxSimulations bounds the concurrent simulations of one process, and maxSimulationsOfOne those of one caller:
 	// each may use a core for as long as a request lasts.
 	maxSimulations, maxSimulationsOfOne, simulationsForOperators = 8, 2, 2
+	// The same for exports: reports over a month's entries, and lists as CSV.
+	maxExports, maxExportsOfOne, exportsForOperators = 8, 2, 2
 	// sendWithin is the time for writing one event or line to the caller.
 	sendWithin = 15 * time.Second
 	// keepAlive is the interval of keep-alives on a quiet stream.

@@ -22,6 +22,11 @@ func (a *API) ListLedger(c echo.Context, _ ListLedgerParams) error {
 	if !wantsCSV(c) {
 		return list(c, "resources", store.Ledger.In(a.d.Store), ledgerView)
 	}
+	leave, err := a.exports.enter(caller(c))
+	if err != nil {
+		return err
+	}
+	defer leave()
 	page, next, err := store.Ledger.In(a.d.Store)(c.Request().Context(), listQuery(c))
 	if err != nil {
 		return err
@@ -79,6 +84,11 @@ func (a *API) GetCosts(c echo.Context, p GetCostsParams) error {
 	if p.Limit != nil {
 		limit = *p.Limit
 	}
+	leave, err := a.exports.enter(caller(c))
+	if err != nil {
+		return err
+	}
+	defer leave()
 	m, err := a.d.Store.Costs(c.Request().Context(), by, month)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,27 @@ import (
 
 	"github.com/prego/prego/api"
 )
+
+// TestExportsOfACallerAreLimited: the third one at a time is refused, and another caller's is not.
+func TestExportsOfACallerAreLimited(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	leave := b.api.Exporting(api.Principal{Subject: "viewer"}, 2)
+	export := func(path, who string) int {
+		r := request(t, "http://api.test", "GET", path, who, "", "")
+		r.Header.Set("Accept", "text/csv")
+		answer := httptest.NewRecorder()
+		b.api.Handler().ServeHTTP(answer, r)
+		return answer.Code
+	}
+	for _, path := range []string{"/v1/costs", "/v1/ledger"} {
+		require.Equal(t, []int{429, 200}, []int{export(path, "viewer"), export(path, "operator")}, path)
+	}
+	_, body := b.do("GET", "/v1/costs", "viewer", "", "")
+	require.Equal(t, "busy", as[api.Problem](t, body).Code)
+	leave()
+	require.Equal(t, []int{200, 200}, []int{export("/v1/costs", "viewer"), export("/v1/ledger", "viewer")})
+}
 
 // TestCostsAndLedger: billed items and their cost, in both forms; bad input is refused.
 func TestCostsAndLedger(t *testing.T) {

@@ -72,3 +72,16 @@ func (a *API) Simulating(p Principal, n int) (leave func()) {
 		}
 	}
 }
+
+// Exporting takes the places of so many exports of a caller.
+func (a *API) Exporting(p Principal, n int) (leave func()) {
+	leaves := make([]func(), n)
+	for i := range leaves {
+		leaves[i], _ = a.exports.enter(p)
+	}
+	return func() {
+		for _, leave := range leaves {
+			leave()
+		}
+	}
+}
