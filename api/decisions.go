@@ -150,7 +150,8 @@ func (a *API) WhatIf(c echo.Context, _ WhatIfParams) error {
 	case (in.TenantID == "") == (in.Request == nil):
 		return prego.Invalid("request", "or tenant_id is required, and not both")
 	case in.Request != nil:
-		_, _, requests, err := placement.Document{Requests: []placement.DocRequest{*in.Request}}.Build(a.d.Placer.Policy)
+		_, _, requests, err := placement.Document{Requests: []placement.DocRequest{*in.Request}}.
+			Build(a.d.Placer.Policy)
 		if err != nil {
 			var invalid *prego.Error
 			if errors.As(err, &invalid) { // of the first of several

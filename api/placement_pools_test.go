@@ -131,18 +131,21 @@ func TestWhatAServerTakesIsChanged(t *testing.T) {
 	require.Equal(t, 100, number(`SELECT tenant_capacity FROM db_shards WHERE shard_id = 'db-1'`))
 	got := as[api.Server](t, b.ok(200, "PATCH", "/v1/servers/db-1", `{"plan_tier_lock":"trial","tenant_capacity":150}`))
 	require.Equal(t, []any{"trial", 150}, []any{deref(got.PlanTierLock), *got.TenantCapacity})
-	require.Equal(t, 1, number(`SELECT count(*) FROM db_shards WHERE plan_tier_lock = 'trial' AND tenant_capacity = 150`))
+	require.Equal(t, 1, number(`
+SELECT count(*) FROM db_shards WHERE plan_tier_lock = 'trial' AND tenant_capacity = 150`))
 	patch(200, "db-1", `{"plan_tier_lock":"none"}`)
 	require.Equal(t, 1, number(`SELECT count(*) FROM db_shards WHERE plan_tier_lock IS NULL AND tenant_capacity = 150`))
 	patch(200, "app-1", `{"accepts_trial":false}`)
 	require.False(t, b.show("app-1").AcceptsTrial)
 	patch(200, "app-1", `{"accepts_trial":false}`) // changes nothing, and is recorded as such
-	require.Equal(t, 4, number(`SELECT count(*) FROM audit_entries WHERE kind = 'server' AND operation = 'patchServer'`))
+	require.Equal(t, 4, number(`
+SELECT count(*) FROM audit_entries WHERE kind = 'server' AND operation = 'patchServer'`))
 	require.Equal(t, before+4, number(`SELECT count(*) FROM audit_entries`), "the change of the shard is the server's")
 	timeline := b.show("db-1").Timeline
 	require.Equal(t, "by operator: plan_tier_lock trial, tenant_capacity 150", deref(timeline[len(timeline)-2].Message))
 	for body, want := range map[string]string{
-		`{"accepts_trial":true}`: "accepts_trial", `{"plan_tier_lock":"gold"}`: "plan_tier_lock", `{"tenant_capacity":0}`: "tenant_capacity",
+		`{"accepts_trial":true}`: "accepts_trial", `{"plan_tier_lock":"gold"}`: "plan_tier_lock",
+		`{"tenant_capacity":0}`: "tenant_capacity",
 	} {
 		require.Equal(t, want, deref(as[api.Problem](t, b.ok(422, "PATCH", "/v1/servers/db-1", body)).Field), body)
 	}

@@ -322,7 +322,8 @@ func TestCommandsDoTheSame(t *testing.T) {
 		t.Run(id, func(t *testing.T) {
 			t.Parallel()
 			used := map[own]bool{}
-			if !slices.Contains(onlyForms, id) && id != "updateFleet" && id != "patchServer" { // which have nothing to change then
+			// updateFleet and patchServer have nothing to change then.
+			if !slices.Contains(onlyForms, id) && id != "updateFleet" && id != "patchServer" {
 				sameDone(t, op, filled(op, func(f field) bool { return needed(op, f.Name) }, false), nil, used)
 			}
 			for _, last := range []bool{false, true} {

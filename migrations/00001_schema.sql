@@ -2961,8 +2961,9 @@ CREATE TRIGGER servers_change_network AFTER UPDATE OF network_id, status ON serv
 CREATE TRIGGER site_pool_forgotten AFTER DELETE ON site_pool FOR EACH ROW EXECUTE FUNCTION forget_site();
 
 CREATE TRIGGER servers_keep_shards_and_pools AFTER UPDATE OF status, plan_tier_lock, tenant_capacity ON servers
-    FOR EACH ROW WHEN (old.status IS DISTINCT FROM new.status OR old.plan_tier_lock IS DISTINCT FROM new.plan_tier_lock OR
-    old.tenant_capacity IS DISTINCT FROM new.tenant_capacity) EXECUTE FUNCTION keep_shards_and_pools();
+    FOR EACH ROW WHEN (old.status IS DISTINCT FROM new.status OR old.plan_tier_lock IS
+    DISTINCT FROM new.plan_tier_lock OR old.tenant_capacity IS DISTINCT FROM new.tenant_capacity)
+    EXECUTE FUNCTION keep_shards_and_pools();
 
 CREATE TRIGGER tenant_allocations_peers AFTER UPDATE ON tenant_allocations FOR EACH ROW WHEN (old.app_server_id IS
     DISTINCT FROM new.app_server_id OR old.db_shard_id IS DISTINCT FROM new.db_shard_id OR old.redis_pool_id IS DISTINCT

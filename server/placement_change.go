@@ -39,9 +39,9 @@ func (c PlacementChange) Check(role prego.Role) error {
 	shard := role == prego.RoleDBShard || role == prego.RoleNode
 	switch {
 	case c.Tags != nil:
-		return &prego.Error{Code: prego.CodeTagsImmutable, Field: "tags", Message: `are fixed while the server lives; ` +
-			`replace it by servers that have them: POST /v1/fleets/{id}/actions {"action":"CLUSTER_REPLACE"} ` +
-			`does that for a fleet, one after the other`}
+		message := `are fixed while the server lives; replace it by servers that have them: ` +
+			`POST /v1/fleets/{id}/actions {"action":"CLUSTER_REPLACE"} does that for a fleet, one after the other`
+		return &prego.Error{Code: prego.CodeTagsImmutable, Field: "tags", Message: message}
 	case c.AcceptsTrial != nil && !app:
 		return prego.Invalid("accepts_trial", "is a property of app servers and nodes, not of a "+string(role))
 	case c.PlanTierLock != nil && !shard:

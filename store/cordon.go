@@ -84,7 +84,8 @@ func uncordonIn(ctx context.Context, tx *txn, id prego.ServerID, by string) (ser
 }
 
 const sqlChangePlacement = `
-UPDATE servers SET accepts_trial = COALESCE($2, accepts_trial), plan_tier_lock = NULLIF(COALESCE($3, plan_tier_lock), 'none'),
+UPDATE servers SET accepts_trial = COALESCE($2, accepts_trial), 
+    plan_tier_lock = NULLIF(COALESCE($3, plan_tier_lock), 'none'),
     tenant_capacity = COALESCE($4, tenant_capacity), updated_at = now()
 WHERE server_id = $1 AND (accepts_trial, COALESCE(plan_tier_lock, 'none'), tenant_capacity) IS DISTINCT FROM
     (COALESCE($2, accepts_trial), COALESCE($3, plan_tier_lock, 'none'), COALESCE($4, tenant_capacity))
@@ -102,7 +103,8 @@ func (s *Store) ChangePlacement(
 			return err
 		}
 		if srv.Status == server.Decommissioning || srv.Status == server.Terminated {
-			return prego.Errorf(prego.CodeInvalidTransition, "server %s is %s, and accepts no tenants anyway", id, srv.Status)
+			return prego.Errorf(prego.CodeInvalidTransition,
+				"server %s is %s, and accepts no tenants anyway", id, srv.Status)
 		}
 		args := []any{id, c.AcceptsTrial, c.PlanTierLock, c.TenantCapacity}
 		changed := findIn[server.Server](ctx, tx, sqlChangePlacement, args...)
@@ -111,7 +113,8 @@ func (s *Store) ChangePlacement(
 		}
 		srv = *changed
 		return addEvent(ctx, tx, server.Event{
-			ServerID: id, Step: server.StepPlacementChanged, Message: byWhom(by, c.String()), Actor: prego.ActorOperator,
+			ServerID: id, Step: server.StepPlacementChanged, Message: byWhom(by, c.String()),
+			Actor: prego.ActorOperator,
 		}, "")
 	})
 	return srv, err

@@ -22,7 +22,8 @@ const serverColumns = `server_id, role, region, infra_provider, spec, tags, stat
     cpu_pct, worker_slots_pct, db_disk_pct, redis_memory_pct, clock_ahead_seconds, clock_skewed,
     imported_from_pulumi_at, identity_revoked_at, decommission_requested_at, created_by, created_at, updated_at, active_at, terminated_at,
     COALESCE(fleet_id, '') AS fleet_id, cordoned_at, COALESCE(cordoned_by, '') AS cordoned_by, COALESCE(cordon_reason, '') AS cordon_reason,
-    patch_state, patches, patches_at, patches_since, accepts_trial, COALESCE(plan_tier_lock, '') AS plan_tier_lock, tenant_capacity`
+    patch_state, patches, patches_at, patches_since,
+    accepts_trial, COALESCE(plan_tier_lock, '') AS plan_tier_lock, tenant_capacity`
 
 const unknownProvider = "is not a provider that is known here"
 

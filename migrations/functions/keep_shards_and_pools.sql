@@ -9,12 +9,14 @@ BEGIN
         UPDATE site_pool SET state = 'draining', updated_at = now()
         WHERE state = 'available' AND (app_server_id = NEW.server_id OR db_shard_id IN (SELECT shard_id FROM db_shards WHERE server_id = NEW.server_id));
     END IF;
-    SELECT COALESCE(NEW.tenant_capacity, c.tenant_capacity) INTO capacity FROM capacity_defaults c WHERE c.role = NEW.role;
+    SELECT COALESCE(NEW.tenant_capacity, c.tenant_capacity) INTO capacity
+    FROM capacity_defaults c WHERE c.role = NEW.role;
     IF NEW.role NOT IN ('db-shard', 'redis-pool', 'node') OR NEW.status = 'provisioning' THEN
         RETURN NULL;
     END IF;
     IF NEW.status = OLD.status THEN
-        UPDATE db_shards SET plan_tier_lock = NEW.plan_tier_lock, tenant_capacity = capacity WHERE server_id = NEW.server_id;
+        UPDATE db_shards SET plan_tier_lock = NEW.plan_tier_lock, tenant_capacity = capacity
+        WHERE server_id = NEW.server_id;
         UPDATE redis_pools SET tenant_capacity = capacity WHERE server_id = NEW.server_id;
     ELSIF NEW.status = 'active' THEN
         IF NEW.role IN ('db-shard', 'node') THEN
