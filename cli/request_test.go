@@ -53,8 +53,10 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"server list --patches pending,reboot", "", "GET /v1/servers?limit=200&patch_state=pending%2Creboot", ""},
 		{"server maintenance-status app-7", "", "GET /v1/servers/app-7/maintenance", ""},
 		{"server maintenance-cancel app-7", "", "DELETE /v1/servers/app-7/maintenance", ""},
-		{"server set db-3 --plan-tier-lock trial --tenant-capacity 150", "", "PATCH /v1/servers/db-3",
-			`{"plan_tier_lock":"trial","tenant_capacity":150}`},
+		{
+			"server set db-3 --plan-tier-lock trial --tenant-capacity 150", "", "PATCH /v1/servers/db-3",
+			`{"plan_tier_lock":"trial","tenant_capacity":150}`,
+		},
 		{"server set app-7 --accepts-trial=false", "", "PATCH /v1/servers/app-7", `{"accepts_trial":false}`},
 		{"server set db-3 --plan-tier-lock none", "", "PATCH /v1/servers/db-3", `{"plan_tier_lock":"none"}`},
 		{"server uncordon app-7", "", "POST /v1/servers/app-7/uncordon", ""},

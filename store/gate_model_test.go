@@ -384,9 +384,17 @@ func (w *heldWorld) lose(id prego.ServerID) {
 	w.lost[id] = true
 }
 
-// returns is whether a tenant is given back the place that it moved from: the move lost a part there, and no part of
-// the former place is lost.
+// returns is whether a tenant is given back the place that it moved from: the move lost a part there, no part of the
+// former place is lost, and no backup has more than the database there.
 func (w *heldWorld) returns(m *heldMove, id prego.ServerID) bool {
+	if m.to.db != m.from.db {
+		newer, err := value[int](w.ctx, w.s.pool, `SELECT count(*) FROM tenant_moves m JOIN backups b USING (tenant_id)
+			WHERE m.move_id = $1 AND b.state = 'stored' AND b.taken_at > m.frozen_at`, m.id)
+		require.NoError(w.t, err)
+		if newer > 0 {
+			return false
+		}
+	}
 	moved := m.to.app != m.from.app && m.to.app == id || m.to.db != m.from.db && m.to.db == id
 	for _, s := range []prego.ServerID{m.from.app, m.from.db, m.from.cache} {
 		srv, err := w.s.GetServer(w.ctx, s)

@@ -16,6 +16,22 @@ import (
 // ofOneThing are the store's methods that looks call for one row, or for a page of them that
 // another statement found: what they cost does not depend on how many there are.
 var ofOneThing = map[string]string{
+	"Allocate":                "a group, by its id",
+	"AwaitTenant":             "a tenant, by its id",
+	"DrillRecord":             "a drill, by its id",
+	"ExplainNoPlace":          "a group, by its id",
+	"GrowForInstances":        "a fleet, by its id",
+	"InstanceOffers":          "the fleets, which are few",
+	"InstancesBackingOff":     "a page of a region's waiting groups",
+	"LiveAllocation":          "a tenant, by its id",
+	"MayRefill":               "a server by its id",
+	"NoPlace":                 "a group, by its id",
+	"OrderLocations":          "the names of one certificate",
+	"OwnServers":              "a tenant, by its id",
+	"PoolsOf":                 "the orgs of a page of waiting groups",
+	"RequestDecommission":     "a server, by its id",
+	"ServeInstances":          "a region's lock",
+	"ShardHost":               "a shard, by its id",
 	"AddEvent":                "a server's timeline",
 	"CountCosts":              "billed resources, each of which has to be counted",
 	"DecisionInput":           "a decision's input, by its number",

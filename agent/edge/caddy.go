@@ -65,7 +65,7 @@ func Caddy(d wire.EdgeDocument, certs map[string]wire.EdgeCertificate, s Setting
 
 // configured is a configuration that contains other certificates than the document's: those of an earlier one. It
 // depends on no challenge, and on no certificate of the document but wildcards and those of sites in other networks:
-// files hold the others (ADR 74).
+// files hold the others (ADR 75).
 func configured(d wire.EdgeDocument, certs, loaded map[string]wire.EdgeCertificate, s Settings) ([]byte, error) {
 	s.HTTPPort, s.HTTPSPort = cmp.Or(s.HTTPPort, 80), cmp.Or(s.HTTPSPort, 443)
 	names := covered(d.Certificates, certs)

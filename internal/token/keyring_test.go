@@ -214,6 +214,23 @@ func TestAnAgentIsToldWhenItsTokenEnds(t *testing.T) {
 	require.WithinDuration(t, began.Add(time.Hour), expires, 5*time.Second)
 }
 
+// TestOnlyAnEdgeGetsTheDocumentOfEdges, which has the keys of certificates.
+func TestOnlyAnEdgeGetsTheDocumentOfEdges(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	for _, role := range prego.Roles() {
+		raw, _, err := f.agent.Issue("s-1", role, f.cert, time.Hour)
+		require.NoError(t, err)
+		_, err = f.agent.Verify(raw, f.cert, wire.ScopeHeartbeat)
+		require.NoError(t, err, role)
+		_, err = f.agent.Verify(raw, f.cert, wire.ScopeEdge)
+		require.Equal(t, role == prego.RoleEdge, err == nil, role)
+	}
+	require.True(t, f.api.Knows(f.rings[UseAPI].sign))
+	require.True(t, f.api.Knows(""))
+	require.False(t, f.api.Knows("another"))
+}
+
 // TestOwnTokensAreGoodBesideAnIssuers, and its own are not looked for there.
 func TestOwnTokensAreGoodBesideAnIssuers(t *testing.T) {
 	t.Parallel()

@@ -75,7 +75,8 @@ func TestPlaceInstance(t *testing.T) {
 		}, "b"},
 		"no CPU comes last, also for what requests none": {
 			func(r *instance.Request) { r.CPURequest = 0 },
-			[]server{instanceServer("b", nil), instanceServer("a", func(s *server) { s.CPUs = 0 })}, "b",
+			[]server{instanceServer("b", nil), instanceServer("a", func(s *server) { s.CPUs = 0 })},
+			"b",
 		},
 		"of those without CPU, what is requested": {nil, []server{
 			instanceServer("a", func(s *server) { s.CPUs, s.CPURequested = 0, 2 }), instanceServer("b", func(s *server) { s.CPUs, s.CPURequested = 0, 1 }),
