@@ -48,16 +48,16 @@ func (a *Backups) PlanBackups(ctx context.Context) (int, error) {
 // server is passed over.
 func (a *Backups) takeDue(ctx context.Context) (n int, err error) {
 	lists := []func(context.Context, int) ([]tenant.BackupSchedule, error){a.Store.DueBackups, a.Store.DueVolumeBackups}
-	var try attempts
+	var try Attempts
 	for _, list := range lists {
 		due, err := list(ctx, lookMost)
-		try.ok(err)
+		try.OK(err)
 		for _, t := range due {
-			if try.tooMany() {
+			if try.TooMany() {
 				break
 			}
 			queued, err := a.Store.TakeDueBackup(ctx, t, a.NewID(), "schedule")
-			if !try.ok(err) {
+			if !try.OK(err) {
 				continue
 			}
 			if !queued {
@@ -66,32 +66,32 @@ func (a *Backups) takeDue(ctx context.Context) (n int, err error) {
 			n++
 		}
 	}
-	return n, try.err()
+	return n, try.Err()
 }
 
 func (a *Backups) admit(ctx context.Context) (n int, err error) {
 	ids, err := a.Store.AdmitBackups(ctx, a.Settings.PerHost, a.Settings.PerRegion, lookMost)
-	var try attempts
-	try.ok(err)
+	var try Attempts
+	try.OK(err)
 	for _, id := range ids {
-		if try.tooMany() {
+		if try.TooMany() {
 			break
 		}
 		// One whose run is not started here is found by seeToLeft.
-		if _, err := a.Runs.EnsureBackup(ctx, id); try.ok(err) {
+		if _, err := a.Runs.EnsureBackup(ctx, id); try.OK(err) {
 			n++
 		}
 	}
-	return n, try.err()
+	return n, try.Err()
 }
 
 // seeToLeft starts lost runs and deletes expired backups.
 func (a *Backups) seeToLeft(ctx context.Context) (n int, err error) {
 	left, err := a.Store.BackupsLeft(ctx, a.Settings.Quiet, lookMost)
-	var try attempts
-	try.ok(err)
+	var try Attempts
+	try.OK(err)
 	for _, b := range left {
-		if try.tooMany() {
+		if try.TooMany() {
 			break
 		}
 		started, err := false, error(nil)
@@ -104,11 +104,11 @@ func (a *Backups) seeToLeft(ctx context.Context) (n int, err error) {
 			started, err = true, a.giveUp(ctx, b)
 		case tenant.BackupQueued, tenant.BackupDeleted:
 		}
-		if try.ok(err) && started {
+		if try.OK(err) && started {
 			n++
 		}
 	}
-	return n, try.err()
+	return n, try.Err()
 }
 
 // staleUpload is the age of an abandoned upload: no backup takes that long.

@@ -77,24 +77,24 @@ func (a *Certificates) SweepCertificates(ctx context.Context) (out CertificateSw
 	if n > 0 {
 		a.Log.Warn("certificates are renewed whose keys were sealed under a key that is not known any more", zap.Int("certificates", n))
 	}
-	var try attempts
+	var try Attempts
 	out.Asked, err = a.ask(ctx)
-	try.ok(err)
+	try.OK(err)
 	due, err := a.Store.CertificatesDue(ctx, a.Now(), sweepStarts)
-	try.ok(err)
+	try.OK(err)
 	for _, id := range due {
-		if try.tooMany() {
+		if try.TooMany() {
 			break
 		}
 		started, err := a.Runs.EnsureCertificate(ctx, id)
 		if err != nil {
 			err = fmt.Errorf("start the run of certificate %s: %w", id, err)
 		}
-		if try.ok(err) && started {
+		if try.OK(err) && started {
 			out.Started++
 		}
 	}
-	return out, try.err()
+	return out, try.Err()
 }
 
 // ask asks the authority when to renew (RFC 9773): it may want a certificate replaced early,
@@ -104,7 +104,7 @@ func (a *Certificates) ask(ctx context.Context) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	var try attempts
+	var try Attempts
 	for _, c := range list {
 		var renewAt *time.Time
 		again, url := a.Settings.AskEvery, ""
@@ -121,9 +121,9 @@ func (a *Certificates) ask(ctx context.Context) (n int, err error) {
 				}
 			}
 		}
-		if try.ok(a.Store.CertificateAsked(ctx, c.CertificateID, c.Version, renewAt, a.Now().Add(again), url)) {
+		if try.OK(a.Store.CertificateAsked(ctx, c.CertificateID, c.Version, renewAt, a.Now().Add(again), url)) {
 			n++
 		}
 	}
-	return n, try.err()
+	return n, try.Err()
 }

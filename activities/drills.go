@@ -221,9 +221,9 @@ func (a *Drills) BeginDrills(ctx context.Context) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	var try attempts
+	var try Attempts
 	for _, of := range due {
-		if there+n >= a.Settings.AtOnce || try.tooMany() {
+		if there+n >= a.Settings.AtOnce || try.TooMany() {
 			break
 		}
 		var d tenant.Drill
@@ -236,14 +236,14 @@ func (a *Drills) BeginDrills(ctx context.Context) (n int, err error) {
 		case prego.CodeInsufficientResources, prego.CodeRestoreUnderWay, prego.CodeBackupNotFound, prego.CodeVolumeNotFound:
 			continue
 		}
-		if !try.ok(err) {
+		if !try.OK(err) {
 			continue
 		}
 		n++
 		_, err = a.Runs.EnsureDrill(ctx, d.DrillID)
-		try.ok(err)
+		try.OK(err)
 	}
-	return n, try.err()
+	return n, try.Err()
 }
 
 // drillsPassedOver is how many that find no place a look passes over.

@@ -112,6 +112,32 @@ func noteWhy(ctx context.Context, log *zap.Logger, err error, note func(ctx cont
 // noteFor bounds how long recording an error may take.
 const noteFor = 5 * time.Second
 
+// Attempts collects the errors of steps that don't depend on each other.
+type Attempts []error
+
+// OK reports whether a step succeeded, and keeps its error.
+func (t *Attempts) OK(err error) bool {
+	if err != nil {
+		*t = append(*t, err)
+	}
+	return err == nil
+}
+
+// TooMany reports that so many have failed that no single thing is the reason, such as while Temporal is away: the
+// next look tries the rest.
+func (t Attempts) TooMany() bool { return len(t) >= MostFailed }
+
+// MostFailed is how many failures in one look are of the things themselves.
+const MostFailed = 10
+
+// Err is their error: a single one as it is, since its type decides whether Temporal repeats the step.
+func (t Attempts) Err() error {
+	if len(t) == 1 {
+		return t[0]
+	}
+	return errors.Join(t...)
+}
+
 // permanentIfCoded makes the store's refusals non-retryable.
 func permanentIfCoded(err error) error {
 	if prego.CodeOf(err) != prego.CodeInternal {

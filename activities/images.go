@@ -401,9 +401,9 @@ func (a *Images) missing(ctx context.Context, provider prego.InfraProviderID, s 
 // startLost starts the runs of images in progress that have none.
 func (a *Images) startLost(ctx context.Context, images []server.GoldenImage) (int, error) {
 	n := 0
-	var try attempts
+	var try Attempts
 	for _, g := range images {
-		if try.tooMany() {
+		if try.TooMany() {
 			break
 		}
 		if g.Idle < idleAfter || g.Status.Rests() {
@@ -417,10 +417,10 @@ func (a *Images) startLost(ctx context.Context, images []server.GoldenImage) (in
 		if err != nil {
 			err = fmt.Errorf("start the run of image %s: %w", g.ImageID, err)
 		}
-		if try.ok(err) && started {
+		if try.OK(err) && started {
 			n++
 			a.Log.Warn("started the run of an image that had none", zap.String("image_id", string(g.ImageID)), zap.String("status", string(g.Status)))
 		}
 	}
-	return n, try.err()
+	return n, try.Err()
 }

@@ -84,18 +84,18 @@ type NamesResult struct {
 // KeepNames brings the zone to what it shall be, and looks up orgs' names whose turn it is.
 func (a *Names) KeepNames(ctx context.Context) (NamesResult, error) {
 	var r NamesResult
-	var try attempts
+	var try Attempts
 	if a.Zone != "" {
 		planned, err := a.PlanRecords(ctx)
 		r.Wanted = planned.Changed
-		try.ok(err)
-		try.ok(a.applyDue(ctx, &r))
+		try.OK(err)
+		try.OK(a.applyDue(ctx, &r))
 	}
 	_, err := a.Store.ForgetDomains(ctx)
-	try.ok(err)
+	try.OK(err)
 	r.Looked, err = a.lookUp(ctx)
-	try.ok(err)
-	return r, try.err()
+	try.OK(err)
+	return r, try.Err()
 }
 
 // RecordsPlanned counts record sets planned for the zone, and those among them that are new,
@@ -122,11 +122,11 @@ func (a *Names) PlanRecords(ctx context.Context) (out RecordsPlanned, err error)
 }
 
 func (a *Names) applyDue(ctx context.Context, r *NamesResult) error {
-	var try attempts
-	for done := 0; done < recordsPerRun && !try.tooMany(); {
+	var try Attempts
+	for done := 0; done < recordsPerRun && !try.TooMany(); {
 		records, err := a.Store.TakeRecords(ctx, a.Zone, min(recordsPerRun-done, 4*recordsAtOnce), recordLease)
-		if try.ok(err); err != nil || len(records) == 0 {
-			return try.err()
+		if try.OK(err); err != nil || len(records) == 0 {
+			return try.Err()
 		}
 		done += len(records)
 		failed := make([]error, len(records))
@@ -150,11 +150,11 @@ func (a *Names) applyDue(ctx context.Context, r *NamesResult) error {
 				r.Failed++
 			default:
 				r.Failed++
-				try.ok(err)
+				try.OK(err)
 			}
 		}
 	}
-	return try.err()
+	return try.Err()
 }
 
 // apply brings a record set that was taken to the provider.
@@ -282,11 +282,11 @@ func (a *Names) leave(ctx context.Context, addresses []string) error {
 
 // lookUp asks the DNS about names whose turn it is.
 func (a *Names) lookUp(ctx context.Context) (looked int, err error) {
-	var try attempts
-	for looked < domainsPerRun && !try.tooMany() {
+	var try Attempts
+	for looked < domainsPerRun && !try.TooMany() {
 		due, err := a.Store.TakeDomains(ctx, domainsAtOnce, domainLease)
-		if try.ok(err); err != nil || len(due) == 0 {
-			return looked, try.err()
+		if try.OK(err); err != nil || len(due) == 0 {
+			return looked, try.Err()
 		}
 		ours, err := a.ours(ctx)
 		if err != nil {
@@ -312,11 +312,11 @@ func (a *Names) lookUp(ctx context.Context) (looked int, err error) {
 			return looked, err
 		}
 		for _, err := range failed {
-			try.ok(err)
+			try.OK(err)
 		}
 		looked += len(due)
 	}
-	return looked, try.err()
+	return looked, try.Err()
 }
 
 // ours are the addresses of all edges.
@@ -371,24 +371,24 @@ func (a *Names) CompareRecords(ctx context.Context) (RecordsCompared, error) {
 	}
 	drifted, orphans := tenant.CompareRecords(rows, there)
 	c.Owned, c.Drifted, c.Orphans = len(there), len(drifted), len(orphans)
-	var try attempts
+	var try Attempts
 	for _, d := range drifted {
-		try.ok(a.Store.RecordDrifted(ctx, d.Row, d.There))
+		try.OK(a.Store.RecordDrifted(ctx, d.Row, d.There))
 	}
 	c.BreakerHit = tenant.TooManyOrphans(len(orphans), len(there))
 	shadowed := tenant.ShadowedLabels(a.Zone, a.SiteDomain, others)
-	if !try.ok(a.Store.ZoneCompared(ctx, a.Zone, c.Owned, c.Orphans, c.BreakerHit, shadowed)) {
-		return c, try.err()
+	if !try.OK(a.Store.ZoneCompared(ctx, a.Zone, c.Owned, c.Orphans, c.BreakerHit, shadowed)) {
+		return c, try.Err()
 	}
 	if c.BreakerHit {
 		a.Log.Error("records without a row are kept: there are too many, so this database may be wrong", zap.Int("orphans", len(orphans)), zap.Int("owned", len(there)))
-		return c, try.err()
+		return c, try.Err()
 	}
 	for _, o := range orphans {
 		a.Log.Warn("a DNS record has no row and is deleted", zap.String("record", o.Key()), zap.Strings("values", o.Values))
-		try.ok(a.Store.RecordOrphaned(ctx, o))
+		try.OK(a.Store.RecordOrphaned(ctx, o))
 	}
-	return c, try.err()
+	return c, try.Err()
 }
 
 // RecordsCompared counts what a comparison found.

@@ -412,20 +412,20 @@ func (a *OrgResources) startLost(ctx context.Context, quiet time.Duration) (star
 	if err != nil {
 		return 0, err
 	}
-	var try attempts
+	var try Attempts
 	for _, w := range []struct {
 		ids    []string
 		ensure func(context.Context, string) (bool, error)
 	}{{work.Addresses, a.Runs.EnsureAddress}, {work.Volumes, byID(a.Runs.EnsureVolume)}, {work.Snapshots, byID(a.Runs.EnsureSnapshot)}, {work.Restores, a.Runs.EnsureRestore}, {work.Erasures, byID(a.Runs.EnsureSnapshotErase)}} {
 		for _, id := range w.ids {
-			if try.tooMany() {
+			if try.TooMany() {
 				break
 			}
 			ok, err := w.ensure(ctx, id)
-			if try.ok(err) && ok {
+			if try.OK(err) && ok {
 				started++
 			}
 		}
 	}
-	return started, try.err()
+	return started, try.Err()
 }

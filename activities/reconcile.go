@@ -65,10 +65,10 @@ func (a *Reconciler) Reconcile(ctx context.Context) (ReconcileResult, error) {
 	}
 	result := ReconcileResult{RunID: runID}
 	var active []string
-	var try attempts
+	var try Attempts
 	for _, infra := range a.Infra {
 		rows, err := a.reconcile(ctx, infra, &result)
-		try.ok(err)
+		try.OK(err)
 		for _, r := range rows {
 			if r.Status == server.Active {
 				active = append(active, string(r.ServerID))
@@ -78,7 +78,7 @@ func (a *Reconciler) Reconcile(ctx context.Context) (ReconcileResult, error) {
 	if a.Org != nil {
 		started, err := a.Org.startLost(ctx, idleAfter)
 		result.Restarted += started
-		try.ok(err)
+		try.OK(err)
 	}
 	a.checkContainers(ctx, active, &result)
 	a.checkUsage(ctx)
@@ -86,7 +86,7 @@ func (a *Reconciler) Reconcile(ctx context.Context) (ReconcileResult, error) {
 		a.Log.Warn("the feed of changes is not pruned", zap.String("error", prego.Redact(err.Error())))
 	}
 	if len(try) > 0 {
-		return result, try.err()
+		return result, try.Err()
 	}
 	a.Metrics.Breaker.Set(map[bool]float64{true: 1}[result.BreakerHit])
 	return result, a.Store.EndReconcile(ctx, runID, result)
@@ -98,16 +98,16 @@ func (a *Reconciler) reconcile(ctx context.Context, infra Infra, result *Reconci
 		return nil, err
 	}
 	found := Compare(snapshot)
-	var try attempts // one row keeps no other from its turn
+	var try Attempts // one row keeps no other from its turn
 	result.Owned += len(snapshot.Owned)
 	if a.Images != nil {
 		started, err := a.Images.startLost(ctx, slices.SortedFunc(maps.Values(snapshot.Images), func(a, b server.GoldenImage) int { return strings.Compare(string(a.ImageID), string(b.ImageID)) }))
 		result.Restarted += started
-		try.ok(err)
-		try.ok(a.Images.missing(ctx, infra.ID(), snapshot))
+		try.OK(err)
+		try.OK(a.Images.missing(ctx, infra.ID(), snapshot))
 	}
-	try.ok(a.restart(ctx, found.Idle, result))
-	try.ok(a.failMissing(ctx, infra, found.Missing, result))
+	try.OK(a.restart(ctx, found.Idle, result))
+	try.OK(a.failMissing(ctx, infra, found.Missing, result))
 	a.protect(ctx, infra, snapshot)
 	if a.Org != nil {
 		n, err := a.Org.checkAttached(ctx, snapshot.Attached, snapshot.Owned)
@@ -116,7 +116,7 @@ func (a *Reconciler) reconcile(ctx context.Context, infra Infra, result *Reconci
 		}
 	}
 	if len(try) > 0 { // nothing is destroyed by a process whose statements fail
-		return snapshot.Rows, try.err()
+		return snapshot.Rows, try.Err()
 	}
 	if err := a.destroyOrphans(ctx, infra, snapshot, found.Orphans, result); err != nil {
 		return snapshot.Rows, err
@@ -183,9 +183,9 @@ func (a *Reconciler) StartLostRuns(ctx context.Context, quiet time.Duration) (st
 }
 
 func (a *Reconciler) restart(ctx context.Context, idle []server.ReconcileRow, result *ReconcileResult) error {
-	var try attempts
+	var try Attempts
 	for _, r := range idle {
-		if try.tooMany() {
+		if try.TooMany() {
 			break
 		}
 		ensure := func() (bool, error) { return a.Runs.EnsureProvision(ctx, r.ServerID, r.Generation) }
@@ -196,23 +196,23 @@ func (a *Reconciler) restart(ctx context.Context, idle []server.ReconcileRow, re
 		if err != nil {
 			err = fmt.Errorf("start the run of %s: %w", r.ServerID, err)
 		}
-		if !try.ok(err) || !started {
+		if !try.OK(err) || !started {
 			continue
 		}
 		result.Restarted++
 		a.Log.Warn("started the run of a row that had none", zap.String("server_id", string(r.ServerID)), zap.String("status", string(r.Status)))
-		try.ok(a.Store.AddEvent(ctx, server.Event{
+		try.OK(a.Store.AddEvent(ctx, server.Event{
 			ServerID: r.ServerID, Step: server.StepWorkflowRestarted, Attempt: r.Attempt, Actor: prego.ActorSystem,
 			Message: "the row had no run working on it",
 		}, ""))
 	}
-	return try.err()
+	return try.Err()
 }
 
 // failMissing asks the provider for each server individually before it believes the
 // list.
 func (a *Reconciler) failMissing(ctx context.Context, infra Infra, missing []server.ReconcileRow, result *ReconcileResult) error {
-	var try attempts
+	var try Attempts
 	for _, r := range missing {
 		_, err := infra.GetServer(ctx, prego.ServerID(r.ProviderServerID))
 		var ie *server.InfraError
@@ -220,12 +220,12 @@ func (a *Reconciler) failMissing(ctx context.Context, infra Infra, missing []ser
 			continue
 		}
 		marked, err := a.Store.MarkMissing(ctx, r.ServerID, r.ProviderServerID)
-		if try.ok(err) && marked {
+		if try.OK(err) && marked {
 			result.Missing++
 			a.Log.Error("the server of a row is gone", zap.String("server_id", string(r.ServerID)), zap.String("provider_server_id", r.ProviderServerID))
 		}
 	}
-	return try.err()
+	return try.Err()
 }
 
 // mostProtected bounds what one run protects: the provider's budget is for others, too.

@@ -292,72 +292,47 @@ func (a *Tenants) SweepTenantWork(ctx context.Context) (SweepResult, error) {
 	return a.sweepTenants(ctx)
 }
 
-// attempts collects the errors of steps that don't depend on each other.
-type attempts []error
-
-func (t *attempts) ok(err error) bool {
-	if err != nil {
-		*t = append(*t, err)
-	}
-	return err == nil
-}
-
-// tooMany reports that so many have failed that no single thing is the reason, such as while Temporal is away: the
-// next look tries the rest.
-func (t attempts) tooMany() bool { return len(t) >= MostFailed }
-
-// MostFailed is how many failures in one look are of the things themselves.
-const MostFailed = 10
-
-// err is their error: a single one as it is, since its type decides whether Temporal repeats the step.
-func (t attempts) err() error {
-	if len(t) == 1 {
-		return t[0]
-	}
-	return errors.Join(t...)
-}
-
 func (a *Tenants) sweepTenants(ctx context.Context) (r SweepResult, err error) {
 	w, leftovers, err := a.Store.FindTenantWork(ctx, a.Settings.OrphanQuiet, a.Settings.ReserveFor)
 	if err != nil {
 		return r, err
 	}
-	var try attempts
+	var try Attempts
 	for _, t := range w.Expired {
 		changed, err := a.Store.ExpireTenant(ctx, t.TenantID, a.Settings.Periods)
-		if try.ok(err) && changed {
+		if try.OK(err) && changed {
 			r.Expired++
 			w.Changes = append(w.Changes, string(t.TenantID))
 		}
 	}
 	for _, t := range w.Provisions {
 		started, err := a.Runs.EnsureTenantProvision(ctx, t.TenantID, t.Generation)
-		if try.ok(err) && started {
+		if try.OK(err) && started {
 			r.Restarted++
-			try.ok(a.Store.AddTenantEvent(ctx, tenant.Event{TenantID: t.TenantID, Step: tenant.StepRunRestarted, Actor: string(prego.ActorSystem)}, ""))
+			try.OK(a.Store.AddTenantEvent(ctx, tenant.Event{TenantID: t.TenantID, Step: tenant.StepRunRestarted, Actor: string(prego.ActorSystem)}, ""))
 		}
 	}
 	for _, id := range w.Changes {
 		started, err := a.Runs.EnsureTenantChange(ctx, prego.TenantID(id))
-		if try.ok(err) && started {
+		if try.OK(err) && started {
 			r.Changed++
 		}
 	}
 	for _, id := range leftovers {
 		released, err := a.freeLeftover(ctx, prego.TenantID(id))
-		if try.ok(err) && released {
+		if try.OK(err) && released {
 			r.Released++
 		}
 	}
-	try.ok(a.failOverdue(ctx))
-	try.ok(a.dropLeftDatabases(ctx))
-	try.ok(a.clearAllLosses(ctx))
+	try.OK(a.failOverdue(ctx))
+	try.OK(a.dropLeftDatabases(ctx))
+	try.OK(a.clearAllLosses(ctx))
 	for _, region := range w.Regions {
 		r.Regions++
 		_, err := a.ServeQueue(ctx, region)
-		try.ok(err)
+		try.OK(err)
 	}
-	return r, try.err()
+	return r, try.Err()
 }
 
 // SweepFleet starts what pools and fleets are short of. It only reads, and starts runs.
@@ -367,23 +342,23 @@ func (a *Tenants) SweepFleet(ctx context.Context) (r SweepResult, err error) {
 }
 
 func (a *Tenants) sweepFleet(ctx context.Context, r *SweepResult) error {
-	var try attempts
-	try.ok(a.sweepPools(ctx, r))
-	try.ok(a.Store.SettleDemand(ctx, time.Hour))
+	var try Attempts
+	try.OK(a.sweepPools(ctx, r))
+	try.OK(a.Store.SettleDemand(ctx, time.Hour))
 	fleets, err := a.Store.OpenFleets(ctx, a.Settings.OrphanQuiet)
-	try.ok(err)
+	try.OK(err)
 	for _, id := range fleets {
 		r.Fleets++
-		try.ok(a.Runs.EnsureScaleFleet(ctx, prego.FleetID(id)))
+		try.OK(a.Runs.EnsureScaleFleet(ctx, prego.FleetID(id)))
 	}
 	for _, region := range prego.Regions() {
 		for _, role := range []prego.Role{prego.RoleApp, prego.RoleDBShard, prego.RoleRedisPool} {
 			demand, err := a.demand(ctx, region, role)
-			if !try.ok(err) {
+			if !try.OK(err) {
 				continue
 			}
 			want, _, _, err := a.wanted(ctx, region, role, demand)
-			if !try.ok(err) {
+			if !try.OK(err) {
 				continue
 			}
 			a.Metrics.Waiting.WithLabelValues(string(region), string(role)).Set(float64(waitingIn(demand)))
@@ -397,10 +372,10 @@ func (a *Tenants) sweepFleet(ctx context.Context, r *SweepResult) error {
 				continue
 			}
 			r.Fleets++
-			try.ok(a.Runs.EnsureScaleOut(ctx, region, role, trigger))
+			try.OK(a.Runs.EnsureScaleOut(ctx, region, role, trigger))
 		}
 	}
-	return try.err()
+	return try.Err()
 }
 
 func (a *Tenants) sweepPools(ctx context.Context, r *SweepResult) error {
@@ -417,23 +392,23 @@ func (a *Tenants) sweepPools(ctx context.Context, r *SweepResult) error {
 	if err != nil {
 		return err
 	}
-	var try attempts
+	var try Attempts
 	need := slices.Concat(low, left)
 	slices.Sort(need)
 	for _, id := range slices.Compact(need) {
-		if try.ok(a.Runs.EnsureRefill(ctx, prego.ServerID(id))) {
+		if try.OK(a.Runs.EnsureRefill(ctx, prego.ServerID(id))) {
 			r.Refills++
 		}
 	}
 	warm, err := a.Store.WarmPoolKeys(ctx)
-	try.ok(err)
+	try.OK(err)
 	for _, p := range warm {
 		needed, err := a.warmPoolNeedsRun(ctx, p.Region, p.Plan)
-		if try.ok(err) && needed && try.ok(a.Runs.EnsureWarmPool(ctx, p.Region, p.Plan)) {
+		if try.OK(err) && needed && try.OK(a.Runs.EnsureWarmPool(ctx, p.Region, p.Plan)) {
 			r.Fleets++
 		}
 	}
-	return try.err()
+	return try.Err()
 }
 
 // missingWarm is how many servers a warm pool may create now.

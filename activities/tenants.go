@@ -438,7 +438,7 @@ func (a *Tenants) failOverdue(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
+	var try Attempts
 	for _, t := range overdue {
 		ref := tenant.Ref{TenantID: t.TenantID, Generation: t.Generation}
 		ended, err := a.Store.FailQueued(ctx, ref, prego.ReasonFailedCapacity,
@@ -446,9 +446,9 @@ func (a *Tenants) failOverdue(ctx context.Context) error {
 		if ended {
 			a.Metrics.Outcomes.WithLabelValues(string(t.Plan), string(prego.ReasonFailedCapacity)).Inc()
 		}
-		errs = append(errs, err)
+		try.OK(err)
 	}
-	return errors.Join(errs...)
+	return try.Err()
 }
 
 // TenantNow is the state of a waiting tenant.

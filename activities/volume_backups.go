@@ -172,29 +172,29 @@ const givingBack = 20 * time.Second
 // seeToVolumes starts restores whose run was lost, and takes idle volumes back.
 func (a *Backups) seeToVolumes(ctx context.Context) (n int, err error) {
 	left, err := a.Store.VolumeRestoresLeft(ctx, a.Settings.Quiet, lookMost)
-	var try attempts
-	try.ok(err)
+	var try Attempts
+	try.OK(err)
 	for _, id := range left {
-		if try.tooMany() {
+		if try.TooMany() {
 			break
 		}
 		started, err := a.Runs.EnsureVolumeRestore(ctx, id)
-		if try.ok(err) && started {
+		if try.OK(err) && started {
 			n++
 		}
 	}
 	lent, err := a.Store.LentVolumes(ctx, lookMost)
-	try.ok(err)
+	try.OK(err)
 	ctx, cancel := context.WithTimeout(ctx, givingBack) // a host that does not answer must not keep other backups waiting
 	defer cancel()
 	for id, work := range lent {
 		if e := a.giveBack(ctx, id, work); e != nil {
-			try.ok(fmt.Errorf("volume %s: %w", id, e))
+			try.OK(fmt.Errorf("volume %s: %w", id, e))
 			continue
 		}
 		n++
 	}
-	return n, try.err()
+	return n, try.Err()
 }
 
 // WantsFinalOf reports whether a volume's last backup must still be made.

@@ -84,7 +84,7 @@ func uncordonIn(ctx context.Context, tx *txn, id prego.ServerID, by string) (ser
 }
 
 const sqlChangePlacement = `
-UPDATE servers SET accepts_trial = COALESCE($2, accepts_trial), 
+UPDATE servers SET accepts_trial = COALESCE($2, accepts_trial),
     plan_tier_lock = NULLIF(COALESCE($3, plan_tier_lock), 'none'),
     tenant_capacity = COALESCE($4, tenant_capacity), updated_at = now()
 WHERE server_id = $1 AND (accepts_trial, COALESCE(plan_tier_lock, 'none'), tenant_capacity) IS DISTINCT FROM

@@ -28,7 +28,8 @@ const (
 	groupSize  = `GREATEST(g.memory_limit_bytes / 4294967296.0, g.cpu_request)::float8`
 	groupIsDue = `(g.next_attempt_at IS NULL OR g.next_attempt_at <= now() OR CASE WHEN starts_with(g.status_reason, 'org_quota_exceeded:')
           THEN g.refused_usage > (SELECT u.used FROM org_used(g.org_id, ARRAY[split_part(g.status_reason, ':', 2)]) u) END)
-      AND (g.retry_at IS NULL OR g.retry_at <= now() OR g.tried_release <> g.release OR r.freed_at >= g.tried_at)`
+      AND ` + groupRetries
+	groupRetries           = `(g.retry_at IS NULL OR g.retry_at <= now() OR g.tried_release <> g.release OR r.freed_at >= g.tried_at)`
 	sqlWaitingForInstances = `
 SELECT group_id, org_id, size, wanted, tried, since FROM (
     SELECT g.group_id, g.org_id, g.wanted, ` + groupTried + ` AS tried, ` + groupSince + ` AS since, ` + groupSize + ` AS size,
@@ -108,7 +109,7 @@ func (s *Store) InstancesBackingOff(ctx context.Context, region prego.Region, ex
 const sqlRegionsWithGroups = `
 SELECT DISTINCT g.region FROM process_groups g LEFT JOIN region_room r ON r.region = g.region
 WHERE g.wanted > 0 AND g.deleted_at IS NULL AND (g.next_attempt_at IS NULL OR g.next_attempt_at <= now())
-    AND (g.retry_at IS NULL OR g.retry_at <= now() OR g.tried_release <> g.release OR r.freed_at >= g.tried_at) ORDER BY 1`
+    AND ` + groupRetries + ` ORDER BY 1`
 
 // WaitingRegions are the regions with groups that wait for places and may be tried now.
 func (s *Store) WaitingRegions(ctx context.Context) ([]prego.Region, error) {

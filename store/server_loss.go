@@ -57,7 +57,7 @@ const sqlInsertLoss = `
 INSERT INTO tenant_losses (tenant_id, allocation_id, server_id, state, deadline_at, lost_at) VALUES ($1, $2, $3, $4, $5, $6)`
 
 const (
-	sqlEndRestores  = `UPDATE restore_jobs SET status = 'failed', message = $2, finished_at = now() WHERE tenant_id = $1 AND status IN ('queued', 'running')`
+	sqlEndRestores  = `UPDATE restore_jobs SET status = 'failed', message = $2, finished_at = now() WHERE tenant_id = ANY ($1) AND status IN ('queued', 'running')`
 	sqlForgetLimits = `UPDATE site_usage SET read_only = false WHERE tenant_id = $1 AND read_only`
 )
 
@@ -114,7 +114,7 @@ func (s *Store) loseTenant(
 		tx.run(ctx, sqlForgetLimits, t.TenantID)
 	}
 	tx.run(ctx, sqlInsertLoss, t.TenantID, t.AllocationID, serverID, t.State, t.Deadline, t.LostAt)
-	tx.run(ctx, sqlEndRestores, t.TenantID, "the site's server was lost")
+	tx.run(ctx, sqlEndRestores, []prego.TenantID{t.TenantID}, "the site's server was lost")
 	tx.check(tenantEvent(ctx, tx, tenant.Event{
 		TenantID: t.TenantID, FromState: t.State, ToState: to, Step: tenant.StepChanged, Actor: string(actor),
 		Reason: string(prego.ReasonServerLost), Message: message,

@@ -126,8 +126,7 @@ func (s *Store) changeTenant(ctx context.Context, was tenant.Tenant, next tenant
 		tx.check(orgEvent(ctx, tx, org.Event{
 			OrgID: was.OrgID, Type: "tenant." + string(action),
 			Subject: string(was.TenantID), Actor: by, Reason: reason,
-		},
-			map[string]any{"from": was.State, "to": next}))
+		}, map[string]any{"from": was.State, "to": next}))
 		if action != tenant.ActionCancel || was.State != tenant.Provisioning {
 			return nil
 		}
@@ -170,9 +169,6 @@ WHERE t.tenant_id = ANY ($1) AND ` + hasNothing + ` RETURNING t.tenant_id`
 	sqlCancelRest = `
 UPDATE tenants SET cancel_requested_at = now(), updated_at = now()
 WHERE tenant_id = ANY ($1) AND state = 'provisioning' RETURNING tenant_id`
-	sqlFailRestores = `
-UPDATE restore_jobs SET status = 'failed', message = $2, finished_at = now()
-WHERE tenant_id = ANY ($1) AND status IN ('queued', 'running')`
 	sqlQueueEvents = `
 INSERT INTO events (kind, id, org_id, from_status, status, step, actor, reason, message, dedup_key)
 SELECT 'tenant', tenant_id, org_id, 'provisioning', state, 'changed', $2, CASE state WHEN 'failed' THEN 'cancelled'
@@ -202,7 +198,7 @@ func (s *Store) CancelQueue(ctx context.Context, id prego.OrgID, by, reason stri
 		}
 		waiting := valuesIn[prego.TenantID](ctx, tx, sqlHoldQueue, id)
 		failed := valuesIn[prego.TenantID](ctx, tx, sqlFailQueue, waiting, message)
-		tx.run(ctx, sqlFailRestores, failed, message)
+		tx.run(ctx, sqlEndRestores, failed, message)
 		ending := valuesIn[prego.TenantID](ctx, tx, sqlCancelRest, waiting)
 		tx.run(ctx, sqlQueueEvents, waiting, by, reason, message)
 		tx.run(ctx, sqlQueueOrgEvents, waiting, by, reason)

@@ -295,7 +295,7 @@ func failTenant(ctx context.Context, tx *txn, ref tenant.Ref, reason prego.Reaso
 	if err != nil {
 		return ifNoRows(err, nil)
 	}
-	tx.run(ctx, sqlEndRestores, ref.TenantID, prego.Redact(message))
+	tx.run(ctx, sqlEndRestores, []prego.TenantID{ref.TenantID}, prego.Redact(message))
 	if from == tenant.Trial { // there is no edge from trial to failed
 		began := tenant.Event{
 			TenantID: ref.TenantID, FromState: tenant.Trial, ToState: tenant.Provisioning, Step: tenant.StepChanged, Reason: string(reason),

@@ -26,16 +26,15 @@ func startIf(ctx context.Context, found bool, err error, start func(context.Cont
 // startLost starts the runs of things that may have lost theirs. One that can't be started keeps no other from its
 // start.
 func startLost[T any](ctx context.Context, quiet []T, err error, ensure func(context.Context, T) (bool, error)) (ops.LookResult, error) {
-	found, failed := false, 0
+	found := false
+	var try activities.Attempts
 	for _, id := range quiet {
-		started, startErr := ensure(ctx, id)
-		found, err = found || started, errors.Join(err, startErr)
-		if startErr != nil {
-			failed++
-		}
-		if failed == activities.MostFailed {
+		if try.TooMany() {
 			break
 		}
+		started, startErr := ensure(ctx, id)
+		try.OK(startErr)
+		found = found || started
 	}
-	return ops.LookResult{Found: found}, err
+	return ops.LookResult{Found: found}, errors.Join(err, try.Err())
 }
