@@ -25,13 +25,11 @@ func (p *provisionServer) create(ctx workflow.Context) (server.BootTimeouts, err
 	}
 	for {
 		made, err := p.tryCandidates(ctx)
+		if err == nil {
+			p.handle = made.Handle
+			return p.plan.Timeouts[made.Candidate], nil
+		}
 		switch errType(err) {
-		case "":
-			if err == nil {
-				p.handle = made.Handle
-				return p.plan.Timeouts[made.Candidate], nil
-			}
-			return server.BootTimeouts{}, p.createFailed(err)
 		case activities.ErrTypeProvider: // the same attempt again
 			if err := p.awaitProvider(ctx, err); err != nil {
 				return server.BootTimeouts{}, err

@@ -115,7 +115,6 @@ var goMutants string
 type explanation struct {
 	mutant  string         // "" if pattern says which
 	pattern *regexp.Regexp // of mutants
-	reason  string
 	used    bool
 }
 
@@ -124,14 +123,14 @@ type explanation struct {
 func explanations(text, pkg string) (out []*explanation, err error) {
 	for line := range strings.Lines(text) {
 		of, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if of == "" || of == "#" || of != pkg && pkg != "" {
+		if of == "" || of == "#" || of != pkg {
 			continue
 		}
-		i := strings.LastIndex(rest, " | ")
-		if i < 0 {
-			return nil, fmt.Errorf("go.txt: %q has no reason", line)
+		mutant, _, err := reasoned(rest)
+		if err != nil {
+			return nil, fmt.Errorf("go.txt: %w", err)
 		}
-		e := &explanation{mutant: rest[:i], reason: rest[i+3:]}
+		e := &explanation{mutant: mutant}
 		if p, ok := strings.CutPrefix(e.mutant, "/"); ok {
 			e.mutant = ""
 			if e.pattern, err = regexp.Compile("^(?:" + strings.TrimSuffix(p, "/") + ")$"); err != nil {

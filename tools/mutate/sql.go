@@ -190,16 +190,25 @@ func named(text string) (tests, fine map[string]string, err error) {
 			name, pattern, _ := strings.Cut(rest, " ")
 			tests[name] = pattern
 		case "fine":
-			i := strings.LastIndex(rest, " | ")
-			if i < 0 {
-				return nil, nil, fmt.Errorf("sql.txt: %q has no reason", line)
+			mutant, reason, err := reasoned(rest)
+			if err != nil {
+				return nil, nil, fmt.Errorf("sql.txt: %w", err)
 			}
-			fine[rest[:i]] = rest[i+3:]
+			fine[mutant] = reason
 		default:
 			return nil, nil, fmt.Errorf("sql.txt: %q", line)
 		}
 	}
 	return tests, fine, nil
+}
+
+// reasoned splits "MUTANT | REASON"; a mutant may contain a bar, too.
+func reasoned(text string) (mutant, reason string, err error) {
+	i := strings.LastIndex(text, " | ")
+	if i < 0 {
+		return "", "", fmt.Errorf("%q has no reason", text)
+	}
+	return text[:i], text[i+3:], nil
 }
 
 // runSQL tries the conditions of statements: "named" are those of sql.txt, with its tests, and others are given by a
