@@ -192,8 +192,8 @@ func (e *engine) start() error {
 		return err
 	}
 	cmd.Stdout, cmd.Stderr = log, log
-	// When the tests are killed it stops by itself, and containerd and the containers with it.
-	if e.process, err = child.Start(cmd, syscall.SIGTERM); err != nil {
+	// When the tests are killed it stops, and containerd and the containers with it.
+	if e.process, err = child.StartDaemon(cmd, e.dir); err != nil {
 		return err
 	}
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -90,7 +91,10 @@ func TestNothingIsLeftOfAKilledTest(t *testing.T) {
 	require.Equal(t, 1, of("containerd-shim"))
 	require.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait()
-	require.Eventually(t, func() bool { return len(processesOf(dir)) == 0 }, 30*time.Second, 100*time.Millisecond)
+	if !assert.Eventually(t, func() bool { return len(processesOf(dir)) == 0 }, 30*time.Second, 100*time.Millisecond) {
+		text, _ := os.ReadFile(filepath.Join(dir, "log"))
+		t.Errorf("left: %v\nthe end of the engine's log:\n%s", processesOf(dir), text[max(0, len(text)-2000):])
+	}
 }
 
 // processesOf are the command lines that name a directory, by process.

@@ -2,8 +2,11 @@
 package child
 
 import (
+	"fmt"
+	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -16,33 +19,107 @@ type Process struct {
 }
 
 // Start starts a command in its own process group, or in a new session on request. When
-// this process ends, the kernel sends the child the signal.
+// this process ends, the child gets the signal, once.
 //
 // The kernel regards the forking thread as the parent, and Go ends threads: so the fork
 // happens on a thread that lives as long as the child, held by a goroutine locked to
-// it.
-func Start(cmd *exec.Cmd, death syscall.Signal) (*Process, error) {
+// it. When a whole process is killed, the kernel signals a child again for each thread
+// that it was handed to. That makes no difference to SIGKILL; another signal is sent by
+// a shell that waits for the end of this process, since some programs (dockerd) count
+// signals and give up their orderly end after the third.
+func Start(cmd *exec.Cmd, death syscall.Signal) (*Process, error) { return start(cmd, death, "") }
+
+// StartDaemon is Start for a daemon that starts others, with a directory of its own. When
+// this process ends, the daemon gets a SIGTERM, and once it has ended, what it has left
+// is killed: the processes whose command line names a path below the directory.
+func StartDaemon(cmd *exec.Cmd, dir string) (*Process, error) {
+	return start(cmd, syscall.SIGTERM, dir)
+}
+
+func start(cmd *exec.Cmd, death syscall.Signal, rest string) (*Process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Setpgid = !cmd.SysProcAttr.Setsid
-	cmd.SysProcAttr.Pdeathsig = death
+	if death == syscall.SIGKILL {
+		cmd.SysProcAttr.Pdeathsig = death
+	}
 	p := &Process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := cmd.Start()
+		var w *watcher
+		var err error
+		if death != syscall.SIGKILL {
+			w, err = newWatcher(death, rest)
+		}
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err == nil {
+			err = w.signals(cmd.Process.Pid)
+		}
 		started <- err
 		if err == nil {
 			p.err = cmd.Wait()
 			close(p.done)
 		}
+		w.release()
 	}()
 	if err := <-started; err != nil {
 		return nil, err
 	}
 	return p, nil
+}
+
+// watch has its arguments in its environment: what it looks for must not be in its own command line.
+const watch = `read -r pid || exit
+read -r _
+kill -s "$signal" "$pid"
+[ -n "$rest" ] || exit
+while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
+for file in $(grep -laF "$rest/" /proc/[0-9]*/cmdline); do
+	file=${file%/cmdline}
+	kill -s KILL "${file#/proc/}"
+done`
+
+// watcher is a shell that sends a process a signal when this process has ended. A nil one does nothing.
+type watcher struct {
+	shell *exec.Cmd
+	pipe  *os.File // only this process has an end to write to
+}
+
+func newWatcher(sig syscall.Signal, rest string) (*watcher, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = r.Close() }()
+	sh := exec.Command("sh", "-c", watch)
+	sh.Env = append(os.Environ(), "signal="+strconv.Itoa(int(sig)), "rest="+rest)
+	sh.Stdin, sh.SysProcAttr = r, &syscall.SysProcAttr{Setpgid: true}
+	if err := sh.Start(); err != nil {
+		_ = w.Close()
+		return nil, err
+	}
+	return &watcher{sh, w}, nil
+}
+
+func (m *watcher) signals(pid int) error {
+	if m == nil {
+		return nil
+	}
+	_, err := fmt.Fprintln(m.pipe, pid)
+	return err
+}
+
+func (m *watcher) release() {
+	if m != nil {
+		_ = m.shell.Process.Kill()
+		_ = m.shell.Wait()
+		_ = m.pipe.Close()
+	}
 }
 
 // PID is its process id.

@@ -3,6 +3,7 @@ package child_test
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,14 @@ import (
 const parentMode = "PREGO_TEST_CHILD_PARENT"
 
 func TestMain(m *testing.M) {
+	modes := map[string]func(string) error{"count": countingParent, "daemon": daemonParent}
+	if mode, path, ok := strings.Cut(os.Getenv(parentMode), " "); ok {
+		if err := modes[mode](path); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		select {}
+	}
 	if os.Getenv(parentMode) != "" {
 		p, err := child.Start(exec.Command("sleep", "600"), syscall.SIGKILL)
 		if err != nil {
@@ -60,6 +69,76 @@ func TestAChildDiesWithItsParent(t *testing.T) {
 	require.NoError(t, parent.Process.Kill())
 	_ = parent.Wait()
 	require.Eventually(t, func() bool { return !runs(pid) }, 10*time.Second, 5*time.Millisecond)
+}
+
+// TestADeathSignalIsSentOnce kills a process of many threads, each of which is a parent to the kernel.
+func TestADeathSignalIsSentOnce(t *testing.T) {
+	t.Parallel()
+	counted := filepath.Join(t.TempDir(), "counted")
+	parent := exec.CommandContext(t.Context(), os.Args[0])
+	parent.Env = append(os.Environ(), parentMode+"=count "+counted)
+	out, err := parent.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, parent.Start())
+	_, err = io.ReadFull(out, make([]byte, len("counts\nwaits\n")))
+	require.NoError(t, err)
+	require.NoError(t, parent.Process.Kill())
+	_ = parent.Wait()
+	var text []byte
+	require.Eventually(t, func() bool {
+		text, _ = os.ReadFile(counted)
+		return bytes.HasSuffix(text, []byte("end\n"))
+	}, 20*time.Second, 5*time.Millisecond)
+	require.Equal(t, "TERM\nend\n", string(text))
+}
+
+// countTERM writes down each SIGTERM that it gets, until a second after the first.
+const countTERM = `trap 'echo TERM >>"$1"' TERM; echo counts; while [ ! -s "$1" ]; do sleep 0.05; done; sleep 0.5; sleep 0.5; echo end >>"$1"`
+
+func countingParent(file string) error {
+	for range 20 { // threads
+		go func() { runtime.LockOSThread(); select {} }()
+	}
+	time.Sleep(50 * time.Millisecond)
+	cmd := exec.Command("bash", "-c", countTERM, "bash", file)
+	cmd.Stdout = os.Stdout
+	_, err := child.Start(cmd, syscall.SIGTERM)
+	fmt.Println("waits")
+	return err
+}
+
+// TestNothingIsLeftOfADaemon: the daemon obeys, and leaves a process in a session of its own.
+func TestNothingIsLeftOfADaemon(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	parent := exec.CommandContext(t.Context(), os.Args[0])
+	parent.Env = append(os.Environ(), parentMode+"=daemon "+dir)
+	out, err := parent.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, parent.Start())
+	_, err = io.ReadFull(out, make([]byte, len("waits\n")))
+	require.NoError(t, err)
+	var left int
+	require.Eventually(t, func() bool {
+		text, err := os.ReadFile(filepath.Join(dir, "pid"))
+		_, scanErr := fmt.Sscanf(string(text), "%d\n", &left)
+		return err == nil && scanErr == nil
+	}, 20*time.Second, 5*time.Millisecond)
+	require.True(t, runs(left))
+	require.NoError(t, parent.Process.Kill())
+	_ = parent.Wait()
+	require.Eventually(t, func() bool { return !runs(left) }, 20*time.Second, 5*time.Millisecond)
+}
+
+func daemonParent(dir string) error {
+	script := filepath.Join(dir, "left")
+	if err := os.WriteFile(script, []byte("echo $$ >${0%left}pid; while :; do sleep 0.1; done"), 0o600); err != nil {
+		return err
+	}
+	cmd := exec.Command("sh", "-c", `setsid sh "$0" & exec sleep 600`, script)
+	_, err := child.StartDaemon(cmd, dir)
+	fmt.Println("waits")
+	return err
 }
 
 // TestChildOutlivesItsStartingThread: to the kernel a thread that ends is a

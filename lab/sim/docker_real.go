@@ -60,7 +60,7 @@ func (h *processHost) startRealDocker(ctx context.Context) (*dockerd, error) {
 		"--tlsverify", "--tlscacert", filepath.Join(certs, "ca.pem"), "--tlscert", filepath.Join(certs, "cert.pem"),
 		"--tlskey", filepath.Join(certs, "key.pem"))
 	cmd.Stdout, cmd.Stderr = log, log
-	if d.process, err = child.Start(cmd, syscall.SIGTERM); err != nil {
+	if d.process, err = child.StartDaemon(cmd, run); err != nil {
 		return nil, fmt.Errorf("docker: %w", err)
 	}
 	if err := d.prepare(ctx, logFile, h.sim.cfg.StandIn); err != nil {
