@@ -54,7 +54,7 @@ if [ "$seeds" -gt 0 ]; then
 	cat "$dir"/seeds.* | awk '$1 == "met" { n = $2; $1 = $2 = ""; met[$0] += n } END { for (what in met) printf "met %6d %s\n", met[what], what }' | sort -k3 >"$dir/met"
 	[ -z "${VERBOSE:-}" ] || cat "$dir/met"
 	if grep -q '^FAILED' "$dir"/seeds.* && [ "$violations" = 0 ]; then
-		tail -n 100 "$dir"/seeds.*
+		grep -h -A 200 '^panic:' "$dir"/seeds.* || tail -n 100 "$dir"/seeds.*
 		echo "a play did not end" >&2
 		exit 1
 	fi

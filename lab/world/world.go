@@ -14,8 +14,8 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -142,13 +142,22 @@ func Play(t *testing.T, system System, seed uint64, o Options) Outcome {
 	steady(seed, 0)
 	began := time.Now()
 	defer time.AfterFunc(hung, func() {
-		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2)
-		panic(fmt.Sprintf("world: seed %d has hung for %s", seed, hung))
+		panic(fmt.Sprintf("world: seed %d has hung for %s:\n%s", seed, hung, holding()))
 	}).Stop()
 	var out Outcome
 	synctest.Test(t, func(t *testing.T) { out = play(t, system, seed, o, at) })
 	out.Real = time.Since(began)
 	return out
+}
+
+// holding are the goroutines that keep a bubble's clock from moving, and those outside of bubbles.
+func holding() string {
+	var all bytes.Buffer
+	_ = pprof.Lookup("goroutine").WriteTo(&all, 2)
+	return strings.Join(slices.DeleteFunc(strings.Split(all.String(), "\n\n"), func(g string) bool {
+		head, _, _ := strings.Cut(g, "\n")
+		return strings.Contains(head, "(durable)")
+	}), "\n\n")
 }
 
 func play(t *testing.T, system System, seed uint64, o Options, at *place) Outcome {
