@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.temporal.io/sdk/activity"
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
@@ -184,7 +185,7 @@ func buildActivities(ctx context.Context, p *Process, runs *workflows.Client) (*
 	provider, err := hetzner.New(hetzner.Config{
 		Endpoint: h.Endpoint, Token: h.Token, Environment: p.cfg.Environment, Timeout: h.Timeout, Poll: h.Poll, Simulated: h.Simulated,
 		Budget: budget, Log: p.log.Named("hetzner"), Metrics: p.reg, Transport: p.provider,
-		MayDelete: p.db.MayDelete,
+		MayDelete: p.db.MayDelete, Org: orgOfStep,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -473,4 +474,12 @@ func (p *Process) Gateway(runs *workflows.Client) (*agentgw.Gateway, *tls.Config
 		Log: p.log, Metrics: p.reg, OpenKey: openKey, Unavailable: store.Unavailable,
 	})
 	return gw, ca.GatewayTLS(gatewayName), nil
+}
+
+// orgOfStep is the fairness key of a step's run (workflows.Client gives each run of an org its key).
+func orgOfStep(ctx context.Context) string {
+	if !activity.IsActivity(ctx) {
+		return ""
+	}
+	return activity.GetInfo(ctx).Priority.FairnessKey
 }

@@ -44,15 +44,18 @@ func WithLane(ctx context.Context, lane Lane) context.Context {
 // transport takes each request from the budget and obeys the provider's rate-limit headers.
 type transport struct {
 	budget   Budget
+	org      func(context.Context) string
+	turns    map[Lane]*turns
 	next     http.RoundTripper
 	requests *prometheus.CounterVec
 	waited   *prometheus.HistogramVec
 }
 
-func newTransport(b Budget, next http.RoundTripper, reg prometheus.Registerer) *transport {
-	f := promauto.With(reg)
+func newTransport(cfg Config, next http.RoundTripper) *transport {
+	f := promauto.With(cfg.Metrics)
 	return &transport{
-		budget: b, next: next,
+		budget: cfg.Budget, org: cfg.Org, next: next,
+		turns: map[Lane]*turns{LaneDelete: newTurns(), LaneCreate: newTurns(), LanePoll: newTurns()},
 		requests: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "prego_provider_requests_total", Help: "Requests to the provider, by lane and status class.",
 		}, []string{"lane", "status"}),
@@ -81,7 +84,7 @@ func laneOf(r *http.Request) Lane {
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	lane := laneOf(r)
 	began := time.Now()
-	if err := t.budget.Acquire(r.Context(), string(lane)); err != nil {
+	if err := t.acquire(r.Context(), lane); err != nil {
 		return nil, fmt.Errorf("request budget: %w", err)
 	}
 	t.waited.WithLabelValues(string(lane)).Observe(time.Since(began).Seconds())
@@ -96,6 +99,19 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	return resp, nil
+}
+
+func (t *transport) acquire(ctx context.Context, lane Lane) error {
+	org := ""
+	if t.org != nil {
+		org = t.org(ctx)
+	}
+	turns := t.turns[lane]
+	if err := turns.take(ctx, org); err != nil {
+		return err
+	}
+	defer turns.give()
+	return t.budget.Acquire(ctx, string(lane))
 }
 
 func (t *transport) obey(ctx context.Context, resp *http.Response) error {

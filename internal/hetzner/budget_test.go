@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -202,4 +204,63 @@ func TestNewRefusesBadSettings(t *testing.T) {
 	p, err := hetzner.New(good)
 	require.NoError(t, err)
 	require.Equal(t, prego.ProviderHetzner, p.ID())
+}
+
+// gate is a budget that grants a request for each token.
+type gate struct {
+	tokens  chan struct{}
+	waiting atomic.Int32 // requests that ask for one now
+	most    atomic.Int32
+}
+
+func (g *gate) Acquire(ctx context.Context, _ string) error {
+	g.most.Store(max(g.most.Load(), g.waiting.Add(1)))
+	defer g.waiting.Add(-1)
+	select {
+	case <-g.tokens:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+func (*gate) Observe(context.Context, int, int) error    { return nil }
+func (*gate) Block(context.Context, time.Duration) error { return nil }
+
+// TestOrgsTakeTurnsAtTheBudget: one org has 20 requests waiting when another's two come. The budget is asked for one
+// request at a time, however many wait.
+func TestOrgsTakeTurnsAtTheBudget(t *testing.T) {
+	t.Parallel()
+	type org struct{}
+	p := newProject(t)
+	budget := &gate{tokens: make(chan struct{})}
+	hz := p.provider(func(c *hetzner.Config) {
+		c.Budget = budget
+		c.Org = func(ctx context.Context) string { name, _ := ctx.Value(org{}).(string); return name }
+	})
+	served := make(chan string)
+	ask := func(ctx context.Context, name string) {
+		go func() {
+			_, err := hz.GetServer(context.WithValue(ctx, org{}, name), "42")
+			if errors.Is(err, context.Canceled) {
+				name = "cancelled"
+			}
+			served <- name
+		}()
+		time.Sleep(5 * time.Millisecond) // so that they wait in this order
+	}
+	for range 20 {
+		ask(t.Context(), "noisy")
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	ask(gone, "quiet")
+	ask(t.Context(), "quiet")
+	cancel()
+	require.Equal(t, "cancelled", <-served)
+	var order []string
+	for range 21 {
+		budget.tokens <- struct{}{}
+		order = append(order, <-served)
+	}
+	require.Less(t, slices.Index(order, "quiet"), 3, "%v", order)
+	require.EqualValues(t, 1, budget.most.Load())
 }

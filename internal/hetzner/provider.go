@@ -33,8 +33,11 @@ type Config struct {
 	Poll        time.Duration // of the shared action poller
 	Simulated   bool          // allows plain HTTP and local addresses
 	Budget      Budget
-	Log         *zap.Logger           // may be nil
-	Metrics     prometheus.Registerer // may be nil
+	// Org is the org that a request is sent for, "" for none. Those that wait for the budget have their turn by org. It
+	// may be nil.
+	Org     func(context.Context) string
+	Log     *zap.Logger           // may be nil
+	Metrics prometheus.Registerer // may be nil
 	// Transport sends requests; nil for a separate pool of connections.
 	Transport http.RoundTripper
 	// MayDelete is asked before anything is deleted.
@@ -90,7 +93,7 @@ func New(cfg Config) (*Provider, error) {
 		next = cfg.Transport
 	}
 	client := &http.Client{
-		Transport: newTransport(cfg.Budget, buffered{next: next, timeout: cfg.Timeout}, cfg.Metrics),
+		Transport: newTransport(cfg, buffered{next: next, timeout: cfg.Timeout}),
 		CheckRedirect: func(*http.Request, []*http.Request) error {
 			return http.ErrUseLastResponse // the API never redirects; the token goes nowhere else
 		},
