@@ -31,6 +31,7 @@ type bridge struct {
 	answers chan chan dialed
 	ends    chan chan struct{}
 
+	steps   atomic.Int64 // of all plays
 	waiting atomic.Int32 // goroutines of the bubble that wait for an answer
 	mu      sync.Mutex
 	conns   map[*conn]struct{}

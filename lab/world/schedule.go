@@ -254,6 +254,7 @@ func (s *Scheduler) nextTurn(now time.Time) time.Duration {
 
 func (s *Scheduler) note(t *turn) {
 	s.Steps++
+	s.bridge.steps.Add(1)
 	s.Sayf("%s", t)
 }
 

@@ -127,7 +127,7 @@ type Options struct {
 	Loses bool
 }
 
-// hung is how long a play may take in real time, on the busiest machine.
+// hung is how long the next step of a play may take in real time, on the busiest machine.
 const hung = 10 * time.Minute
 
 // Epoch is when every play begins.
@@ -141,13 +141,31 @@ func Play(t *testing.T, system System, seed uint64, o Options) Outcome {
 	cryptotest.SetGlobalRandom(t, seed)
 	steady(seed, 0)
 	began := time.Now()
-	defer time.AfterFunc(hung, func() {
-		panic(fmt.Sprintf("world: seed %d has hung for %s:\n%s", seed, hung, holding()))
-	}).Stop()
+	ended := make(chan struct{})
+	defer close(ended)
+	go at.bridge.watchSteps(seed, ended)
 	var out Outcome
 	synctest.Test(t, func(t *testing.T) { out = play(t, system, seed, o, at) })
 	out.Real = time.Since(began)
 	return out
+}
+
+// watchSteps panics when the play of a seed makes no steps any more.
+func (b *bridge) watchSteps(seed uint64, ended <-chan struct{}) {
+	last := b.steps.Load()
+	for still := 0; ; still++ {
+		select {
+		case <-ended:
+			return
+		case <-time.After(hung / 10):
+		}
+		if now := b.steps.Load(); now != last {
+			last, still = now, 0
+		}
+		if still == 10 {
+			panic(fmt.Sprintf("world: seed %d has hung for %s:\n%s", seed, hung, holding()))
+		}
+	}
 }
 
 // holding are the goroutines that keep a bubble's clock from moving, and those outside of bubbles.
