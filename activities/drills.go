@@ -176,8 +176,8 @@ func (a *Drills) FinishDrill(ctx context.Context, in tenant.DrillEnd) error {
 // ClearDrill erases what a drill left on its server.
 func (a *Drills) ClearDrill(ctx context.Context, id string) error {
 	d, srv, shard, err := a.place(ctx, id)
-	if isBecause(err, prego.Reason(ErrTypeGone)) && srv.Status == server.Terminated {
-		return a.Store.DrillCleared(ctx, id) // a database on a shard is dropped with the pool databases
+	if isBecause(err, prego.Reason(ErrTypeGone)) && srv.Released() {
+		return a.clearShard(ctx, d)
 	}
 	if err != nil || d.Cleared {
 		return err
@@ -194,10 +194,12 @@ func (a *Drills) ClearDrill(ctx context.Context, id string) error {
 		t.hook("drill/erased")
 		return a.Store.DrillCleared(ctx, id)
 	}
-	// The site may still be made: joining that waits for its end.
+	// The site may still be made: joining that waits for its end. Without its shard it can't be.
 	var final *temporal.ApplicationError
-	if err := t.buildPoolSite(ctx, d.Site, srv, shard); err != nil && (!errors.As(err, &final) || !final.NonRetryable()) {
-		return err
+	if shard == nil || shard.Status == server.Active {
+		if err := t.buildPoolSite(ctx, d.Site, srv, shard); err != nil && (!errors.As(err, &final) || !final.NonRetryable()) {
+			return err
+		}
 	}
 	erase := fmt.Sprintf("%s-erase-%d", id, activity.GetInfo(ctx).Attempt)
 	if _, err := t.forPool(ctx, srv, erase, t.Settings.SiteTimeout, "erase-site", d.Site.SiteName, "--db-name", d.Site.DatabaseName); err != nil {
@@ -208,6 +210,21 @@ func (a *Drills) ClearDrill(ctx context.Context, id string) error {
 	}
 	t.hook("drill/erased")
 	return a.Store.DrillCleared(ctx, id)
+}
+
+// clearShard erases the database of a drill whose server runs nothing any more. What is on the server goes with its
+// disk, which may be kept for long: until the tenants that were lost with it are restored.
+func (a *Drills) clearShard(ctx context.Context, d tenant.DrillRecord) error {
+	if !d.Cleared && d.Site.SiteName != "" {
+		shard, err := a.Backups.Tenants.shardOf(ctx, d.Site)
+		if err != nil {
+			return err
+		}
+		if err := a.Backups.Tenants.erasePoolDatabase(ctx, d.Site, shard); err != nil {
+			return err
+		}
+	}
+	return a.Store.DrillCleared(ctx, d.DrillID)
 }
 
 // BeginDrills begins drills that are due, up to as many as may be under way. Who finds no place stays due,

@@ -162,8 +162,8 @@ func (a *Tenants) grantPoolSite(ctx context.Context, site tenant.PoolSite, srv s
 
 // erasePoolDatabase drops the database of a pool site from its shard.
 func (a *Tenants) erasePoolDatabase(ctx context.Context, site tenant.PoolSite, shard *tenant.DataHost) error {
-	if shard == nil || shard.Status == server.Terminated {
-		return nil
+	if shard == nil || shard.Status != server.Active {
+		return nil // the end of a shard takes all with it
 	}
 	id := fmt.Sprintf("%s-erase-database-%d", site.PoolSiteID, activity.GetInfo(ctx).Attempt)
 	_, err := a.bench(ctx, a.dataCommand(*shard, wire.KindMariaDB, id, nil, "erase-database", site.DatabaseName))

@@ -214,6 +214,12 @@ type Server struct {
 	TerminatedAt            *time.Time
 }
 
+// Released reports whether the server runs nothing for us any more: it was deleted, or is about to be. Its disk may
+// still be kept, for tenants that were lost with it.
+func (s Server) Released() bool {
+	return s.Status == Terminated || s.Status == Decommissioning && s.IdentityRevokedAt != nil
+}
+
 // Use is the content of a server that would be lost or cut off with its machine.
 type Use struct{ Tenants, Instances, Volumes int }
 
