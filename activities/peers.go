@@ -69,16 +69,15 @@ func Firewalls(a *Servers) func(context.Context) error {
 
 // eachFirewall updates the firewalls of a name, at the providers that have one.
 func (a *Servers) eachFirewall(ctx context.Context, name string, update ensure) error {
+	var try Attempts
 	for _, infra := range a.Infra {
 		r, ok, err := a.Store.FindResource(ctx, infra.ID(), server.ResourceFirewall, name)
 		if err == nil && ok && r.ProviderID != "" {
 			_, err = update(ctx, infra, name)
 		}
-		if err != nil {
-			return err
-		}
+		try.OK(err)
 	}
-	return nil
+	return try.Err()
 }
 
 // OpenPublicPorts brings the providers' firewalls of edges that there are to the ports that routes listen on. A missing

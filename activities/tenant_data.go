@@ -2,7 +2,6 @@ package activities
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -177,8 +176,11 @@ func (a *Tenants) dropLeftDatabases(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var failed error
+	var try Attempts
 	for _, site := range sites {
+		if try.TooMany() {
+			break
+		}
 		shard, err := a.shardOf(ctx, site)
 		if err == nil {
 			id := fmt.Sprintf("%s-left-%d", site.PoolSiteID, time.Now().Unix())
@@ -187,7 +189,7 @@ func (a *Tenants) dropLeftDatabases(ctx context.Context) error {
 		if err == nil {
 			err = a.Store.DatabaseErased(ctx, site.PoolSiteID)
 		}
-		failed = errors.Join(failed, err)
+		try.OK(err)
 	}
-	return failed
+	return try.Err()
 }
