@@ -70,7 +70,7 @@ func (a *Backups) takeDue(ctx context.Context) (n int, err error) {
 }
 
 func (a *Backups) admit(ctx context.Context) (n int, err error) {
-	ids, err := a.Store.AdmitBackups(ctx, a.Settings.PerHost, a.Settings.PerRegion, lookMost)
+	ids, err := a.Store.AdmitBackups(ctx, a.Settings.PerHost, a.Settings.PerRegion)
 	var try Attempts
 	try.OK(err)
 	for _, id := range ids {

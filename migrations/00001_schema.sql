@@ -1394,6 +1394,8 @@ CREATE INDEX backups_newest ON backups (created_at DESC, backup_id DESC) WHERE t
 CREATE INDEX backups_by_org ON backups (org_id, created_at DESC);
 CREATE INDEX backups_stored ON backups (tenant_id, taken_at DESC) WHERE state = 'stored';
 CREATE INDEX backups_queued ON backups (created_at) WHERE state = 'queued';
+CREATE INDEX backups_served ON backups (org_id, started_at DESC) WHERE started_at IS NOT NULL;
+CREATE INDEX backups_served_on_host ON backups (server_id, org_id, started_at DESC) WHERE started_at IS NOT NULL;
 CREATE INDEX backups_running ON backups (server_id) WHERE state IN ('making', 'uploading');
 CREATE INDEX backups_deleting ON backups (backup_id) WHERE state = 'deleting';
 CREATE INDEX backups_expiring ON backups (expires_at) WHERE (state IN ('stored', 'failed')) AND expires_at IS NOT NULL
@@ -1509,6 +1511,7 @@ CREATE TABLE drills (
 CREATE UNIQUE INDEX drills_running ON drills (tenant_id) WHERE state = 'running';
 CREATE INDEX drills_by_tenant ON drills (tenant_id, created_at DESC);
 CREATE INDEX drills_by_backup ON drills (backup_id) WHERE state = 'running';
+CREATE INDEX drills_by_org ON drills (org_id, created_at DESC);
 CREATE INDEX drills_left ON drills (created_at) WHERE cleared_at IS NULL;
 CREATE UNIQUE INDEX drills_of_volume_running ON drills (volume_id) WHERE volume_id IS NOT NULL AND state = 'running';
 CREATE INDEX drills_by_volume ON drills (volume_id, created_at DESC) WHERE volume_id IS NOT NULL;

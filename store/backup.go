@@ -415,26 +415,40 @@ func (s *Store) FinalBackup(ctx context.Context, tenantID prego.TenantID) (*tena
 	return find[tenant.Backup](ctx, s.pool, sqlFinalBackup, tenantID)
 }
 
-// Each backup counts for its host, and for the host's region.
+// Each backup counts for its host, and for the host's region. At both, orgs take turns: the one that had its last turn
+// longest ago is next.
 const sqlAdmitBackups = `
 WITH running AS MATERIALIZED (
     SELECT b.server_id, s.region FROM backups b JOIN servers s ON s.server_id = b.server_id WHERE b.state IN ('making', 'uploading')
-), waiting AS (
-    SELECT q.backup_id, q.region,
-        row_number() OVER (PARTITION BY q.server_id ORDER BY q.created_at, q.backup_id) + (SELECT count(*) FROM running r WHERE r.server_id = q.server_id) AS of_host, q.created_at
-    FROM (SELECT b.backup_id, b.server_id, b.created_at, s.region FROM backups b JOIN servers s ON s.server_id = b.server_id
-          WHERE b.state = 'queued' ORDER BY b.created_at LIMIT $3) q
+), queued AS (
+    SELECT b.backup_id, b.org_id, b.server_id, s.region, b.created_at,
+        row_number() OVER (PARTITION BY b.server_id, b.org_id ORDER BY b.created_at, b.backup_id) AS turn
+    FROM backups b JOIN servers s ON s.server_id = b.server_id WHERE b.state = 'queued'
+), of_hosts AS (
+    SELECT q.backup_id, q.org_id, q.region, q.created_at,
+        row_number() OVER (PARTITION BY q.server_id ORDER BY q.turn, served.at NULLS FIRST, q.created_at, q.backup_id)
+            + (SELECT count(*) FROM running r WHERE r.server_id = q.server_id) AS of_host
+    FROM queued q LEFT JOIN LATERAL (
+        SELECT k.started_at AS at FROM backups k WHERE k.server_id = q.server_id AND k.org_id = q.org_id AND k.started_at IS NOT NULL
+        ORDER BY k.started_at DESC LIMIT 1) served ON true
+    WHERE q.turn <= $1
+), of_orgs AS (
+    SELECT h.*, row_number() OVER (PARTITION BY h.region, h.org_id ORDER BY h.created_at, h.backup_id) AS turn
+    FROM of_hosts h WHERE h.of_host <= $1
 ), fits AS (
-    SELECT w.backup_id, row_number() OVER (PARTITION BY w.region ORDER BY w.created_at, w.backup_id) + (SELECT count(*) FROM running r WHERE r.region = w.region) AS of_region
-    FROM waiting w WHERE w.of_host <= $1
+    SELECT o.backup_id, row_number() OVER (PARTITION BY o.region ORDER BY o.turn, served.at NULLS FIRST, o.created_at, o.backup_id)
+            + (SELECT count(*) FROM running r WHERE r.region = o.region) AS of_region
+    FROM of_orgs o LEFT JOIN LATERAL (
+        SELECT k.started_at AS at FROM backups k WHERE k.org_id = o.org_id AND k.started_at IS NOT NULL
+        ORDER BY k.started_at DESC LIMIT 1) served ON true
 )
 UPDATE backups SET state = 'making', started_at = now() WHERE state = 'queued' AND backup_id IN (SELECT backup_id FROM fits WHERE of_region <= $2)
 RETURNING backup_id`
 
-// AdmitBackups starts waiting backups, oldest first, up to a limit for each host and each region. Only one caller at
-// a time may run it.
-func (s *Store) AdmitBackups(ctx context.Context, perHost, perRegion, most int) ([]prego.BackupID, error) {
-	return collectValues[prego.BackupID](ctx, s, "admit backups", sqlAdmitBackups, perHost, perRegion, most)
+// AdmitBackups starts waiting backups up to a limit for each host and each region: orgs in turn, and the oldest of each
+// org. Only one caller at a time may run it.
+func (s *Store) AdmitBackups(ctx context.Context, perHost, perRegion int) ([]prego.BackupID, error) {
+	return collectValues[prego.BackupID](ctx, s, "admit backups", sqlAdmitBackups, perHost, perRegion)
 }
 
 const sqlBackupsLeft = `

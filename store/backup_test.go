@@ -48,19 +48,59 @@ func TestBackupsBeginInTurn(t *testing.T) {
 		require.NoError(t, err)
 		exec(t, s, `UPDATE backups SET created_at = now() + make_interval(secs => $2) WHERE backup_id = $1`, fmt.Sprintf("bak-%d", i), i)
 	}
-	began, err := s.AdmitBackups(ctx, 1, 1, 100)
+	began, err := s.AdmitBackups(ctx, 1, 1)
 	require.NoError(t, err)
 	require.ElementsMatch(t, prego.IDs[prego.BackupID]([]string{"bak-0", "bak-2"}), began, "one in eu, one in us")
-	began, err = s.AdmitBackups(ctx, 2, 3, 100)
+	began, err = s.AdmitBackups(ctx, 2, 3)
 	require.NoError(t, err)
 	require.ElementsMatch(t, prego.IDs[prego.BackupID]([]string{"bak-1", "bak-3", "bak-5"}), began, "eu has three now, and n-2 two")
-	began, err = s.AdmitBackups(ctx, 2, 3, 100)
+	began, err = s.AdmitBackups(ctx, 2, 3)
 	require.NoError(t, err)
 	require.Empty(t, began)
 	require.NoError(t, s.BackupFailed(ctx, "bak-1", tenant.ReasonDiskFull, "no room"))
-	began, err = s.AdmitBackups(ctx, 2, 3, 100)
+	began, err = s.AdmitBackups(ctx, 2, 3)
 	require.NoError(t, err)
 	require.Equal(t, prego.IDs[prego.BackupID]([]string{"bak-4"}), began)
+}
+
+// TestOrgsTakeTurnsAtBackups: one org's backups wait when another's is requested, on the same host or in the same
+// region. It is next, each time.
+func TestOrgsTakeTurnsAtBackups(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		hosts              string // of tenants t-0 to t-8
+		perHost, perRegion int
+	}{
+		"on a host":   {"n-0", 1, 20},
+		"in a region": {"n-' || right(tenant_id, 1) || '", 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, ctx := backupTenants(t, 9), context.Background()
+			exec(t, s, `INSERT INTO orgs (org_id, tier, created_by) VALUES ('quiet', 'paid', 'test')`)
+			exec(t, s, `UPDATE tenants SET org_id = 'quiet' WHERE tenant_id IN ('t-6', 't-8')`)
+			exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by)
+				SELECT 'n-' || n, '', 'node', 'eu', 'hetzner', '{}', 'active', 'w', 'test' FROM generate_series(0, 8) n
+				ON CONFLICT (server_id) DO UPDATE SET region = 'eu'`)
+			exec(t, s, `UPDATE tenant_allocations SET app_server_id = '`+c.hosts+`'`)
+			for i := range 9 {
+				_, err := s.RequestBackup(ctx, asked(i, tenant.BackupManual))
+				require.NoError(t, err)
+				exec(t, s, `UPDATE backups SET created_at = now() + make_interval(secs => $2) WHERE backup_id = $1`, fmt.Sprintf("bak-%d", i), i)
+			}
+			var order []prego.BackupID
+			for range 9 {
+				began, err := s.AdmitBackups(ctx, c.perHost, c.perRegion)
+				require.NoError(t, err)
+				require.Len(t, began, 1)
+				order = append(order, began...)
+				require.NoError(t, s.BackupFailed(ctx, began[0], tenant.ReasonDiskFull, "no room"))
+			}
+			require.Equal(t, prego.IDs[prego.BackupID]([]string{
+				"bak-0", "bak-6", "bak-1", "bak-8", "bak-2", "bak-3", "bak-4", "bak-5", "bak-7",
+			}), order)
+		})
+	}
 }
 
 // TestBackupLifecycle takes each step once, however often it is repeated.
@@ -76,7 +116,7 @@ func TestBackupLifecycle(t *testing.T) {
 	require.Equal(t, prego.CodeBackupNotFound, prego.CodeOf(err), "the id is another tenant's")
 	_, err = s.RequestBackup(ctx, tenant.BackupAsked{ID: "bak-x", TenantID: "t-0", Kind: tenant.BackupManual, By: "test"})
 	require.Equal(t, prego.CodeBackupUnderWay, prego.CodeOf(err))
-	_, err = s.AdmitBackups(ctx, 1, 1, 10)
+	_, err = s.AdmitBackups(ctx, 1, 1)
 	require.NoError(t, err)
 
 	for _, recipient := range []string{"age1first", "age1second"} {
@@ -411,7 +451,7 @@ func TestReachedBackupLimitIsReported(t *testing.T) {
 	for i, told := range []int{0, 1} {
 		_, err := s.RequestBackup(ctx, asked(i, tenant.BackupScheduled))
 		require.NoError(t, err)
-		_, err = s.AdmitBackups(ctx, 1, 1, 10)
+		_, err = s.AdmitBackups(ctx, 1, 1)
 		require.NoError(t, err)
 		id := asked(i, "").ID
 		require.NoError(t, s.BackupKey(ctx, id, "age1", tenant.SealedIdentity{Sealed: []byte("x"), KeyID: "k"}))
@@ -432,7 +472,7 @@ func TestWrongHostClockIsIgnored(t *testing.T) {
 		id := prego.BackupID(fmt.Sprintf("bak-%d", i))
 		_, err := s.RequestBackup(ctx, tenant.BackupAsked{ID: id, TenantID: "t-0", Kind: tenant.BackupManual, By: "test"})
 		require.NoError(t, err)
-		_, err = s.AdmitBackups(ctx, 1, 1, 10)
+		_, err = s.AdmitBackups(ctx, 1, 1)
 		require.NoError(t, err)
 		require.NoError(t, s.BackupKey(ctx, id, "age1", tenant.SealedIdentity{Sealed: []byte("x"), KeyID: "k"}))
 		began := time.Now()

@@ -22,19 +22,24 @@ const drillable = `b.state = 'stored' AND b.missing_at IS NULL`
 // included: its last backup changes only if the storage loses it.
 const (
 	sqlDueDrills = `
-(SELECT u.tenant_id, '' AS volume_id, u.drilled_at FROM backup_schedules u JOIN tenants t ON t.tenant_id = u.tenant_id
+SELECT due.tenant_id, due.volume_id, due.drilled_at FROM (
+    SELECT d.*, row_number() OVER (PARTITION BY d.org_id ORDER BY d.drilled_at NULLS FIRST, d.tenant_id, d.volume_id) AS turn FROM (
+(SELECT t.org_id, u.tenant_id, '' AS volume_id, u.drilled_at FROM backup_schedules u JOIN tenants t ON t.tenant_id = u.tenant_id
 WHERE (u.drilled_at IS NULL OR u.drilled_at < now() - make_interval(secs => $1)) AND t.state IN ('active', 'suspended')
-  AND EXISTS (SELECT FROM backups b WHERE b.tenant_id = u.tenant_id AND ` + drillable + `) ORDER BY u.drilled_at NULLS FIRST, u.tenant_id LIMIT $2)
+  AND EXISTS (SELECT FROM backups b WHERE b.tenant_id = u.tenant_id AND ` + drillable + `))
 UNION ALL
-(SELECT '', u.volume_id, u.drilled_at FROM volume_backup_schedules u JOIN volumes v ON v.volume_id = u.volume_id
+(SELECT v.org_id, '', u.volume_id, u.drilled_at FROM volume_backup_schedules u JOIN volumes v ON v.volume_id = u.volume_id
 WHERE (u.drilled_at IS NULL OR u.drilled_at < now() - make_interval(secs => $1)) AND v.status = 'ready' AND v.deleted_at IS NULL
-  AND EXISTS (SELECT FROM backups b WHERE b.volume_id = u.volume_id AND ` + drillable + `) ORDER BY u.drilled_at NULLS FIRST, u.volume_id LIMIT $2)
-ORDER BY drilled_at NULLS FIRST, tenant_id, volume_id LIMIT $2`
+  AND EXISTS (SELECT FROM backups b WHERE b.volume_id = u.volume_id AND ` + drillable + `))
+    ) d
+) due LEFT JOIN LATERAL (SELECT o.created_at AS at FROM drills o WHERE o.org_id = due.org_id ORDER BY o.created_at DESC LIMIT 1) served ON true
+ORDER BY due.turn, served.at NULLS FIRST, due.drilled_at NULLS FIRST, due.tenant_id, due.volume_id LIMIT $2`
 
 	sqlDrillsUnderWay = `SELECT count(*) FROM drills WHERE cleared_at IS NULL`
 )
 
-// DueDrills lists at most so many tenants and volumes with a backup to drill, longest waiting first.
+// DueDrills lists at most so many tenants and volumes with a backup to drill: orgs in turn, and of each org the one that
+// has waited longest.
 func (s *Store) DueDrills(ctx context.Context, every time.Duration, most int) ([]tenant.BackupOwner, error) {
 	type row struct {
 		tenant.BackupOwner

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -107,6 +108,35 @@ func TestDrillsHavePlaces(t *testing.T) {
 
 // TestDrillsOfVolumesHavePlaces: on the own disk of a server of the region that has room for it, one at a time with
 // those of tenants, longest waiting first.
+// TestOrgsTakeTurnsAtDrills: an org with many tenants delays another's drill by one.
+func TestOrgsTakeTurnsAtDrills(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 6), context.Background()
+	exec(t, s, `INSERT INTO orgs (org_id, tier, created_by) VALUES ('quiet', 'paid', 'test')`)
+	exec(t, s, `UPDATE tenants SET org_id = 'quiet' WHERE tenant_id = 't-5'`)
+	exec(t, s, `UPDATE servers SET agent_status = 'connected'`)
+	exec(t, s, `INSERT INTO backup_schedules (tenant_id, policy_at, next_at) SELECT tenant_id, now(), now() FROM tenants`)
+	for i := range 6 {
+		storedBackup(t, s, fmt.Sprintf("bak-%d", i), fmt.Sprintf("t-%d", i), time.Hour)
+	}
+	first := func() prego.TenantID {
+		all, err := s.DueDrills(ctx, time.Hour, 1)
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		return all[0].TenantID
+	}
+	var order []prego.TenantID
+	for range 3 {
+		id := first()
+		order = append(order, id)
+		d, err := s.BeginDrill(ctx, id, "", "sites.test", "test")
+		require.NoError(t, err)
+		require.NoError(t, s.FinishDrill(ctx, tenant.DrillEnd{DrillID: d.DrillID, State: tenant.DrillPassed}, 0))
+		require.NoError(t, s.DrillCleared(ctx, d.DrillID))
+	}
+	require.Equal(t, []prego.TenantID{"t-0", "t-5", "t-1"}, order)
+}
+
 func TestDrillsOfVolumesHavePlaces(t *testing.T) {
 	t.Parallel()
 	s, ctx := volumesOf(t), context.Background()

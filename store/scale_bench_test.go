@@ -111,7 +111,7 @@ func periodic(b *testing.B, pool *pgxpool.Pool) {
 		"regions with waiters":    func() error { return none(s.WaitingRegions(ctx)) },
 		"instance demand":         func() error { return none(s.InstanceDemand(ctx, prego.RegionEU, 500, nil)) },
 		"instance servers":        func() error { return none(s.InstanceServers(ctx, prego.RegionEU, nil)) },
-		"backups to begin":        func() error { return none(s.AdmitBackups(ctx, 1, 20, 200)) },
+		"backups to begin":        func() error { return none(s.AdmitBackups(ctx, 1, 20)) },
 		"backups that are left":   func() error { return none(s.BackupsLeft(ctx, time.Minute, 200)) },
 		"backups that are due":    func() error { return none(s.DueBackups(ctx, 200)) },
 		"volumes' backups due":    func() error { return none(s.DueVolumeBackups(ctx, 200)) },

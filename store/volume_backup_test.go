@@ -63,7 +63,7 @@ func TestAVolumeIsBackedUpWhereItIs(t *testing.T) {
 	require.Equal(t, prego.CodeBackupNotFound, prego.CodeOf(err), "bak-0 is a volume's")
 	_, err = s.RequestBackup(ctx, tenant.BackupAsked{ID: "bak-t", TenantID: "t-0", Kind: tenant.BackupManual, By: "test"})
 	require.NoError(t, err)
-	began, err := s.AdmitBackups(ctx, 1, 5, 10)
+	began, err := s.AdmitBackups(ctx, 1, 5)
 	require.NoError(t, err)
 	require.ElementsMatch(t, prego.IDs[prego.BackupID]([]string{"bak-0", "bak-1"}), began, "the tenant's is after the volume's on n-0")
 
