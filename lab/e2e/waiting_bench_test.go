@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,8 +16,6 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/lab/benchjson"
-	"github.com/prego/prego/lab/s3test"
-	"github.com/prego/prego/tenant"
 )
 
 const (
@@ -68,55 +65,6 @@ func (c *cell) manyWait(plan prego.Plan) {
 			request_hash, state, status_reason, status_message, now(), waiting_roles, waiting_network, created_by
 		FROM tenants, generate_series(1, $1) n WHERE tenant_id = $2`, waitingTenants-1, id)
 	time.Sleep(30 * time.Second)
-}
-
-// BenchmarkBesideWaitingTenants prints how long a tenant, its backup, a volume and a process group of a second org take
-// while 10,000 tenants of another org wait for capacity. The bare limit is the same alone; each is the median of five.
-func BenchmarkBesideWaitingTenants(b *testing.B) {
-	vars := backupVars(s3test.Start(b), groupVars(nil))
-	vars["PREGO_PACE"], vars["PREGO_LOG_LEVEL"] = "1", "info"
-	c := newCell(b, options{vars: vars, processes: true})
-	c.org("acme", "")
-	env := c.workloads("globex", "enterprise")
-	c.sharedFleet(3)
-	c.nodes("web", 1, 1024*mb)
-	round := 0
-	took := func() map[string]time.Duration {
-		all := map[string][]time.Duration{}
-		timed := func(what string, do func()) {
-			began := time.Now()
-			do()
-			all[what] = append(all[what], time.Since(began))
-		}
-		for range 5 {
-			round++
-			name := fmt.Sprintf("beside-%d", round)
-			c.awaitSites(c.id("app"), 1)
-			var id string
-			timed("tenant", func() {
-				id = c.tenant(name, prego.PlanStarter, func(m map[string]any) { m["org_id"] = "globex" })
-				c.settledTenant(id, tenant.Active)
-			})
-			of := "/v1/tenants/" + id
-			timed("backup", func() { c.backupState(of, c.backup(of), tenant.BackupStored) })
-			timed("volume", func() { c.awaitVolume(c.volume("globex", name, 10), "ready") })
-			timed("group", func() { c.settledGroup(c.group(env, name, 1, spec("shop:1", 64)).GroupId) })
-		}
-		medians := map[string]time.Duration{}
-		for what, d := range all {
-			slices.Sort(d)
-			medians[what] = d[2]
-		}
-		return medians
-	}
-	for b.Loop() { // once: the others keep waiting
-		alone := took()
-		c.sim.SetStock("*", "*", false)
-		c.manyWait(prego.PlanEnterprise)
-		for what, beside := range took() {
-			benchjson.Record(b, "beside_waiting_"+what+"_seconds", beside.Seconds(), "s", alone[what].Seconds())
-		}
-	}
 }
 
 // coreTaken is the part of a core, in percent, that all programs that this one has started take.
