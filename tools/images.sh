@@ -5,6 +5,7 @@
 #
 #   HASH/images.tar   for docker load
 #   HASH/registry/    what Debian's docker-registry serves, see registry.yml there
+#   HASH/mariadb/bin  MariaDB's programs from the same packages, which run on this machine. .prego/bin leads to them
 #
 # HASH is that of the recipe. They are built below PREGO_CACHE, for all checkouts, and DIR/current leads there.
 # All but those of an edge share their layers: Debian's packages, and what is laid over them as the originals have it. They have
@@ -30,9 +31,18 @@ out=$dir/$hash
 
 exec 9>"$dir/lock"
 flock 9 # another checkout, or a test, may be building the same
+
+lead_there() {
+	ln -sfn "$out" "$current"
+	mkdir -p .prego/bin
+	for program in mariadbd mariadb-install-db; do
+		ln -sfn "$out/mariadb/bin/$program" .prego/bin/$program
+	done
+}
+
 if [ -e "$out/complete" ]; then
 	touch "$out" "$dir/$base.tar"
-	ln -sfn "$out" "$current"
+	lead_there
 	exit 0
 fi
 [ "$(id -u)" = 0 ] || { echo "the images can only be built as root" >&2; exit 1; }
@@ -75,6 +85,31 @@ build_base() { # file for the layer
 	mv "$1.new" "$1"
 }
 
+# unpack_mariadb takes the server out of the base, with the libraries and the loader that it needs: tests and simulated
+# hosts run the version that the declared stack has, whatever Debian this is.
+unpack_mariadb() { # directory
+	local program root=$1/root
+	mkdir -p "$root" "$1/bin" "$1/sbin" "$1/lib" "$1/libexec"
+	tar -C "$root" -xf "$dir/$base.tar" --wildcards ./usr/sbin/mariadbd ./usr/bin/mariadb-install-db \
+		./usr/bin/my_print_defaults ./usr/bin/resolveip ./usr/share/mariadb './usr/lib/*-linux-gnu/*.so*'
+	mv "$root"/usr/*bin/* "$1/libexec"
+	mv "$root/usr/share" "$1"
+	cp -L "$root"/usr/lib/*-linux-gnu/ld-linux* "$1/lib/ld.so"
+	for program in mariadbd my_print_defaults resolveip; do
+		"$1/lib/ld.so" --library-path "$(echo "$root"/usr/lib/*-linux-gnu)" --list "$1/libexec/$program"
+	done | grep -o "$root/[^ ]*" | sort -u | xargs cp -L -t "$1/lib"
+	rm -r "$root"
+	local load="exec $1/lib/ld.so --library-path $1/lib $1/libexec"
+	for program in my_print_defaults resolveip; do
+		printf '#!/bin/sh\n%s/%s "$@"\n' "$load" "$program" >"$1/bin/$program"
+	done
+	# An option that must be the first, as --no-defaults, is.
+	printf '#!/bin/sh\n%s/mariadbd "$@" --basedir=%s\n' "$load" "$1" >"$1/bin/mariadbd"
+	printf '#!/bin/sh\nexec %s/libexec/mariadb-install-db "$@" --basedir=%s\n' "$1" "$1" >"$1/bin/mariadb-install-db"
+	cp "$1/bin/mariadbd" "$1/sbin" # where mariadb-install-db looks for it
+	chmod 755 "$1"/bin/* "$1"/sbin/*
+}
+
 if [ ! -e "$dir/$base.tar" ]; then
 	echo "building $dir/$base.tar from Debian's packages (once, a minute or two)"
 	build_base "$dir/$base.tar"
@@ -83,7 +118,8 @@ rm -rf "$out"
 mkdir -p "$out"
 python3 tools/images/pack.py --base "$dir/$base.tar" --out "$out" --bench-image "$bench_image" --stack internal/config/stack.json \
 	--files tools/images --bench lab/sim/bench --caddy "$caddy"
+unpack_mariadb "$out/mariadb"
 : >"$out/complete"
-ln -sfn "$out" "$current"
+lead_there
 # Those of other recipes go when no checkout has used them for a week.
 find "$dir" -mindepth 1 -maxdepth 1 \( -name 'base-*' ! -name "$base.tar" -o -type d ! -name "$hash" \) -mtime +7 -exec rm -rf {} +

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,6 +26,7 @@ import (
 	"github.com/prego/prego/agent/rooted"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/lab/agenttest"
+	"github.com/prego/prego/lab/child"
 	"github.com/prego/prego/lab/need"
 )
 
@@ -113,11 +115,19 @@ func ownTmp(h *host.Host) string { return "--tmpdir=" + h.Path("data") }
 // installMariaDB makes the data of a new server, as MariaDB's image does.
 func installMariaDB(t testing.TB, h *host.Host, args ...string) {
 	t.Helper()
-	out, err := unprivileged(exec.Command(need.Program(t, "mariadb-install-db"), append([]string{
+	out, err := exec.Command(need.Program(t, "mariadb-install-db"), slices.Concat([]string{
 		"--no-defaults", "--datadir=" + h.Path("data"), ownTmp(h), "--skip-test-db",
 		"--auth-root-authentication-method=normal",
-	}, args...)...)).CombinedOutput()
+	}, child.MariaDBUser(), args)...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
+}
+
+// declaredMariaDB is a server with the options of the declared stack, the init file that prepare made, and others.
+func declaredMariaDB(t testing.TB, h *host.Host, args ...string) *exec.Cmd {
+	return exec.Command(need.Program(t, "mariadbd"), slices.Concat([]string{
+		"--no-defaults", "--datadir=" + h.Path("data"), ownTmp(h), "--socket=" + h.Path(wire.MariaDBSocket),
+		"--init-file=" + h.Path(wire.MariaDBMount+"/init.sql"), "--pid-file=" + h.Path("data/pid"),
+	}, child.DeclaredMariaDB(), child.MariaDBUser(), args)...)
 }
 
 // startMariaDB starts a server with the init file that prepare made, until the test
@@ -127,8 +137,7 @@ func startMariaDB(t testing.TB, h *host.Host, user, password string) (admin *sql
 	admin, err := h.OpenMariaDB(wire.Service{User: user, Password: password, Socket: wire.MariaDBSocket})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = admin.Close() })
-	cmd := unprivileged(exec.Command(need.Program(t, "mariadbd"), "--no-defaults", "--datadir="+h.Path("data"), ownTmp(h), "--socket="+h.Path(wire.MariaDBSocket),
-		"--init-file="+h.Path(wire.MariaDBMount+"/init.sql"), "--skip-networking", "--pid-file="+h.Path("data/pid"), "--secure-file-priv=", "--local-infile=1"))
+	cmd := declaredMariaDB(t, h, "--skip-networking", "--secure-file-priv=", "--local-infile=1")
 	server(t, cmd, func() bool { return admin.Ping() == nil })
 	return admin, func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)

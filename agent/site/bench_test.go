@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -69,11 +70,22 @@ func mariadb(t testing.TB) int {
 	return mariadbPort
 }
 
-// hasty are arguments of a server that need not survive a power cut: it does not flush to a disk, which would take
-// most of the time of erasing a site.
-var hasty = []string{
-	"--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--innodb-doublewrite=0", "--debug-no-sync", "--sync-frm=0",
-	"--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M",
+// installOptions are the arguments that a new server and a running one share.
+func installOptions(dir string) []string {
+	return append([]string{
+		"--no-defaults", "--datadir=" + dir + "/data",
+		"--tmpdir=" + dir, // a server that starts removes what others keep in theirs
+	}, child.MariaDBUser()...)
+}
+
+// serverOptions are the arguments of a server as it is declared, but with packets that tests can reach. It need not
+// survive a power cut: it does not flush to a disk, which would take most of the time of erasing a site.
+func serverOptions(dir string) []string {
+	return slices.Concat(installOptions(dir), child.DeclaredMariaDB(), []string{
+		"--max-allowed-packet=16M", "--socket=" + dir + "/sock", "--pid-file=" + dir + "/pid", "--skip-name-resolve",
+		"--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--innodb-doublewrite=0",
+		"--debug-no-sync", "--sync-frm=0", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M",
+	})
 }
 
 func startMariaDB(install, server string) (port int, stop func(), err error) {
@@ -81,18 +93,12 @@ func startMariaDB(install, server string) (port int, stop func(), err error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := os.Chmod(dir, 0o777); err != nil {
-		return 0, nil, err
-	}
 	as := func(cmd *exec.Cmd) *exec.Cmd {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		if os.Geteuid() == 0 {
-			cmd.SysProcAttr.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
-		}
 		return cmd
 	}
-	ownTmp := "--tmpdir=" + dir // a server that starts removes what others keep in theirs
-	if out, err := as(exec.Command(install, "--no-defaults", "--datadir="+dir+"/data", ownTmp, "--auth-root-authentication-method=normal", "--skip-test-db")).CombinedOutput(); err != nil {
+	options := append(installOptions(dir), "--auth-root-authentication-method=normal", "--skip-test-db")
+	if out, err := as(exec.Command(install, options...)).CombinedOutput(); err != nil {
 		return 0, nil, fmt.Errorf("%w: %s", err, out)
 	}
 	// As the official image has it: root from anywhere, with a password.
@@ -103,10 +109,8 @@ func startMariaDB(install, server string) (port int, stop func(), err error) {
 	if port, err = child.FreePort(); err != nil {
 		return 0, nil, err
 	}
-	cmd := as(exec.Command(server, append([]string{
-		"--no-defaults", "--datadir=" + dir + "/data", ownTmp, "--socket=" + dir + "/sock", "--pid-file=" + dir + "/pid", "--init-file=" + dir + "/init.sql",
-		"--bind-address=127.0.0.1", "--port=" + strconv.Itoa(port), "--skip-name-resolve",
-	}, hasty...)...))
+	cmd := as(exec.Command(server, append(serverOptions(dir),
+		"--init-file="+dir+"/init.sql", "--bind-address=127.0.0.1", "--port="+strconv.Itoa(port))...))
 	log, err := os.Create(dir + "/log")
 	if err != nil {
 		return 0, nil, err

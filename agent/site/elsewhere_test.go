@@ -86,9 +86,6 @@ func startOthers(t testing.TB, b *testBench) *others {
 	run := func(program string, args ...string) {
 		cmd := exec.Command(need.Program(t, program), args...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		if os.Geteuid() == 0 {
-			cmd.SysProcAttr.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
-		}
 		log, err := os.Create(dir + "/" + program + ".log")
 		require.NoError(t, err)
 		cmd.Stdout, cmd.Stderr = log, log
@@ -99,13 +96,12 @@ func startOthers(t testing.TB, b *testBench) *others {
 		require.NoError(t, cmd.Start())
 		t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
 	}
-	run("mariadb-install-db", "--no-defaults", "--datadir="+dir+"/data", "--tmpdir="+dir, "--auth-root-authentication-method=normal", "--skip-test-db")
-	run("mariadbd", append([]string{
-		"--no-defaults", "--datadir=" + dir + "/data", "--tmpdir=" + dir, "--socket=" + dir + "/sock", "--pid-file=" + dir + "/pid", "--bind-address=" + o.address, "--port=3306", "--skip-name-resolve",
-		"--require-secure-transport=ON", "--ssl-ca=" + dir + "/tls/ca.pem", "--ssl-cert=" + dir + "/tls/cert.pem", "--ssl-key=" + dir + "/tls/key.pem",
-	}, hasty...)...)
-	require.NoError(t, os.WriteFile(dir+"/users.acl", nil, 0o666))
-	require.NoError(t, os.Chmod(dir+"/users.acl", 0o666))
+	run("mariadb-install-db", append(installOptions(dir),
+		"--auth-root-authentication-method=normal", "--skip-test-db")...)
+	run("mariadbd", append(serverOptions(dir), "--bind-address="+o.address, "--port=3306",
+		"--require-secure-transport=ON", "--ssl-ca="+dir+"/tls/ca.pem", "--ssl-cert="+dir+"/tls/cert.pem",
+		"--ssl-key="+dir+"/tls/key.pem")...)
+	require.NoError(t, os.WriteFile(dir+"/users.acl", nil, 0o600))
 	run("redis-server", "--port", "0", "--tls-port", "6379", "--bind", o.address, "--unixsocket", dir+"/redis", "--unixsocketperm", "777", "--tls-auth-clients", "yes", "--databases", "4096", "--save", "",
 		"--dir", dir, "--aclfile", dir+"/users.acl", "--tls-ca-cert-file", dir+"/tls/ca.pem", "--tls-cert-file", dir+"/tls/cert.pem", "--tls-key-file", dir+"/tls/key.pem")
 	require.Eventually(t, func() bool {

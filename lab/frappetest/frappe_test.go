@@ -25,12 +25,13 @@ import (
 	"github.com/prego/prego/agent/policy"
 	"github.com/prego/prego/agent/site"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/lab/child"
 )
 
 const rootPassword = "r00t-of-this-test"
 
 // stack is the containers of a site host, with the command lines of frappe_docker's
-// compose.yaml.
+// compose.yaml, and MariaDB's options as they are declared.
 type stack struct {
 	t      *testing.T
 	image  string
@@ -85,7 +86,7 @@ func start(t *testing.T) *stack {
 	mariadb, redis := env("PREGO_TEST_MARIADB_IMAGE", "mariadb:11.8"), env("PREGO_TEST_REDIS_IMAGE", "redis:7-alpine")
 	s.run("mariadb", mariadb, []string{
 		"-e", "MARIADB_ROOT_PASSWORD=" + rootPassword, "--health-cmd", "healthcheck.sh --connect --innodb_initialized", "--health-interval", "1s", "--health-retries", "60",
-	}, "--character-set-server=utf8mb4", "--collation-server=utf8mb4_unicode_ci", "--skip-character-set-client-handshake")
+	}, child.DeclaredMariaDB()...)
 	s.run("redis-cache", redis, nil, "redis-server", "--save", "", "--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru")
 	s.run("redis-queue", redis, nil, "redis-server", "--appendonly", "yes")
 	require.Eventually(t, func() bool {

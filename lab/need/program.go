@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// Program finds a program, including server programs outside of PATH. Without it the
-// test is skipped, or fails (Missing).
+// Program finds a program, including server programs outside of PATH. What the Makefile installs is preferred to the
+// system's: it has the version that is shipped. Without it the test is skipped, or fails (Missing).
 func Program(t testing.TB, name string) string {
 	t.Helper()
-	for _, dir := range []string{"", "/usr/sbin/", "/usr/bin/", tools()} {
+	for _, dir := range []string{tools(), "", "/usr/sbin/", "/usr/bin/"} {
 		if p, err := exec.LookPath(dir + name); err == nil {
 			return p
 		}

@@ -212,17 +212,13 @@ func (v *service) begin(ctx context.Context, socket string) error {
 // mariadbOptions make a small server that loses data when the power goes off, which
 // is no loss here, and is as fast as it can be.
 func mariadbOptions(dir string) []string {
-	out := []string{
+	return append([]string{
 		"--no-defaults", "--datadir=" + dir, "--innodb-log-file-size=4M",
 		"--innodb-data-file-path=ibdata1:10M:autoextend", "--innodb-undo-tablespaces=0",
 		"--innodb-autoextend-increment=4", "--innodb-flush-method=nosync", "--debug-no-sync", "--sync-frm=0",
 		// A server that starts removes the temporary tables in this directory, another's too.
 		"--tmpdir=" + filepath.Dir(dir),
-	}
-	if os.Geteuid() == 0 {
-		out = append(out, "--user=root")
-	}
-	return out
+	}, child.MariaDBUser()...)
 }
 
 // installMariaDB makes the data of a server, unless there is some.
@@ -247,7 +243,7 @@ func installMariaDB(ctx context.Context, dir string) error {
 
 // smallMariaDB are the options of a server for some sites.
 func smallMariaDB(dir, socket, initFile string) []string {
-	return slices.Concat(mariadbOptions(dir), declaredMariaDB(), []string{
+	return slices.Concat(mariadbOptions(dir), child.DeclaredMariaDB(), []string{
 		"--socket=" + socket, "--pid-file=" + dir + ".pid", "--init-file=" + initFile, "--skip-log-bin",
 		"--performance-schema=OFF", "--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=0",
 		"--innodb-doublewrite=0", "--key-buffer-size=1M", "--aria-pagecache-buffer-size=2M",

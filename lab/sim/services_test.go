@@ -14,7 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/lab/child"
+	"github.com/prego/prego/lab/need"
 )
 
 // running reports whether a process exists and is no zombie.
@@ -52,6 +56,48 @@ func TestServicesStartWhenTheyAreNeeded(t *testing.T) {
 	next.install()
 	t.Cleanup(again.services.close)
 	require.Equal(t, "\nfrappe\n\n", next.run(0, "--site "+site+" list-apps").stdout)
+}
+
+// TestSitesHaveTheDeclaredMariaDB: the version that hosts run, with the settings that Frappe needs. Naming series read
+// one row FOR UPDATE in each transaction, after other sessions have changed it: no transaction fails, since Frappe would
+// not repeat it.
+func TestSitesHaveTheDeclaredMariaDB(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Profile{})
+	version := b.query("SELECT VERSION()")[0]
+	if want := child.MariaDBVersion(); !strings.HasPrefix(version, want+".") {
+		need.Missing(t, "MariaDB "+want+" is needed, and found is "+version+": make images builds it into .prego/bin")
+	}
+	require.Equal(t, []string{"0 536870912 500 5368709120 utf8mb4 utf8mb4_unicode_ci REPEATABLE-READ"},
+		b.query("SELECT @@innodb_snapshot_isolation, @@max_allowed_packet, @@max_connections, @@tmp_disk_table_size, "+
+			"@@character_set_server, @@collation_server, @@tx_isolation"))
+
+	b.newSite(site, db)
+	b.query("CREATE TABLE " + db + ".counters (name VARCHAR(9) PRIMARY KEY, current INT)")
+	b.query("INSERT INTO " + db + ".counters VALUES ('INV-', 0)")
+	var sessions sync.WaitGroup
+	for range 4 {
+		conn := b.connect()
+		sessions.Go(func() {
+			for range 40 {
+				tx, err := conn.BeginTx(t.Context(), nil)
+				if !assert.NoError(t, err) {
+					return
+				}
+				for _, q := range []string{
+					"SELECT COUNT(*) FROM " + db + ".tabSingles", // the transaction's view is of now
+					"SELECT current FROM " + db + ".counters WHERE name = 'INV-' FOR UPDATE",
+					"UPDATE " + db + ".counters SET current = current + 1 WHERE name = 'INV-'",
+				} {
+					_, err := tx.ExecContext(t.Context(), q)
+					assert.NoError(t, err, q)
+				}
+				assert.NoError(t, tx.Commit())
+			}
+		})
+	}
+	sessions.Wait()
+	require.Equal(t, []string{"160"}, b.query("SELECT current FROM "+db+".counters"))
 }
 
 func TestServicesDieWithTheirProcess(t *testing.T) {
