@@ -187,9 +187,19 @@ func TestASiteWhoseDatabaseIsElsewhere(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []any{name + "|app_hooks"}, keys, "what Frappe caches is in the pool")
 
+	// One row is larger than what MariaDB's programs read and write by themselves (24 and 16 MiB).
+	for _, q := range []string{
+		"SET GLOBAL max_allowed_packet = 64*1024*1024", "CREATE TABLE `" + name + "`.large (a LONGTEXT, b LONGBLOB)",
+		"INSERT INTO `" + name + "`.large VALUES (REPEAT('x', 15*1024*1024), REPEAT(X'00', 12*1024*1024))",
+	} {
+		_, err := o.root.Exec(q)
+		require.NoError(t, err, q)
+	}
 	good("--site", site, "backup", "snap", "--with-files")
-	_, err = o.root.Exec("DELETE FROM `" + name + "`.tabUser")
-	require.NoError(t, err)
+	for _, table := range []string{"tabUser", "large"} {
+		_, err = o.root.Exec("DELETE FROM `" + name + "`." + table)
+		require.NoError(t, err)
+	}
 	held, err := o.root.Begin() // another's session, with an open transaction
 	require.NoError(t, err)
 	require.NoError(t, held.Rollback())
@@ -197,6 +207,7 @@ func TestASiteWhoseDatabaseIsElsewhere(t *testing.T) {
 		good("--site", site, "restore", "snap", "--with-files")
 	}
 	require.Equal(t, 2, o.count(t, "SELECT COUNT(*) FROM `"+name+"`.tabUser"))
+	require.Equal(t, 27<<20, o.count(t, "SELECT LENGTH(a) + LENGTH(b) FROM `"+name+"`.large"))
 	require.Equal(t, 1, o.count(t, "SELECT COUNT(*) FROM `"+name+"`.tabSingles WHERE doctype = 'System Settings' AND field = 'enable_scheduler' AND value = '1'"))
 	good("--site", site, "usage")
 	good("promote-site", site, "b.example.com")
