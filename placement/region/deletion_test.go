@@ -40,6 +40,7 @@ func TestSelectVictims(t *testing.T) {
 		"oldest profile of each":      {by: region.OldestProfileFirst, perRegion: plan, victims: []string{"a", "b", "e"}},
 		"a placement that takes none": {by: region.OldestFirst, perRegion: counts{}, count: 3, victims: []string{}},
 		"none":                        {by: region.Random, victims: []string{}},
+		"all":                         {by: region.OldestFirst, count: 5, victims: []string{"c", "d", "a", "b", "e"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -98,4 +98,40 @@ func TestEvaluateRefusesWhatIsNotValid(t *testing.T) {
 	require.NoError(t, r.Validate())
 	r.Data.Deletion = &region.Change{Count: &zero}
 	refused(t, r.Validate(), prego.CodeInvalidField, "data.deletion.count")
+	most := int64(1e9)
+	r.Data.Deletion.Count = &most
+	require.NoError(t, r.Validate())
+	r.ProfileRegion = "a b"
+	refused(t, r.Validate(), prego.CodeInvalidField, "node.profile_region")
+
+	for doc, field := range map[string]string{
+		`"usable_regions":["a","a"]`:                         "usable_regions[1]",
+		`"usable_regions":[" "]`:                             "usable_regions[0]",
+		`"node":{"profile_region":""}`:                       "node.profile_region",
+		`"cluster":{"desired_capacity":-1}`:                  "cluster.desired_capacity",
+		`"cluster":{"min_size":2,"max_size":1}`:              "cluster.min_size",
+		`"inputs":{"number":1}`:                              "inputs.adjustment_type",
+		`"inputs":{"min_step":-1}`:                           "inputs.min_step",
+		`"inputs":{"count":0}`:                               "inputs.count",
+		`"inputs":{"count":1000000001}`:                      "inputs.count",
+		`"data":{"status":"WARNING"}`:                        "data.status",
+		`"data":{"creation":{"count":-1}}`:                   "data.creation.count",
+		`"global_max":0`:                                     "global_max",
+		`"node":{"profile_region":"a"},"inputs":{"count":0}`: "inputs.count",
+		`"global_max":1000000001`:                            "global_max",
+		`"current":{"":1}`:                                   "current",
+		`"current":{"a":-1}`:                                 "current.a",
+	} {
+		var d region.Document
+		doc = `{"action":"CLUSTER_SCALE_IN","policy":{"regions":[{"name":"a"}]},` + doc + "}"
+		require.NoError(t, json.Unmarshal([]byte(doc), &d))
+		_, err := d.Build()
+		refused(t, err, prego.CodeInvalidField, field)
+	}
+	var d region.Document
+	require.NoError(t, json.Unmarshal([]byte(`{"action":"NODE_CREATE","policy":{"regions":[{"name":"a"}]},
+		"global_max":1,"usable_regions":["a","b"],"node":{"profile_region":"a"},"inputs":{"count":1},
+		"cluster":{"desired_capacity":1000000000}}`), &d))
+	_, err := d.Build()
+	require.NoError(t, err)
 }

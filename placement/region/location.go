@@ -1,6 +1,7 @@
 package region
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/prego/prego/server"
@@ -14,20 +15,15 @@ func SpreadLocations(candidates []server.Candidate, members map[string]int, ahea
 	var locations, types []string
 	counts := map[string]int{}
 	for _, c := range candidates {
-		if !slices.Contains(locations, c.Location) {
-			locations = append(locations, c.Location)
-			counts[c.Location] = members[c.Location]
-		}
-		if !slices.Contains(types, c.ServerType) {
-			types = append(types, c.ServerType)
-		}
+		locations, types = append(locations, c.Location), append(types, c.ServerType)
+		counts[c.Location] = members[c.Location]
 	}
-	if len(locations) < 2 {
+	if len(candidates) == 0 {
 		return candidates
 	}
 	fewest := func() []string {
 		out := slices.Clone(locations)
-		slices.SortStableFunc(out, func(a, b string) int { return counts[a] - counts[b] })
+		slices.SortStableFunc(out, func(a, b string) int { return cmp.Compare(counts[a], counts[b]) })
 		return out
 	}
 	for range ahead {
@@ -36,10 +32,8 @@ func SpreadLocations(candidates []server.Candidate, members map[string]int, ahea
 	out := slices.Clone(candidates)
 	order := fewest()
 	slices.SortStableFunc(out, func(a, b server.Candidate) int {
-		if d := slices.Index(types, a.ServerType) - slices.Index(types, b.ServerType); d != 0 {
-			return d
-		}
-		return slices.Index(order, a.Location) - slices.Index(order, b.Location)
+		return cmp.Or(cmp.Compare(slices.Index(types, a.ServerType), slices.Index(types, b.ServerType)),
+			cmp.Compare(slices.Index(order, a.Location), slices.Index(order, b.Location)))
 	})
 	return out
 }

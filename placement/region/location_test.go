@@ -25,6 +25,13 @@ func TestSpreadLocations(t *testing.T) {
 	pinned := server.DefaultCatalog().Candidates("app", "eu", server.Spec{Location: "fsn1"})
 	require.Equal(t, pinned, region.SpreadLocations(pinned, map[string]int{"fsn1": 9}, 0))
 	require.Empty(t, region.SpreadLocations(nil, nil, 3))
+	at := func(typ, location string) server.Candidate {
+		return server.Candidate{ServerType: typ, Location: location}
+	}
+	require.Equal(t, []server.Candidate{at("large", "b"), at("large", "a"), at("small", "b"), at("small", "a")},
+		region.SpreadLocations([]server.Candidate{
+			at("large", "a"), at("small", "a"), at("large", "b"), at("small", "b"),
+		}, map[string]int{"a": 1}, 0), "each type's locations, also where types mix")
 }
 
 // TestFleetsSpreadEvenly: for any fleet, and servers choosing one after the other or concurrently, no location gets a

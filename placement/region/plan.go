@@ -74,9 +74,6 @@ func Shrink(p Policy, current map[string]int64, usable []string, n int64) (map[s
 }
 
 func shrink(lots []lot, n int64, plan map[string]int64) {
-	if n == 0 {
-		return
-	}
 	share(lots, total(lots)-n)
 	above := func(l lot) int64 { return max(0, l.count-l.most) }
 	var over int64
@@ -144,9 +141,8 @@ func countIf(b bool, n int64) int64 {
 // share sets the shares of a total. Weighted regions come first; what their caps leave over is the unweighted ones'.
 // When anything is left over, all weighted shares are caps and so whole: remainders never have two denominators.
 func share(lots []lot, total int64) {
-	if left := fill(lots, total, func(l lot) int64 { return l.weight }); left > 0 {
-		fill(lots, left, func(l lot) int64 { return countIf(l.weight == 0, 1) })
-	}
+	left := fill(lots, total, func(l lot) int64 { return l.weight })
+	fill(lots, left, func(l lot) int64 { return countIf(l.weight == 0, 1) })
 }
 
 // fill shares a total among the lots with a weight, each within its cap, and returns what all caps leave over.
@@ -196,17 +192,12 @@ type step struct{ level, part, most int64 }
 
 // takeLargest adds the n largest steps to the plan. There are as many.
 func takeLargest(lots []lot, n int64, plan map[string]int64, first func(lot) step) {
-	if n == 0 {
-		return
-	}
 	steps := make([]step, len(lots))
 	low, high := int64(math.MaxInt64), int64(math.MinInt64)
 	for i, l := range lots {
 		s := first(l)
 		steps[i] = s
-		if s.most > 0 {
-			low, high = min(low, s.level-s.most), max(high, s.level)
-		}
+		low, high = min(low, s.level-s.most), max(high, s.level)
 	}
 	// How many of a region's steps are above a level.
 	above := func(s step, level int64) int64 { return min(max(s.level-level, 0), s.most) }

@@ -51,6 +51,21 @@ func TestPlans(t *testing.T) {
 		"nor does it take from the others' shares": {
 			policy: policy("R1", 30, 1, "R2", 70, -1, "R3", 100, 0, "R4", 10, -1), current: counts{"R2": 3, "R3": 3}, grow: 9, plan: counts{"R1": 1, "R2": 7, "R4": 1},
 		},
+		"a full region is in the total": {
+			policy: policy("a", 1, 5, "b", 1, -1, "c", 3, -1), current: counts{"a": 5, "c": 2},
+			grow: 2, plan: counts{"c": 2},
+		},
+		"regions of weight 0 share equally, within their caps": {
+			policy: policy("a", 0, 2, "b", 0, -1, "c", 0, -1, "d", 1, 0), current: counts{"c": 10},
+			grow: 2, plan: counts{"b": 2},
+		},
+		"and the largest deficit first": {
+			policy: policy("a", 0, -1, "b", 1, 0, "c", 0, -1), current: counts{"a": 3}, grow: 3, plan: counts{"c": 3},
+		},
+		"an excess ends at its cap": {
+			policy: policy("a", 1, 5, "b", 1, 4, "c", 1, 4, "d", 11, -1), current: counts{"a": 6, "b": 20, "c": 20},
+			grow: -32, plan: counts{"a": 1, "b": 16, "c": 15},
+		},
 		"cap 0":                                        {policy: policy("a", 9, 0, "b", 1, -1), grow: 2, plan: counts{"b": 2}},
 		"shrinking first drains above the cap":         {policy: policy("a", 1, 5, "b", 1, -1, "c", 1, -1), current: counts{"a": 6, "b": 20}, grow: -1, plan: counts{"a": 1}},
 		"then the largest surplus":                     {policy: policy("a", 1, 5, "b", 1, -1, "c", 1, -1), current: counts{"a": 6, "b": 20}, grow: -3, plan: counts{"a": 1, "b": 2}},

@@ -78,19 +78,16 @@ type Policy struct {
 // Validate rejects impossible policies. Fields are paths within the policy, such as
 // "regions[1].weight", prefixed with at.
 func (p Policy) Validate(at string) error {
-	if at != "" {
-		at += "."
-	}
 	switch {
 	case len(p.Regions) == 0:
-		return prego.Invalid(at+"regions", "must name at least one region")
+		return prego.Invalid(at+".regions", "must name at least one region")
 	case len(p.Regions) > MaxRegions:
-		return prego.Invalid(at+"regions", fmt.Sprintf("must be at most %d regions", MaxRegions))
+		return prego.Invalid(at+".regions", fmt.Sprintf("must be at most %d regions", MaxRegions))
 	}
 	seen := make(map[string]bool, len(p.Regions))
 	var sum int64
 	for i, r := range p.Regions {
-		here := func(field string) string { return fmt.Sprintf("%sregions[%d].%s", at, i, field) }
+		here := func(field string) string { return fmt.Sprintf("%s.regions[%d].%s", at, i, field) }
 		fault := faultOfName(r.Name)
 		switch {
 		case fault != "":
@@ -106,7 +103,7 @@ func (p Policy) Validate(at string) error {
 		sum += r.Weight
 	}
 	if sum == 0 {
-		return prego.Invalid(at+"regions", "must have a weight above 0 in one region at least")
+		return prego.Invalid(at+".regions", "must have a weight above 0 in one region at least")
 	}
 	return nil
 }

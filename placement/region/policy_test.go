@@ -1,6 +1,7 @@
 package region_test
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -43,5 +44,11 @@ func TestPolicyRefusals(t *testing.T) {
 			refused(t, region.Policy{Regions: c.regions}.Validate("p"), prego.CodeInvalidField, c.field)
 		})
 	}
-	require.NoError(t, region.Policy{Regions: []region.Region{ok, {Name: "b"}}}.Validate(""))
+	require.EqualError(t, region.Policy{}.Validate("p"), "invalid_field: p.regions must name at least one region")
+	require.NoError(t, region.Policy{Regions: []region.Region{ok, {Name: "b"}}}.Validate("p"))
+	largest := region.Policy{Regions: []region.Region{{Name: strings.Repeat("a", 255), Weight: 1e9, Cap: 1e9}}}
+	for i := range 999 {
+		largest.Regions = append(largest.Regions, region.Region{Name: strconv.Itoa(i)})
+	}
+	require.NoError(t, largest.Validate("p"))
 }

@@ -28,7 +28,6 @@ const (
 	CodeAboveMax             prego.Code = "target_above_max_size"
 	CodeAboveFleetMax        prego.Code = "target_above_fleet_max_size"
 	CodeMinAboveMax          prego.Code = "min_size_above_max_size"
-	CodeMinAboveFleetMax     prego.Code = "min_size_above_fleet_max_size"
 	CodeMaxAboveServiceLimit prego.Code = "max_size_above_service_limit"
 	CodeMaxBelowFleetMin     prego.Code = "max_size_below_fleet_min_size"
 )
@@ -157,8 +156,8 @@ func (r Resize) within(target int64, b Bounds) int64 {
 }
 
 // refusal is the first error that applies, in the order of region-placement S3 with one exception: min_size above
-// max_size is checked first, because every target is then below the one or above the other. For the same reason
-// CodeMinAboveFleetMax is never the first; it is here for completeness.
+// max_size is checked first, because every target is then below the one or above the other. For the same reason a
+// min_size above the fleet's max_size has no code.
 func (r Resize) refusal(target int64, b Bounds) error {
 	given := func(v *int64) (int64, bool) {
 		if v == nil || *v == NoCap {
@@ -187,8 +186,6 @@ func (r Resize) refusal(target int64, b Bounds) error {
 		return refuse("number", CodeAboveMax, "The target capacity (%d) is greater than the specified max_size (%d).", target, most)
 	case r.Strict && fleetMost && target > b.MaxSize:
 		return refuse("number", CodeAboveFleetMax, "The target capacity (%d) is greater than the fleet's max_size (%d).", target, b.MaxSize)
-	case hasLeast && fleetMost && least > b.MaxSize:
-		return refuse("min_size", CodeMinAboveFleetMax, "The specified min_size (%d) is greater than the fleet's max_size (%d).", least, b.MaxSize)
 	case hasMost && most > b.GlobalMax:
 		return refuse("max_size", CodeMaxAboveServiceLimit, "The specified max_size (%d) is greater than the maximum number of nodes allowed per fleet (%d).", most, b.GlobalMax)
 	case hasMost && !hasLeast && most < b.MinSize:

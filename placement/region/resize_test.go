@@ -83,6 +83,25 @@ func TestResize(t *testing.T) {
 		{doc: exact + `3,"current":3,"min_size":9,"cluster":{"max_size":8}` + relaxed, code: region.CodeBelowMin},
 		{doc: exact + `3,"current":3,"max_size":1001`, code: region.CodeMaxAboveServiceLimit},
 		{doc: exact + `3,"current":3,"max_size":2,"cluster":{"min_size":3}` + relaxed, code: region.CodeMaxBelowFleetMin},
+
+		// Every bound itself is allowed.
+		{doc: exact + `1000,"current":3`, desired: 1000},
+		{doc: exact + `3,"current":3,"min_size":3,"max_size":3,"global_max":3`, desired: 3},
+		{doc: exact + `3,"current":3,"cluster":{"min_size":3,"max_size":3}`, desired: 3},
+		{doc: exact + `3,"current":3,"max_size":3,"cluster":{"min_size":3}`, desired: 3},
+		{doc: exact + `1,"current":1,"global_max":1`, desired: 1},
+		{doc: exact + `0,"current":1,"min_size":0,"max_size":0`, desired: 0},
+		{
+			doc: exact + `1000000000,"current":1000000000,"global_max":1000000000,` +
+				`"min_size":1000000000,"max_size":1000000000`,
+			desired: 1e9,
+		},
+		{
+			doc: `"min_step":1000000000,"global_max":1000000000,` +
+				`"cluster":{"desired_capacity":1000000000,"min_size":1000000000,"max_size":1000000000}`,
+			desired: 1e9,
+		},
+		{doc: by + `-1000000000,"current":1000000000,"global_max":1000000000`, desired: 0},
 	} {
 		t.Run(c.doc, func(t *testing.T) {
 			t.Parallel()
@@ -168,6 +187,7 @@ func TestResizeBadInput(t *testing.T) {
 		`"current":1,"cluster":{"max_size":-2}`:             "cluster.max_size",
 		`"current":1,"cluster":{"min_size":3,"max_size":2}`: "cluster.min_size",
 		`"current":1,"cluster":{"desired_capacity":-1}`:     "cluster.desired_capacity",
+		`"cluster":{"desired_capacity":1000000001}`:         "cluster.desired_capacity",
 	} {
 		_, err := answer(t, doc)
 		refused(t, err, prego.CodeInvalidField, field)
