@@ -362,9 +362,7 @@ func (p *planner) victims() ([]string, error) {
 				have[n.Region]++
 			}
 			for name, n := range perRegion {
-				if take := min(n, have[name]); take > 0 {
-					want[name] = take
-				}
+				want[name] = min(n, have[name])
 			}
 		}
 		ids, err := region.SelectVictims(class, by, want, count, seed.Sum64())
@@ -459,9 +457,6 @@ func Replan(st server.FleetState, a server.FleetAction) (out server.FleetReplan,
 	lost, failed, made, round := map[prego.Region]bool{}, int64(0), int64(0), 0
 	for _, s := range a.Steps {
 		round = max(round, s.Round)
-		if s.Op != server.StepOpCreate {
-			continue
-		}
 		if s.Replan {
 			made++
 		}

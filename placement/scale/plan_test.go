@@ -74,6 +74,7 @@ func TestPlan(t *testing.T) {
 	bounds := func(least, most int64) func(*server.FleetState) {
 		return func(st *server.FleetState) { st.Fleet.Region, st.Fleet.MinSize, st.Fleet.MaxSize = "eu", least, most }
 	}
+	const above3 = `{"status":"ERROR","reason":"The target capacity (4) is greater than the fleet's max_size (3)."}`
 	for name, c := range map[string]struct {
 		st      server.FleetState
 		kind    server.FleetActionKind
@@ -126,6 +127,30 @@ func TestPlan(t *testing.T) {
 		"in, more than there are":           {state(regions{"eu": 2}, nil), "CLUSTER_SCALE_IN", `{"count":3}`, `{"status":"ERROR","reason":"The target capacity (-1) is less than the fleet's min_size (0)."}`, "target_below_fleet_min_size", 2, nil},
 		"in, elsewhere than listed":         {state(regions{"sg": 2}, nil, spread(`[{"name":"eu"}]`)), "CLUSTER_SCALE_IN", `{}`, `{"status":"ERROR","reason":"There is no feasible plan to handle all nodes."}`, "no_feasible_plan", 2, nil},
 		"in, some are not requested yet":    {state(regions{"eu": 1}, func(st *server.FleetState) { st.Fleet.Size, st.Fleet.Regions["eu"] = 3, 3 }), "CLUSTER_SCALE_IN", `{"count":2}`, `{"status":"ERROR","reason":"2 servers must be removed, more than there are."}`, "too_few_nodes", 3, nil},
+		// The bounds come before the policies.
+		"node above max, and unusable": {
+			state(regions{"eu": 3}, bounds(0, 3), spread(`[{"name":"sg","cap":0}]`)), "NODE_CREATE", `{}`,
+			above3, "target_above_fleet_max_size", 3, nil,
+		},
+		"out above max, and unusable": {
+			state(regions{"eu": 3}, bounds(0, 3), spread(`[{"name":"sg","cap":0}]`)),
+			"CLUSTER_SCALE_OUT", `{"count":1}`, above3, "target_above_fleet_max_size", 3, nil,
+		},
+		"in below min, and unusable": {
+			state(regions{"eu": 3}, bounds(3, 3), spread(`[{"name":"sg"}]`)), "CLUSTER_SCALE_IN", `{"count":1}`,
+			`{"status":"ERROR","reason":"The target capacity (2) is less than the fleet's min_size (3)."}`,
+			"target_below_fleet_min_size", 3, nil,
+		},
+		"out, a scaling policy above": {
+			state(regions{"eu": 1}, bounds(0, 3), scaling(`{"event":"CLUSTER_SCALE_OUT","adjustment":{"number":3}}`)),
+			"CLUSTER_SCALE_OUT", `{}`, above3, "target_above_fleet_max_size", 1, nil,
+		},
+		"out, best effort up to min": {
+			state(regions{"eu": 1}, bounds(5, 9),
+				scaling(`{"event":"CLUSTER_SCALE_OUT","adjustment":{"number":1,"best_effort":true}}`)),
+			"CLUSTER_SCALE_OUT", `{}`, `{"status":"OK","creation":{"count":4,"regions":{"eu":4}}}`, "", 5,
+			[]string{"p-scaling"},
+		},
 		// S3: resize.
 		"resize up":                  {state(regions{"eu": 1}, nil, three), "CLUSTER_RESIZE", `{"adjustment_type":"EXACT_CAPACITY","number":4}`, `{"status":"OK","creation":{"count":3,"regions":{"eu":1,"us":1,"sg":1}}}`, "", 4, []string{"p-region_placement"}},
 		"resize down":                {state(regions{"eu": 3}, nil, three), "CLUSTER_RESIZE", `{"adjustment_type":"CHANGE_IN_CAPACITY","number":-2}`, `{"status":"OK","deletion":{"count":2,"regions":{"eu":2},"candidates":["eu-1","eu-2"]}}`, "", 1, []string{"p-region_placement"}},
@@ -173,6 +198,38 @@ func used(p server.FleetPlan, want []string) []string {
 	return p.Used
 }
 
+// TestPlansWithUnreadablePolicies: stored specs are valid, unless somebody changed the rows.
+func TestPlansWithUnreadablePolicies(t *testing.T) {
+	t.Parallel()
+	attached := func(kind server.PolicyType, spec string) server.Attachment {
+		f := server.FleetPolicy{PolicyID: "x", Type: kind, Spec: json.RawMessage(spec)}
+		return server.Attachment{FleetPolicy: f, Enabled: true}
+	}
+	for _, kind := range []server.PolicyType{"scaling", "region_placement", "deletion"} {
+		_, err := scale.Plan(state(regions{"eu": 1}, nil, attached(kind, `[`)), action(server.ClusterScaleIn, `{}`))
+		require.EqualError(t, err, "policy x: unexpected end of JSON input")
+	}
+	newest := attached("deletion", `{"criteria":"NEWEST"}`)
+	p, err := scale.Plan(state(regions{"eu": 1}, nil, newest), action(server.ClusterScaleIn, `{}`))
+	require.NoError(t, err)
+	require.Equal(t, "invalid_field", p.Reason)
+}
+
+// TestRandomVictimsDifferByAction: the seed is the fleet's name and the action's number.
+func TestRandomVictimsDifferByAction(t *testing.T) {
+	t.Parallel()
+	st := state(regions{"eu": 9}, nil, policy(t, server.PolicyDeletion, `{"criteria":"RANDOM"}`))
+	seen := map[string]bool{}
+	for seq := range 20 {
+		a := action(server.ClusterScaleIn, `{}`)
+		a.Seq = seq
+		p, err := scale.Plan(st, a)
+		require.NoError(t, err)
+		seen[string(p.Data)] = true
+	}
+	require.Greater(t, len(seen), 1)
+}
+
 func TestPlanOfAReplacement(t *testing.T) {
 	t.Parallel()
 	old := func(ids ...prego.ServerID) func(*server.FleetState) {
@@ -209,6 +266,10 @@ func TestPlanOfAReplacement(t *testing.T) {
 	p, err = scale.Plan(state(regions{"eu": 3}, func(st *server.FleetState) { old("eu-1", "eu-2")(st); st.Fleet.Size = server.MaxFleetSize - 1 }), action(server.ClusterReplace, `{"max_surge":2}`))
 	require.NoError(t, err)
 	require.Equal(t, "target_above_service_limit", p.Reason)
+	almost := func(st *server.FleetState) { old("eu-1", "eu-2")(st); st.Fleet.Size = 999 }
+	p, err = scale.Plan(state(regions{"eu": 3}, almost), action(server.ClusterReplace, `{"max_surge":1}`))
+	require.NoError(t, err)
+	require.Empty(t, p.Reason, "a surge to the limit itself")
 }
 
 func step(op server.FleetStepOp, id prego.ServerID, r prego.Region, round int, st server.FleetStepState, replan ...bool) server.FleetStep {
@@ -243,6 +304,15 @@ func TestReplan(t *testing.T) {
 		"a node in a given region":   {state(nil, nil, three), "NODE_CREATE", `{"region":"us"}`, first[1:2], nil, make3},
 		"a node of any region":       {state(nil, nil, three), "NODE_CREATE", `{}`, first[1:2], []string{"2 eu"}, `{"status":"OK","creation":{"count":3,"regions":{"eu":1}}}`},
 		"only a server that is kept": {state(nil, nil, three), "CLUSTER_SCALE_IN", `{}`, []server.FleetStep{step("delete", "a", "eu", 1, server.FleetStepKept)}, nil, make3},
+		"the service limit holds": {
+			state(regions{"eu": 1, "sg": 1}, func(st *server.FleetState) { st.Fleet.Size = 999 }, three),
+			"CLUSTER_SCALE_OUT", `{"count":3}`, more(first[1]), []string{"2 eu"},
+			`{"status":"OK","creation":{"count":3,"regions":{"eu":2,"sg":1}}}`,
+		},
+		"and leaves none": {
+			state(regions{"eu": 1, "sg": 1}, func(st *server.FleetState) { st.Fleet.Size = 1000 }, three),
+			"CLUSTER_SCALE_OUT", `{"count":3}`, first, nil, make3,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -265,6 +335,10 @@ func TestReplan(t *testing.T) {
 	a.Data = json.RawMessage(`[`)
 	_, err := scale.Replan(state(nil, nil), a)
 	require.ErrorContains(t, err, "data of action 3: unexpected end of JSON input")
+	a.Data = json.RawMessage(make3)
+	three.Spec = json.RawMessage(`[`)
+	_, err = scale.Replan(state(nil, nil, three), a)
+	require.EqualError(t, err, "policy p-region_placement: unexpected end of JSON input")
 }
 
 // TestReplanOfAReplacement: old servers are removed only once new ones are ready.
@@ -315,4 +389,9 @@ func TestGracePeriod(t *testing.T) {
 	require.Zero(t, scale.GracePeriod(a))
 	require.Equal(t, time.Minute, scale.GracePeriod(action(server.ClusterReplace, `{"grace_period":60}`)))
 	require.Zero(t, scale.GracePeriod(action(server.ClusterReplace, `{}`)))
+	require.Zero(t, scale.GracePeriod(action(server.ClusterReplace, `{"grace_period":-1}`)))
+	a.Data = json.RawMessage(`[`)
+	require.Zero(t, scale.GracePeriod(a))
+	a.Data = json.RawMessage(`{"status":"OK"}`)
+	require.Zero(t, scale.GracePeriod(a))
 }

@@ -170,9 +170,7 @@ func ParseInputs(kind server.FleetActionKind, raw json.RawMessage, strict bool) 
 		raw = json.RawMessage("{}")
 	}
 	var given map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &given); err != nil {
-		return in, prego.Invalid("inputs", "must be an object")
-	}
+	_ = json.Unmarshal(raw, &given) // decode refuses what is no object
 	for _, name := range sortedKeys(given) {
 		if !slices.Contains(known, name) {
 			return in, &prego.Error{Code: prego.CodeUnknownField, Field: "inputs." + name, Message: fmt.Sprintf("is not an input of %s, which takes %s", kind, strings.Join(known, ", "))}

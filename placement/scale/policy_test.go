@@ -3,6 +3,7 @@ package scale_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -44,6 +45,11 @@ func TestParsePolicy(t *testing.T) {
 		again, err := scale.ParsePolicy(want.kind, got)
 		require.NoError(t, err, raw)
 		require.Equal(t, string(got), string(again), "the stored form is accepted unchanged")
+	}
+	for step, ok := range map[int]bool{1000: true, 1001: false} {
+		_, err := scale.ParsePolicy("scaling", json.RawMessage(fmt.Sprintf(
+			`{"event":"CLUSTER_SCALE_OUT","adjustment":{"number":1,"min_step":%d}}`, step)))
+		require.Equal(t, ok, err == nil, "%d: %v", step, err)
 	}
 	for _, c := range []struct {
 		kind  server.PolicyType
@@ -106,6 +112,8 @@ func TestParseInputs(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, *in.Strict)
 	}
+	_, err := scale.ParseInputs(server.ClusterResize, json.RawMessage(`{"min_size":2,"max_size":2}`), true)
+	require.NoError(t, err)
 	for _, c := range []struct {
 		kind  server.FleetActionKind
 		raw   string
@@ -131,6 +139,7 @@ func TestParseInputs(t *testing.T) {
 		{"CLUSTER_RESIZE", `{}`, "invalid_field", "inputs.adjustment_type"},
 		{"CLUSTER_RESIZE", `{"count":1}`, "unknown_field", "inputs.count"},
 		{"CLUSTER_RESIZE", `{"number":1}`, "invalid_field", "inputs.adjustment_type"},
+		{"CLUSTER_RESIZE", `{"number":1,"min_size":1}`, "invalid_field", "inputs.adjustment_type"},
 		{"CLUSTER_RESIZE", `{"adjustment_type":"EXACT_CAPACITY"}`, "invalid_field", "inputs.number"},
 		{"CLUSTER_RESIZE", `{"adjustment_type":"EXACT_CAPACITY","number":-1}`, "invalid_field", "inputs.number"},
 		{"CLUSTER_RESIZE", `{"adjustment_type":"MORE","number":1}`, "invalid_field", "inputs.adjustment_type"},
