@@ -137,7 +137,7 @@ mutate: ## Change PKG's code in every small way (PKG=./placement/region) and say
 	go run ./tools/mutate $(MUTATE) $(PKG)
 
 # Packages whose mutants are all noticed, or explained in tools/mutate/go.txt.
-MUTATED := ./internal/token ./placement/instance
+MUTATED := ./internal/token ./org/quota ./placement/instance ./placement/region ./placement/scale
 
 mutants: postgres ## Drop each condition of the SQL that reserves, one at a time, and say which drop no test notices (MUTATE="-draw 20" for some; hours for all); change the packages of MUTATED in every small way
 	for p in $(MUTATED); do go run ./tools/mutate $$p || exit; done

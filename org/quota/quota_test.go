@@ -76,6 +76,8 @@ func TestVerdicts(t *testing.T) {
 	require.Nil(t, Check([]Delta{{MaxEnvs, 0}, {MaxEnvs, -1}}, used, limit), "above the limit, but nothing is taken")
 	require.Equal(t, &org.QuotaExceeded{Dimension: "max_apps", Limit: 2, CurrentUsage: 1, RequestedDelta: 2},
 		Check([]Delta{{MaxRoutes, 1}, {MaxApps, 2}, {MaxEnvs, 1}}, used, limit), "the first")
+	two, hair := 2.0, 1e-6
+	require.False(t, Above(0, two+hair, two), "the tolerance itself")
 	sum := 0.0
 	for range 19 {
 		sum += 0.1

@@ -17,11 +17,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"hash/fnv"
 	"log"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -55,7 +57,7 @@ func main() {
 	flag.IntVar(&o.workers, "workers", 2, "concurrent runs")
 	flag.IntVar(&o.every, "every", 1, "try each nth mutant only")
 	flag.StringVar(&sql, "sql", "", "try the conditions of SQL instead: named, or a regular expression of names")
-	flag.IntVar(&o.draw, "draw", 0, "try so many of them, drawn by -seed")
+	flag.IntVar(&o.draw, "draw", 0, "try so many of them, drawn by -seed and their descriptions")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the drawing")
 	flag.BoolVar(&o.list, "list", false, "list them only")
 	flag.Parse()
@@ -82,6 +84,18 @@ func run(pkg string, o options) error {
 	if err != nil {
 		return err
 	}
+	var tried []mutant
+	for _, v := range m.mutants {
+		if o.only.MatchString(v.String()) && v.id%o.every == 0 {
+			tried = append(tried, v)
+		}
+	}
+	if tried = drawn(o, tried, mutant.text); o.list {
+		for _, v := range tried {
+			fmt.Println(v)
+		}
+		return nil
+	}
 	binary, dir, err := m.build(tmp, pkg)
 	if err != nil {
 		return err
@@ -95,17 +109,27 @@ func run(pkg string, o options) error {
 	if !ok {
 		return fmt.Errorf("the tests fail without any mutant:\n%s", out)
 	}
-	var tried []mutant
-	for _, v := range m.mutants {
-		if o.only.MatchString(v.String()) && v.id%o.every == 0 {
-			tried = append(tried, v)
-		}
-	}
 	explained, err := explanations(goMutants, strings.TrimPrefix(pkg, "./"))
 	if err != nil {
 		return err
 	}
 	return r.all(tried, explained)
+}
+
+// drawn are o.draw of all, or all. Each is drawn by its own text, so that other code's changes keep it in the sample.
+func drawn[T any](o options, all []T, text func(T) string) []T {
+	if o.draw == 0 || o.draw >= len(all) {
+		return all
+	}
+	lot := func(v T) uint64 {
+		h := fnv.New64a()
+		fmt.Fprintf(h, "%d %s", o.seed, text(v))
+		return h.Sum64()
+	}
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b T) int { return cmp.Compare(lot(a), lot(b)) })
+	fmt.Printf("mutate: %d of %d drawn by -seed %d\n", o.draw, len(all), o.seed)
+	return all[:o.draw]
 }
 
 //go:embed go.txt
@@ -144,9 +168,8 @@ func explanations(text, pkg string) (out []*explanation, err error) {
 
 // explains reports whether one of them explains a mutant.
 func explains(all []*explanation, v mutant) bool {
-	text := filepath.Base(v.at.Filename) + ": " + v.what
 	for _, e := range all {
-		if e.mutant == text || e.pattern != nil && e.pattern.MatchString(text) {
+		if e.mutant == v.text() || e.pattern != nil && e.pattern.MatchString(v.text()) {
 			e.used = true
 			return true
 		}
@@ -218,18 +241,21 @@ func (r runner) reachedFile(id int) string {
 func (r runner) all(tried []mutant, explained []*explanation) error {
 	began := time.Now()
 	var mu sync.Mutex
-	var killed, fine, survived, missed int
+	var killed, late, fine, survived, missed int
 	next := make(chan mutant)
 	var wg sync.WaitGroup
 	for range r.o.workers {
 		wg.Go(func() {
 			for v := range next {
-				_, ok := r.test(v.id)
+				out, ok := r.test(v.id)
 				_, err := os.Stat(r.reachedFile(v.id))
 				mu.Lock()
 				switch {
 				case !ok:
 					killed++
+					if bytes.Contains(out, []byte("panic: test timed out")) {
+						late++
+					}
 				case explains(explained, v):
 					fine++
 				case errors.Is(err, os.ErrNotExist):
@@ -252,9 +278,9 @@ func (r runner) all(tried []mutant, explained []*explanation) error {
 	close(next)
 	wg.Wait()
 	n := killed + fine + survived + missed
-	fmt.Printf("mutate: %d of %d mutants killed (%.1f %%), %d without difference, %d survived, %d not reached; %d not tried; %s\n",
-		killed, n, 100*float64(killed)/float64(max(n, 1)), fine, survived, missed, len(tried)-n,
-		time.Since(began).Round(time.Second))
+	fmt.Printf("mutate: %d of %d mutants killed (%.1f %%, %d by -timeout), %d without difference, %d survived, "+
+		"%d not reached; %d not tried; %s\n", killed, n, 100*float64(killed)/float64(max(n, 1)), late, fine, survived,
+		missed, len(tried)-n, time.Since(began).Round(time.Second))
 	for _, e := range explained {
 		if !e.used {
 			fmt.Println("explained, and killed or gone:", cmp.Or(e.mutant, fmt.Sprint(e.pattern)))

@@ -30,6 +30,9 @@ func (m mutant) String() string {
 	return fmt.Sprintf("%s:%d:%d: %s", filepath.Base(m.at.Filename), m.at.Line, m.at.Column, m.what)
 }
 
+// text describes it without its line.
+func (m mutant) text() string { return filepath.Base(m.at.Filename) + ": " + m.what }
+
 // mutated is a package with all of its mutants in it.
 type mutated struct {
 	dir     string

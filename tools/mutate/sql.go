@@ -10,7 +10,6 @@ import (
 	"go/constant"
 	"go/token"
 	"go/types"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -238,13 +237,7 @@ func runSQL(pkg, which string, o options) error {
 		}
 	}
 	tried = slices.DeleteFunc(tried, func(c condition) bool { return !o.only.MatchString(c.String()) })
-	if o.draw > 0 && o.draw < len(tried) {
-		random := rand.New(rand.NewPCG(o.seed, 0))
-		random.Shuffle(len(tried), func(i, j int) { tried[i], tried[j] = tried[j], tried[i] })
-		tried = tried[:o.draw]
-		fmt.Printf("mutate: %d drawn by -seed %d\n", len(tried), o.seed)
-	}
-	if o.list {
+	if tried = drawn(o, tried, condition.String); o.list {
 		for _, c := range tried {
 			fmt.Println(c)
 		}
