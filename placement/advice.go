@@ -55,7 +55,6 @@ func (f *Snapshot) Candidates(r Request, most int) []Candidate {
 	if code, _ := s.regionAllowed(); code != "" || r.Override != nil {
 		return nil
 	}
-	s.reportConstraint()
 	s.scoreShards()
 	s.scorePools()
 	var all []Candidate

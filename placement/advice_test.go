@@ -45,6 +45,12 @@ func TestAdviceChoosesAmongWhatPasses(t *testing.T) {
 	require.Equal(t, []string{"ai_recommended", "app-1", "db-2", "redis-2", "s-3"}, []string{string(got.Algorithm), string(got.AppServerID), string(got.DBShardID), string(got.RedisPoolID), got.PoolSiteID})
 	require.InDelta(t, 0.4*0.6+0.2*0.9+0.2*0.4+0.1*0.1, got.Score, 1e-9)
 	require.Less(t, len(got.SelectionReason), 400)
+	for n, shown := range map[int]int{200: 200, 201: 200} {
+		reason := advised(placement.Advice{AppServerID: "app-1", Reason: strings.Repeat("é", n)})
+		words := f.Decide(request(reason)).SelectionReason
+		require.Equal(t, shown, strings.Count(words, "é"))
+		require.Equal(t, n > shown, strings.Contains(words, "…"))
+	}
 
 	got = f.Decide(request(advised(placement.Advice{AppServerID: "app-2", DBShardID: "db-1"})))
 	require.Equal(t, []string{"ai_recommended", "app-2"}, []string{string(got.Algorithm), string(got.AppServerID)})
@@ -54,6 +60,11 @@ func TestAdviceChoosesAmongWhatPasses(t *testing.T) {
 	d := advisable()
 	d.Sites = nil
 	got = placement.NewSnapshot(shared(), d).Decide(request(advised(placement.Advice{AppServerID: "app-1", DBShardID: "db-4"})))
+	weightless := shared()
+	weightless.Weights.DBLoad, weightless.Weights.DBDisk = 0, 0
+	there := advised(placement.Advice{AppServerID: "app-1", DBShardID: "db-4"})
+	zero := placement.NewSnapshot(weightless, d).Decide(request(there))
+	require.EqualValues(t, "db-4", zero.DBShardID, "a score of 0 passes")
 	require.Equal(t, []string{"on_demand", "ai_recommended", "app-1", "db-4", ""}, []string{string(got.Outcome), string(got.Algorithm), string(got.AppServerID), string(got.DBShardID), got.PoolSiteID})
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
 )
 
 // TestTogetherIsOneByOne: a batch gets the same places as single decisions in the same order, and the rows then
@@ -114,4 +115,12 @@ func TestOneOfAFewGetsAPlace(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[prego.OrgID]int{"many": 2, "few": 1}, placed)
+}
+
+// TestTurnsKnowThePolicysMode: without a mode of its own, a request has the policy's.
+func TestTurnsKnowThePolicysMode(t *testing.T) {
+	t.Parallel()
+	came := []placement.Request{request(func(r *placement.Request) { r.Mode = tenant.ModeShared }), request(nil)}
+	require.Equal(t, []int{1, 0}, placement.DefaultPolicy().Turns(came), "a dedicated server comes first")
+	require.Equal(t, []int{0, 1}, shared().Turns(came))
 }

@@ -61,6 +61,21 @@ func TestAFleetFollowsEveryChange(t *testing.T) {
 		require.Equal(t, tc.want, at(f), name)
 	}
 	f := placement.SnapshotOf(shared(), full(fleet()))
+	changed := fleet().Servers
+	changed[0].MemoryPct, changed[1].Status = 41, server.Terminated
+	f.Update(placement.Change{Providers: fleet().Providers, Servers: changed})
+	kept, there := f.Server("app-1")
+	require.True(t, there)
+	require.InDelta(t, 41, kept.MemoryPct, 0)
+	_, there = f.Server("app-2")
+	require.False(t, there, "a terminated server is removed")
+	f.Update(placement.Change{
+		Providers: fleet().Providers, Networks: []placement.Network{{NetworkID: "n", Room: 3}},
+		Edges: []placement.EdgeNetwork{{Network: "n", Serves: true}},
+	})
+	require.Equal(t, []placement.Network{{NetworkID: "n", Room: 3}}, f.Keep("").Data.Networks)
+	require.Equal(t, []placement.EdgeNetwork{{Network: "n", Serves: true}}, f.Keep("").Data.Edges)
+	f = placement.SnapshotOf(shared(), full(fleet()))
 	f.Update(placement.Change{Providers: fleet().Providers, Residency: map[string]placement.Zone{"DE": {Regions: []prego.Region{"sg"}}}, LastServer: "app-1"})
 	require.Equal(t, prego.CodeResidencyViolation, f.Decide(request(func(r *placement.Request) { r.DataResidency = "DE" })).Code)
 	require.Equal(t, "app-2", string(f.Decide(request(func(r *placement.Request) { r.Algorithm = placement.RoundRobin })).AppServerID))
@@ -105,5 +120,9 @@ func TestAConstraintsReportIsASentence(t *testing.T) {
 	got = placement.NewSnapshot(shared(), d).Decide(request(func(r *placement.Request) { r.Constraint.Require = []string{"blue"} }))
 	require.Equal(t, map[string]int{"lacks blue": 1}, got.Constraint.Unsatisfied)
 	require.Equal(t, []string{}, got.Constraint.PlacementPools)
+	got = placement.NewSnapshot(shared(), d).Decide(request(func(r *placement.Request) {
+		r.Constraint.Disallow = []string{"green", "red"}
+	}))
+	require.Equal(t, map[string]int{"has red": 1}, got.Constraint.Unsatisfied)
 	require.NotContains(t, got.Constraint.String(), "pools")
 }

@@ -68,8 +68,32 @@ func TestEligible(t *testing.T) {
 			require.Equal(t, len(ids) == 0, code != "")
 		})
 	}
+	none := prego.CodeCellMismatch
+	some := placement.ConstraintAnswer{Eligible: []string{"a"}}
+	require.Equal(t, some, placement.NewConstraintAnswer([]string{"a"}, ""))
+	require.Equal(t, placement.ConstraintAnswer{Error: &none}, placement.NewConstraintAnswer(nil, none))
 	ids, code := placement.Eligible(nil, prego.Constraint{})
 	require.Empty(t, ids)
 	require.NotNil(t, ids)
 	require.Equal(t, prego.CodeCellMismatch, code)
+}
+
+func TestConstraintDocumentsNameTheirFaults(t *testing.T) {
+	t.Parallel()
+	servers := []placement.DocTaggedServer{{ID: "a", Tags: []string{"Blue"}}}
+	built, constraint, err := placement.ConstraintDocument{Servers: servers}.Build()
+	require.NoError(t, err)
+	require.Equal(t, []placement.TaggedServer{{ID: "a", Tags: []string{"blue"}, Fits: true}}, built)
+	require.True(t, constraint.Empty())
+	for field, d := range map[string]placement.ConstraintDocument{
+		"constraint.require": {Constraint: &prego.Constraint{Require: []string{" "}}},
+		"servers[0].id":      {Servers: []placement.DocTaggedServer{{}}},
+		"servers[1].id":      {Servers: []placement.DocTaggedServer{{ID: "a"}, {ID: "a"}}},
+		"servers[0].tags":    {Servers: []placement.DocTaggedServer{{ID: "a", Tags: []string{" "}}}},
+	} {
+		_, _, err := d.Build()
+		var e *prego.Error
+		require.ErrorAs(t, err, &e, field)
+		require.Equal(t, field, e.Field)
+	}
 }
