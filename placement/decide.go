@@ -100,7 +100,7 @@ func (t *tally) listed(o Outcome) []Rejection {
 	for _, l := range t.first[:last] {
 		out = append(out, l...)
 	}
-	sort.SliceStable(out, func(a, b int) bool { return out[a].ID < out[b].ID })
+	slices.SortStableFunc(out, func(a, b Rejection) int { return cmp.Compare(a.ID, b.ID) })
 	return out[:min(len(out), t.most)]
 }
 
@@ -323,20 +323,10 @@ func (s *search) choose() Decision {
 	ownID, hasOwn := f.own[string(s.r.TenantID)]
 	s.countServers()
 	s.bestFit = s.algorithm == BestFit
-	turned, kinAt, next := 0, 0, 0
-	if after > 0 {
-		turned = 1
-	}
 	for n := range f.hot {
-		i := n
-		if after > 0 {
-			if i = n + after; i >= len(f.hot) {
-				i -= len(f.hot)
-			}
-			turned = 0
-			if i < after {
-				turned = 1
-			}
+		i, turned := n+after, 0
+		if i >= len(f.hot) { // a round robin wraps around
+			i, turned = i-len(f.hot), 1
 		}
 		h := &f.hot[i]
 		here := &s.near[h.place]
@@ -352,14 +342,7 @@ func (s *search) choose() Decision {
 		if hasOwn && f.servers[i].ServerID != prego.ServerID(ownID) {
 			continue // the tenant already has a dedicated server
 		}
-		if i < next { // a round robin wraps around
-			kinAt = 0
-		}
-		next = i
-		for kinAt < len(family) && family[kinAt] < i {
-			kinAt++
-		}
-		kin := kinAt < len(family) && family[kinAt] == i
+		_, kin := slices.BinarySearch(family, i)
 		base := h.score
 		if kin {
 			base += f.policy.Weights.Affinity
@@ -470,9 +453,8 @@ func (s *search) familyServers() []int {
 	}
 	s.f.family = s.f.family[:0]
 	for id := range s.f.families[string(s.r.ParentOrgID)] {
-		if i, ok := s.f.find(prego.ServerID(id)); ok {
-			s.f.family = append(s.f.family, i)
-		}
+		i, _ := s.f.find(prego.ServerID(id))
+		s.f.family = append(s.f.family, i)
 	}
 	sort.Ints(s.f.family)
 	return s.f.family
@@ -480,15 +462,12 @@ func (s *search) familyServers() []int {
 
 // roundRobinStart is the index of the server after the last chosen one.
 func (s *search) roundRobinStart() int {
-	if s.algorithm != RoundRobin || s.f.last == "" {
+	if s.algorithm != RoundRobin {
 		return 0
 	}
 	i, there := s.f.find(prego.ServerID(s.f.last))
 	if there {
 		i++
-	}
-	if i >= len(s.f.servers) {
-		return 0
 	}
 	return i
 }

@@ -245,11 +245,8 @@ func (c *checker) count(field string, v int) {
 // is returned as a CodeInvalidField error with its path.
 func (d Document) Build(active Policy) (Policy, Data, []Request, error) {
 	c := &checker{}
-	p, err := d.Policy.over(active)
-	if err == nil {
-		err = p.Validate()
-	}
-	if err != nil {
+	p, _ := d.Policy.over(active) // the changes were tried when they were read
+	if err := p.Validate(); err != nil {
 		return p, Data{}, nil, err
 	}
 	data := Data{Residency: make(map[string]Zone, len(d.Residency))}

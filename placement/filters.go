@@ -115,17 +115,10 @@ func (s *search) server(i int, flags uint32) reason {
 		return why
 	}
 	srv := &s.f.servers[i]
-	if s.f.shardScore[srv.ownShard] < 0 {
-		return s.shardOf(srv)
-	}
-	return s.pool(&s.f.pools.items[srv.ownPool])
-}
-
-func (s *search) shardOf(srv *member) reason {
 	if why := s.shard(&s.f.shards.items[srv.ownShard]); why != passes {
 		return why
 	}
-	return rejectShardFull
+	return s.pool(&s.f.pools.items[srv.ownPool])
 }
 
 // reasonsOf are the reasons of filters, in their order.

@@ -19,7 +19,6 @@ func (s *search) override() Decision {
 	}
 	crowded := *s
 	crowded.tally, crowded.passed, crowded.crowded = before, struct{ shard, pool int }{}, true
-	crowded.look()
 	if d := crowded.force(); d.PlacesTenant() {
 		*s = crowded
 		return d

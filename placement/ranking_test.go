@@ -268,3 +268,179 @@ func TestNonServingFleetsAreSkipped(t *testing.T) {
 	}))
 	require.Equal(t, placement.Placed, got.Outcome)
 }
+
+// TestTiesAndRunnersUp: equal candidates go by id, and the runner-up is the best of the others.
+func TestTiesAndRunnersUp(t *testing.T) {
+	t.Parallel()
+	d := fleet()
+	d.Sites = nil
+	d.Shards = append(d.Shards, d.Shards[0])
+	d.Shards[1].ShardID = "db-2"
+	d.Pools = append(d.Pools, d.Pools[0])
+	d.Pools[1].PoolID = "redis-2"
+	got := placement.NewSnapshot(shared(), d).Decide(request(nil))
+	require.Equal(t, []string{"db-1", "redis-1"}, []string{string(got.DBShardID), string(got.RedisPoolID)})
+
+	d = fleet()
+	d.Servers[0].MemoryPct, d.Servers[1].MemoryPct = 20, 40
+	got = placement.NewSnapshot(shared(), d).Decide(request(nil))
+	require.EqualValues(t, "app-1", got.AppServerID)
+	require.InDelta(t, 0.08, got.Confidence, 1e-9)
+	require.Contains(t, got.SelectionReason, "app-1 scored 0.6800, the runner-up 0.6000; site s-1 from its pool")
+	got = placement.NewSnapshot(shared(), d).Decide(request(func(r *placement.Request) {
+		r.Busy = map[string]bool{"app-1": true}
+	}))
+	require.EqualValues(t, "app-2", got.AppServerID, "another one is being reserved")
+	require.Equal(t, map[string]int{"busy": 1}, got.RejectedCounts)
+	require.Contains(t, got.SelectionReason, "scored 0.6000 and is the only one")
+	require.EqualValues(t, 1, got.Confidence)
+
+	d = fleet()
+	d.LastServer, d.Servers[0].MemoryPct = "app-1", 20
+	d.Shards = append(d.Shards, d.Shards[0])
+	d.Shards[1].ShardID = "db-2"
+	d.Sites = append(d.Sites, placement.PoolSite{PoolSiteID: "s-0", AppServerID: "app-1", DBShardID: "db-2"})
+	got = placement.NewSnapshot(shared(), d).Decide(request(nil))
+	require.Equal(t, []string{"app-1", "db-1"}, []string{string(got.AppServerID), string(got.DBShardID)})
+
+	// Where the parent org lives twice, the better of the two is taken, and of equals the first.
+	for _, c := range []struct {
+		memory [3]float64
+		want   string
+	}{{[3]float64{45, 40, 10}, "app-2"}, {[3]float64{40, 40, 10}, "app-1"}} {
+		d = fleet()
+		d.Servers = append(d.Servers, d.Servers[1])
+		d.Servers[2].ServerID, d.Sites = "app-3", nil
+		for i := range d.Servers {
+			d.Servers[i].MemoryPct = c.memory[i]
+		}
+		d.Servers[0].ParentOrgs, d.Servers[1].ParentOrgs = map[string]int{"p": 1}, map[string]int{"p": 1}
+		got = placement.NewSnapshot(shared(), d).Decide(request(func(r *placement.Request) { r.ParentOrgID = "p" }))
+		require.EqualValues(t, c.want, got.AppServerID)
+	}
+}
+
+// TestARoundRobinListsRejectionsByID: it starts in the middle, and the list does not.
+func TestARoundRobinListsRejectionsByID(t *testing.T) {
+	t.Parallel()
+	d, p := fleet(), shared()
+	d.LastServer, p.Algorithm, p.MaxRejected = "app-1", placement.RoundRobin, 1
+	d.Servers[0].MemoryPct, d.Servers[1].MemoryPct = 70, 70
+	got := placement.NewSnapshot(p, d).Decide(request(nil))
+	require.Equal(t, []placement.Rejection{{ID: "app-1", Reason: "memory_pct"}}, got.Rejected)
+	require.Equal(t, map[string]int{"memory_pct": 2}, got.RejectedCounts)
+
+	// It continues after a server that is gone.
+	d = fleet()
+	d.LastServer = "app-15"
+	require.EqualValues(t, "app-2", placement.NewSnapshot(p, d).Decide(request(nil)).AppServerID)
+
+	// A missing site is none where sites are created.
+	d = fleet()
+	d.LastServer, d.Sites = "app-1", nil
+	p.MaxRejected = 9
+	got = placement.NewSnapshot(p, d).Decide(request(nil))
+	require.Equal(t, placement.OnDemandSite, got.Outcome)
+	require.Empty(t, got.Rejected)
+
+	// Servers in another network than all pools or shards, beside rejected pools and shards.
+	for _, lacks := range []string{"pool", "shard"} {
+		d = fleet()
+		d.LastServer, d.Servers[0].NetworkID, p.MaxRejected = "app-1", "west", 1
+		d.Shards = append(d.Shards, placement.Shard{ShardID: "db-0", Region: "eu", Status: "active"})
+		d.Pools = append(d.Pools, placement.RedisPool{PoolID: "redis-0", Region: "eu", Status: "active"})
+		if lacks == "shard" {
+			d.Pools = append(d.Pools, d.Pools[0])
+			d.Pools[2].PoolID, d.Pools[2].NetworkID = "redis-2", "west"
+		}
+		got = placement.NewSnapshot(p, d).Decide(request(nil))
+		require.EqualValues(t, "app-2", got.AppServerID)
+		require.Equal(t, []placement.Rejection{{ID: "app-1", Reason: "network_zone_mismatch"}}, got.Rejected, lacks)
+	}
+}
+
+// TestReservedSitesAreSkipped, and only those.
+func TestReservedSitesAreSkipped(t *testing.T) {
+	t.Parallel()
+	d := fleet()
+	d.Servers = d.Servers[:1]
+	for busy, outcome := range map[string]placement.Outcome{"s-1": placement.OnDemandSite, "x": placement.Placed} {
+		got := placement.NewSnapshot(shared(), d).Decide(request(func(r *placement.Request) {
+			r.Busy = map[string]bool{busy: true}
+		}))
+		require.Equal(t, outcome, got.Outcome, busy)
+	}
+}
+
+// TestDecisionsExplainThemselves in the words of each case.
+func TestDecisionsExplainThemselves(t *testing.T) {
+	t.Parallel()
+	everywhere := func(d *placement.Data, id prego.NetworkID) {
+		d.Servers[0].NetworkID, d.Servers[1].NetworkID, d.Shards[0].NetworkID, d.Pools[0].NetworkID = id, id, id, id
+	}
+	for want, tc := range map[string]struct {
+		algorithm placement.Algorithm // asked for
+		data      func(*placement.Data)
+		request   func(*placement.Request)
+		chosen    placement.Algorithm
+		network   prego.NetworkID
+	}{
+		"first_fit: app-1; site s-1 from its pool": {algorithm: placement.FirstFit, chosen: placement.FirstFit},
+		"best_fit: app-1 (score 0.6500), where its parent org lives, within 0.05 of the best (0.6800); " +
+			"site s-1 from its pool": {
+			algorithm: placement.BestFit, chosen: placement.BestFit,
+			data: func(d *placement.Data) {
+				d.Servers[0].MemoryPct, d.Servers[0].ParentOrgs = 52.5, map[string]int{"p": 1}
+			},
+			request: func(r *placement.Request) { r.ParentOrgID = "p" },
+		},
+		"no candidate has room in region eu; short of: [redis-pool]": {
+			algorithm: placement.FirstFit, chosen: placement.FirstFit,
+			data: func(d *placement.Data) { d.Pools[0].Tenants = 10 },
+		},
+		"no candidate has room in region eu; short of: [redis-pool] in network west": {
+			algorithm: placement.FirstFit, chosen: placement.FirstFit, network: "west",
+			data: func(d *placement.Data) { d.Pools[0].Tenants = 10; everywhere(d, "west") },
+		},
+		"no server satisfies the constraint (require blue: 0 of 2 servers satisfy it, 2 lacks blue)": {
+			algorithm: placement.FirstFit, chosen: placement.FirstFit, network: "west",
+			data:    func(d *placement.Data) { everywhere(d, "west") },
+			request: func(r *placement.Request) { r.Constraint.Require = []string{"blue"} },
+		},
+		"no warm server can be claimed: the tenant gets a new one": {
+			algorithm: placement.BestFit, chosen: placement.NewServer,
+			request: func(r *placement.Request) { r.Mode = tenant.ModeOneTenantOneServer },
+		},
+	} {
+		d := fleet()
+		if tc.data != nil {
+			tc.data(&d)
+		}
+		r := request(tc.request)
+		r.Algorithm = tc.algorithm
+		got := placement.NewSnapshot(shared(), d).Decide(r)
+		require.Equal(t, want, got.SelectionReason)
+		require.Equal(t, tc.chosen, got.Algorithm)
+		require.Equal(t, tc.network, got.MissingIn)
+	}
+}
+
+// TestANodeFailsWithItsParts: its shard and its pool are its own, and it is rejected for theirs.
+func TestANodeFailsWithItsParts(t *testing.T) {
+	t.Parallel()
+	for reason, set := range map[string]func(*placement.Data){
+		"not_active":       func(d *placement.Data) { d.Shards[1].Status = server.Failed },
+		"db_disk_pct":      func(d *placement.Data) { d.Shards[1].DiskPct = new(80.0) },
+		"redis_memory_pct": func(d *placement.Data) { d.Pools[1].MemoryPct = new(90.0) },
+	} {
+		d := fleet()
+		warm(&d)
+		set(&d)
+		got := placement.NewSnapshot(shared(), d).Decide(request(func(r *placement.Request) {
+			r.Mode = tenant.ModeOneTenantOneServer
+		}))
+		require.Equal(t, placement.NeedsServer, got.Outcome)
+		require.Contains(t, got.Rejected, placement.Rejection{ID: "node-1", Reason: reason})
+		require.Equal(t, 2, got.RejectedCounts[reason], "%v", got.RejectedCounts)
+	}
+}
