@@ -60,7 +60,29 @@ func TestAFleetFollowsEveryChange(t *testing.T) {
 		f.Update(c)
 		require.Equal(t, tc.want, at(f), name)
 	}
-	f := placement.SnapshotOf(shared(), full(fleet()))
+	d := fleet()
+	d.Providers = append(d.Providers, placement.Provider{ID: "aws", Enabled: true, Regions: []prego.Region{"eu"}})
+	d.Servers[1].InfraProvider = "aws"
+	f := placement.SnapshotOf(shared(), full(d))
+	require.Equal(t, "placed app-2 s-2", at(f))
+	f.Update(placement.Change{Providers: fleet().Providers})
+	require.Equal(t, "placed app-1 s-1", at(f), "a provider is gone")
+	d.Providers = fleet().Providers
+	require.Equal(t, "placed app-1 s-1", at(placement.SnapshotOf(shared(), full(d))))
+
+	f = placement.SnapshotOf(shared(), full(fleet()))
+	west := fleet()
+	west.Shards[0].NetworkID, west.Pools[0].NetworkID = "west", "west"
+	f.Update(placement.Change{Providers: fleet().Providers, Shards: west.Shards})
+	require.Equal(t, "awaiting_capacity  ", at(f), "the shard is in another network")
+	f.Update(placement.Change{Providers: fleet().Providers, Shards: fleet().Shards, Pools: west.Pools})
+	require.Equal(t, "awaiting_capacity  ", at(f), "the pool is")
+	f.Update(placement.Change{Providers: fleet().Providers, Pools: fleet().Pools})
+	require.Equal(t, "placed app-2 s-2", at(f))
+	require.Zero(t, f.Sites("app-0"))
+	require.Zero(t, f.Sites("app-9"))
+
+	f = placement.SnapshotOf(shared(), full(fleet()))
 	changed := fleet().Servers
 	changed[0].MemoryPct, changed[1].Status = 41, server.Terminated
 	f.Update(placement.Change{Providers: fleet().Providers, Servers: changed})

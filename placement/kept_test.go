@@ -202,3 +202,100 @@ func TestWhatIf(t *testing.T) {
 	require.True(t, placement.SamePlace(placement.Line{Outcome: placement.Placed, AppServerID: "a"}, placement.Line{Outcome: placement.Placed, AppServerID: "a", TenantID: "x"}))
 	require.False(t, placement.SamePlace(placement.Line{Outcome: placement.Placed, AppServerID: "a"}, placement.Line{Outcome: placement.Placed, AppServerID: "b"}))
 }
+
+// TestWhatIsKeptIsACopy: the snapshot itself changes further.
+func TestWhatIsKeptIsACopy(t *testing.T) {
+	t.Parallel()
+	data := fleet()
+	data.Servers[1].ParentOrgs, data.Shards[0].ParentOrgs = map[string]int{"p": 1}, map[string]int{"p": 1}
+	f := placement.NewSnapshot(shared(), data)
+	k := f.Keep("v1")
+	require.Nil(t, k.Data.Networks, "unknown")
+	r := request(func(r *placement.Request) { r.ParentOrgID = "p" })
+	d := f.Decide(r)
+	f.Apply(r, d)
+	require.Equal(t, "app-2", string(d.AppServerID))
+	shard, _ := f.Shard("db-1")
+	require.Equal(t, map[string]int{"p": 2}, shard.ParentOrgs)
+	require.Equal(t, map[string]int{"p": 1}, k.Data.Servers[1].ParentOrgs)
+	require.Equal(t, map[string]int{"p": 1}, k.Data.Shards[0].ParentOrgs)
+}
+
+// kept reads a journal of a state, events and a decision.
+func kept(t *testing.T, f *placement.Snapshot, events ...string) placement.Kept {
+	t.Helper()
+	state, err := json.Marshal(f.Keep("v1"))
+	require.NoError(t, err)
+	r := request(nil)
+	var raw []json.RawMessage
+	for _, e := range events {
+		raw = append(raw, json.RawMessage(e))
+	}
+	decided := placement.KeptDecision{Request: r, Place: f.Decide(r).KeptPlace}
+	raw = append(raw, json.RawMessage(asJSON(t, placement.KeptEvent{Decided: &decided})))
+	k, err := placement.ReadKept(state, raw)
+	require.NoError(t, err)
+	return k
+}
+
+// TestJournalsOfDedicatedServers: of two that are dedicated to a tenant, the last is its own, also after a journal.
+func TestJournalsOfDedicatedServers(t *testing.T) {
+	t.Parallel()
+	data := fleet()
+	warm(&data)
+	data.Servers[0].DedicatedFor, data.Servers[0].TenantCount, data.Servers[2].DedicatedFor = "t", 0, "t"
+	data.Shards, data.Pools = data.Shards[:1], data.Pools[:1] // the node's are made here
+	f := placement.NewSnapshot(shared(), data)
+	first, _ := f.Server("app-1")
+	f.SetServer(first)
+	require.EqualValues(t, "app-1", f.Decide(request(nil)).AppServerID)
+	today := shared()
+	today.MaxTenantsPerNode = 7
+	again, err := kept(t, f, `{}`).Snapshot(today) // an event of a later version
+	require.NoError(t, err)
+	require.EqualValues(t, "app-1", again.Decide(request(nil)).AppServerID)
+	shard, _ := again.Shard("node-1")
+	pool, _ := again.Pool("node-1")
+	require.Equal(t, []int{7, 7}, []int{shard.Capacity, pool.Capacity})
+	other, _ := again.Pool("redis-1")
+	require.Equal(t, 10, other.Capacity)
+
+	f = placement.NewSnapshot(shared(), fleet())
+	dedicated := fleet().Servers[0]
+	dedicated.DedicatedFor, dedicated.TenantCount = "t", 0
+	k := kept(t, f, asJSON(t, placement.KeptEvent{
+		Change: &placement.Change{Providers: fleet().Providers, Servers: []placement.Server{dedicated}},
+	}))
+	again, err = k.Snapshot(shared())
+	require.NoError(t, err)
+	require.EqualValues(t, "app-1", again.Decide(request(nil)).AppServerID)
+
+	_, err = kept(t, f, `{"Change":3}`).Replay(shared(), "v1", placement.Explanation{}, 1)
+	require.ErrorContains(t, err, "journal: event 0")
+}
+
+// TestReplayBlamesASmallestSet of the policy's differences.
+func TestReplayBlamesASmallestSet(t *testing.T) {
+	t.Parallel()
+	decisive := func(data placement.Data, change func(*placement.Policy)) (out []string) {
+		f := placement.NewSnapshot(shared(), data)
+		now := shared()
+		change(&now)
+		replay, err := kept(t, f).Replay(now, "v1", f.Decide(request(nil)).Explanation(), 1)
+		require.NoError(t, err)
+		for _, d := range replay.Differences {
+			if d.Decisive {
+				out = append(out, d.Field)
+			}
+		}
+		return out
+	}
+	require.Empty(t, decisive(fleet(), func(p *placement.Policy) { p.Weights.Affinity = 0.2 }))
+	require.Equal(t, []string{"max_tenants_per_node"}, decisive(fleet(), func(p *placement.Policy) {
+		p.MemoryPctMax, p.MaxTenantsPerNode = 1, 1 // each of them is enough
+	}))
+	poolless := fleet()
+	poolless.Pools = nil
+	require.Equal(t, []string{"memory_pct_max"}, decisive(poolless, func(p *placement.Policy) { p.MemoryPctMax = 1 }),
+		"more roles are missing")
+}

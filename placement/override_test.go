@@ -8,6 +8,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 // TestOverridesAnswerInWords: what is forced, what is chosen beside it, and what a refusal reports.
@@ -35,7 +36,8 @@ func TestOverridesAnswerInWords(t *testing.T) {
 		"a server with two sites, the first shard": {
 			data: func(d *placement.Data) {
 				more(d)
-				d.Sites = append(d.Sites, placement.PoolSite{PoolSiteID: "s-0", AppServerID: "app-1", DBShardID: "db-2"})
+				site := placement.PoolSite{PoolSiteID: "s-0", AppServerID: "app-1", DBShardID: "db-2"}
+				d.Sites = append(d.Sites, site)
 			},
 			force: placement.Override{AppServerID: "app-1"}, words: "manual: ",
 			place: [3]string{"app-1", "db-1", "redis-1"}, looked: 6,
@@ -119,6 +121,122 @@ func TestOverridesDedicateForEnterpriseOnly(t *testing.T) {
 			}))
 			require.Equal(t, placement.Placed, got.Outcome, got.SelectionReason)
 			require.Equal(t, dedicates, got.Dedicates)
+		}
+	}
+}
+
+// TestForcedPartsChooseTheirServer: the best server with a site for them, or else the best one.
+func TestForcedPartsChooseTheirServer(t *testing.T) {
+	t.Parallel()
+	second := func(d *placement.Data) {
+		d.Shards, d.Pools = append(d.Shards, d.Shards[0]), append(d.Pools, d.Pools[0])
+		d.Shards[1].ShardID, d.Pools[1].PoolID = "db-2", "redis-2"
+	}
+	apart := func(d *placement.Data) { // a server and a shard in one network, a server and a pool in another
+		d.Servers[0].NetworkID, d.Shards[0].NetworkID = "west", "west"
+		d.Servers[1].NetworkID, d.Pools[0].NetworkID = "east", "east"
+	}
+	for name, tc := range map[string]struct {
+		data    func(*placement.Data)
+		policy  func(*placement.Policy)
+		force   placement.Override
+		mode    string
+		want    [4]string // with the site
+		outcome placement.Outcome
+		words   string
+		counts  map[string]int
+	}{
+		"a shard, where it has a site": {
+			data: func(d *placement.Data) {
+				second(d)
+				site := placement.PoolSite{PoolSiteID: "s-0", AppServerID: "app-1", DBShardID: "db-2"}
+				d.Sites = append(d.Sites, site)
+			},
+			force: placement.Override{DBShardID: "db-2"}, want: [4]string{"app-1", "db-2", "redis-1", "s-0"},
+		},
+		"a shard without sites": {
+			data: second, force: placement.Override{DBShardID: "db-2"},
+			want: [4]string{"app-2", "db-2", "redis-1"}, outcome: placement.OnDemandSite,
+		},
+		"a shard, of equal servers the first": {
+			data:  func(d *placement.Data) { d.Servers[1].MemoryPct = 40 },
+			force: placement.Override{DBShardID: "db-1"}, want: [4]string{"app-1", "db-1", "redis-1", "s-1"},
+		},
+		"a shard, past a failed server": {
+			data:  func(d *placement.Data) { d.Servers[1].Status = server.Failed },
+			force: placement.Override{DBShardID: "db-1"}, want: [4]string{"app-1", "db-1", "redis-1", "s-1"},
+			counts: map[string]int{"not_active": 1},
+		},
+		"a pool, where there is a site": {
+			data:  func(d *placement.Data) { second(d); d.Sites = d.Sites[:1] },
+			force: placement.Override{RedisPoolID: "redis-2"}, want: [4]string{"app-1", "db-1", "redis-2", "s-1"},
+		},
+		"a pool without sites": {
+			data: func(d *placement.Data) { d.Sites = nil }, force: placement.Override{RedisPoolID: "redis-1"},
+			want: [4]string{"app-2", "db-1", "redis-1"}, outcome: placement.OnDemandSite,
+		},
+		"a pool without a shard": {
+			data:    func(d *placement.Data) { d.Shards, d.Sites = nil, nil },
+			force:   placement.Override{RedisPoolID: "redis-1"},
+			outcome: placement.AwaitingCapacity,
+			words:   "no candidate has room in region eu; short of: [app db-shard]",
+		},
+		"a shard without a pool": {
+			data: func(d *placement.Data) { d.Pools = nil }, force: placement.Override{DBShardID: "db-1"},
+			outcome: placement.AwaitingCapacity,
+			words:   "no candidate has room in region eu; short of: [app redis-pool]",
+		},
+		"an unknown shard": {
+			force: placement.Override{DBShardID: "db-9"}, outcome: placement.Refused,
+			words: `there is no DB shard "db-9"`,
+		},
+		"a node's shard": {
+			data: warm, force: placement.Override{DBShardID: "node-1"},
+			want: [4]string{"node-1", "node-1", "node-1", "s-n"},
+		},
+		"a node's pool": {
+			data: warm, force: placement.Override{RedisPoolID: "node-1"},
+			want: [4]string{"node-1", "node-1", "node-1", "s-n"},
+		},
+		"a shard and a pool that are apart": {
+			data: apart, force: placement.Override{DBShardID: "db-1", RedisPoolID: "redis-1"},
+			outcome: placement.Refused,
+			words: "app server app-1 is in network west, DB shard db-1 in network west and Redis pool redis-1 in " +
+				"network east: the networks are not connected (network_zone_mismatch)",
+		},
+		"a server without a site, held": {
+			data: func(d *placement.Data) { d.Sites = nil }, force: placement.Override{AppServerID: "app-1"},
+			policy: func(p *placement.Policy) { p.EmptyPool = placement.Hold }, want: [4]string{"app-1"},
+			outcome: placement.HoldForSite,
+			words:   "the forced server has no site left on the forced shard: the placement waits for a refill",
+		},
+		"a server without a site for one tenant": {
+			data: func(d *placement.Data) { d.Sites = nil }, force: placement.Override{AppServerID: "app-1"},
+			policy: func(p *placement.Policy) { p.EmptyPool = placement.Hold }, mode: "one_tenant_one_server",
+			want: [4]string{"app-1", "db-1", "redis-1"}, outcome: placement.OnDemandSite,
+		},
+	} {
+		d, p := fleet(), shared()
+		if tc.data != nil {
+			tc.data(&d)
+		}
+		if tc.policy != nil {
+			tc.policy(&p)
+		}
+		r := request(func(r *placement.Request) { r.Override, r.Mode = &tc.force, tenant.PlacementMode(tc.mode) })
+		got := placement.NewSnapshot(p, d).Decide(r)
+		if tc.outcome == "" {
+			tc.outcome = placement.Placed
+		}
+		require.Equal(t, tc.outcome, got.Outcome, "%s: %s", name, got.SelectionReason)
+		require.Equal(t, tc.want, [4]string{
+			string(got.AppServerID), string(got.DBShardID), string(got.RedisPoolID), got.PoolSiteID,
+		}, name)
+		if tc.words != "" {
+			require.Equal(t, tc.words, got.SelectionReason, name)
+		}
+		if tc.counts != nil {
+			require.Equal(t, tc.counts, got.RejectedCounts, name)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package placement
 import (
 	"cmp"
 	"slices"
-	"sort"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
@@ -170,7 +169,6 @@ const (
 	flagDedicated
 	flagNode
 	flagNoTrials
-	flagTagged
 	flagWarm // created for a plan
 	flagBadProvider
 	flagNotServing
@@ -184,7 +182,7 @@ const (
 	flagAlone     // the tenant needs a dedicated server
 	flagBusy      // some are being reserved
 
-	flagsToLookAt = 1<<iota - 1 - flagEmpty - flagTagged
+	flagsToLookAt = 1<<iota - 1 - flagEmpty
 )
 
 func regionIndex(r prego.Region) uint8 {
@@ -210,9 +208,9 @@ func NewSnapshot(p Policy, d Data) *Snapshot {
 	for _, p := range d.Providers {
 		f.providers[p.ID] = p
 	}
-	sort.Slice(d.Shards, func(i, j int) bool { return d.Shards[i].ShardID < d.Shards[j].ShardID })
-	sort.Slice(d.Pools, func(i, j int) bool { return d.Pools[i].PoolID < d.Pools[j].PoolID })
-	sort.Slice(d.Servers, func(i, j int) bool { return d.Servers[i].ServerID < d.Servers[j].ServerID })
+	slices.SortFunc(d.Shards, func(a, b Shard) int { return cmp.Compare(a.ShardID, b.ShardID) })
+	slices.SortFunc(d.Pools, func(a, b RedisPool) int { return cmp.Compare(a.PoolID, b.PoolID) })
+	slices.SortFunc(d.Servers, func(a, b Server) int { return cmp.Compare(a.ServerID, b.ServerID) })
 	f.shards.init(len(d.Shards))
 	for _, s := range d.Shards {
 		f.SetShard(s)
@@ -320,7 +318,7 @@ func (f *Snapshot) Sites(serverID prego.ServerID) int {
 // SetShard adds or replaces a shard.
 func (f *Snapshot) SetShard(s Shard) {
 	if f.shards.set(string(s.ShardID), s); len(f.shardScore) < len(f.shards.items) {
-		f.shardScore = append(f.shardScore, make([]float64, len(f.shards.items)-len(f.shardScore)+64)...)
+		f.shardScore = append(f.shardScore, 0)
 	}
 	f.shardPlace = setAt(f.shardPlace, f.shards.byID[string(s.ShardID)], f.placeOf(s.Region, s.NetworkID))
 }
@@ -361,7 +359,6 @@ func (f *Snapshot) heat(i int) {
 	set(flagDedicated, s.DedicatedFor != "")
 	set(flagNode, s.Role == prego.RoleNode)
 	set(flagNoTrials, s.RefusesTrials)
-	set(flagTagged, len(s.Tags) > 0)
 	set(flagWarm, s.WarmPlan != "")
 	set(flagBadProvider, f.badProvider(&s.Server))
 	set(flagNotServing, s.NotServing)
@@ -369,8 +366,6 @@ func (f *Snapshot) heat(i int) {
 	set(flagWorkerSlots, HasReached(s.WorkerSlotsPct, p.WorkerSlotsPctMax))
 	if s.Role == prego.RoleNode {
 		s.ownShard, s.ownPool = f.nodeParts(s.Server)
-	} else {
-		s.ownShard, s.ownPool = -1, -1
 	}
 	switch len(s.groups) {
 	case 0:
@@ -449,8 +444,8 @@ func (f *Snapshot) AddSite(s PoolSite) {
 		}
 	}
 	srv.groups = append(srv.groups, siteGroup{shard: slot, ids: []string{s.PoolSiteID}})
-	sort.Slice(srv.groups, func(a, b int) bool {
-		return f.shards.items[srv.groups[a].shard].ShardID < f.shards.items[srv.groups[b].shard].ShardID
+	slices.SortFunc(srv.groups, func(a, b siteGroup) int {
+		return cmp.Compare(f.shards.ids[a.shard], f.shards.ids[b.shard])
 	})
 	f.heat(i)
 }

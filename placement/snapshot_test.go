@@ -103,3 +103,27 @@ func TestEveryServerOfAFamilyIsKin(t *testing.T) {
 	f.Update(placement.Change{Providers: d.Providers, Servers: d.Servers[:1]})
 	require.Equal(t, "app-2", string(f.Decide(kin).AppServerID), "a server that they left does not count")
 }
+
+// TestSitesAreCountedOnce, by shard, and in the order of shards.
+func TestSitesAreCountedOnce(t *testing.T) {
+	t.Parallel()
+	d := fleet()
+	d.Servers, d.Sites = d.Servers[:1], nil
+	d.Shards = append(d.Shards, d.Shards[0])
+	d.Shards[1].ShardID = "db-0"
+	f := placement.NewSnapshot(shared(), d)
+	for _, s := range [][2]string{{"s-1", "db-1"}, {"s-1", "db-1"}, {"s-2", "db-1"}, {"s-0", "db-0"}} {
+		f.AddSite(placement.PoolSite{PoolSiteID: s[0], AppServerID: "app-1", DBShardID: prego.ShardID(s[1])})
+	}
+	require.Equal(t, 3, f.Sites("app-1"))
+	got := f.Decide(request(func(r *placement.Request) { r.Algorithm = placement.FirstFit }))
+	require.Equal(t, []string{"db-0", "s-0"}, []string{string(got.DBShardID), got.PoolSiteID})
+	f.RemoveSite("app-9", "s-1")
+	f.RemoveSite("app-1", "s-9")
+	require.Equal(t, 3, f.Sites("app-1"))
+	f.RemoveSite("app-1", "s-1")
+	f.RemoveSite("app-1", "s-2")
+	f.RemoveSite("app-1", "s-0")
+	require.Zero(t, f.Sites("app-1"))
+	require.Equal(t, placement.OnDemandSite, f.Decide(request(nil)).Outcome)
+}
