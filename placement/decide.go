@@ -127,6 +127,7 @@ type search struct {
 	alone     bool   // and a dedicated shard, which an override may ignore
 	ownPool   bool   // and a dedicated Redis pool
 	crowded   bool   // no candidate has room, and an override takes the one with the most
+	wished    bool   // an operator chose the target of a move: it needs no room, and need not serve
 
 	near   []near // by place
 	passed struct{ shard, pool int }

@@ -23,7 +23,8 @@ type filter[C any] struct {
 func first[C any](s *search, filters []filter[C], flags uint32, c C) reason {
 	for i := range filters {
 		f := &filters[i]
-		if f.flag&flags == f.flag && (f.rejects == nil || f.rejects(s, c)) && (!f.room || !s.crowded) {
+		if f.flag&flags == f.flag && (f.rejects == nil || f.rejects(s, c)) &&
+			(!f.room || !s.crowded && !s.wished) && (!waived(f.reason) || !s.wished) {
 			return f.reason
 		}
 	}

@@ -299,3 +299,80 @@ func TestReplayBlamesASmallestSet(t *testing.T) {
 	require.Equal(t, []string{"memory_pct_max"}, decisive(poolless, func(p *placement.Policy) { p.MemoryPctMax = 1 }),
 		"more roles are missing")
 }
+
+// TestWhatIfAddsWhereOthersAre: in the network with the most parts of the region, at the cloud that serves it.
+func TestWhatIfAddsWhereOthersAre(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		servers, shards, pools []prego.NetworkID // of the parts in eu
+		want                   prego.NetworkID
+	}{
+		"servers": {servers: []prego.NetworkID{"a", "b", "b"}, want: "b"},
+		"shards":  {shards: []prego.NetworkID{"a", "b", "b"}, want: "b"},
+		"pools":   {pools: []prego.NetworkID{"a", "b", "b"}, want: "b"},
+		"all together": {
+			servers: []prego.NetworkID{"a"}, shards: []prego.NetworkID{"b"}, pools: []prego.NetworkID{"b"}, want: "b",
+		},
+		"of several":       {servers: []prego.NetworkID{"b", "a"}, want: "a"},
+		"none, mostly":     {servers: []prego.NetworkID{"", "", "a"}, want: ""},
+		"one, mostly":      {servers: []prego.NetworkID{"", "a", "a"}, want: "a"},
+		"nothing is there": {},
+	} {
+		var d placement.Data
+		d.Providers = []placement.Provider{
+			{ID: "a", Regions: []prego.Region{"eu"}}, {ID: "b", Enabled: true, Regions: []prego.Region{"us"}},
+			{ID: "d", Enabled: true, Regions: []prego.Region{"eu"}},
+			{ID: "c", Enabled: true, Regions: []prego.Region{"eu"}},
+		}
+		for i := range 5 { // another region has most
+			id := fmt.Sprintf("us-%d", i)
+			server := placement.Server{ServerID: prego.ServerID(id), Role: "app", Region: "us", NetworkID: "u"}
+			d.Servers = append(d.Servers, server)
+			d.Shards = append(d.Shards, placement.Shard{ShardID: prego.ShardID(id), Region: "us", NetworkID: "u"})
+			d.Pools = append(d.Pools, placement.RedisPool{PoolID: id, Region: "us", NetworkID: "u"})
+		}
+		for i, n := range tc.servers {
+			id := prego.ServerID(fmt.Sprint(i))
+			d.Servers = append(d.Servers, placement.Server{ServerID: id, Role: "app", Region: "eu", NetworkID: n})
+		}
+		for i, n := range tc.shards {
+			id := prego.ShardID(fmt.Sprint(i))
+			d.Shards = append(d.Shards, placement.Shard{ShardID: id, Region: "eu", NetworkID: n})
+		}
+		for i, n := range tc.pools {
+			d.Pools = append(d.Pools, placement.RedisPool{PoolID: fmt.Sprint(i), Region: "eu", NetworkID: n})
+		}
+		f := placement.NewSnapshot(shared(), d)
+		_, err := placement.WhatIf{Add: &placement.AddedServer{Role: prego.RoleApp}}.Apply(f, request(nil))
+		require.NoError(t, err)
+		got, _ := f.Server(placement.AddedID)
+		require.Equal(t, []any{tc.want, prego.InfraProviderID("c"), prego.Region("eu")},
+			[]any{got.NetworkID, got.InfraProvider, got.Region}, name)
+	}
+}
+
+// TestWhatIfClosesAndOpensParts: a node with its shard and pool, a shard, and a pool.
+func TestWhatIfClosesAndOpensParts(t *testing.T) {
+	t.Parallel()
+	d := fleet()
+	warm(&d)
+	f := placement.NewSnapshot(shared(), d)
+	closed := func(id string) (out [3]bool) {
+		server, _ := f.Server(prego.ServerID(id))
+		shard, _ := f.Shard(id)
+		pool, _ := f.Pool(id)
+		return [3]bool{server.Cordoned, shard.Cordoned, pool.Cordoned}
+	}
+	yes := true
+	w := placement.WhatIf{Cordon: []string{"node-1", "db-1", "redis-1"}, DedicatedRedis: &yes}
+	r, err := w.Apply(f, request(nil))
+	require.NoError(t, err)
+	require.True(t, r.DedicatedRedis)
+	require.Equal(t, [][3]bool{{true, true, true}, {false, true, false}, {false, false, true}},
+		[][3]bool{closed("node-1"), closed("db-1"), closed("redis-1")})
+	_, err = placement.WhatIf{Uncordon: []string{"node-1", "db-1", "redis-1"}}.Apply(f, r)
+	require.NoError(t, err)
+	require.Equal(t, [3][3]bool{}, [3][3]bool{closed("node-1"), closed("db-1"), closed("redis-1")})
+	_, err = placement.WhatIf{Uncordon: []string{"db-1", "nope"}}.Apply(f, r)
+	require.EqualError(t, err, `server_unknown: change.uncordon[1] there is no server "nope" that takes tenants`)
+}

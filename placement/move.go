@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/server"
 )
 
 // Move requests another place for a tenant or for parts of it. Moving parts must stay in the network of the others. A
@@ -35,10 +34,8 @@ type moveSearch struct {
 
 // DecideMove chooses the place with the highest score among the places that pass every filter, as for a new tenant.
 func (f *Snapshot) DecideMove(m Move) Decision {
-	busy := maps.Clone(m.Busy)
-	if busy == nil {
-		busy = map[string]bool{}
-	}
+	busy := map[string]bool{}
+	maps.Copy(busy, m.Busy)
 	// A part does not move to its current place.
 	if m.Shard {
 		busy[string(m.ShardID)] = true
@@ -132,6 +129,8 @@ func (s *moveSearch) not(what, id string, why reason, wanted bool) Decision {
 
 // fixed looks up the shard and the pool that stay or are targets.
 func (s *moveSearch) fixed() (Decision, bool) {
+	s.wished = true
+	defer func() { s.wished = false }()
 	f, m := s.f, s.m
 	id := m.ShardID
 	if m.Shard {
@@ -143,42 +142,28 @@ func (s *moveSearch) fixed() (Decision, bool) {
 			return s.refuse(prego.CodeShardUnknown, fmt.Sprintf("there is no DB shard %q", id)), false
 		}
 		if m.Shard {
-			if why := wished(s.search.shard(&f.shards.items[slot])); why != passes {
+			if why := s.search.shard(&f.shards.items[slot]); why != passes {
 				return s.not("DB shard", string(id), why, true), false
 			}
 		}
 		s.shard = slot
 	}
-	pool := m.PoolID
-	if m.Pool {
-		pool = m.ToPool
-	}
-	if pool != "" {
-		slot, ok := f.pools.byID[string(pool)]
-		if !ok && !m.Pool {
-			return Decision{}, true // it is not used
-		}
+	if m.Pool && m.ToPool != "" {
+		slot, ok := f.pools.byID[string(m.ToPool)]
 		if !ok {
-			return s.refuse(prego.CodeServerUnknown, fmt.Sprintf("there is no Redis pool %q", pool)), false
+			return s.refuse(prego.CodeServerUnknown, fmt.Sprintf("there is no Redis pool %q", m.ToPool)), false
 		}
-		if m.Pool {
-			if why := wished(s.search.pool(&f.pools.items[slot])); why != passes {
-				return s.not("Redis pool", string(pool), why, true), false
-			}
+		if why := s.search.pool(&f.pools.items[slot]); why != passes {
+			return s.not("Redis pool", string(m.ToPool), why, true), false
 		}
 		s.pool = slot
 	}
 	return Decision{}, true
 }
 
-// wished is the rejection that remains if an operator chose the target.
-func wished(why reason) reason {
-	switch why {
-	case rejectMemory, rejectCPU, rejectWorkerSlots, rejectCount, rejectNotServing, rejectTrials, rejectWarmPlan,
-		rejectDisk, rejectShardFull, rejectRedisMemory, rejectPoolFull:
-		return passes
-	}
-	return why
+// waived are the filters that a target which an operator chose need not pass, beside those about room.
+func waived(why reason) bool {
+	return why == rejectNotServing || why == rejectTrials || why == rejectWarmPlan
 }
 
 // place filters one server for a move, with the shard and the pool that the tenant has there.
@@ -201,13 +186,13 @@ func (s *moveSearch) place(i int) (t triple, why reason) {
 		t.shard, t.pool = srv.ownShard, srv.ownPool
 	} else {
 		here := &s.near[h.place]
-		if srv.Role != prego.RoleApp || srv.NetworkID == "" {
+		if srv.NetworkID == "" {
 			return t, rejectNetwork
 		}
 		if t.shard >= 0 && (f.shardPlace[t.shard] != h.place || f.shards.items[t.shard].HostServerID != "") {
 			return t, rejectNetwork
 		}
-		if t.pool >= 0 && m.Pool && (f.poolPlace[t.pool] != h.place || f.pools.items[t.pool].HostServerID != "") {
+		if t.pool >= 0 && (f.poolPlace[t.pool] != h.place || f.pools.items[t.pool].HostServerID != "") {
 			return t, rejectNetwork
 		}
 		if m.Shard && t.shard < 0 {
@@ -222,18 +207,12 @@ func (s *moveSearch) place(i int) (t triple, why reason) {
 		}
 	}
 	if m.Server {
-		if srv.Status == server.Active && srv.Cordoned {
-			return t, rejectCordoned
-		}
-		not := s.server(i, s.flags(h))
-		if m.To != "" {
-			not = wished(not)
-		}
-		if not != passes {
+		s.wished = m.To != ""
+		if not := s.server(i, s.flags(h)); not != passes {
 			return t, not
 		}
 	}
-	if why == passes && m.Shard && t.shard >= 0 {
+	if m.Shard && t.shard >= 0 {
 		t.score += max(0, f.shardScore[t.shard])
 	}
 	return t, why

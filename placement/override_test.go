@@ -167,6 +167,12 @@ func TestForcedPartsChooseTheirServer(t *testing.T) {
 			force: placement.Override{DBShardID: "db-1"}, want: [4]string{"app-1", "db-1", "redis-1", "s-1"},
 			counts: map[string]int{"not_active": 1},
 		},
+		"a server in no network, apart": {
+			data:  func(d *placement.Data) { d.Shards[0].NetworkID = "west" },
+			force: placement.Override{AppServerID: "app-1", DBShardID: "db-1"}, outcome: placement.Refused,
+			words: "app server app-1 is in no network, DB shard db-1 in network west and Redis pool redis-1 in no " +
+				"network: the networks are not connected (network_zone_mismatch)",
+		},
 		"a pool, where there is a site": {
 			data:  func(d *placement.Data) { second(d); d.Sites = d.Sites[:1] },
 			force: placement.Override{RedisPoolID: "redis-2"}, want: [4]string{"app-1", "db-1", "redis-2", "s-1"},

@@ -135,7 +135,7 @@ func (q Queue) Expect() []Expectation {
 		if p := last[all]; e.ExpectedAt != nil && p != nil && p.ExpectedAt.After(*e.ExpectedAt) {
 			e.ExpectedAt, e.Because = p.ExpectedAt, fmt.Sprintf("%s is served first, and %s", p.Name, p.Because)
 		}
-		if e.ExpectedAt != nil && len(lanes) > 0 {
+		if e.ExpectedAt != nil {
 			if p := last[all]; p == nil || e.ExpectedAt.After(*p.ExpectedAt) {
 				last[all] = e
 			}

@@ -96,3 +96,39 @@ func TestThereIsNoExpectationWhereNothingComes(t *testing.T) {
 	q.Coming[0].Workloads, q.Coming[0].RequestedAt = true, queuedAt
 	require.Equal(t, queuedAt.Add(time.Minute), *q.Expect()[0].ExpectedAt)
 }
+
+// TestWhatComesIsInOrder: the earliest first, then what has no time, by id; each waiter has what it waits for.
+func TestWhatComesIsInOrder(t *testing.T) {
+	t.Parallel()
+	coming := []placement.Coming{
+		comingServer("stock-2", prego.RoleApp, 0, 1), comingServer("app-2", prego.RoleApp, 20*time.Second, 1),
+		comingServer("stock-1", prego.RoleApp, 0, 1), comingServer("app-1", prego.RoleApp, 10*time.Second, 1),
+		comingServer("db-1", prego.RoleDBShard, 0, 1),
+	}
+	coming[0].Stock, coming[2].Stock = true, true
+	q := placement.Queue{
+		At: queuedAt, Target: 2 * time.Minute, Waiters: waiters(3, prego.RoleApp),
+		Usual: []placement.Usual{ // none of these servers
+			{Region: prego.RegionUS, Role: prego.RoleApp, Servers: 3, P50: 1000, P95: 1000},
+			{Region: prego.RegionEU, Role: prego.RoleNode, Servers: 3, P50: 1000, P95: 1000},
+			{Region: prego.RegionEU, Role: prego.RoleApp, P50: 1000, P95: 1000},
+		},
+	}
+	for range 2 {
+		q.Coming = coming
+		out := q.Expect()
+		var ids []string
+		for _, c := range out[0].Coming {
+			ids = append(ids, c.ID)
+		}
+		require.Equal(t, []string{"app-2", "app-1", "stock-1", "stock-2"}, ids)
+		require.Equal(t, queuedAt.Add(100*time.Second), *out[0].ExpectedAt)
+		require.Equal(t, queuedAt.Add(110*time.Second), *out[1].ExpectedAt)
+		require.Nil(t, out[2].ExpectedAt)
+		require.Equal(t, "server stock-1 waits for the provider's stock or quota", out[2].Because)
+		coming = []placement.Coming{coming[4], coming[3], coming[2], coming[1], coming[0]}
+	}
+	q.Usual[2].Servers = 1
+	q.Usual[2].P50 = 30
+	require.Equal(t, queuedAt.Add(10*time.Second), *q.Expect()[0].ExpectedAt)
+}

@@ -499,9 +499,7 @@ func (f *Snapshot) Apply(r Request, d Decision) {
 		p.Tenants++
 		f.SetPool(p)
 	}
-	if d.PoolSiteID != "" {
-		f.RemoveSite(d.AppServerID, d.PoolSiteID)
-	}
+	f.RemoveSite(d.AppServerID, d.PoolSiteID)
 }
 
 func withOrg(orgs map[string]int, org prego.OrgID) map[string]int {
@@ -537,13 +535,7 @@ func (s *slots[T]) set(id string, v T) {
 	s.items, s.ids = append(s.items, v), append(s.ids, id)
 	s.byID[id] = slot
 	at, _ := slices.BinarySearchFunc(s.order, id, func(o int32, id string) int {
-		switch other := s.ids[o]; {
-		case other < id:
-			return -1
-		case other > id:
-			return 1
-		}
-		return 0
+		return cmp.Compare(s.ids[o], id)
 	})
 	s.order = slices.Insert(s.order, at, slot)
 }

@@ -127,3 +127,28 @@ func TestSitesAreCountedOnce(t *testing.T) {
 	require.Zero(t, f.Sites("app-1"))
 	require.Equal(t, placement.OnDemandSite, f.Decide(request(nil)).Outcome)
 }
+
+// TestApplyingCountsATenant: on its server, shard and pool, once.
+func TestApplyingCountsATenant(t *testing.T) {
+	t.Parallel()
+	f := placement.NewSnapshot(shared(), fleet())
+	r := request(func(r *placement.Request) { r.ParentOrgID = "p" })
+	for range 2 {
+		f.Apply(r, f.Decide(r))
+	}
+	server, _ := f.Server("app-2")
+	shard, _ := f.Shard("db-1")
+	pool, _ := f.Pool("redis-1")
+	require.Equal(t, []int{3, 6, 6}, []int{server.TenantCount, shard.Tenants, pool.Tenants})
+	require.Equal(t, []int{1, 2}, []int{server.ParentOrgs["p"], shard.ParentOrgs["p"]})
+	require.Zero(t, f.Sites("app-1")+f.Sites("app-2"))
+
+	// A place of a journal whose parts are gone.
+	place := placement.KeptPlace{Outcome: "placed", AppServerID: "app-9", DBShardID: "db-9", RedisPoolID: "redis-9"}
+	f.Apply(r, placement.Decision{KeptPlace: place})
+	_, there := f.Server("app-9")
+	_, shardThere := f.Shard("db-9")
+	_, poolThere := f.Pool("redis-9")
+	_, unnamed := f.Pool("")
+	require.Equal(t, []bool{false, false, false, false}, []bool{there, shardThere, poolThere, unnamed})
+}

@@ -3,8 +3,8 @@ package placement
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
@@ -121,8 +121,8 @@ func (f *Snapshot) usualProvider(region prego.Region) prego.InfraProviderID {
 }
 
 func most[K ~string](n map[K]int) (best K) {
-	for k, v := range n {
-		if b := n[best]; v > b || v == b && (b == 0 || strings.Compare(string(k), string(best)) < 0) {
+	for _, k := range slices.Sorted(maps.Keys(n)) {
+		if n[k] > n[best] {
 			best = k
 		}
 	}
