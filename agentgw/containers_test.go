@@ -65,16 +65,20 @@ func TestContainersReports(t *testing.T) {
 	require.Equal(t, []string{"running ", "booting "}, []string{state("1"), state("2")},
 		"an agent reports only its own server")
 	require.Eventually(t, func() bool { return slices.Contains(g.signals.all(), "group grp-0123456789ab") }, 5*time.Second, time.Millisecond)
-	status, _, _ = report(2, false, wire.Container{Instance: "ins-0123456789ab-1", Ended: true, Detail: "it ended\x00 with status 1"})
+	for n, health := range []wire.ContainerHealth{wire.HealthStarting, wire.HealthUnhealthy, "ill"} {
+		status, _, _ = report(int64(2+n), false, wire.Container{Instance: "ins-0123456789ab-2", Health: health})
+		require.Equal(t, health == "ill", status != http.StatusOK, "%s: %d", health, status)
+	}
+	status, _, _ = report(4, false, wire.Container{Instance: "ins-0123456789ab-1", Ended: true, Detail: "it ended\x00 with status 1"})
 	require.Equal(t, http.StatusOK, status)
 	require.Equal(t, "failed it ended with status 1", state("1"))
 	g.exec(`CREATE FUNCTION poisoned() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN RAISE EXCEPTION 'poisoned' USING ERRCODE = 'check_violation'; END $$`)
 	g.exec(`CREATE TRIGGER poisoned BEFORE UPDATE ON container_reports FOR EACH ROW EXECUTE FUNCTION poisoned()`)
-	status, _, _ = report(3, false)
+	status, _, _ = report(5, false)
 	require.Equal(t, http.StatusServiceUnavailable, status, "it is not written, so the agent repeats it")
 	g.exec(`DROP TRIGGER poisoned ON container_reports`)
-	status, _, _ = report(3, false)
+	status, _, _ = report(5, false)
 	require.Equal(t, http.StatusOK, status)
 
 	for _, bad := range []wire.ContainersRequest{

@@ -354,7 +354,11 @@ func TestUsageIsCountedForOwnersOnly(t *testing.T) {
 	stranger.Tenant = "another"
 	require.Equal(t, 204, e.send(wire.PathEdgeUsage, wire.EdgeUsage{Counts: []wire.EdgeCounts{counts, stranger}}))
 	require.Equal(t, map[string]float64{"|2xx|": 7, "|5xx|": 1, "|2xx|one": 7, "|5xx|one": 1}, b.counters("prego_edge_requests_total"))
-	counts.Statuses[0] = -1
+	counts.Seconds = 0
+	require.Equal(t, 204, e.send(wire.PathEdgeUsage, wire.EdgeUsage{Counts: []wire.EdgeCounts{counts}}))
+	counts.Seconds = -0.1
+	require.Equal(t, 422, e.send(wire.PathEdgeUsage, wire.EdgeUsage{Counts: []wire.EdgeCounts{counts}}))
+	counts.Seconds, counts.Statuses[0] = 0, -1
 	require.Equal(t, 422, e.send(wire.PathEdgeUsage, wire.EdgeUsage{Counts: []wire.EdgeCounts{counts}}))
 }
 

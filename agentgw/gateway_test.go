@@ -398,6 +398,9 @@ func TestTelemetryAndRotation(t *testing.T) {
 	_, _, id := b.handshake("one", key, nil)
 	c := b.client(certificate(t, id.Certificates.AgentClient, key))
 	otlp := metricsOf(t, "two") // claims another server
+	texts := func(reason, failure int) string {
+		return `{"reboot_for":"` + strings.Repeat("a", reason) + `","failed":"` + strings.Repeat("b", failure) + `"}`
+	}
 	for name, tc := range map[string]struct {
 		path, contentType string
 		body              string
@@ -420,6 +423,9 @@ func TestTelemetryAndRotation(t *testing.T) {
 		"more than pending": {wire.PathPatches, "application/json", `{"pending":1,"packages":[{"name":"a","to":"1"},{"name":"b","to":"1"}]}`, 422},
 		"no package's name": {wire.PathPatches, "application/json", `{"pending":1,"packages":[{"name":"a\u0000","to":"1"}]}`, 422},
 		"negative pending":  {wire.PathPatches, "application/json", `{"pending":-1}`, 422},
+		"texts of updates":  {wire.PathPatches, "application/json", texts(512, 512), 204},
+		"a long reason":     {wire.PathPatches, "application/json", texts(513, 0), 422},
+		"a long failure":    {wire.PathPatches, "application/json", texts(0, 513), 422},
 		"unknown state":     {wire.PathHeartbeat, "application/json", `{"docker_state":"party"}`, 422},
 		"two documents":     {wire.PathHeartbeat, "application/json", beat + beat, 400},
 		"metrics":           {wire.PathMetrics, "application/x-protobuf", string(otlp), 200},

@@ -57,9 +57,6 @@ func (p *DocPolicy) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 // over returns the policy that the changes make of another one.
 func (p DocPolicy) over(active Policy, opts ...jsonv2.Options) (Policy, error) {
 	out := active
-	if len(p.changes) == 0 {
-		return out, nil
-	}
 	err := jsonv2.Unmarshal(p.changes, &out, append(opts, jsonv2.WithUnmarshalers(keepDefaults))...)
 	out.Mode, out.Algorithm = cmp.Or(out.Mode, active.Mode), cmp.Or(out.Algorithm, active.Algorithm)
 	out.EmptyPool = cmp.Or(out.EmptyPool, active.EmptyPool)

@@ -40,7 +40,7 @@ func TestDocumentsAreRead(t *testing.T) {
 			{"server_id":"n","role":"node","region":"eu","accepts_trial":true,
 			"tenants":[{"tenant_id":"e","plan":"enterprise"}]}]`,
 		`"site_pool":[{"pool_site_id":"1","app_server_id":"a","db_shard_id":"d","state":"available"},
-			{"pool_site_id":"2","state":"reserved"},{"pool_site_id":"3","state":"assigned"},
+			{"pool_site_id":"n","state":"reserved"},{"pool_site_id":"3","state":"assigned"},
 			{"pool_site_id":"4","state":"failed"},{"pool_site_id":"5","state":"draining"}]`,
 		`"requests":[{"tenant_id":"t","org_id":"o","parent_org_id":"p","region":"eu","plan":"business",
 			"data_residency":"DE","constraint":{"require":["Blue"],"disallow":["red"]},"stack":"v15",
@@ -48,7 +48,7 @@ func TestDocumentsAreRead(t *testing.T) {
 			{"tenant_id":"e","region":"us","plan":"enterprise","dedicated_redis":true,
 			"override":{"force_db_shard_id":"d"}},
 			{"tenant_id":"f","region":"sg","plan":"trial","override":{"force_redis_pool_id":"r"}},
-			{"tenant_id":"g","region":"sg","plan":"starter","override":{"reason":"none is forced"}}]`)
+			{"tenant_id":"5","region":"sg","plan":"starter","override":{"reason":"none is forced"}}]`)
 	require.NoError(t, err)
 	want := placement.DefaultPolicy()
 	want.Algorithm, want.MaxTenantsPerNode = placement.FirstFit, 3
@@ -97,7 +97,7 @@ func TestDocumentsAreRead(t *testing.T) {
 			Override: &placement.Override{DBShardID: "d"},
 		},
 		{TenantID: "f", Region: "sg", Plan: "trial", Override: &placement.Override{RedisPoolID: "r"}},
-		{TenantID: "g", Region: "sg", Plan: "starter"},
+		{TenantID: "5", Region: "sg", Plan: "starter"},
 	}, requests)
 
 	policy, _, _, err = build(t, `"policy":{"mode":"shared","empty_pool":"hold"}`)
