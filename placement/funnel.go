@@ -109,10 +109,7 @@ func (t *tracer) part(
 	p := FunnelPart{Kind: kind, Candidates: len(ids), Filters: []FunnelFilter{}, Remaining: len(remaining), Chosen: chosen}
 	by := map[string]*FunnelFilter{}
 	for _, id := range ids {
-		why, gone := removed[id]
-		if !gone {
-			continue
-		}
+		why := removed[id] // "" of the remaining ones, which no filter has
 		if by[why] == nil {
 			by[why] = &FunnelFilter{Filter: why, IDs: []string{}}
 		}
@@ -176,10 +173,7 @@ func (t *tracer) shards() FunnelPart {
 			ids = append(ids, t.f.shards.ids[slot])
 		}
 	}
-	chosen := ""
-	if t.d.PlacesTenant() {
-		chosen = string(t.d.DBShardID)
-	}
+	chosen := string(t.d.DBShardID)
 	removed := rejections(t.first[listShards])
 	if o := t.r.Override; o != nil && (o.DBShardID != "" || removed[chosen] != "") {
 		removed = forced(ids, cmp.Or(string(o.DBShardID), chosen))
@@ -208,10 +202,7 @@ func (t *tracer) pools() FunnelPart {
 			ids = append(ids, t.f.pools.ids[slot])
 		}
 	}
-	chosen := ""
-	if t.d.PlacesTenant() {
-		chosen = string(t.d.RedisPoolID)
-	}
+	chosen := string(t.d.RedisPoolID)
 	removed := rejections(t.first[listPools])
 	if o := t.r.Override; o != nil && (o.RedisPoolID != "" || removed[chosen] != "") { // removed: a forced node's own
 		removed = forced(ids, cmp.Or(string(o.RedisPoolID), chosen))
@@ -249,7 +240,6 @@ func (t *tracer) servers() FunnelPart {
 	var left []ScoredCandidate
 	kin := t.familyServers()
 	if o := t.r.Override; o != nil && o.AppServerID != "" {
-		removed = forced(ids, string(o.AppServerID))
 		if i, ok := t.f.find(o.AppServerID); ok && len(ids) > 0 {
 			c := map[string]float64{}
 			t.serverComponents(c, i, false)

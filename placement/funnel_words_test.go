@@ -191,8 +191,11 @@ func TestFunnelsInWords(t *testing.T) {
 			if tc.policy != nil {
 				tc.policy(&p)
 			}
-			_, funnel := placement.NewSnapshot(p, d).Funnel(request(tc.request), 9)
+			got, funnel := placement.NewSnapshot(p, d).Funnel(request(tc.request), 9)
 			require.Equal(t, tc.want, words(funnel))
+			for _, part := range funnel.Parts {
+				require.Equal(t, got.PlacesTenant(), part.Chosen != "")
+			}
 		})
 	}
 }

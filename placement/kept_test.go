@@ -270,6 +270,20 @@ func TestJournalsOfDedicatedServers(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, "app-1", again.Decide(request(nil)).AppServerID)
 
+	family := fleet()
+	family.Shards[0].ParentOrgs = map[string]int{"p": 1}
+	r := request(func(r *placement.Request) { r.ParentOrgID = "p" })
+	f = placement.NewSnapshot(shared(), family)
+	k = kept(t, f, asJSON(t, placement.KeptEvent{
+		Decided: &placement.KeptDecision{Request: r, Place: f.Decide(r).KeptPlace},
+	}))
+	for range 2 { // a snapshot leaves its journal as it was
+		again, err = k.Snapshot(shared())
+		require.NoError(t, err)
+		shard, _ = again.Shard("db-1")
+		require.Equal(t, map[string]int{"p": 2}, shard.ParentOrgs)
+	}
+
 	_, err = kept(t, f, `{"Change":3}`).Replay(shared(), "v1", placement.Explanation{}, 1)
 	require.ErrorContains(t, err, "journal: event 0")
 }

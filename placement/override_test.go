@@ -33,14 +33,17 @@ func TestOverridesAnswerInWords(t *testing.T) {
 			data: more, force: placement.Override{AppServerID: "app-1", Reason: "why"}, words: "manual: why",
 			place: [3]string{"app-1", "db-1", "redis-1"}, looked: 6,
 		},
-		"a server with two sites, the first shard": {
+		"a server, with a site on the second shard": {
 			data: func(d *placement.Data) {
 				more(d)
-				site := placement.PoolSite{PoolSiteID: "s-0", AppServerID: "app-1", DBShardID: "db-2"}
-				d.Sites = append(d.Sites, site)
+				d.Sites = []placement.PoolSite{{PoolSiteID: "s-0", AppServerID: "app-1", DBShardID: "db-2"}}
 			},
 			force: placement.Override{AppServerID: "app-1"}, words: "manual: ",
-			place: [3]string{"app-1", "db-1", "redis-1"}, looked: 6,
+			place: [3]string{"app-1", "db-2", "redis-1"}, looked: 6,
+		},
+		"a server and a pool": {
+			data: more, force: placement.Override{AppServerID: "app-1", RedisPoolID: "redis-2"}, words: "manual: ",
+			place: [3]string{"app-1", "db-1", "redis-2"}, looked: 6,
 		},
 		"a server, and its companions full or absent": {
 			data:  func(d *placement.Data) { d.Shards[0].Tenants, d.Pools = 10, nil },

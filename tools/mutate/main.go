@@ -12,12 +12,12 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	_ "embed"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"hash/fnv"
 	"log"
 	"os"
 	"os/exec"
@@ -121,15 +121,23 @@ func drawn[T any](o options, all []T, text func(T) string) []T {
 	if o.draw == 0 || o.draw >= len(all) {
 		return all
 	}
-	lot := func(v T) uint64 {
-		h := fnv.New64a()
-		fmt.Fprintf(h, "%d %s", o.seed, text(v))
-		return h.Sum64()
+	type ticket struct {
+		number [sha256.Size]byte
+		of     T
 	}
-	all = slices.Clone(all)
-	slices.SortStableFunc(all, func(a, b T) int { return cmp.Compare(lot(a), lot(b)) })
+	tickets, equals := make([]ticket, 0, len(all)), map[string]int{}
+	for _, v := range all {
+		number := sha256.Sum256(fmt.Appendf(nil, "%d %s %d", o.seed, text(v), equals[text(v)]))
+		equals[text(v)]++
+		tickets = append(tickets, ticket{number, v})
+	}
+	slices.SortFunc(tickets, func(a, b ticket) int { return bytes.Compare(a.number[:], b.number[:]) })
+	var out []T
+	for _, t := range tickets[:o.draw] {
+		out = append(out, t.of)
+	}
 	fmt.Printf("mutate: %d of %d drawn by -seed %d\n", o.draw, len(all), o.seed)
-	return all[:o.draw]
+	return out
 }
 
 //go:embed go.txt
