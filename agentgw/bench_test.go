@@ -25,7 +25,7 @@ import (
 // bare handler that does the same mTLS and checks the same JWT, in the same run.
 func BenchmarkHeartbeats(b *testing.B) {
 	const agents, each = 16, 400
-	bu := setup(b, func(s *agentgw.Settings) { s.Flush = 250 * time.Millisecond })
+	bu := setup(b, func(s *agentgw.Settings) { s.Flush, s.HostUnits = 250*time.Millisecond, 1e6 })
 	bare := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		cert := r.TLS.PeerCertificates[0]

@@ -4,6 +4,7 @@
 package agentgw
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -83,6 +84,8 @@ type Settings struct {
 	// Follow is how often changes by other processes are read: revoked servers, peers, releases of the agent and
 	// edges' documents. 0 means every second or two, for edges every tenth of a second.
 	Follow time.Duration
+	// HostUnits is how much one host may report per second (hostUnits); 0 for what a host can have to report.
+	HostUnits float64
 }
 
 // Gateway serves agents. Run must be running for heartbeats to reach the database.
@@ -103,7 +106,8 @@ type Gateway struct {
 	revoked  revokedSet
 	signals  signals
 	awaited  awaited
-	limiter  *sourceLimiter
+	limiter  *limiters // of failures, by source address
+	hosts    *limiters // of requests, by host's key
 	forward  *http.Client
 	edges    *edges
 	usage    *edgeUsage
@@ -152,9 +156,10 @@ func New(d Deps) *Gateway {
 	}
 	g := &Gateway{
 		store: d.Store, runs: d.Signals, ca: d.CA, tokens: d.Tokens, signer: d.Peers, settings: d.Settings, log: d.Log,
-		limiter: newSourceLimiter(rate.Limit(2), 20), forward: &http.Client{Timeout: 5 * time.Second},
+		limiter: newLimiters(2, 20, maxSources), forward: &http.Client{Timeout: 5 * time.Second},
 		epoch: d.Epoch, signals: signals{slots: make(chan struct{}, maxSignals)}, awaited: newAwaited(), unavailable: d.Unavailable,
 	}
+	g.hosts = newLimiters(rate.Limit(cmp.Or(d.Settings.HostUnits, hostUnits)), hostBurst, maxPending)
 	g.beats = newBatcher(d.Settings.Flush, d.Settings.FlushRows, g.flush)
 	g.reports = &reporter{store: d.Store.ReportInstances, wake: g.wakeGroups, count: g.reported, due: make(chan struct{}, 1)}
 	g.metrics = newMetrics(d.Metrics, g.beats.pending)
@@ -298,6 +303,9 @@ func (g *Gateway) authenticated(scope string) echo.MiddlewareFunc {
 			}
 			key, err := g.ca.KeySHA256(cert)
 			if err != nil {
+				return err
+			}
+			if err := g.afford(c, key); err != nil {
 				return err
 			}
 			if g.revoked.has(id) {

@@ -378,6 +378,46 @@ func TestSwapMatrix(t *testing.T) {
 	require.Equal(t, 403, status, "%v", p)
 }
 
+// TestAHostReportsNoMoreThanAHostCan: requests of one identity are limited, large ones sooner, and other hosts are
+// not concerned.
+func TestAHostReportsNoMoreThanAHostCan(t *testing.T) {
+	t.Parallel()
+	var ahead atomic.Int64 // seconds
+	began := time.Now()
+	b := setup(t, func(s *agentgw.Settings) {
+		s.Now = func() time.Time { return began.Add(time.Duration(ahead.Load()) * time.Second) }
+	})
+	send := map[string]func(path, body string) (int, wire.Problem){}
+	for _, id := range []string{"one", "two"} {
+		b.server(prego.ServerID(id))
+		key := newKey(t)
+		_, _, identity := b.handshake(id, key, nil)
+		c := b.client(certificate(t, identity.Certificates.AgentClient, key))
+		send[id] = func(path, body string) (int, wire.Problem) {
+			status, p, _ := b.post(c, path, identity.Token, "application/json", []byte(body))
+			return status, p
+		}
+	}
+	accepted := func(path, body string) (n int) {
+		for range 300 {
+			status, p := send["one"](path, body)
+			if status == http.StatusTooManyRequests {
+				require.Equal(t, "rate_limited", p.Code)
+				return n
+			}
+			n++
+		}
+		return n
+	}
+	require.Equal(t, 200, accepted(wire.PathHeartbeat, beat))
+	status, p := send["two"](wire.PathHeartbeat, beat)
+	require.Equal(t, 200, status, "%v", p)
+	ahead.Store(5)
+	require.Equal(t, 50, accepted(wire.PathHeartbeat, beat))
+	ahead.Store(3600)
+	require.Equal(t, 6, accepted(wire.PathContainers, strings.Repeat(" ", 2<<20)), "33 each")
+}
+
 func TestTelemetryAndRotation(t *testing.T) {
 	t.Parallel()
 	var forwarded atomic.Pointer[colmetrics.ExportMetricsServiceRequest]

@@ -163,53 +163,77 @@ func sourceAddress(c echo.Context) string {
 	return from.Addr().Unmap().WithZone("").String()
 }
 
-// sourceLimiter limits failures per source address. Successful requests are free, so that a data centre behind one
-// address does not block itself.
-type sourceLimiter struct {
-	mu      sync.Mutex
-	every   rate.Limit
-	burst   int
-	sources map[string]*rate.Limiter
+// limiters are rate limits by key, of which at most most are kept.
+type limiters struct {
+	mu    sync.Mutex
+	every rate.Limit
+	burst int
+	most  int
+	of    map[string]*rate.Limiter
 }
 
-const maxSources = 10_000
-
-func newSourceLimiter(every rate.Limit, burst int) *sourceLimiter {
-	return &sourceLimiter{every: every, burst: burst, sources: make(map[string]*rate.Limiter)}
+func newLimiters(every rate.Limit, burst, most int) *limiters {
+	return &limiters{every: every, burst: burst, most: most, of: make(map[string]*rate.Limiter)}
 }
 
-func (l *sourceLimiter) allowed(source string) bool {
+// spent reports whether a key has nothing left.
+func (l *limiters) spent(key string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s, ok := l.sources[source]
-	return !ok || s.Tokens() >= 1
+	limit, ok := l.of[key]
+	return ok && limit.TokensAt(now) < 1
 }
 
-func (l *sourceLimiter) failed(source string) {
+// take takes n from a key's limit, if that has them.
+func (l *limiters) take(key string, now time.Time, n int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.sources) >= maxSources {
-		l.sources = make(map[string]*rate.Limiter) // bounded memory matters more than a perfect count
-	}
-	s, ok := l.sources[source]
+	limit, ok := l.of[key]
 	if !ok {
-		s = rate.NewLimiter(l.every, l.burst)
-		l.sources[source] = s
+		if len(l.of) >= l.most {
+			clear(l.of) // bounded memory matters more than a perfect count
+		}
+		limit = rate.NewLimiter(l.every, l.burst)
+		l.of[key] = limit
 	}
-	s.Allow()
+	return limit.AllowN(now, n)
+}
+
+const (
+	// maxSources bounds the addresses whose failures are limited. Requests that succeed are free, so that a data
+	// centre behind one address does not block itself.
+	maxSources = 10_000
+	// A host's requests count 1 and 1 more for each 64 KiB of their bodies: hostUnits are what it may send per second,
+	// and hostBurst together, far more than any needs.
+	hostUnits, hostBurst = 10, 200
+	unitBytes            = 64 << 10
+)
+
+// afford takes a request from the limit of its host, which its key stands for: a predecessor whose identity is revoked
+// takes nothing from it.
+func (g *Gateway) afford(c echo.Context, key []byte) error {
+	size := c.Request().ContentLength
+	if size < 0 || size > maxTelemetry {
+		size = maxTelemetry
+	}
+	if !g.hosts.take(string(key), g.settings.Now(), 1+int(size/unitBytes)) {
+		return prego.Errorf(prego.CodeRateLimited, "this host reports more than a host can have to report; try again later")
+	}
+	return nil
 }
 
 // guarded runs f unless the source has failed too often.
 func (g *Gateway) guarded(c echo.Context, f func() error) error {
 	from := sourceAddress(c)
-	if !g.limiter.allowed(from) {
+	now := g.settings.Now()
+	if g.limiter.spent(from, now) {
 		return prego.Errorf(prego.CodeRateLimited, "too many failed attempts from this address")
 	}
 	err := f()
 	switch prego.CodeOf(err) {
 	case prego.CodeTokenUnknown, prego.CodeTokenConsumed, prego.CodeTokenSuperseded,
 		prego.CodeSourceMismatch, prego.CodeCertificateInvalid, prego.CodeInvalidJSON:
-		g.limiter.failed(from)
+		g.limiter.take(from, now, 1)
 	}
 	return err
 }

@@ -256,7 +256,7 @@ func (e *enrolled) version() string {
 // TestRotationDropsNoRequest rotates the CAs by which agents and gateway know each other while agents keep sending.
 func TestRotationDropsNoRequest(t *testing.T) {
 	t.Parallel()
-	b := setup(t, nil)
+	b := setup(t, func(s *agentgw.Settings) { s.HostUnits = 1e6 })
 	fleet := make([]*enrolled, 6)
 	for i := range fleet {
 		fleet[i] = b.enroll(prego.ServerID(fmt.Sprintf("a%d", i)))
