@@ -124,7 +124,9 @@ func (a *API) check(next echo.HandlerFunc) echo.HandlerFunc {
 			if err := c.Request().Context().Err(); err != nil {
 				return err // the caller has gone, and a large body takes long to check
 			}
-			wrong = append(wrong, op.checkBody(body)...)
+			if err == nil {
+				wrong = append(wrong, op.checkBody(body)...)
+			}
 			c.Set(bodyKey, body)
 		}
 		if op.body == nil && hasBody(c.Request()) {
@@ -161,7 +163,7 @@ func (o *operation) checkParameters(c echo.Context) (wrong []*prego.Error) {
 	}
 	in := &openapi3filter.RequestValidationInput{
 		Request: c.Request(), PathParams: map[string]string{}, QueryParams: query,
-		Options: &openapi3filter.Options{MultiError: true, SkipSettingDefaults: true},
+		Options: &openapi3filter.Options{SkipSettingDefaults: true},
 	}
 	for i, name := range c.ParamNames() {
 		value, err := url.PathUnescape(c.ParamValues()[i])
@@ -231,15 +233,19 @@ func (o *operation) readBody(c echo.Context) ([]byte, error) {
 	return body, checkJSON(body)
 }
 
-// checkBody checks a body against its schema. A body above the usual size is checked up to
-// its first error only, since the validator collects all errors before it returns.
+// mostChecked is how many values a body may hold that is checked for all its errors. Others are checked up to their
+// first error, since the validator collects all errors before it returns.
+const mostChecked = 2_000
+
+// checkBody checks a body against its schema.
 func (o *operation) checkBody(body []byte) (wrong []*prego.Error) {
 	var v any
 	if body == nil || json.Unmarshal(body, &v) != nil {
 		return nil
 	}
-	options := []openapi3.SchemaValidationOption{openapi3.VisitAsRequest()}
-	if len(body) <= maxBody {
+	// An error is not printed with its value, which for one that nests deep takes the square of its length.
+	options := []openapi3.SchemaValidationOption{openapi3.VisitAsRequest(), openapi3.DisableSchemaErrorDetails()}
+	if valuesIn(body) <= mostChecked {
 		options = append(options, openapi3.MultiErrors())
 	}
 	seen := map[string]bool{} // one error per field is enough

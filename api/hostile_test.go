@@ -3,20 +3,16 @@ package api_test
 import (
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/prego/prego/api"
 )
@@ -90,106 +86,15 @@ func TestNoTextIsAFaultOfTheService(t *testing.T) {
 	require.Equal(t, 422, resp.StatusCode, "%s", answer)
 }
 
-// cpu is the CPU time that do uses on its thread; other work on the machine does not count.
-func cpu(t *testing.T, do func()) time.Duration {
-	t.Helper()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	var before, after unix.Timespec
-	require.NoError(t, unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &before))
-	do()
-	require.NoError(t, unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &after))
-	return time.Duration(after.Nano() - before.Nano())
-}
-
-// filled is a text of at most size bytes: start, as many of each's parts as fit, with commas between them, and end.
-func filled(size int, start, end string, each func(i int) string) string {
-	var b strings.Builder
-	b.WriteString(start)
-	for i := 0; ; i++ {
-		part := each(i)
-		if i > 0 {
-			part = "," + part
-		}
-		if b.Len()+len(part)+len(end) > size {
-			return b.String() + end
-		}
-		b.WriteString(part)
-	}
-}
-
-// oversized are bodies of size bytes that are wrong in as many places as possible, by kind of error.
-func oversized(size int, s *openapi3.Schema) map[string]string {
-	always := func(text string) func(int) string { return func(int) string { return text } }
-	key := func(i int) string { return fmt.Sprintf(`"k%d":0`, i) }
-	deep := min(size/2-10, 9_000) // encoding/json reads 10,000 levels
-	out := map[string]string{
-		"unknown fields": filled(size, "{", "}", key),
-		"a long name":    `{"` + strings.Repeat("pAss9", size/5-5) + `":0}`,
-		"deep nesting":   `{"k":` + strings.Repeat("[", deep) + strings.Repeat("]", deep) + "}",
-	}
-	for name := range s.Properties {
-		at := fmt.Sprintf(`{%q:`, name)
-		out["a long list in "+name] = filled(size, at+"[", "]}", always("0"))
-		out["empty objects in "+name] = filled(size, at+"[", "]}", always("{}"))
-		out["a long text in "+name] = at + `"` + strings.Repeat("pAss9", (size-len(at))/5-5) + `"}`
-		out["unknown fields in "+name] = filled(size, at+"{", "}}", key)
-	}
-	return out
-}
-
-// TestHostileBodiesCostLittle: no body costs much more than reading its JSON, however much of
-// it is wrong, and its answer is short.
-func TestHostileBodiesCostLittle(t *testing.T) {
-	t.Parallel()
-	const (
-		most    = 25                    // times the CPU of reading the body
-		spared  = 20 * time.Millisecond // that any request may take
-		answers = 16 << 10              // bytes
-		largest = 1 << 20               // a mebibyte shows what grows faster than the body does
-	)
-	b := setup(t, nil)
-	b.org("acme", "")
-	sent := 0
-	for path, item := range contract(t).Paths.Map() {
-		for method, op := range item.Operations() {
-			if op.RequestBody == nil {
-				continue
-			}
-			size := 64 << 10
-			if limit, ok := op.Extensions["x-max-body"].(float64); ok {
-				size = min(int(limit), largest)
-			}
-			bodies := oversized(size, op.RequestBody.Value.Content[js].Schema.Value)
-			if op.OperationID == "simulatePlacements" {
-				for _, list := range []string{"servers", "db_shards", "site_pool"} {
-					start := `{"requests":[{"tenant_id":"a","region":"eu","plan":"trial"}],"fleet":{"` + list + `":[`
-					bodies["wrong "+list] = filled(size, start, "]}}", func(int) string { return "{}" })
-				}
-			}
-			for what, body := range bodies {
-				require.LessOrEqual(t, len(body), size)
-				var read any
-				reading := cpu(t, func() { require.NoError(t, json.Unmarshal([]byte(body), &read)) })
-				req := request(t, "http://api.test", method, sampleOf(path), "operator", js, body)
-				answer := httptest.NewRecorder()
-				took := cpu(t, func() { b.api.Handler().ServeHTTP(answer, req) })
-				require.Less(t, took, most*reading+spared, "%s %s: %s: reading it takes %s", method, path, what, reading)
-				require.Less(t, answer.Body.Len(), answers, "%s %s: %s", method, path, what)
-				require.Less(t, answer.Code, 500, "%s %s: %s: %s", method, path, what, answer.Body)
-				sent++
-			}
-		}
-	}
-	require.Greater(t, sent, 500)
-}
-
 // TestHostileQueriesAreAnsweredBriefly: of unknown parameters the first are named.
 func TestHostileQueriesAreAnsweredBriefly(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	names := filled(30_000, "", "", func(i int) string { return fmt.Sprintf("k%05d", i) })
-	resp, body := b.send("GET", "/v1/servers?"+strings.ReplaceAll(names, ",", "&"), "viewer", "", "")
+	var names strings.Builder
+	for i := range 4_000 {
+		fmt.Fprintf(&names, "&k%05d", i)
+	}
+	resp, body := b.send("GET", "/v1/servers?"+names.String(), "viewer", "", "")
 	require.Equal(t, http.StatusBadRequest, resp.StatusCode)
 	p := as[api.Problem](t, body)
 	require.Len(t, *p.Errors, 20)

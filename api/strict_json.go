@@ -33,11 +33,33 @@ func decode(c echo.Context, v any) error {
 	return nil
 }
 
+// maxValues bounds the members of objects and items of lists in a body: what a value costs in memory does not depend on
+// its length, so it is bounded before the body is parsed.
+const maxValues = 200_000
+
+// valuesIn is how many members and items a JSON document holds, empty ones of lists and objects included.
+func valuesIn(body []byte) (values int) {
+	quoted := false
+	for i := 0; i < len(body); i++ {
+		switch c := body[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case !quoted && (c == '{' || c == '[' || c == ','):
+			values++
+		}
+	}
+	return values
+}
+
 // checkJSON rejects anything but one JSON object.
 func checkJSON(body []byte) error {
 	switch trimmed := bytes.TrimSpace(body); {
 	case len(trimmed) == 0:
 		return prego.Errorf(prego.CodeInvalidJSON, "a JSON body is required")
+	case valuesIn(body) > maxValues:
+		return prego.Errorf(prego.CodeInvalidJSON, "the body holds more than %d values", maxValues)
 	case !utf8.Valid(body):
 		return prego.Errorf(prego.CodeInvalidJSON, "the body is not valid UTF-8")
 	case !json.Valid(body):
