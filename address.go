@@ -8,8 +8,7 @@ import (
 
 // CheckPublicAddress refuses addresses that are not hosts of the public Internet: customers' names, reported addresses
 // and delegations must not lead the control plane or its probes into networks behind them. It is the only such list: a
-// lab that has its hosts on loopback states that where it allows them. Registries of images are not checked: operators
-// name them, they are often private, and only a host's dockerd connects to them.
+// lab that has its hosts on loopback states that where it allows them. Registries have CheckRegistryAddress.
 func CheckPublicAddress(address string) error {
 	a, err := netip.ParseAddr(address)
 	if err != nil {
@@ -17,6 +16,23 @@ func CheckPublicAddress(address string) error {
 	}
 	if p, use := specialPurpose(a); use != "" {
 		return fmt.Errorf("%s is not public: %s is %s", a, p, use)
+	}
+	return nil
+}
+
+// CheckRegistry refuses an address, from an image's reference, that means the machine that pulls it or its cloud's
+// metadata. Private ones are accepted, since registries often are in private networks. So are names, unresolved: only a
+// host's dockerd connects to them, over TLS, and images that were loaded by hand are often called localhost/….
+func CheckRegistry(host string) error {
+	a, err := netip.ParseAddr(host)
+	if err != nil {
+		return nil
+	}
+	if inner, ok := embedded(a); ok {
+		a = inner
+	}
+	if p, use := specialPurpose(a); use != "" && !a.IsPrivate() && !sharedSpace.Contains(a) {
+		return fmt.Errorf("%s is no registry's: %s is %s", host, p, use)
 	}
 	return nil
 }
@@ -56,6 +72,8 @@ func embedded(a netip.Addr) (netip.Addr, bool) {
 }
 
 var (
+	sharedSpace = netip.MustParsePrefix("100.64.0.0/10")
+
 	nat64     = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052
 	sixToFour = netip.MustParsePrefix("2002::/16")    // RFC 3056
 )

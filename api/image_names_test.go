@@ -48,6 +48,9 @@ func TestImagesAreReadAsDockerReadsThem(t *testing.T) {
 		"a..b":                                `the name "a..b"`,
 		strings.Repeat("0123456789abcdef", 4): `it is the id of an image`,
 		"a/" + strings.Repeat("b", 256):       `at most 255 characters`,
+		"169.254.169.254/app":                 `169.254.0.0/16 is link-local`,
+		"127.0.0.1:5000/app@sha256:" + strings.Repeat("0", 64): `127.0.0.0/8 is loopback`,
+		"[::1]:5000/app": `::/3 is not for hosts`,
 	} {
 		for path, request := range map[string]struct{ body, field string }{
 			groups:         {`{"name":"other","spec":` + spec(image) + `,"replicas":0}`, "spec.image"},

@@ -124,10 +124,18 @@ func imageFault(image string) string {
 	return fmt.Sprintf("the name %q must be parts of a-z and 0-9, joined by single dots, one or two underscores, or dashes", name)
 }
 
-// ValidateImage accepts what ParseImage does.
+// ValidateImage accepts what ParseImage does, of a registry that hosts may connect to.
 func ValidateImage(field, image string) error {
-	if _, err := ParseImage(image); err != nil {
+	named, err := ParseImage(image)
+	if err != nil {
 		return prego.Invalid(field, err.Error())
+	}
+	host := reference.Domain(named)
+	if i := strings.LastIndexByte(host, ':'); i > strings.LastIndexByte(host, ']') {
+		host = host[:i]
+	}
+	if err := prego.CheckRegistry(strings.Trim(host, "[]")); err != nil {
+		return prego.Invalid(field, "must be of a registry that hosts may connect to: "+err.Error())
 	}
 	return nil
 }
