@@ -60,6 +60,9 @@ const (
 	ProviderGCP     InfraProviderID = "gcp"
 )
 
+// HasAdapter reports whether servers can be made there.
+func (p InfraProviderID) HasAdapter() bool { return p == ProviderHetzner }
+
 // InfraProviders lists every provider.
 func InfraProviders() []InfraProviderID {
 	return []InfraProviderID{ProviderHetzner, ProviderAWS, ProviderGCP}

@@ -911,6 +911,27 @@ func (e PatchServerPlanTierLock) Valid() bool {
 	}
 }
 
+// Defines values for PutResidencyZoneProviders.
+const (
+	PutResidencyZoneProvidersAws     PutResidencyZoneProviders = "aws"
+	PutResidencyZoneProvidersGcp     PutResidencyZoneProviders = "gcp"
+	PutResidencyZoneProvidersHetzner PutResidencyZoneProviders = "hetzner"
+)
+
+// Valid indicates whether the value is a known member of the PutResidencyZoneProviders enum.
+func (e PutResidencyZoneProviders) Valid() bool {
+	switch e {
+	case PutResidencyZoneProvidersAws:
+		return true
+	case PutResidencyZoneProvidersGcp:
+		return true
+	case PutResidencyZoneProvidersHetzner:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for QueueComingKind.
 const (
 	QueueComingKindScaleOut QueueComingKind = "scale_out"
@@ -1241,6 +1262,48 @@ func (e TenantStorageLevel) Valid() bool {
 	}
 }
 
+// Defines values for CapacityRoleInPath.
+const (
+	DbShard   CapacityRoleInPath = "db-shard"
+	Node      CapacityRoleInPath = "node"
+	RedisPool CapacityRoleInPath = "redis-pool"
+)
+
+// Valid indicates whether the value is a known member of the CapacityRoleInPath enum.
+func (e CapacityRoleInPath) Valid() bool {
+	switch e {
+	case DbShard:
+		return true
+	case Node:
+		return true
+	case RedisPool:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ProviderInPath.
+const (
+	ProviderInPathAws     ProviderInPath = "aws"
+	ProviderInPathGcp     ProviderInPath = "gcp"
+	ProviderInPathHetzner ProviderInPath = "hetzner"
+)
+
+// Valid indicates whether the value is a known member of the ProviderInPath enum.
+func (e ProviderInPath) Valid() bool {
+	switch e {
+	case ProviderInPathAws:
+		return true
+	case ProviderInPathGcp:
+		return true
+	case ProviderInPathHetzner:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListAgentReleasesParamsStatus.
 const (
 	ListAgentReleasesParamsStatusCancelled ListAgentReleasesParamsStatus = "cancelled"
@@ -1411,13 +1474,13 @@ func (e ListAllBackupsParamsSort) Valid() bool {
 
 // Defines values for GetCatalogParamsProvider.
 const (
-	Hetzner GetCatalogParamsProvider = "hetzner"
+	GetCatalogParamsProviderHetzner GetCatalogParamsProvider = "hetzner"
 )
 
 // Valid indicates whether the value is a known member of the GetCatalogParamsProvider enum.
 func (e GetCatalogParamsProvider) Valid() bool {
 	switch e {
-	case Hetzner:
+	case GetCatalogParamsProviderHetzner:
 		return true
 	default:
 		return false
@@ -3157,6 +3220,18 @@ type CancelledQueue struct {
 	// Ending Tenants that end when their runs have undone their servers
 	Ending int    `json:"ending"`
 	OrgId  string `json:"org_id"`
+}
+
+// CapacityDefault defines model for CapacityDefault.
+type CapacityDefault struct {
+	// Role Purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public
+	Role           Role `json:"role"`
+	TenantCapacity int  `json:"tenant_capacity"`
+}
+
+// CapacityDefaultList defines model for CapacityDefaultList.
+type CapacityDefaultList struct {
+	CapacityDefaults []CapacityDefault `json:"capacity_defaults"`
 }
 
 // Catalog defines model for Catalog.
@@ -5553,6 +5628,15 @@ type PackingRequest struct {
 	Region *Region `json:"region,omitempty"`
 }
 
+// PatchProvider defines model for PatchProvider.
+type PatchProvider struct {
+	// Enabled Whether new servers are made there
+	Enabled *bool `json:"enabled,omitempty"`
+
+	// Regions Regions that it serves
+	Regions *[]Region `json:"regions,omitempty"`
+}
+
 // PatchServer defines model for PatchServer.
 type PatchServer struct {
 	// AcceptsTrial Whether an app server or node takes tenants of plan trial
@@ -5999,6 +6083,18 @@ type ProcessGroup struct {
 	WorkflowId   string     `json:"workflow_id"`
 }
 
+// Provider defines model for Provider.
+type Provider struct {
+	Enabled  bool     `json:"enabled"`
+	Provider string   `json:"provider"`
+	Regions  []Region `json:"regions"`
+}
+
+// ProviderList defines model for ProviderList.
+type ProviderList struct {
+	Providers []Provider `json:"providers"`
+}
+
 // ProviderServer The machine at the provider
 type ProviderServer struct {
 	// Image Example: debian-12
@@ -6046,6 +6142,12 @@ type PutBackupPolicy struct {
 	SpreadSeconds *int `json:"spread_seconds,omitempty"`
 }
 
+// PutCapacityDefault defines model for PutCapacityDefault.
+type PutCapacityDefault struct {
+	// TenantCapacity Tenants that a new one has room for
+	TenantCapacity int `json:"tenant_capacity"`
+}
+
 // PutOrg defines model for PutOrg.
 type PutOrg struct {
 	// ParentOrgId Unchanged if left out; an empty string removes the parent
@@ -6080,6 +6182,18 @@ type PutRegistry struct {
 	Password string `json:"password"`
 	Username string `json:"username"`
 }
+
+// PutResidencyZone defines model for PutResidencyZone.
+type PutResidencyZone struct {
+	// Providers Providers that may have it; every enabled one if left out
+	Providers *[]PutResidencyZoneProviders `json:"providers,omitempty"`
+
+	// Regions Regions where the country's data may be
+	Regions []Region `json:"regions"`
+}
+
+// PutResidencyZoneProviders defines model for PutResidencyZone.Providers.
+type PutResidencyZoneProviders string
 
 // PutSitePoolPolicy defines model for PutSitePoolPolicy.
 type PutSitePoolPolicy struct {
@@ -6385,6 +6499,21 @@ type ReplayDifference = placement.Difference
 
 // Replicas Example: 3
 type Replicas = int
+
+// ResidencyZone defines model for ResidencyZone.
+type ResidencyZone struct {
+	// Country ISO 3166 code
+	Country string `json:"country"`
+
+	// Providers Absent for every enabled one
+	Providers *[]string `json:"providers,omitempty"`
+	Regions   []Region  `json:"regions"`
+}
+
+// ResidencyZoneList defines model for ResidencyZoneList.
+type ResidencyZoneList struct {
+	ResidencyZones []ResidencyZone `json:"residency_zones"`
+}
 
 // ResizeServer defines model for ResizeServer.
 type ResizeServer struct {
@@ -7934,8 +8063,14 @@ type BackupInPath = prego.BackupID
 // BackupPolicyOwner defines model for BackupPolicyOwner.
 type BackupPolicyOwner = string
 
+// CapacityRoleInPath defines model for CapacityRoleInPath.
+type CapacityRoleInPath string
+
 // CertificateIDInPath defines model for CertificateIDInPath.
 type CertificateIDInPath = prego.CertificateID
+
+// CountryInPath Example: KR
+type CountryInPath = string
 
 // Cursor defines model for Cursor.
 type Cursor = string
@@ -7986,6 +8121,9 @@ type PlacementPoolInPath = PlacementPoolName
 
 // PlanInPath What a tenant pays for
 type PlanInPath = Plan
+
+// ProviderInPath defines model for ProviderInPath.
+type ProviderInPath string
 
 // RebalanceID defines model for RebalanceID.
 type RebalanceID = prego.RebalanceID
@@ -8394,6 +8532,12 @@ type ListAllBackupsParams struct {
 
 // ListAllBackupsParamsSort defines parameters for ListAllBackups.
 type ListAllBackupsParamsSort string
+
+// PutCapacityDefaultParams defines parameters for PutCapacityDefault.
+type PutCapacityDefaultParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
 
 // GetCatalogParams defines parameters for GetCatalog.
 type GetCatalogParams struct {
@@ -9448,6 +9592,12 @@ type PutPolicyParams struct {
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
+// PatchProviderParams defines parameters for PatchProvider.
+type PatchProviderParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
 // ListQueueParams defines parameters for ListQueue.
 type ListQueueParams struct {
 	// Kind Only of these kinds
@@ -9605,6 +9755,12 @@ type StartReleaseParams struct {
 
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// PutResidencyZoneParams defines parameters for PutResidencyZone.
+type PutResidencyZoneParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
 // ListAllRoutesParams defines parameters for ListAllRoutes.
@@ -10609,6 +10765,9 @@ type PutBackupPolicyJSONRequestBody = PutBackupPolicy
 // HoldBackupsJSONRequestBody defines body for HoldBackups for application/json ContentType.
 type HoldBackupsJSONRequestBody = HoldBackup
 
+// PutCapacityDefaultJSONRequestBody defines body for PutCapacityDefault for application/json ContentType.
+type PutCapacityDefaultJSONRequestBody = PutCapacityDefault
+
 // CreateDomainJSONRequestBody defines body for CreateDomain for application/json ContentType.
 type CreateDomainJSONRequestBody = CreateDomain
 
@@ -10681,6 +10840,9 @@ type CreatePolicyJSONRequestBody = CreatePolicy
 // PutPolicyJSONRequestBody defines body for PutPolicy for application/json ContentType.
 type PutPolicyJSONRequestBody = PutPolicy
 
+// PatchProviderJSONRequestBody defines body for PatchProvider for application/json ContentType.
+type PatchProviderJSONRequestBody = PatchProvider
+
 // CreateRebalanceJSONRequestBody defines body for CreateRebalance for application/json ContentType.
 type CreateRebalanceJSONRequestBody = CreateRebalance
 
@@ -10689,6 +10851,9 @@ type PutRegistryJSONRequestBody = PutRegistry
 
 // CreateReleaseJSONRequestBody defines body for CreateRelease for application/json ContentType.
 type CreateReleaseJSONRequestBody = CreateRelease
+
+// PutResidencyZoneJSONRequestBody defines body for PutResidencyZone for application/json ContentType.
+type PutResidencyZoneJSONRequestBody = PutResidencyZone
 
 // ImportServerJSONRequestBody defines body for ImportServer for application/json ContentType.
 type ImportServerJSONRequestBody = ImportServer
@@ -10899,6 +11064,15 @@ type ServerInterface interface {
 	// ListAllBackups List the backups of all tenants
 	// (GET /v1/backups)
 	ListAllBackups(ctx echo.Context, params ListAllBackupsParams) error
+	// ListCapacityDefaults List capacity defaults
+	// (GET /v1/capacity-defaults)
+	ListCapacityDefaults(ctx echo.Context) error
+	// GetCapacityDefault Show a capacity default
+	// (GET /v1/capacity-defaults/{role})
+	GetCapacityDefault(ctx echo.Context, role CapacityRoleInPath) error
+	// PutCapacityDefault Set how many tenants new servers of a role have room for
+	// (PUT /v1/capacity-defaults/{role})
+	PutCapacityDefault(ctx echo.Context, role CapacityRoleInPath, params PutCapacityDefaultParams) error
 	// GetCatalog Show what the provider sells
 	// (GET /v1/catalog)
 	GetCatalog(ctx echo.Context, params GetCatalogParams) error
@@ -11196,6 +11370,15 @@ type ServerInterface interface {
 	// PutPolicy Replace a policy's spec
 	// (PUT /v1/policies/{policy_id})
 	PutPolicy(ctx echo.Context, policyId PolicyID, params PutPolicyParams) error
+	// ListProviders List providers
+	// (GET /v1/providers)
+	ListProviders(ctx echo.Context) error
+	// GetProvider Show a provider
+	// (GET /v1/providers/{provider})
+	GetProvider(ctx echo.Context, provider ProviderInPath) error
+	// PatchProvider Change a provider
+	// (PATCH /v1/providers/{provider})
+	PatchProvider(ctx echo.Context, provider ProviderInPath, params PatchProviderParams) error
 	// ListQueue List requests that wait for capacity
 	// (GET /v1/queue)
 	ListQueue(ctx echo.Context, params ListQueueParams) error
@@ -11247,6 +11430,15 @@ type ServerInterface interface {
 	// StartRelease Roll a release out
 	// (POST /v1/releases/{name}/start)
 	StartRelease(ctx echo.Context, name StackReleaseName, params StartReleaseParams) error
+	// ListResidencyZones List residency zones
+	// (GET /v1/residency-zones)
+	ListResidencyZones(ctx echo.Context) error
+	// GetResidencyZone Show a residency zone
+	// (GET /v1/residency-zones/{country})
+	GetResidencyZone(ctx echo.Context, country CountryInPath) error
+	// PutResidencyZone Set where data of a country may be
+	// (PUT /v1/residency-zones/{country})
+	PutResidencyZone(ctx echo.Context, country CountryInPath, params PutResidencyZoneParams) error
 	// ListAllRoutes List the routes of all environments
 	// (GET /v1/routes)
 	ListAllRoutes(ctx echo.Context, params ListAllRoutesParams) error
@@ -12715,6 +12907,56 @@ func (w *ServerInterfaceWrapper) ListAllBackups(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.ListAllBackups(ctx, params)
+	return err
+}
+
+// ListCapacityDefaults converts echo context to params.
+func (w *ServerInterfaceWrapper) ListCapacityDefaults(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListCapacityDefaults(ctx)
+	return err
+}
+
+// GetCapacityDefault converts echo context to params.
+func (w *ServerInterfaceWrapper) GetCapacityDefault(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "role" -------------
+	var role CapacityRoleInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "role", ctx.Param("role"), &role, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter role: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetCapacityDefault(ctx, role)
+	return err
+}
+
+// PutCapacityDefault converts echo context to params.
+func (w *ServerInterfaceWrapper) PutCapacityDefault(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "role" -------------
+	var role CapacityRoleInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "role", ctx.Param("role"), &role, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter role: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PutCapacityDefaultParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PutCapacityDefault(ctx, role, params)
 	return err
 }
 
@@ -16440,6 +16682,56 @@ func (w *ServerInterfaceWrapper) PutPolicy(ctx echo.Context) error {
 	return err
 }
 
+// ListProviders converts echo context to params.
+func (w *ServerInterfaceWrapper) ListProviders(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListProviders(ctx)
+	return err
+}
+
+// GetProvider converts echo context to params.
+func (w *ServerInterfaceWrapper) GetProvider(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "provider" -------------
+	var provider ProviderInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "provider", ctx.Param("provider"), &provider, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter provider: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetProvider(ctx, provider)
+	return err
+}
+
+// PatchProvider converts echo context to params.
+func (w *ServerInterfaceWrapper) PatchProvider(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "provider" -------------
+	var provider ProviderInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "provider", ctx.Param("provider"), &provider, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter provider: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PatchProviderParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PatchProvider(ctx, provider, params)
+	return err
+}
+
 // ListQueue converts echo context to params.
 func (w *ServerInterfaceWrapper) ListQueue(ctx echo.Context) error {
 	var err error
@@ -17051,6 +17343,56 @@ func (w *ServerInterfaceWrapper) StartRelease(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.StartRelease(ctx, name, params)
+	return err
+}
+
+// ListResidencyZones converts echo context to params.
+func (w *ServerInterfaceWrapper) ListResidencyZones(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListResidencyZones(ctx)
+	return err
+}
+
+// GetResidencyZone converts echo context to params.
+func (w *ServerInterfaceWrapper) GetResidencyZone(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "country" -------------
+	var country CountryInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "country", ctx.Param("country"), &country, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter country: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetResidencyZone(ctx, country)
+	return err
+}
+
+// PutResidencyZone converts echo context to params.
+func (w *ServerInterfaceWrapper) PutResidencyZone(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "country" -------------
+	var country CountryInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "country", ctx.Param("country"), &country, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter country: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PutResidencyZoneParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PutResidencyZone(ctx, country, params)
 	return err
 }
 
@@ -21255,6 +21597,15 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/site-pool-policies", wrapper.ListSitePoolPolicies, options.OperationMiddlewares["listSitePoolPolicies"]...)
 	router.GET(options.BaseURL+"/v1/site-pool-policies/:plan", wrapper.GetSitePoolPolicy, options.OperationMiddlewares["getSitePoolPolicy"]...)
 	router.PUT(options.BaseURL+"/v1/site-pool-policies/:plan", wrapper.PutSitePoolPolicy, options.OperationMiddlewares["putSitePoolPolicy"]...)
+	router.GET(options.BaseURL+"/v1/providers", wrapper.ListProviders, options.OperationMiddlewares["listProviders"]...)
+	router.GET(options.BaseURL+"/v1/providers/:provider", wrapper.GetProvider, options.OperationMiddlewares["getProvider"]...)
+	router.PATCH(options.BaseURL+"/v1/providers/:provider", wrapper.PatchProvider, options.OperationMiddlewares["patchProvider"]...)
+	router.GET(options.BaseURL+"/v1/residency-zones", wrapper.ListResidencyZones, options.OperationMiddlewares["listResidencyZones"]...)
+	router.GET(options.BaseURL+"/v1/residency-zones/:country", wrapper.GetResidencyZone, options.OperationMiddlewares["getResidencyZone"]...)
+	router.PUT(options.BaseURL+"/v1/residency-zones/:country", wrapper.PutResidencyZone, options.OperationMiddlewares["putResidencyZone"]...)
+	router.GET(options.BaseURL+"/v1/capacity-defaults", wrapper.ListCapacityDefaults, options.OperationMiddlewares["listCapacityDefaults"]...)
+	router.GET(options.BaseURL+"/v1/capacity-defaults/:role", wrapper.GetCapacityDefault, options.OperationMiddlewares["getCapacityDefault"]...)
+	router.PUT(options.BaseURL+"/v1/capacity-defaults/:role", wrapper.PutCapacityDefault, options.OperationMiddlewares["putCapacityDefault"]...)
 	router.GET(options.BaseURL+"/v1/warm-pools", wrapper.ListWarmPools, options.OperationMiddlewares["listWarmPools"]...)
 	router.GET(options.BaseURL+"/v1/warm-pools/:region/:plan", wrapper.GetWarmPool, options.OperationMiddlewares["getWarmPool"]...)
 	router.PUT(options.BaseURL+"/v1/warm-pools/:region/:plan", wrapper.PutWarmPool, options.OperationMiddlewares["putWarmPool"]...)

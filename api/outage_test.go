@@ -35,6 +35,7 @@ var samples = map[string]any{"to": "b-1", "host": "registry.example.com", "opera
 
 // bodies are request bodies that need an optional field.
 var bodies = map[string]string{
+	"PATCH /v1/providers/{provider}":        `{"enabled":false}`,
 	"POST /v1/placements/what-if":           `{"tenant_id":"t-1","change":{}}`,
 	"POST /internal/placement-overrides":    `{"tenant_id":"t-1","force_app_server_id":"app-1","reason":"r"}`,
 	"POST /v1/tenants/{tenant_id}/restores": `{"snapshot_id":"snp-1"}`,

@@ -126,6 +126,12 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"placement-pool associate acme gpu", "", "PUT /v1/orgs/acme/placement-pools/gpu", ""},
 		{"placement-pool dissociate acme gpu", "", "DELETE /v1/orgs/acme/placement-pools/gpu", ""},
 		{"pool refill app-1", "", "POST /v1/site-pools/app-1/refill", ""},
+		{"pool provider list", "", "GET /v1/providers", ""},
+		{"pool provider set hetzner --region sg,eu --enabled=false", "", "PATCH /v1/providers/hetzner", `{"enabled":false,"regions":["sg","eu"]}`},
+		{"pool residency list", "", "GET /v1/residency-zones", ""},
+		{"pool residency set KR --region sg --provider hetzner", "", "PUT /v1/residency-zones/KR", `{"providers":["hetzner"],"regions":["sg"]}`},
+		{"pool capacity list", "", "GET /v1/capacity-defaults", ""},
+		{"pool capacity set db-shard 150", "", "PUT /v1/capacity-defaults/db-shard", `{"tenant_capacity":150}`},
 		{"pool warm set eu starter 2", "", "PUT /v1/warm-pools/eu/starter", `{"target":2}`},
 		{"impact upcoming --days 3", "", "GET /v1/impact/upcoming?days=3", ""},
 		{"scaling list --region eu", "", "GET /v1/scaling-events?limit=50&region=eu", ""},
@@ -239,7 +245,7 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{}`)}
 		if strings.HasPrefix(asks, "GET ") {
 			all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{"tenants":[],"backups":[],"site_pools":[],
-"servers":[],"scaling_events":[],"events":[],"apps":[],"instances":[],"groups":[],"rollouts":[],"images":[],"activations":[],"backup_policies":[],"decisions":[],"resources":[],"routes":[],"ipv4_addresses":[],"results":[],"entries":[],"upcoming":[]}`)}
+"servers":[],"providers":[],"residency_zones":[],"capacity_defaults":[],"scaling_events":[],"events":[],"apps":[],"instances":[],"groups":[],"rollouts":[],"images":[],"activations":[],"backup_policies":[],"decisions":[],"resources":[],"routes":[],"ipv4_addresses":[],"results":[],"entries":[],"upcoming":[]}`)}
 		}
 		all["GET /v1/audit/verification?from=7&head=1%3A00"] = []func(http.ResponseWriter){say(http.StatusOK, `{"ok":true}`)}
 		all["POST /v1/fleets"] = []func(http.ResponseWriter){say(http.StatusCreated, `{"fleet_id":"pool"}`)}

@@ -36,7 +36,7 @@ EXPLAINED = [
     (r"rings.*", r"", "the rings of a release depend on each other: names, percentages, and the last one"),
     (r"dedicated_redis", r"^is part of the plans ", "depends on the plan"),
     (r"infra_provider", r"provider's name", "the names of providers are configured"),
-    (r"(spec\.)?image", r"^must be an image like ", "references of images have a separate grammar"),
+    (r"(spec\.)?image", r"^must be (an image like|of a registry) ", "references of images have a separate grammar"),
     (r"location", r"^must be one of .*, the region's$", "depends on the region"),
     (r"size_bytes", r"^must not be less than", "compares with the current size"),
     (r"mount_path|spec\.volumes\[\d+\]", r"^must be an absolute path of plain names|^is that of another volume", "paths are compared with each other and with the system's"),
