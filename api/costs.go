@@ -84,11 +84,13 @@ func (a *API) GetCosts(c echo.Context, p GetCostsParams) error {
 	if p.Limit != nil {
 		limit = *p.Limit
 	}
-	leave, err := a.exports.enter(caller(c))
-	if err != nil {
-		return err
+	if wantsCSV(c) {
+		leave, err := a.exports.enter(caller(c))
+		if err != nil {
+			return err
+		}
+		defer leave()
 	}
-	defer leave()
 	m, err := a.d.Store.Costs(c.Request().Context(), by, month)
 	if err != nil {
 		return err

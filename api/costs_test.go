@@ -30,8 +30,9 @@ func TestExportsOfACallerAreLimited(t *testing.T) {
 	for _, path := range []string{"/v1/costs", "/v1/ledger"} {
 		require.Equal(t, []int{429, 200}, []int{export(path, "viewer"), export(path, "operator")}, path)
 	}
-	_, body := b.do("GET", "/v1/costs", "viewer", "", "")
-	require.Equal(t, "busy", as[api.Problem](t, body).Code)
+	b.ok(200, "GET", "/v1/costs", "") // the page of an operator is no export
+	resp, body := b.do("GET", "/v1/costs", "viewer", "", "")
+	require.Equal(t, 200, resp.StatusCode, "%s", body)
 	leave()
 	require.Equal(t, []int{200, 200}, []int{export("/v1/costs", "viewer"), export("/v1/ledger", "viewer")})
 }

@@ -212,6 +212,9 @@ func TestAnOrgsQueueIsCancelled(t *testing.T) {
 	require.Len(t, b.runs.asked(), asked, "no run takes part")
 	require.Equal(t, api.CancelledQueue{OrgId: "acme"}, as[api.CancelledQueue](t, b.ok(200, "POST", path, "")))
 	b.ok(404, "POST", "/v1/orgs/ghost/queue/cancel", "")
+	again := as[api.TenantAccepted](t, b.ok(202, "POST", "/v1/tenants/"+id+"/cancel", ""))
+	require.Equal(t, s.State, again.State)
+	require.Len(t, b.showTenant(id).Timeline, len(s.Timeline), "the same answer, and nothing else")
 }
 
 func TestShowingWhyATenantIsThere(t *testing.T) {

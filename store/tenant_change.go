@@ -42,6 +42,9 @@ func (s *Store) ChangeTenant(ctx context.Context, id prego.TenantID, action tena
 			t, _, err = s.RestoreElsewhere(ctx, id, "", "", by)
 			return t, err
 		}
+		if action == tenant.ActionCancel && t.State == tenant.Failed && t.CancelRequestedAt != nil {
+			return t, nil // the request is repeated: it had no run to wait for
+		}
 		next, err := action.Apply(t.State)
 		if action == tenant.ActionTerminate && t.State == tenant.Terminated {
 			next, err = t.State, nil // it accepts the purge, if no caller has yet

@@ -67,6 +67,10 @@ var actionEdges = map[Action]map[State]State{
 // Apply returns the state that an action leads to, or CodeInvalidTransition.
 func (a Action) Apply(s State) (State, error) {
 	next, ok := actionEdges[a][s]
+	if !ok && a == ActionCancel && s == GracePeriod {
+		return "", prego.Errorf(prego.CodeInvalidTransition,
+			"cannot cancel: the tenant is in its grace period already; terminate ends it now, reactivate keeps it")
+	}
 	if !ok {
 		return "", prego.Errorf(prego.CodeInvalidTransition, "cannot %s: the tenant is %s", a, s)
 	}
