@@ -289,11 +289,21 @@ func (g *Gateway) authenticated(scope string) echo.MiddlewareFunc {
 			if err != nil {
 				return err
 			}
+			key, err := g.ca.KeySHA256(cert)
+			if err != nil {
+				return err
+			}
 			raw, ok := bearerToken(c)
 			if !ok {
 				return prego.Errorf(prego.CodeUnauthenticated, "a bearer token is required")
 			}
 			subject, err := g.tokens.Verify(raw, cert, scope)
+			if prego.CodeOf(err) == prego.CodeTokenExpired {
+				// A host that was given up learns that whenever it returns.
+				if revoked := g.checkRevoked(c.Request().Context(), id, key); revoked != nil {
+					return revoked
+				}
+			}
 			if err != nil {
 				return err
 			}
@@ -301,24 +311,26 @@ func (g *Gateway) authenticated(scope string) echo.MiddlewareFunc {
 				return prego.Errorf(prego.CodeCertificateSubject,
 					"the token and the certificate belong to different servers")
 			}
-			key, err := g.ca.KeySHA256(cert)
-			if err != nil {
-				return err
-			}
 			if err := g.afford(c, key); err != nil {
 				return err
 			}
-			if g.revoked.has(id) {
-				// The set can be older than the server's newest attempt, whose agent must not be rejected for its
-				// predecessor's revocation.
-				if _, err := g.store.CheckAgent(c.Request().Context(), id, key); err != nil {
-					return err
-				}
+			if err := g.checkRevoked(c.Request().Context(), id, key); err != nil {
+				return err
 			}
 			c.Set(callerKey, caller{serverID: id, cert: cert, key: key})
 			return next(c)
 		}
 	}
+}
+
+// checkRevoked refuses a server whose identity was revoked. The set of them can be older than the server's newest
+// attempt, whose agent must not be rejected for its predecessor's revocation.
+func (g *Gateway) checkRevoked(ctx context.Context, id prego.ServerID, key []byte) error {
+	if !g.revoked.has(id) {
+		return nil
+	}
+	_, err := g.store.CheckAgent(ctx, id, key)
+	return err
 }
 
 func bearerToken(c echo.Context) (string, bool) {

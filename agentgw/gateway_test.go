@@ -376,6 +376,15 @@ func TestSwapMatrix(t *testing.T) {
 	}, 10*time.Second, 50*time.Millisecond)
 	status, p, _ := b.post(b.client(two.cert), wire.PathRotateToken, two.id.Token, "application/json", []byte(`{}`))
 	require.Equal(t, 403, status, "%v", p)
+	// A host holds its jobs for this answer, whenever it returns: also when its token has expired.
+	for code, who := range map[string]identity{"identity_revoked": two, "token_expired": one} {
+		cert, err := x509.ParseCertificate(who.cert.Certificate[0])
+		require.NoError(t, err)
+		late, _, err := b.agents.Issue(prego.ServerID(who.id.ServerID), prego.RoleApp, cert, -time.Hour)
+		require.NoError(t, err)
+		_, p, _ = b.post(b.client(who.cert), wire.PathHeartbeat, late, "application/json", []byte(beat))
+		require.Equal(t, code, p.Code)
+	}
 }
 
 // TestAHostReportsNoMoreThanAHostCan: requests of one identity are limited, large ones sooner, and other hosts are

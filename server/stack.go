@@ -160,7 +160,10 @@ var (
 
 // hostDirs are the directories of a host that a stack may mount. The agent's identity,
 // the engine's socket and the system are outside of them.
-var hostDirs = []string{"/srv/", "/mnt/", "/var/lib/prego/", "/run/prego/", "/run/mysqld/", "/run/redis/", "/var/lib/prego-edge/", "/run/prego-edge/"}
+var hostDirs = []string{
+	"/srv/", "/mnt/", "/var/lib/prego/", "/run/prego/", "/run/prego-confirmed/", "/run/mysqld/",
+	"/run/redis/", "/var/lib/prego-edge/", "/run/prego-edge/",
+}
 
 // Validate checks the declaration of every role.
 func (s Stack) Validate() error {

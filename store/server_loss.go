@@ -143,7 +143,9 @@ func endJobsOn(ctx context.Context, tx *txn, id prego.TenantID, serverID prego.S
 }
 
 const sqlLoseServer = `
-UPDATE servers SET status = 'draining', status_reason = 'server_lost', status_message = $2, decommission_requested_at = COALESCE(decommission_requested_at, now()), updated_at = now()
+UPDATE servers SET status = 'draining', status_reason = 'server_lost', status_message = $2,
+    decommission_requested_at = COALESCE(decommission_requested_at, now()),
+    agent_status = 'disconnected', identity_revoked_at = COALESCE(identity_revoked_at, now()), updated_at = now()
 WHERE server_id = $1 AND status NOT IN ('provisioning', 'terminated') RETURNING ` + serverColumns
 
 // Tenants whose site or database is on a server, and whose site answers although no restore, release or move decides
@@ -155,9 +157,9 @@ WHERE a.released_at IS NULL AND (a.app_server_id = $1 OR a.on_shard AND d.server
   AND EXISTS (SELECT FROM ` + probedNow + ` WHERE h.tenant_id = t.tenant_id AND h.up)
 ORDER BY t.slug`
 
-// LoseServer declares a server lost: its tenants are lost immediately, and everything the provider
-// still has of it must be destroyed. A terminated server is returned as it is. While edges find that a site of the
-// server answers, it is refused.
+// LoseServer declares a server lost: its tenants are lost immediately, its identity is revoked, so that its host holds
+// its jobs if it returns, and everything the provider still has of it must be destroyed. A terminated server is returned
+// as it is. While edges find that a site of the server answers, it is refused.
 func (s *Store) LoseServer(ctx context.Context, id prego.ServerID, reason, by string) (srv server.Server, err error) {
 	err = s.inTx(ctx, string("lose server "+id), func(tx *txn) error {
 		if up := valuesIn[string](ctx, tx, sqlAnswering, id); len(up) > 0 {

@@ -208,6 +208,7 @@ func TestALostTenantIsNotMadeActiveWithoutItsData(t *testing.T) {
 	srv, err := s.LoseServer(impact.By(ctx, "test"), "n-0", "again", "alice")
 	require.NoError(t, err)
 	require.Equal(t, []string{"draining", "server_lost"}, []string{string(srv.Status), string(srv.StatusReason)})
+	require.NotNil(t, srv.IdentityRevokedAt, "from this moment its host, should it return, runs no jobs")
 	exec(t, s, `UPDATE tenants SET state = 'provisioning', generation = 2 WHERE tenant_id = 't-0'`)
 	_, err = s.ActivateTenant(ctx, tenant.Ref{TenantID: "t-0", Generation: 2}, 0)
 	require.Error(t, err)

@@ -141,6 +141,7 @@ func (a *Agent) heartbeats(ctx context.Context, log *slog.Logger) error {
 		case err == nil:
 			wait.Reset()
 		case isRevoked(err):
+			a.confirm(false, log)
 			log.Error("the identity was revoked", "again_in", revokedRetry.String(), "error", err.Error())
 			d = revokedRetry
 		default:
@@ -188,6 +189,7 @@ func (a *Agent) beat(ctx context.Context, log *slog.Logger) (time.Duration, erro
 	if err != nil {
 		return heartbeatInterval(s.ID.HeartbeatSeconds), err
 	}
+	a.confirm(true, log)
 	if err := a.renewIfDue(ctx, answer.BundleVersion, log); err != nil && ctx.Err() == nil {
 		log.Warn("identity not renewed", "error", err.Error())
 	}

@@ -390,6 +390,14 @@ const (
 	RedisSocket   = SocketsDir + "/redis/redis.sock"
 )
 
+// ConfirmedDir holds ConfirmedPath, on hosts with bench and in their containers that run jobs. Both are gone after a
+// boot.
+const ConfirmedDir = "/run/prego-confirmed"
+
+// ConfirmedPath is a file that is there from the first heartbeat of a boot that a gateway accepted, until one is refused
+// because the host's identity was revoked. Without it no jobs run.
+const ConfirmedPath = ConfirmedDir + "/yes"
+
 // ContainerTLSDir is where containers have ca.pem, cert.pem and key.pem for connections between servers.
 const ContainerTLSDir = "/etc/prego/tls"
 

@@ -17,6 +17,7 @@
 // Inside containers, and beside commands, it is also:
 //
 //	prego-agent supervise [--for DURATION] -- PROGRAM ARGUMENTS   run a program and end with all that it started
+//	prego-agent hold -- PROGRAM ARGUMENTS   run a program while the control plane confirms this host
 //	prego-agent freeze DIRECTORY DURATION   keep a file system from being written to until the input ends
 //	prego-agent site [--root DIR] VERB ARGUMENTS   run a verb on Frappe's sites; the first line of its input is secrets
 //	prego-agent configure --db HOST:PORT --redis-cache HOST:PORT --redis-queue HOST:PORT [--redis-password-file FILE]   write what all sites have in common
@@ -76,6 +77,8 @@ func run(args []string) int {
 	switch args[0] {
 	case supervise.Verb:
 		return supervise.Main(args[1:])
+	case supervise.HoldVerb:
+		return supervise.HoldMain(args[1:])
 	case rooted.FreezeVerb:
 		return rooted.Freeze(args[1:])
 	case host.SiteOwnerVerb:

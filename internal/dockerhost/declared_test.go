@@ -209,12 +209,26 @@ func (d *declared) page(site string) (status int, body string) {
 }
 
 // inBench counts the processes in bench's container; -1 if the engine does not answer.
-func (d *declared) inBench() int {
-	top, err := d.client.ContainerTop(d.t.Context(), wire.ContainerName(serverID, wire.BenchContainer), client.ContainerTopOptions{})
+func (d *declared) inBench() int { return d.processes(wire.BenchContainer) }
+
+func (d *declared) processes(container string) int {
+	name := wire.ContainerName(serverID, container)
+	top, err := d.client.ContainerTop(d.t.Context(), name, client.ContainerTopOptions{})
 	if err != nil {
 		return -1
 	}
 	return len(top.Processes)
+}
+
+// confirm does what the agent does when a gateway accepts a heartbeat, or refuses the host.
+func (d *declared) confirm(confirmed bool) {
+	d.t.Helper()
+	if !confirmed {
+		require.NoError(d.t, os.Remove(d.at(wire.ConfirmedPath)))
+		return
+	}
+	require.NoError(d.t, os.MkdirAll(d.at(wire.ConfirmedDir), 0o755))
+	require.NoError(d.t, os.WriteFile(d.at(wire.ConfirmedPath), nil, 0o600))
 }
 
 func (d *declared) eventually(what string, ok func() bool) {
@@ -247,6 +261,7 @@ func TestTheDeclaredStack(t *testing.T) {
 	t.Parallel()
 	d := newDeclared(t)
 	specs := d.specs()
+	d.confirm(true)
 	began := time.Now()
 	require.NoError(t, d.host.Up(t.Context(), specs))
 	t.Logf("%d containers stand after %s", len(specs), time.Since(began).Round(time.Millisecond))
@@ -261,6 +276,33 @@ func TestTheDeclaredStack(t *testing.T) {
 	const site, db = "one.example.com", "pool_one"
 	t.Run("a site lives", func(t *testing.T) { d.in(t).life(site, db) })
 	t.Run("the services", func(t *testing.T) { d.in(t).services() })
+	t.Run("jobs of a host that was given up", func(t *testing.T) {
+		d := d.in(t)
+		jobs := func(run bool) {
+			t.Helper()
+			for _, name := range []string{"queue-short", "queue-long", "scheduler"} {
+				d.eventually(name, func() bool { n := d.processes(name); return n > 0 && n > 1 == run })
+			}
+		}
+		jobs(true)
+		d.confirm(false)
+		jobs(false)
+		status, _ := d.page(site)
+		require.Equal(t, http.StatusOK, status)
+		// As at a boot, the engine starts the containers by itself: nothing runs in them.
+		for _, name := range []string{"queue-short", "scheduler"} {
+			name = wire.ContainerName(serverID, name)
+			_, err := d.client.ContainerRestart(t.Context(), name, client.ContainerRestartOptions{})
+			require.NoError(t, err)
+		}
+		jobs(false)
+		d.confirm(true)
+		jobs(true)
+		d.eventually("all are healthy again", func() bool {
+			drift, err := d.host.Check(t.Context(), specs)
+			return err == nil && len(drift) == 0
+		})
+	})
 	t.Run("whose sites are whose", func(t *testing.T) {
 		d := d.in(t)
 		d.good("--site", site, "configure", `{"prego_tenant_id":"t1"}`)

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -181,13 +182,27 @@ func TestAServerIsDeclaredLost(t *testing.T) {
 		m.create(name, prego.RoleApp, server.Spec{})
 		m.awaitStatus(name, server.Active)
 		asked := w.mark()
+		confirmed := filepath.Join(m.rootOf(app), wire.ConfirmedPath)
+		require.NotZero(t, m.agentPID(app))
 		m.post("/v1/servers/"+app+"/lost", map[string]string{"reason": "hangs"}, http.StatusAccepted, nil)
 		m.failedTenant(id, prego.ReasonServerLost)
 		// Its disk has the newest data: it is kept, without power, until the tenant is restored.
 		lost := app
-		machine := m.billedServer(lost)
-		eventually(t, func() bool { return m.agentPID(m.id(lost)) == 0 }, patience, 50*time.Millisecond)
-		require.Equal(t, machine, m.billedServer(lost))
+		billed := func() int64 { return m.billedServer(strings.TrimSuffix(lost, "-"+m.env)) }
+		machine := billed()
+		require.NotZero(t, machine)
+		eventually(t, func() bool { return m.agentPID(lost) == 0 }, patience, 50*time.Millisecond)
+		// Its power comes back, whoever did that: with its first heartbeat it learns that it runs no jobs. The
+		// permission of its former boot, which a real host has forgotten, is withdrawn.
+		require.FileExists(t, confirmed)
+		eventually(t, func() bool {
+			if m.agentPID(lost) == 0 {
+				m.provider(http.MethodPost, fmt.Sprintf("/servers/%d/actions/poweron", machine), nil)
+			}
+			_, err := os.Stat(confirmed)
+			return os.IsNotExist(err)
+		}, patience, 200*time.Millisecond)
+		require.Equal(t, machine, billed())
 		var job api.RestoreJob
 		m.play(round, func() {
 			m.post("/v1/tenants/"+id+"/restores", map[string]any{"elsewhere": true}, http.StatusAccepted, &job)
