@@ -449,9 +449,6 @@ func (s *search) reachable(i int, h *hot, slot int32) bool {
 
 // familyServers are the servers where the request's parent org lives, by index.
 func (s *search) familyServers() []int {
-	if s.r.ParentOrgID == "" {
-		return nil
-	}
 	s.f.family = s.f.family[:0]
 	for id := range s.f.families[string(s.r.ParentOrgID)] {
 		i, _ := s.f.find(prego.ServerID(id))
@@ -494,16 +491,14 @@ func (s *search) placed(o Outcome, c contest) Decision {
 		d.RedisPoolID = prego.RedisPoolID(f.pools.items[win.pool-1].PoolID)
 	}
 	d.Dedicates = s.exclusive
-	if o == Placed {
-		for _, g := range srv.groups {
-			if g.shard == win.shard {
-				d.PoolSiteID = s.freeSite(&g)
-			}
+	for _, g := range srv.groups {
+		if g.shard == win.shard {
+			d.PoolSiteID = s.freeSite(&g)
 		}
 	}
 	d.Confidence = 1
 	switch {
-	case byAffinity, byAdvice && win.server != c.best.server:
+	case byAdvice && win.server != c.best.server:
 		d.Confidence = 0
 	case c.others:
 		d.Confidence = min(1, max(0, win.score-c.second))

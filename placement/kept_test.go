@@ -271,7 +271,7 @@ func TestJournalsOfDedicatedServers(t *testing.T) {
 	require.EqualValues(t, "app-1", again.Decide(request(nil)).AppServerID)
 
 	family := fleet()
-	family.Shards[0].ParentOrgs = map[string]int{"p": 1}
+	family.Servers[1].ParentOrgs, family.Shards[0].ParentOrgs = map[string]int{"p": 1}, map[string]int{"p": 1}
 	r := request(func(r *placement.Request) { r.ParentOrgID = "p" })
 	f = placement.NewSnapshot(shared(), family)
 	k = kept(t, f, asJSON(t, placement.KeptEvent{
@@ -281,7 +281,8 @@ func TestJournalsOfDedicatedServers(t *testing.T) {
 		again, err = k.Snapshot(shared())
 		require.NoError(t, err)
 		shard, _ = again.Shard("db-1")
-		require.Equal(t, map[string]int{"p": 2}, shard.ParentOrgs)
+		app, _ := again.Server("app-2")
+		require.Equal(t, []int{2, 2}, []int{shard.ParentOrgs["p"], app.ParentOrgs["p"]})
 	}
 
 	_, err = kept(t, f, `{"Change":3}`).Replay(shared(), "v1", placement.Explanation{}, 1)

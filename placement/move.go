@@ -130,7 +130,6 @@ func (s *moveSearch) not(what, id string, why reason, wanted bool) Decision {
 // fixed looks up the shard and the pool that stay or are targets.
 func (s *moveSearch) fixed() (Decision, bool) {
 	s.wished = true
-	defer func() { s.wished = false }()
 	f, m := s.f, s.m
 	id := m.ShardID
 	if m.Shard {

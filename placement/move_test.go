@@ -253,6 +253,25 @@ func TestMovesInWords(t *testing.T) {
 			move: placement.Move{Server: true, Shard: true, To: "node-1"}, code: no,
 			words: "app server node-1 cannot have the tenant: network_zone_mismatch",
 		},
+		"not its shard and pool beside a node": {
+			move: placement.Move{Shard: true, Pool: true, From: "node-1"}, code: prego.CodeInsufficientResources,
+			words: "there is no place for the tenant in the network of app server node-1: network_zone_mismatch",
+		},
+		"from a full server, whose tenant only changes its shard": {
+			data: func(d *placement.Data) { d.Servers[1].MemoryPct = 99 },
+			move: placement.Move{Shard: true}, place: [3]string{"app-2", "db-3", "redis-2"},
+			score: 0.2 + 0.4*0.01 + 0.2*0.6, words: "moves from DB shard db-2 to db-3" + byPool,
+		},
+		"to a chosen pool, the first of all": {
+			data: func(d *placement.Data) { d.Pools[0].Tenants = 9 },
+			move: placement.Move{Pool: true, ToPool: "redis-1"}, place: [3]string{"app-2", "db-2", "redis-1"},
+			score: 0.6, words: "moves from Redis pool redis-2 to redis-1" + chosen, forced: true,
+		},
+		"not to the first pool, which is elsewhere": {
+			move:  placement.Move{Pool: true, ToPool: "redis-1", From: "app-4", ShardID: "db-4"},
+			code:  prego.CodeInsufficientResources,
+			words: "there is no place for the tenant in the network of app server app-4: network_zone_mismatch",
+		},
 		"not to a server without a network": {
 			data: func(d *placement.Data) { d.Servers[0].NetworkID = "" },
 			move: placement.Move{Server: true, Shard: true, Pool: true, To: "app-1"}, code: no,
@@ -321,6 +340,12 @@ func TestMovesInWords(t *testing.T) {
 			move: placement.Move{Pool: true, ToPool: "redis-3"}, code: no,
 			words: "Redis pool redis-3 cannot have the tenant: not_active",
 		},
+		"no other server has room": {
+			data: func(d *placement.Data) { d.Servers, d.Servers[0].MemoryPct = d.Servers[:2], 99 },
+			move: placement.Move{Server: true}, code: prego.CodeInsufficientResources,
+			words:  "no other app server takes the tenant in the network of DB shard db-2",
+			counts: map[string]int{"busy": 1, "memory_pct": 1},
+		},
 		"nowhere": {
 			data: func(d *placement.Data) { d.Servers = d.Servers[1:2] }, move: placement.Move{Server: true},
 			code: prego.CodeInsufficientResources, counts: map[string]int{"busy": 1},
@@ -336,7 +361,10 @@ func TestMovesInWords(t *testing.T) {
 		if m.TenantID == "" {
 			m.Request = request(nil)
 		}
-		m.ShardID, m.PoolID = "db-2", "redis-2"
+		m.PoolID = "redis-2"
+		if m.ShardID == "" {
+			m.ShardID = "db-2"
+		}
 		if m.From == "" {
 			m.From = "app-2"
 		}
@@ -361,4 +389,5 @@ func TestMovesInWords(t *testing.T) {
 		From:    "app-2", ShardID: "db-2", PoolID: "redis-2", Server: true,
 	})
 	require.Equal(t, map[string]int{"lacks gpu": 5}, got.Constraint.Unsatisfied)
+	require.Equal(t, 15, got.CandidatesEvaluated, "servers, shards and pools")
 }

@@ -51,6 +51,12 @@ func TestOverridesAnswerInWords(t *testing.T) {
 			words:   "the forced server has no companion in region eu; short of: [db-shard redis-pool]",
 			missing: []prego.Role{"db-shard", "redis-pool"}, counts: map[string]int{"db_shard_full": 1}, looked: 3,
 		},
+		"a server, and no shard": {
+			data:  func(d *placement.Data) { d.Shards, d.Sites = nil, nil },
+			force: placement.Override{AppServerID: "app-1"}, code: prego.CodeInsufficientResources,
+			words:   "the forced server has no companion in region eu; short of: [db-shard]",
+			missing: []prego.Role{"db-shard"}, looked: 3,
+		},
 		"the same, with a constraint that none satisfies": {
 			data:  func(d *placement.Data) { d.Pools = nil },
 			force: placement.Override{AppServerID: "app-1", IgnoreConstraint: true}, code: prego.CodeInsufficientResources,
@@ -157,6 +163,15 @@ func TestForcedPartsChooseTheirServer(t *testing.T) {
 			},
 			force: placement.Override{DBShardID: "db-2"}, want: [4]string{"app-1", "db-2", "redis-1", "s-0"},
 		},
+		"the first shard, where another's site is better": {
+			data:  func(d *placement.Data) { second(d); d.Sites[1].DBShardID = "db-2" },
+			force: placement.Override{DBShardID: "db-1"}, want: [4]string{"app-1", "db-1", "redis-1", "s-1"},
+		},
+		"a node's shard with another pool": {
+			data: warm, force: placement.Override{DBShardID: "node-1", RedisPoolID: "redis-1"},
+			outcome: placement.Refused,
+			words: "node node-1 is a whole stack: it uses only its own DB shard and Redis pool",
+		},
 		"a shard without sites": {
 			data: second, force: placement.Override{DBShardID: "db-2"},
 			want: [4]string{"app-2", "db-2", "redis-1"}, outcome: placement.OnDemandSite,
@@ -248,4 +263,15 @@ func TestForcedPartsChooseTheirServer(t *testing.T) {
 			require.Equal(t, tc.counts, got.RejectedCounts, name)
 		}
 	}
+}
+
+// TestAForcedServerUsesItsSites, also where a shard before theirs was added later.
+func TestAForcedServerUsesItsSites(t *testing.T) {
+	t.Parallel()
+	f := placement.NewSnapshot(shared(), fleet())
+	later := fleet().Shards[0]
+	later.ShardID = "db-0"
+	f.SetShard(later)
+	got := f.Decide(request(func(r *placement.Request) { r.Override = &placement.Override{AppServerID: "app-1"} }))
+	require.Equal(t, []string{"db-1", "s-1"}, []string{string(got.DBShardID), got.PoolSiteID})
 }

@@ -394,6 +394,10 @@ func TestDecisionsExplainThemselves(t *testing.T) {
 			},
 			request: func(r *placement.Request) { r.ParentOrgID = "p" },
 		},
+		"best_fit: app-2 scored 0.6800, the runner-up 0.6000; its site is created on demand": {
+			algorithm: placement.BestFit, chosen: placement.BestFit,
+			data: func(d *placement.Data) { d.Sites = nil },
+		},
 		"no candidate has room in region eu; short of: [redis-pool]": {
 			algorithm: placement.FirstFit, chosen: placement.FirstFit,
 			data: func(d *placement.Data) { d.Pools[0].Tenants = 10 },
@@ -443,4 +447,37 @@ func TestANodeFailsWithItsParts(t *testing.T) {
 		require.Contains(t, got.Rejected, placement.Rejection{ID: "node-1", Reason: reason})
 		require.Equal(t, 2, got.RejectedCounts[reason], "%v", got.RejectedCounts)
 	}
+}
+
+// TestFamiliesCountForTheBestFitOnly, wherever they are, and for all of their servers.
+func TestFamiliesCountForTheBestFitOnly(t *testing.T) {
+	t.Parallel()
+	family := request(func(r *placement.Request) { r.ParentOrgID = "p" })
+	d := fleet()
+	d.Servers[1].ParentOrgs = map[string]int{"p": 1}
+	first := family
+	first.Algorithm = placement.FirstFit
+	require.EqualValues(t, "app-1", placement.NewSnapshot(shared(), d).Decide(first).AppServerID)
+
+	d = fleet()
+	d.Servers, d.Sites = nil, nil
+	for i := range 10 {
+		s := fleet().Servers[0]
+		s.ServerID, s.ParentOrgs = prego.ServerID(rune('a'+i)), map[string]int{"p": 1}
+		d.Servers = append(d.Servers, s)
+	}
+	for range 20 { // servers of a family come in any order
+		got := placement.NewSnapshot(shared(), d).Decide(family)
+		require.EqualValues(t, "a", got.AppServerID)
+		require.InDelta(t, 0.7, got.Score, 1e-9)
+		require.Zero(t, got.Confidence)
+	}
+
+	// Two shards with a site, and none that weighs anything.
+	d, p := fleet(), shared()
+	p.Weights.DBLoad = 0
+	d.Servers, d.Shards = d.Servers[:1], append(d.Shards, d.Shards[0])
+	d.Shards[1].ShardID = "db-2"
+	d.Sites = append(d.Sites[:1], placement.PoolSite{PoolSiteID: "s-2", AppServerID: "app-1", DBShardID: "db-2"})
+	require.Equal(t, placement.Placed, placement.NewSnapshot(p, d).Decide(request(nil)).Outcome)
 }

@@ -149,6 +149,7 @@ func TestApplyingCountsATenant(t *testing.T) {
 	_, there := f.Server("app-9")
 	_, shardThere := f.Shard("db-9")
 	_, poolThere := f.Pool("redis-9")
-	_, unnamed := f.Pool("")
-	require.Equal(t, []bool{false, false, false, false}, []bool{there, shardThere, poolThere, unnamed})
+	_, poolUnnamed := f.Pool("")
+	_, shardUnnamed := f.Shard("")
+	require.Equal(t, [5]bool{}, [5]bool{there, shardThere, poolThere, poolUnnamed, shardUnnamed})
 }
