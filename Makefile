@@ -139,8 +139,12 @@ mutate: ## Change PKG's code in every small way (PKG=./placement/region) and say
 # Packages whose mutants are all noticed, or explained in tools/mutate/go.txt.
 MUTATED := ./internal/token ./org/quota ./placement/instance ./placement/region ./placement/scale
 
-mutants: postgres ## Drop each condition of the SQL that reserves, one at a time, and say which drop no test notices (MUTATE="-draw 20" for some; hours for all); change the packages of MUTATED in every small way
+# Packages whose tests take so long that mutants are drawn.
+DRAWN := ./agentgw ./activities
+
+mutants: postgres ## Drop each condition of the SQL that reserves, one at a time, and say which drop no test notices (MUTATE="-draw 20" for some; hours for all); change the packages of MUTATED in every small way, others in thirty
 	for p in $(MUTATED); do go run ./tools/mutate $$p || exit; done
+	for p in $(DRAWN); do go run ./tools/mutate -draw 30 -seed 1 -timeout 10m -budget 6h $$p || exit; done
 	go run ./tools/mutate -sql named -timeout 5m -budget 6h $(MUTATE) ./store
 
 frozen: postgres ## Plant the mutants of tools/frozen/mutants.txt, one at a time, and say which their tests don't catch (ID="d01 'q.*'" for some; hours for all)

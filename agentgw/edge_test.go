@@ -178,6 +178,21 @@ func TestALaterDocumentOfAnEdgeStays(t *testing.T) {
 	}
 }
 
+// TestAnEdgeKeepsTheNewestDocument: without a change it waits as long as a request may, and gets none.
+func TestAnEdgeKeepsTheNewestDocument(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.site("one", "10.0.0.1")
+	e := b.edge("edge-1")
+	_, first := e.poll(0)
+	ids := []byte(`{"ids":["none"]}`)
+	status, _, body := e.post(e.client, wire.PathEdgeCertificates, e.token, "application/json", ids)
+	require.Equal(t, http.StatusOK, status)
+	require.JSONEq(t, `{"certificates":[]}`, string(body))
+	status, _ = e.poll(first.Version)
+	require.Equal(t, http.StatusNotModified, status)
+}
+
 // TestTheOtherEdgesWaitForTheFirst: it has a document, and it closes no sites that answer.
 func TestTheOtherEdgesWaitForTheFirst(t *testing.T) {
 	t.Parallel()

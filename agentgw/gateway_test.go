@@ -491,6 +491,7 @@ func TestTelemetryAndRotation(t *testing.T) {
 		status, p, _ := b.post(c, tc.path, id.Token, tc.contentType, []byte(tc.body))
 		require.Equal(t, tc.status, status, "%s: %v", name, p)
 	}
+	require.Equal(t, map[string]float64{"succeeded": 1}, b.counters("prego_agentgw_backup_reports_total"))
 	require.NotContains(t, fmt.Sprint(b.log.All()), "hunter2")
 	var lines []map[string]any
 	for _, e := range b.log.FilterMessage("host log").All() {
