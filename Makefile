@@ -151,7 +151,7 @@ frozen: postgres ## Plant the mutants of tools/frozen/mutants.txt, one at a time
 	@tools/packages.sh patch
 	go run ./tools/frozen $(FROZEN) $(ID)
 
-fuzz: postgres bench-packages temporal build ## Try every parser that meets a stranger on made-up inputs, FUZZTIME=30s each, and the API over its contract (SEED=1)
+fuzz: postgres bench-packages temporal build ## Try every parser that meets a stranger on made-up inputs, FUZZTIME=30s each, and the API over its contract (three seeds; SEED=n for one)
 	@tools/packages.sh python3-venv curl
 	FUZZTIME=$(FUZZTIME) tools/fuzz.sh
 	SEED=$(SEED) tools/schemathesis.sh
