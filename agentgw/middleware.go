@@ -217,7 +217,8 @@ func (g *Gateway) afford(c echo.Context, key []byte) error {
 		size = maxTelemetry
 	}
 	if !g.hosts.take(string(key), g.settings.Now(), 1+int(size/unitBytes)) {
-		return prego.Errorf(prego.CodeRateLimited, "this host reports more than a host can have to report; try again later")
+		return prego.Errorf(prego.CodeRateLimited,
+			"this host reports more than a host can have to report; try again later")
 	}
 	return nil
 }

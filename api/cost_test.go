@@ -46,7 +46,9 @@ var dear = map[string]struct {
 	allocated uint64
 	reason    string
 }{
-	"simulatePlacements": {2 * time.Second, 256 << 20, "a fleet of 200,000 values; eight run at a time in a process, and two of a caller"},
+	"simulatePlacements": {
+		2 * time.Second, 256 << 20, "a fleet of 200,000 values; eight run at a time in a process, and two of a caller",
+	},
 }
 
 // cheap sends a request, whose cost and answer are bounded. Of an expensive request the cheapest of five counts, as
@@ -156,7 +158,8 @@ func placesIn(s *openapi3.Schema, name, before, after string, depth int) []place
 				at += fmt.Sprintf("%q:%s,", other, jsonOf(small(s.Properties[other].Value)))
 			}
 		}
-		out = append(out, placesIn(s.Properties[field].Value, name+"."+field, at+fmt.Sprintf("%q:", field), "}"+after, depth-1)...)
+		at += fmt.Sprintf("%q:", field)
+		out = append(out, placesIn(s.Properties[field].Value, name+"."+field, at, "}"+after, depth-1)...)
 	}
 	if s.Items != nil {
 		out = append(out, placesIn(s.Items.Value, name+"[]", before+"[", "]"+after, depth-1)...)
@@ -298,7 +301,10 @@ func TestHostileQueriesCostLittle(t *testing.T) {
 				long := path[:strings.LastIndex(path, "{")] + strings.Repeat("%2F", size/3)
 				all = append(all, sent{op.OperationID, method, sampleOf(long), "", ""})
 			}
-			headers := []string{"Accept", "Content-Type", "If-None-Match", "If-Match", "Last-Event-ID", "X-Forwarded-For", "Traceparent", "Origin"}
+			headers := []string{
+				"Accept", "Content-Type", "If-None-Match", "If-Match", "Last-Event-ID", "X-Forwarded-For", "Traceparent",
+				"Origin",
+			}
 			for _, p := range append(slices.Clone(item.Parameters), op.Parameters...) {
 				switch p.Value.In {
 				case openapi3.ParameterInQuery:
@@ -312,7 +318,8 @@ func TestHostileQueriesCostLittle(t *testing.T) {
 			}
 			for _, name := range headers {
 				for _, text := range []string{"a", `"a",`, "a/b;q=1,", "a;a=1;"} {
-					all = append(all, sent{op.OperationID, method, sampleOf(path), name, strings.Repeat(text, size/len(text))})
+					value := strings.Repeat(text, size/len(text))
+					all = append(all, sent{op.OperationID, method, sampleOf(path), name, value})
 				}
 			}
 		}

@@ -27,7 +27,8 @@ func TestProvidersZonesAndCapacitiesAreChanged(t *testing.T) {
 			`SELECT count(*) FROM infra_providers WHERE id = 'aws' AND NOT enabled AND regions = '{us}'`,
 		}, {
 			"PUT", "/v1/residency-zones/BR", `{"regions":["us"],"providers":["hetzner"]}`, "residency_zone",
-			`SELECT count(*) FROM residency_zones WHERE country = 'BR' AND regions = '{us}' AND providers = '{hetzner}'`,
+			`SELECT count(*) FROM residency_zones
+WHERE country = 'BR' AND regions = '{us}' AND providers = '{hetzner}'`,
 		}, {
 			"PUT", "/v1/residency-zones/KR", `{"regions":["sg","eu"]}`, "residency_zone",
 			`SELECT count(*) FROM residency_zones WHERE country = 'KR' AND regions = '{sg,eu}' AND providers IS NULL`,
@@ -47,10 +48,12 @@ func TestProvidersZonesAndCapacitiesAreChanged(t *testing.T) {
 		shown := b.ok(200, change.method, change.path, change.body)
 		require.Equal(t, 1, number(change.sql), change.path)
 		require.JSONEq(t, string(shown), string(b.ok(200, "GET", change.path, "")))
-		require.Contains(t, string(b.ok(200, "GET", change.path[:strings.LastIndex(change.path, "/")], "")), strings.TrimSpace(string(shown)))
+		all := change.path[:strings.LastIndex(change.path, "/")]
+		require.Contains(t, string(b.ok(200, "GET", all, "")), strings.TrimSpace(string(shown)))
 		b.ok(200, change.method, change.path, change.body)
 		require.Equal(t, before+1, number(changes), "%s: once", change.path)
-		require.Positive(t, number(`SELECT count(*) FROM audit_entries WHERE role = 'operator' AND kind = '`+change.kind+`'`))
+		require.Positive(t, number(`SELECT count(*) FROM audit_entries
+WHERE role = 'operator' AND kind = '`+change.kind+`'`))
 		b.untried = false
 	}
 	refused := func(status int, code, method, path, body string) {
@@ -65,7 +68,8 @@ func TestProvidersZonesAndCapacitiesAreChanged(t *testing.T) {
 	refused(422, "invalid_field", "PUT", "/v1/capacity-defaults/app", `{"tenant_capacity":1}`)
 	refused(404, "not_found", "GET", "/v1/residency-zones/ZZ", "")
 
-	b.ok(202, "POST", "/v1/tenants", `{"slug":"kim","org_id":"acme","region":"sg","plan":"starter","data_residency":"KR"}`)
+	const tenant = `{"slug":"kim","org_id":"acme","region":"sg","plan":"starter","data_residency":"KR"}`
+	b.ok(202, "POST", "/v1/tenants", tenant)
 	refused(422, "data_residency_violation", "PUT", "/v1/residency-zones/KR", `{"regions":["eu"]}`)
 	b.ok(200, "PUT", "/v1/residency-zones/KR", `{"regions":["sg"]}`)
 }

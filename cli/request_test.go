@@ -127,9 +127,15 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"placement-pool dissociate acme gpu", "", "DELETE /v1/orgs/acme/placement-pools/gpu", ""},
 		{"pool refill app-1", "", "POST /v1/site-pools/app-1/refill", ""},
 		{"pool provider list", "", "GET /v1/providers", ""},
-		{"pool provider set hetzner --region sg,eu --enabled=false", "", "PATCH /v1/providers/hetzner", `{"enabled":false,"regions":["sg","eu"]}`},
+		{
+			"pool provider set hetzner --region sg,eu --enabled=false", "", "PATCH /v1/providers/hetzner",
+			`{"enabled":false,"regions":["sg","eu"]}`,
+		},
 		{"pool residency list", "", "GET /v1/residency-zones", ""},
-		{"pool residency set KR --region sg --provider hetzner", "", "PUT /v1/residency-zones/KR", `{"providers":["hetzner"],"regions":["sg"]}`},
+		{
+			"pool residency set KR --region sg --provider hetzner", "", "PUT /v1/residency-zones/KR",
+			`{"providers":["hetzner"],"regions":["sg"]}`,
+		},
 		{"pool capacity list", "", "GET /v1/capacity-defaults", ""},
 		{"pool capacity set db-shard 150", "", "PUT /v1/capacity-defaults/db-shard", `{"tenant_capacity":150}`},
 		{"pool warm set eu starter 2", "", "PUT /v1/warm-pools/eu/starter", `{"target":2}`},

@@ -18,7 +18,8 @@ type ProviderChange struct {
 // Check refuses a provider that no server could be made on: the first enabled one of a region gets its new servers.
 func (c ProviderChange) Check(id prego.InfraProviderID) error {
 	if c.Enabled != nil && *c.Enabled && !id.HasAdapter() {
-		return &prego.Error{Code: prego.CodeProviderUnknown, Field: "enabled", Message: "prego has no adapter for " + string(id)}
+		message := "prego has no adapter for " + string(id)
+		return &prego.Error{Code: prego.CodeProviderUnknown, Field: "enabled", Message: message}
 	}
 	return nil
 }

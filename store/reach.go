@@ -14,7 +14,8 @@ const (
 UPDATE infra_providers SET enabled = COALESCE($2, enabled), regions = COALESCE($3, regions)
 WHERE id = $1 AND (enabled, regions) IS DISTINCT FROM (COALESCE($2, enabled), COALESCE($3, regions))`
 
-	sqlResidencyZones = `SELECT country, regions, COALESCE(providers, '{}') AS providers FROM residency_zones ORDER BY country`
+	sqlResidencyZones = `
+SELECT country, regions, COALESCE(providers, '{}') AS providers FROM residency_zones ORDER BY country`
 
 	// A tenant that is there already keeps its place only while the zone has it.
 	sqlOutsideOfZone = `
@@ -28,7 +29,8 @@ ON CONFLICT (country) DO UPDATE SET regions = EXCLUDED.regions, providers = EXCL
 WHERE (z.regions, z.providers) IS DISTINCT FROM (EXCLUDED.regions, EXCLUDED.providers)`
 
 	sqlCapacityDefaults   = `SELECT role, tenant_capacity FROM capacity_defaults ORDER BY role`
-	sqlPutCapacityDefault = `UPDATE capacity_defaults SET tenant_capacity = $2 WHERE role = $1 AND tenant_capacity <> $2`
+	sqlPutCapacityDefault = `
+UPDATE capacity_defaults SET tenant_capacity = $2 WHERE role = $1 AND tenant_capacity <> $2`
 )
 
 // Providers are the clouds, by id.
