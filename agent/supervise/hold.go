@@ -38,7 +38,7 @@ func hold(confirmed string, args []string) int {
 	signal.Notify(h.end, syscall.SIGTERM, syscall.SIGINT)
 	for told := false; ; {
 		if h.isConfirmed() {
-			if status, withdrawn := h.run(); !withdrawn {
+			if status, withdrawn := h.run(); !withdrawn || h.asked {
 				return status
 			}
 			told = false
@@ -59,6 +59,7 @@ type holder struct {
 	confirmed     string // a file that is there while the host is confirmed
 	argv          []string
 	children, end chan os.Signal
+	asked         bool // to end, while the program ran or was being ended
 }
 
 func (h *holder) isConfirmed() bool {
@@ -103,6 +104,7 @@ func (h *holder) run() (status int, withdrawn bool) {
 		select {
 		case <-h.children:
 		case s := <-h.end:
+			h.asked = true
 			_ = syscall.Kill(program, s.(syscall.Signal))
 		case <-kill:
 			killing = true
