@@ -26,7 +26,7 @@ func CheckPublicAddress(address string) error {
 func CheckRegistry(host string) error {
 	a, err := netip.ParseAddr(host)
 	if err != nil {
-		return nil
+		return nil //nolint:nilerr // a name
 	}
 	if inner, ok := embedded(a); ok {
 		a = inner

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -16,9 +17,8 @@ func (a *API) ListProviders(c echo.Context) error {
 
 // GetProvider shows a cloud.
 func (a *API) GetProvider(c echo.Context, id ProviderInPath) error {
-	all, err := a.d.Store.Providers(c.Request().Context())
-	p, err := among(all, err, func(p server.Provider) bool { return string(p.Provider) == string(id) })
-	return answer(c, http.StatusOK, p, err, viewOf[Provider])
+	is := func(p server.Provider) bool { return string(p.Provider) == string(id) }
+	return oneOf(c, a.d.Store.Providers, is, viewOf[Provider])
 }
 
 // PatchProvider changes whether and where servers are made on a cloud.
@@ -48,9 +48,8 @@ func zoneView(z server.ResidencyZone) ResidencyZone {
 
 // GetResidencyZone shows where data of a country may be.
 func (a *API) GetResidencyZone(c echo.Context, country CountryInPath) error {
-	all, err := a.d.Store.ResidencyZones(c.Request().Context())
-	z, err := among(all, err, func(z server.ResidencyZone) bool { return z.Country == country })
-	return answer(c, http.StatusOK, z, err, zoneView)
+	is := func(z server.ResidencyZone) bool { return z.Country == country }
+	return oneOf(c, a.d.Store.ResidencyZones, is, zoneView)
 }
 
 // PutResidencyZone sets where data of a country may be.
@@ -76,9 +75,8 @@ func (a *API) ListCapacityDefaults(c echo.Context) error {
 
 // GetCapacityDefault shows how many tenants new servers of a role have room for.
 func (a *API) GetCapacityDefault(c echo.Context, role CapacityRoleInPath) error {
-	all, err := a.d.Store.CapacityDefaults(c.Request().Context())
-	d, err := among(all, err, func(d server.CapacityDefault) bool { return string(d.Role) == string(role) })
-	return answer(c, http.StatusOK, d, err, viewOf[CapacityDefault])
+	is := func(d server.CapacityDefault) bool { return string(d.Role) == string(role) }
+	return oneOf(c, a.d.Store.CapacityDefaults, is, viewOf[CapacityDefault])
 }
 
 // PutCapacityDefault sets how many tenants new servers of a role have room for.
@@ -94,4 +92,11 @@ func (a *API) PutCapacityDefault(c echo.Context, role CapacityRoleInPath, _ PutC
 		return err
 	}
 	return c.JSON(http.StatusOK, viewOf[CapacityDefault](d))
+}
+
+// oneOf answers with the one of a list that is meant.
+func oneOf[T, V any](c echo.Context, list func(context.Context) ([]T, error), is func(T) bool, view func(T) V) error {
+	all, err := list(c.Request().Context())
+	one, err := among(all, err, is)
+	return answer(c, http.StatusOK, one, err, view)
 }

@@ -335,7 +335,8 @@ func TestWhatIfAddsWhereOthersAre(t *testing.T) {
 	} {
 		var d placement.Data
 		d.Providers = []placement.Provider{
-			{ID: "a", Regions: []prego.Region{"eu"}}, {ID: "b", Enabled: true, Regions: []prego.Region{"us"}},
+			{ID: "a", Regions: []prego.Region{"eu"}},
+			{ID: "b", Enabled: true, Regions: []prego.Region{"us"}},
 			{ID: "d", Enabled: true, Regions: []prego.Region{"eu"}},
 			{ID: "c", Enabled: true, Regions: []prego.Region{"eu"}},
 		}

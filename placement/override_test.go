@@ -105,7 +105,8 @@ func TestOverridesAnswerInWords(t *testing.T) {
 		got := placement.NewSnapshot(shared(), d).Decide(r)
 		require.Equal(t, tc.words, got.SelectionReason, name)
 		require.Equal(t, tc.code, got.Code, name)
-		require.Equal(t, tc.place, [3]string{string(got.AppServerID), string(got.DBShardID), string(got.RedisPoolID)}, name)
+		place := [3]string{string(got.AppServerID), string(got.DBShardID), string(got.RedisPoolID)}
+		require.Equal(t, tc.place, place, name)
 		require.Equal(t, tc.missing, got.MissingRoles, name)
 		require.Equal(t, tc.looked, got.CandidatesEvaluated, name)
 		require.Equal(t, placement.Manual, got.Algorithm, name)
@@ -170,7 +171,7 @@ func TestForcedPartsChooseTheirServer(t *testing.T) {
 		"a node's shard with another pool": {
 			data: warm, force: placement.Override{DBShardID: "node-1", RedisPoolID: "redis-1"},
 			outcome: placement.Refused,
-			words: "node node-1 is a whole stack: it uses only its own DB shard and Redis pool",
+			words:   "node node-1 is a whole stack: it uses only its own DB shard and Redis pool",
 		},
 		"a shard without sites": {
 			data: second, force: placement.Override{DBShardID: "db-2"},

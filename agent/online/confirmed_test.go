@@ -22,10 +22,10 @@ func TestJobsRunWhileTheGatewayConfirmsTheHost(t *testing.T) {
 	then := func(status int, code string, want bool, why string) {
 		t.Helper()
 		g.Fault(wire.PathHeartbeat, func(_ int, w http.ResponseWriter, _ *http.Request, _ func(http.ResponseWriter)) bool {
-			switch {
-			case status == 0:
+			switch status {
+			case 0:
 				agenttest.Drop()
-			case status == http.StatusOK:
+			case http.StatusOK:
 				return false
 			}
 			agenttest.Refuse(w, status, code)

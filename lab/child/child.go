@@ -96,7 +96,7 @@ func newWatcher(sig syscall.Signal, rest string) (*watcher, error) {
 		return nil, err
 	}
 	defer func() { _ = r.Close() }()
-	sh := exec.Command("sh", "-c", watch)
+	sh := exec.Command("sh", "-c", watch) //nolint:noctx // ends with the pipe
 	sh.Env = append(os.Environ(), "signal="+strconv.Itoa(int(sig)), "rest="+rest)
 	sh.Stdin, sh.SysProcAttr = r, &syscall.SysProcAttr{Setpgid: true}
 	if err := sh.Start(); err != nil {

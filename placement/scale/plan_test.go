@@ -306,7 +306,8 @@ func TestReplan(t *testing.T) {
 		"only a server that is kept": {state(nil, nil, three), "CLUSTER_SCALE_IN", `{}`, []server.FleetStep{step("delete", "a", "eu", 1, server.FleetStepKept)}, nil, make3},
 		"the service limit holds": {
 			state(regions{"eu": 1, "sg": 1}, func(st *server.FleetState) { st.Fleet.Size = 999 }, three),
-			"CLUSTER_SCALE_OUT", `{"count":3}`, more(first[1]), []string{"2 eu"},
+			"CLUSTER_SCALE_OUT", `{"count":3}`, more(first[1]),
+			[]string{"2 eu"},
 			`{"status":"OK","creation":{"count":3,"regions":{"eu":2,"sg":1}}}`,
 		},
 		"and leaves none": {
