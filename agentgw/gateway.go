@@ -289,23 +289,24 @@ func (g *Gateway) authenticated(scope string) echo.MiddlewareFunc {
 			if err != nil {
 				return err
 			}
-			key, err := g.ca.KeySHA256(cert)
-			if err != nil {
-				return err
-			}
 			raw, ok := bearerToken(c)
 			if !ok {
 				return prego.Errorf(prego.CodeUnauthenticated, "a bearer token is required")
 			}
-			subject, err := g.tokens.Verify(raw, cert, scope)
-			if prego.CodeOf(err) == prego.CodeTokenExpired {
-				// A host that was given up learns that whenever it returns.
-				if revoked := g.checkRevoked(c.Request().Context(), id, key); revoked != nil {
-					return revoked
-				}
+			subject, tokenErr := g.tokens.Verify(raw, cert, scope)
+			expired := prego.CodeOf(tokenErr) == prego.CodeTokenExpired
+			if tokenErr != nil && !expired {
+				return tokenErr
 			}
+			key, err := g.ca.KeySHA256(cert)
 			if err != nil {
 				return err
+			}
+			if expired { // a host that was given up learns that whenever it returns
+				if err := g.checkRevoked(c.Request().Context(), id, key); err != nil {
+					return err
+				}
+				return tokenErr
 			}
 			if subject != id {
 				return prego.Errorf(prego.CodeCertificateSubject,
