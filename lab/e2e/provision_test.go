@@ -288,7 +288,7 @@ func TestExpiredTokenIsRefusedAndReplaced(t *testing.T) {
 	timeouts := impatient(prego.ReasonFailedHandshake)
 	timeouts.Boot = prego.Duration(time.Minute)
 	c := newCell(t, options{
-		timeouts: timeouts, sim: func(cfg *sim.Config) { cfg.Profile.Stage = time.Second },
+		timeouts: timeouts, sim: func(cfg *sim.Config) { cfg.Profile.Stage = 2 * time.Second },
 		vars: map[string]string{"PREGO_PROVISION_RETRIES": "1"},
 	})
 	id := c.id("late")
