@@ -8,7 +8,7 @@ import (
 
 // CheckPublicAddress refuses addresses that are not hosts of the public Internet: customers' names, reported addresses
 // and delegations must not lead the control plane or its probes into networks behind them. It is the only such list: a
-// lab that has its hosts on loopback states that where it allows them. Registries have CheckRegistryAddress.
+// lab that has its hosts on loopback states that where it allows them. Registries have CheckRegistry.
 func CheckPublicAddress(address string) error {
 	a, err := netip.ParseAddr(address)
 	if err != nil {
