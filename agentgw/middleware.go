@@ -163,7 +163,7 @@ func sourceAddress(c echo.Context) string {
 	return from.Addr().Unmap().WithZone("").String()
 }
 
-// limiters are rate limits by key, of which at most most are kept.
+// limiters are rate limits by key. At most the given number is kept.
 type limiters struct {
 	mu    sync.Mutex
 	every rate.Limit

@@ -94,7 +94,7 @@ func (a *API) PutCapacityDefault(c echo.Context, role CapacityRoleInPath, _ PutC
 	return c.JSON(http.StatusOK, viewOf[CapacityDefault](d))
 }
 
-// oneOf answers with the one of a list that is meant.
+// oneOf answers with the requested item of a short list.
 func oneOf[T, V any](c echo.Context, list func(context.Context) ([]T, error), is func(T) bool, view func(T) V) error {
 	all, err := list(c.Request().Context())
 	one, err := among(all, err, is)

@@ -29,7 +29,7 @@ type Process struct {
 // signals and give up their orderly end after the third.
 func Start(cmd *exec.Cmd, death syscall.Signal) (*Process, error) { return start(cmd, death, "") }
 
-// StartDaemon is Start for a daemon that starts others, with a directory of its own. When
+// StartDaemon is Start for a daemon that starts others, with a separate directory. When
 // this process ends, the daemon gets a SIGTERM, and once it has ended, what it has left
 // is killed: the processes whose command line names a path below the directory.
 func StartDaemon(cmd *exec.Cmd, dir string) (*Process, error) {
