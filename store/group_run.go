@@ -643,9 +643,9 @@ func (s *Store) WaitingGroups(ctx context.Context, region prego.Region) ([]workl
 	return collect[workload.GroupRef](ctx, s, "waiting process groups", sqlWaitingGroups, region)
 }
 
-// The order is random, so that every group is checked eventually.
+// Each look has another order, which the clock decides, so that every group is checked eventually.
 const sqlOpenGroups = `
-SELECT group_id, org_id FROM process_groups WHERE NOT converged AND updated_at < now() - make_interval(secs => $1) ORDER BY random() LIMIT 200`
+SELECT group_id, org_id FROM process_groups WHERE NOT converged AND updated_at < now() - make_interval(secs => $1) ORDER BY md5(group_id || now()) LIMIT 200`
 
 const sqlMovedGroups = `
 UPDATE process_groups g SET converged = false WHERE g.converged AND EXISTS (

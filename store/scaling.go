@@ -257,17 +257,17 @@ func (s *Store) ServeRegion(ctx context.Context, region prego.Region, f func(con
 	return s.exclusively(ctx, "prego/waiting/"+string(region), f)
 }
 
-// The order is random, so that every group is looked at eventually. A tenant that waits for capacity has no run, unless
-// it has a server.
+// Each look has another order, which the clock decides, so that every tenant is checked eventually. A tenant that waits
+// for capacity has no run, unless it has a server.
 const sqlProvisionsToCheck = `
 SELECT tenant_id, generation FROM tenants t WHERE state IN ('trial', 'provisioning') AND updated_at < now() -
     make_interval(secs => $1)
     AND (waiting_since IS NULL OR cancel_requested_at IS NOT NULL
         OR EXISTS (SELECT FROM servers s WHERE s.dedicated_for_tenant_id = t.tenant_id AND s.status <> 'terminated'))
-ORDER BY random() LIMIT 200`
+ORDER BY md5(tenant_id || now()) LIMIT 200`
 
 const sqlChangesToCheck = `
-SELECT tenant_id FROM tenants WHERE (converged_state <> state) IS TRUE AND state NOT IN ('trial', 'provisioning') AND updated_at < now() - make_interval(secs => $1) ORDER BY random() LIMIT 200`
+SELECT tenant_id FROM tenants WHERE (converged_state <> state) IS TRUE AND state NOT IN ('trial', 'provisioning') AND updated_at < now() - make_interval(secs => $1) ORDER BY md5(tenant_id || now()) LIMIT 200`
 
 const sqlExpired = `SELECT tenant_id, generation FROM tenants WHERE deadline_at <= now() ORDER BY deadline_at LIMIT 200`
 

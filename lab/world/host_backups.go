@@ -289,11 +289,11 @@ func (a *Agents) Transfer(ctx context.Context, serverID prego.ServerID, addr str
 		// a notification: that it is lost does no harm
 		_, _, _ = hs.ask(ctx, h, http.MethodPost, wire.PathBackupReport, token, *in.Ends)
 	}
-	if a.l.w.Faults.hit("exec_lost", what) {
-		return wire.TransferResponse{}, unreachable(errLost)
-	}
 	if err := a.l.step(ctx, what+" answers"); err != nil {
 		return wire.TransferResponse{}, unreachable(err)
+	}
+	if a.l.w.Faults.hit("exec_lost", what) {
+		return wire.TransferResponse{}, unreachable(errLost)
 	}
 	return out, nil
 }

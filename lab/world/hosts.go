@@ -416,11 +416,11 @@ func (a *Agents) Exec(ctx context.Context, serverID prego.ServerID, addr string,
 	if err := pause(ctx, took(in.Args)); err != nil {
 		return wire.ExecResult{}, unreachable(err)
 	}
-	if a.l.w.Faults.hit("exec_lost", what) {
-		return wire.ExecResult{}, unreachable(errLost)
-	}
 	if err := a.l.step(ctx, what+" answers"); err != nil {
 		return wire.ExecResult{}, unreachable(err)
+	}
+	if a.l.w.Faults.hit("exec_lost", what) {
+		return wire.ExecResult{}, unreachable(errLost)
 	}
 	return result, nil
 }
