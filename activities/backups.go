@@ -509,18 +509,26 @@ func (a *Backups) FailBackup(ctx context.Context, in BackupEnd) error {
 	return a.Store.BackupFailed(ctx, in.BackupID, in.Reason, in.Message)
 }
 
-// ClearHost deletes what the host has of a backup. A site that has moved took it along, or
-// left it to be erased with the rest.
+// ClearHost deletes what the host has of a backup, and begins those that waited for the host. A site that has moved took
+// it along, or left it to be erased with the rest.
 func (a *Backups) ClearHost(ctx context.Context, id prego.BackupID) error {
 	b, t, err := a.runOnHost(ctx, id)
 	if err != nil {
 		return err
 	}
 	if b.VolumeID != "" {
-		return a.clearVolumesHost(ctx, b)
+		err = a.clearVolumesHost(ctx, b)
+	} else {
+		verb := fmt.Sprintf("%s-clear-%d", id, activity.GetInfo(ctx).Attempt)
+		_, err = a.Tenants.forTenant(ctx, t, verb, a.Tenants.Settings.CommandTimeout, "--site", b.Site, "delete-backup", string(id))
 	}
-	_, err = a.Tenants.forTenant(ctx, t, fmt.Sprintf("%s-clear-%d", id, activity.GetInfo(ctx).Attempt), a.Tenants.Settings.CommandTimeout, "--site", b.Site, "delete-backup", string(id))
-	return err
+	if err != nil {
+		return err
+	}
+	if _, err := a.admit(ctx); err != nil {
+		a.Log.Warn("the next backups are not begun; the look begins them", zap.Error(err))
+	}
+	return nil
 }
 
 // EraseBackup deletes the objects of a backup that failed or is being deleted, and every upload of

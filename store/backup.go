@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/prego/prego"
@@ -445,10 +446,24 @@ WITH running AS MATERIALIZED (
 UPDATE backups SET state = 'making', started_at = now() WHERE state = 'queued' AND backup_id IN (SELECT backup_id FROM fits WHERE of_region <= $2)
 RETURNING backup_id`
 
+const sqlBackupsQueued = `SELECT EXISTS (SELECT FROM backups WHERE state = 'queued')`
+
+// One caller at a time begins backups, so that the next sees which they are.
+const sqlOneAdmits = `SELECT pg_advisory_xact_lock(hashtextextended('prego/backups', 0))`
+
 // AdmitBackups starts waiting backups up to a limit for each host and each region: orgs in turn, and the oldest of each
-// org. Only one caller at a time may run it.
-func (s *Store) AdmitBackups(ctx context.Context, perHost, perRegion int) ([]prego.BackupID, error) {
-	return collectValues[prego.BackupID](ctx, s, "admit backups", sqlAdmitBackups, perHost, perRegion)
+// org.
+func (s *Store) AdmitBackups(ctx context.Context, perHost, perRegion int) (began []prego.BackupID, err error) {
+	if queued, err := value[bool](ctx, s.pool, sqlBackupsQueued); err != nil || !queued {
+		return nil, failed("waiting backups", err)
+	}
+	err = s.inTx(ctx, "admit backups", func(tx *txn) error {
+		tx.run(ctx, sqlOneAdmits)
+		began = valuesIn[prego.BackupID](ctx, tx, sqlAdmitBackups, perHost, perRegion)
+		return nil
+	})
+	slices.Sort(began)
+	return began, err
 }
 
 const sqlBackupsLeft = `

@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
@@ -101,6 +104,28 @@ func TestOrgsTakeTurnsAtBackups(t *testing.T) {
 			}), order)
 		})
 	}
+}
+
+// TestBackupsBeginOnce: the look and the ends of backups begin others concurrently, one on each of three hosts.
+func TestBackupsBeginOnce(t *testing.T) {
+	t.Parallel()
+	s, ctx := backupTenants(t, 9), context.Background()
+	for i := range 9 {
+		_, err := s.RequestBackup(ctx, asked(i, tenant.BackupManual))
+		require.NoError(t, err)
+	}
+	var began atomic.Int32
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			ids, err := s.AdmitBackups(ctx, 1, 20)
+			assert.NoError(t, err)
+			began.Add(int32(len(ids))) //nolint:gosec // few
+		})
+	}
+	all.Wait()
+	require.EqualValues(t, 3, began.Load())
+	require.Equal(t, 3, count(t, s, "backups WHERE state = 'making'"))
 }
 
 // TestBackupLifecycle takes each step once, however often it is repeated.

@@ -109,7 +109,7 @@ func polled(text string) bool {
 		pollRevoked, pollRedo, "UPDATE redo SET ", "INSERT INTO looks ", "UPDATE looks ", " FROM looks WHERE ", "SELECT EXISTS (SELECT FROM domains ", "FROM peers_due",
 		"kind = 'server_peers'", "INSERT INTO server_peers ", "FROM egress", "FROM server_peers ", "UPDATE server_peers ", "SELECT jsonb_build_object('server_id', s.server_id, 'role'",
 		"SELECT rebalance_id FROM rebalances WHERE state = 'running'", "FROM agent_release_servers v JOIN agent_releases r",
-		"FROM fleets WHERE patch_schedule <> ''", "SELECT b.server_id, s.region FROM backups b", "lost_at IS NOT NULL", "INSERT INTO server_samples ",
+		"FROM fleets WHERE patch_schedule <> ''", "SELECT EXISTS (SELECT FROM backups WHERE state = 'queued')", "lost_at IS NOT NULL", "INSERT INTO server_samples ",
 		"SELECT pg_is_in_recovery() OR ", // of a new connection
 		"UPDATE agent_command_audit SET finished_at = now(), stderr_truncated = 'unknown",
 		"WITH gone AS ( DELETE FROM ", "FROM seal_audit(", "FROM servers s WHERE status IN ('provisioning', 'draining') AND updated_at <", "SELECT ARRAY(SELECT allocation_id FROM ipv4_allocations",
