@@ -13,10 +13,10 @@ import (
 )
 
 // played is a simulation at its end, with a living tenant of a plan in it.
-func played(t *testing.T, plan prego.Plan) (*Simulation, *resident) {
+func played(t *testing.T, mode tenant.PlacementMode, plan prego.Plan) (*Simulation, *resident) {
 	t.Helper()
 	p := placement.DefaultPolicy()
-	p.Mode = tenant.ModeShared
+	p.Mode = mode
 	s := New(DefaultConfig(400, p), rand.NewPCG(3, 3))
 	s.Run()
 	require.Empty(t, s.Check())
@@ -54,6 +54,21 @@ func TestCheckFinds(t *testing.T) {
 		}, "the fleet counts"},
 		"enterprise alone": {prego.PlanStarter, func(_ *Simulation, x *resident) { x.plan = prego.PlanEnterprise }, "is not alone on"},
 		"the lock":         {prego.PlanBusiness, func(_ *Simulation, x *resident) { x.plan = prego.PlanStarter }, "is locked to"},
+		"a trial's lock":   {prego.PlanStarter, func(_ *Simulation, x *resident) { x.plan, x.shard.lock = prego.PlanTrial, prego.PlanBusiness }, "(trial) lives on"},
+		"the fleet's lock": {prego.PlanStarter, func(s *Simulation, x *resident) {
+			v, _ := s.fleet.Shard(x.shard.id)
+			v.PlanTierLock = prego.PlanBusiness
+			s.fleet.SetShard(v)
+		}, "is not locked as it was made"},
+		"an unknown shard":  {prego.PlanStarter, func(_ *Simulation, x *resident) { x.shard.id = "nowhere" }, "is not locked as it was made"},
+		"an unknown server": {prego.PlanStarter, func(s *Simulation, x *resident) { s.fleet.RemoveServer(prego.ServerID(x.server.id)) }, "is not in the fleet"},
+		"arrivals":          {prego.PlanStarter, func(s *Simulation, _ *resident) { s.m.arrived++ }, "which contradicts the counters"},
+		"placements":        {prego.PlanStarter, func(s *Simulation, _ *resident) { s.m.placed++ }, "which contradicts the counters"},
+		"departures":        {prego.PlanStarter, func(s *Simulation, _ *resident) { s.m.left++ }, "which contradicts the counters"},
+		"the queue": {prego.PlanStarter, func(s *Simulation, x *resident) {
+			r := s.regionOf(x.region)
+			r.waiting = append(r.waiting, x)
+		}, "which contradicts the counters"},
 		"the region": {prego.PlanStarter, func(s *Simulation, x *resident) {
 			for _, h := range s.hosts {
 				if h.role == prego.RoleRedisPool && h.active && h.region != x.region {
@@ -82,12 +97,39 @@ func TestCheckFinds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, x := played(t, tc.plan)
+			s, x := played(t, tenant.ModeShared, tc.plan)
 			tc.do(s, x)
 			require.Contains(t, strings.Join(s.Check(), "\n"), tc.finds)
 			require.NotEmpty(t, s.Report().Violations)
 		})
 	}
+}
+
+// TestCheckFindsOnNodes breaks what holds when each tenant has a server.
+func TestCheckFindsOnNodes(t *testing.T) {
+	t.Parallel()
+	for finds, do := range map[string]func(*Simulation, *resident){
+		"and elsewhere": func(s *Simulation, x *resident) { x.shard = another(s, x) },
+		"lives on node": func(s *Simulation, x *resident) { x.pool = another(s, x) },
+		"more than 1":   func(s *Simulation, x *resident) { x.server = another(s, x) },
+	} {
+		t.Run(finds, func(t *testing.T) {
+			t.Parallel()
+			s, x := played(t, tenant.ModeOneTenantOneServer, prego.PlanStarter)
+			do(s, x)
+			require.Contains(t, strings.Join(s.Check(), "\n"), finds)
+		})
+	}
+}
+
+// another is another tenant's node.
+func another(s *Simulation, x *resident) *host {
+	for _, y := range s.tenants {
+		if y.state == living && y != x && y.region == x.region {
+			return y.server
+		}
+	}
+	return nil
 }
 
 func TestInTurn(t *testing.T) {
