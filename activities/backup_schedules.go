@@ -52,10 +52,7 @@ func (a *Backups) takeDue(ctx context.Context) (n int, err error) {
 	for _, list := range lists {
 		due, err := list(ctx, lookMost)
 		try.OK(err)
-		for _, t := range due {
-			if try.TooMany() {
-				break
-			}
+		for t := range Each(&try, due) {
 			queued, err := a.Store.TakeDueBackup(ctx, t, a.NewID(), "schedule")
 			if !try.OK(err) {
 				continue
@@ -73,10 +70,7 @@ func (a *Backups) admit(ctx context.Context) (n int, err error) {
 	ids, err := a.Store.AdmitBackups(ctx, a.Settings.PerHost, a.Settings.PerRegion)
 	var try Attempts
 	try.OK(err)
-	for _, id := range ids {
-		if try.TooMany() {
-			break
-		}
+	for id := range Each(&try, ids) {
 		// One whose run is not started here is found by seeToLeft.
 		if _, err := a.Runs.EnsureBackup(ctx, id); try.OK(err) {
 			n++
@@ -90,10 +84,7 @@ func (a *Backups) seeToLeft(ctx context.Context) (n int, err error) {
 	left, err := a.Store.BackupsLeft(ctx, a.Settings.Quiet, lookMost)
 	var try Attempts
 	try.OK(err)
-	for _, b := range left {
-		if try.TooMany() {
-			break
-		}
+	for b := range Each(&try, left) {
 		started, err := false, error(nil)
 		switch b.State {
 		case tenant.BackupMaking, tenant.BackupUploading:

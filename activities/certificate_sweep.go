@@ -82,10 +82,7 @@ func (a *Certificates) SweepCertificates(ctx context.Context) (out CertificateSw
 	try.OK(err)
 	due, err := a.Store.CertificatesDue(ctx, a.Now(), sweepStarts)
 	try.OK(err)
-	for _, id := range due {
-		if try.TooMany() {
-			break
-		}
+	for id := range Each(&try, due) {
 		started, err := a.Runs.EnsureCertificate(ctx, id)
 		if err != nil {
 			err = fmt.Errorf("start the run of certificate %s: %w", id, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"regexp"
 	"time"
 
@@ -126,6 +127,20 @@ func (t *Attempts) OK(err error) bool {
 // TooMany reports that so many have failed that no single thing is the reason, such as while Temporal is away: the
 // next look tries the rest.
 func (t Attempts) TooMany() bool { return len(t) >= MostFailed }
+
+// Each are the items of a list, until too many have failed.
+func Each[T any](t *Attempts, of []T) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for _, x := range of {
+			if t.TooMany() || !yield(x) {
+				return
+			}
+		}
+	}
+}
+
+// clearingUp limits how long one look clears up on hosts; the next one continues.
+const clearingUp = 20 * time.Second
 
 // MostFailed is how many failures in one look are of the things themselves.
 const MostFailed = 10

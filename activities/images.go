@@ -402,10 +402,7 @@ func (a *Images) missing(ctx context.Context, provider prego.InfraProviderID, s 
 func (a *Images) startLost(ctx context.Context, images []server.GoldenImage) (int, error) {
 	n := 0
 	var try Attempts
-	for _, g := range images {
-		if try.TooMany() {
-			break
-		}
+	for g := range Each(&try, images) {
 		if g.Idle < idleAfter || g.Status.Rests() {
 			continue
 		}

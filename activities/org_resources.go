@@ -417,10 +417,7 @@ func (a *OrgResources) startLost(ctx context.Context, quiet time.Duration) (star
 		ids    []string
 		ensure func(context.Context, string) (bool, error)
 	}{{work.Addresses, a.Runs.EnsureAddress}, {work.Volumes, byID(a.Runs.EnsureVolume)}, {work.Snapshots, byID(a.Runs.EnsureSnapshot)}, {work.Restores, a.Runs.EnsureRestore}, {work.Erasures, byID(a.Runs.EnsureSnapshotErase)}} {
-		for _, id := range w.ids {
-			if try.TooMany() {
-				break
-			}
+		for id := range Each(&try, w.ids) {
 			ok, err := w.ensure(ctx, id)
 			if try.OK(err) && ok {
 				started++

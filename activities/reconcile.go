@@ -184,10 +184,7 @@ func (a *Reconciler) StartLostRuns(ctx context.Context, quiet time.Duration) (st
 
 func (a *Reconciler) restart(ctx context.Context, idle []server.ReconcileRow, result *ReconcileResult) error {
 	var try Attempts
-	for _, r := range idle {
-		if try.TooMany() {
-			break
-		}
+	for r := range Each(&try, idle) {
 		ensure := func() (bool, error) { return a.Runs.EnsureProvision(ctx, r.ServerID, r.Generation) }
 		if r.Status == server.Decommissioning {
 			ensure = func() (bool, error) { return a.Runs.EnsureDecommission(ctx, r.ServerID) }

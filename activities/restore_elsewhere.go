@@ -190,14 +190,16 @@ func (a *Tenants) clearLosses(ctx context.Context, t tenant.Record) error {
 // clearAllLosses does so for tenants without a run. It continues after a failure.
 func (a *Tenants) clearAllLosses(ctx context.Context) error {
 	ids, err := a.Store.UnclearedLosses(ctx)
-	for _, id := range ids {
-		t, runErr := a.Store.TenantRecord(ctx, id)
-		if runErr == nil {
-			runErr = a.clearLosses(ctx, t)
+	var try Attempts
+	try.OK(err)
+	for id := range Each(&try, ids) {
+		t, err := a.Store.TenantRecord(ctx, id)
+		if err == nil {
+			err = a.clearLosses(ctx, t)
 		}
-		err = errors.Join(err, runErr)
+		try.OK(err)
 	}
-	return err
+	return try.Err()
 }
 
 func (a *Tenants) eraseLeft(ctx context.Context, t tenant.Record, l tenant.LeftPlace) error {

@@ -298,40 +298,42 @@ func (a *Tenants) sweepTenants(ctx context.Context) (r SweepResult, err error) {
 		return r, err
 	}
 	var try Attempts
-	for _, t := range w.Expired {
+	for t := range Each(&try, w.Expired) {
 		changed, err := a.Store.ExpireTenant(ctx, t.TenantID, a.Settings.Periods)
 		if try.OK(err) && changed {
 			r.Expired++
 			w.Changes = append(w.Changes, string(t.TenantID))
 		}
 	}
-	for _, t := range w.Provisions {
+	for t := range Each(&try, w.Provisions) {
 		started, err := a.Runs.EnsureTenantProvision(ctx, t.TenantID, t.Generation)
 		if try.OK(err) && started {
 			r.Restarted++
 			try.OK(a.Store.AddTenantEvent(ctx, tenant.Event{TenantID: t.TenantID, Step: tenant.StepRunRestarted, Actor: string(prego.ActorSystem)}, ""))
 		}
 	}
-	for _, id := range w.Changes {
+	for id := range Each(&try, w.Changes) {
 		started, err := a.Runs.EnsureTenantChange(ctx, prego.TenantID(id))
 		if try.OK(err) && started {
 			r.Changed++
 		}
 	}
-	for _, id := range leftovers {
+	for id := range Each(&try, leftovers) {
 		released, err := a.freeLeftover(ctx, prego.TenantID(id))
 		if try.OK(err) && released {
 			r.Released++
 		}
 	}
 	try.OK(a.failOverdue(ctx))
-	try.OK(a.dropLeftDatabases(ctx))
-	try.OK(a.clearAllLosses(ctx))
 	for _, region := range w.Regions {
 		r.Regions++
 		_, err := a.ServeQueue(ctx, region)
 		try.OK(err)
 	}
+	ctx, cancel := context.WithTimeout(ctx, clearingUp) // a host that does not answer must not keep others waiting
+	defer cancel()
+	try.OK(a.dropLeftDatabases(ctx))
+	try.OK(a.clearAllLosses(ctx))
 	return r, try.Err()
 }
 

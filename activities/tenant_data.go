@@ -177,10 +177,7 @@ func (a *Tenants) dropLeftDatabases(ctx context.Context) error {
 		return err
 	}
 	var try Attempts
-	for _, site := range sites {
-		if try.TooMany() {
-			break
-		}
+	for site := range Each(&try, sites) {
 		shard, err := a.shardOf(ctx, site)
 		if err == nil {
 			id := fmt.Sprintf("%s-left-%d", site.PoolSiteID, time.Now().Unix())

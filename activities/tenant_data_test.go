@@ -173,6 +173,25 @@ func TestAPoolSitesDatabase(t *testing.T) {
 	require.Empty(t, sweep())
 }
 
+// TestAShardThatHangsKeepsNoneWaiting: the databases on another are dropped, and a sweep ends.
+func TestAShardThatHangsKeepsNoneWaiting(t *testing.T) {
+	t.Parallel()
+	p, s := withShard(t)
+	p.Server("db-1", prego.RoleDBShard, "")
+	p.Exec(`INSERT INTO site_pool (pool_site_id, app_server_id, db_shard_id, site_name, database_name, state)
+		SELECT 'ps-' || n, 'app-0', CASE n WHEN 99 THEN 'db-1' ELSE 'db-0' END, 'pool-' || n || '.sites.test', 'pool_' || n, 'failed' FROM generate_series(40, 99) n`)
+	p.Exec(`UPDATE site_pool SET on_shard = true`)
+	p.Exec(`UPDATE servers SET status = 'terminated' WHERE server_id = 'app-0'`)
+	s.hosts.hangs = "db-0"
+	for n := 0; len(s.hosts.ran) == 0; n++ {
+		require.Less(t, n, 200)
+		_, err := s.env.ExecuteActivity(s.SweepTenantWork)
+		require.ErrorContains(t, err, context.DeadlineExceeded.Error())
+		require.Less(t, time.Until(s.hosts.givenUp), 21*time.Second)
+	}
+	require.Equal(t, [][]string{{"db-1", "erase-database", "pool_99"}}, s.hosts.ran)
+}
+
 // TestAFailedPoolSitesDatabase: it is dropped with what the host has of the site, unless a site that was promoted
 // from it has it: the row is then of a control plane's database that is older than the promotion.
 func TestAFailedPoolSitesDatabase(t *testing.T) {

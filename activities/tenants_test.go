@@ -79,6 +79,9 @@ type hosts struct {
 	says map[string]string
 	// fails is the verb that no host can do.
 	fails string
+	// hangs is the server that does not answer, and givenUp when the caller gives up on it.
+	hangs   prego.ServerID
+	givenUp time.Time
 	// refusals is how often a verb fails first.
 	refusals map[string]int
 }
@@ -106,9 +109,13 @@ func (h *hosts) asked() (verbs []string) {
 	return verbs
 }
 
-func (h *hosts) Bench(_ context.Context, c server.BenchCommand) (string, error) {
+func (h *hosts) Bench(ctx context.Context, c server.BenchCommand) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if c.ServerID == h.hangs { // until the caller gives up
+		h.givenUp, _ = ctx.Deadline()
+		return "", context.DeadlineExceeded
+	}
 	h.ran, h.all = append(h.ran, append([]string{string(c.ServerID)}, c.Args...)), append(h.all, c)
 	refused := h.refusals[verb(c.Args)] > 0
 	if refused {

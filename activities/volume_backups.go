@@ -166,18 +166,12 @@ func (a *Backups) RetainVolumeBackups(ctx context.Context, id prego.VolumeID) (d
 	return a.giveUpSurplus(ctx, tenant.BackupLeft{VolumeID: id}, p, all, err)
 }
 
-// givingBack limits how long one sweep takes volumes back; the next one continues.
-const givingBack = 20 * time.Second
-
 // seeToVolumes starts restores whose run was lost, and takes idle volumes back.
 func (a *Backups) seeToVolumes(ctx context.Context) (n int, err error) {
 	left, err := a.Store.VolumeRestoresLeft(ctx, a.Settings.Quiet, lookMost)
 	var try Attempts
 	try.OK(err)
-	for _, id := range left {
-		if try.TooMany() {
-			break
-		}
+	for id := range Each(&try, left) {
 		started, err := a.Runs.EnsureVolumeRestore(ctx, id)
 		if try.OK(err) && started {
 			n++
@@ -185,7 +179,7 @@ func (a *Backups) seeToVolumes(ctx context.Context) (n int, err error) {
 	}
 	lent, err := a.Store.LentVolumes(ctx, lookMost)
 	try.OK(err)
-	ctx, cancel := context.WithTimeout(ctx, givingBack) // a host that does not answer must not keep other backups waiting
+	ctx, cancel := context.WithTimeout(ctx, clearingUp) // a host that does not answer must not keep other backups waiting
 	defer cancel()
 	for id, work := range lent {
 		if e := a.giveBack(ctx, id, work); e != nil {

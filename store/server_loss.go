@@ -404,13 +404,14 @@ func (s *Store) LossCleared(ctx context.Context, lossID int64) error {
 }
 
 // A tenant that is being restored clears its own places, and a tenant restored to the same servers has done so before.
-// What survives of a terminated tenant stays until its data is purged.
+// What survives of a terminated tenant stays until its data is purged. The order is another one each time, so that
+// servers that do not answer keep no other waiting.
 const sqlUnclearedLosses = `
-SELECT DISTINCT l.tenant_id FROM tenant_losses l JOIN tenants t ON t.tenant_id = l.tenant_id
+SELECT l.tenant_id FROM tenant_losses l JOIN tenants t ON t.tenant_id = l.tenant_id
 JOIN tenant_allocations o ON o.allocation_id = l.allocation_id LEFT JOIN tenant_allocations a ON a.tenant_id = l.tenant_id AND a.released_at IS NULL
 WHERE l.cleared_at IS NULL AND (l.restored_at IS NOT NULL OR t.state = 'data_purged')
   AND a.app_server_id IS DISTINCT FROM o.app_server_id AND a.db_shard_id IS DISTINCT FROM o.db_shard_id
-ORDER BY l.tenant_id LIMIT 50`
+GROUP BY l.tenant_id ORDER BY md5(l.tenant_id || now()) LIMIT 50`
 
 // UnclearedLosses lists tenants without a run whose lost places may have left something on servers that
 // still exist.

@@ -19,12 +19,12 @@ func (s *Store) ShardHost(ctx context.Context, id prego.ShardID) (tenant.DataHos
 }
 
 // A site of a pool leaves its database on the shard when its server is destroyed. The shard's
-// own end takes all with it.
+// own end takes all with it. The order is another one each time, so that shards that do not answer keep no other waiting.
 const sqlLeftDatabases = `
 SELECT p.pool_site_id, p.app_server_id, p.db_shard_id, p.site_name, p.database_name, p.on_shard
 FROM site_pool p JOIN servers s ON s.server_id = p.app_server_id AND s.status = 'terminated'
 JOIN db_shards d ON d.shard_id = p.db_shard_id JOIN servers h ON h.server_id = d.server_id AND h.status = 'active'
-WHERE p.on_shard AND p.dropped_at IS NULL AND p.state IN ('draining', 'failed') ORDER BY p.pool_site_id LIMIT 50`
+WHERE p.on_shard AND p.dropped_at IS NULL AND p.state IN ('draining', 'failed') ORDER BY md5(p.pool_site_id || now()) LIMIT 50`
 
 // LeftDatabases lists sites of pools whose server is gone and whose database is not.
 func (s *Store) LeftDatabases(ctx context.Context) ([]tenant.PoolSite, error) {

@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/activities"
 	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
@@ -32,12 +33,12 @@ func (a *Rebalances) hook(point string) {
 // continues what a worker left that died.
 func LookAtRebalances(ctx context.Context, a *Rebalances) (ops.LookResult, error) {
 	open, err := a.Store.OpenRebalances(ctx)
-	for _, id := range open {
-		if stepErr := a.step(ctx, id); stepErr != nil {
-			err = errors.Join(err, stepErr)
-		}
+	var try activities.Attempts
+	try.OK(err)
+	for id := range activities.Each(&try, open) {
+		try.OK(a.step(ctx, id))
 	}
-	return ops.LookResult{Found: len(open) > 0}, err
+	return ops.LookResult{Found: len(open) > 0}, try.Err()
 }
 
 func (a *Rebalances) step(ctx context.Context, id prego.RebalanceID) error {

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -60,21 +59,21 @@ func LookAtPatches(ctx context.Context, a *activities.Maintenances) (ops.LookRes
 	if open.None() {
 		return ops.LookResult{}, nil
 	}
-	next, failed := a.Store.ServersToPatch(ctx, open)
-	for _, s := range next {
+	next, err := a.Store.ServersToPatch(ctx, open)
+	var try activities.Attempts
+	try.OK(err)
+	for s := range activities.Each(&try, next) {
 		// A shard with tenants' data is not emptied: an operator decides when its tenants may be down.
 		_, err := a.Store.RequestMaintenance(impact.By(ctx, "patch window"), s.ServerID, server.MaintenancePatch, server.MaintenanceRequest{Wave: s.Wave()}, patchWindow)
 		switch {
 		case prego.CodeOf(err) != "":
 			a.Log.Warn("a server is not patched in this window", zap.String("server_id", string(s.ServerID)), zap.Error(err))
-		case err != nil:
-			failed = errors.Join(failed, err)
-		default:
+		case try.OK(err):
 			_, err = a.Runs.EnsureMaintenance(ctx, s.ServerID)
-			failed = errors.Join(failed, err)
+			try.OK(err)
 		}
 	}
-	return ops.LookResult{Found: len(next) > 0}, failed
+	return ops.LookResult{Found: len(next) > 0}, try.Err()
 }
 
 // peersAtOnce bounds the rules that are made in one transaction.

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"errors"
 
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/ops"
@@ -34,16 +33,13 @@ func LookAtStorage(ctx context.Context, a *activities.Tenants) (ops.LookResult, 
 // LookAtMoves starts the runs of moves that have lost theirs.
 func LookAtMoves(ctx context.Context, a *activities.Moves) (ops.LookResult, error) {
 	quiet, err := a.Store.QuietMoves(ctx, a.Settings.Quiet)
-	found := false
-	for _, m := range quiet {
-		started, startErr := a.Runs.EnsureMove(ctx, m.MoveID)
-		if startErr == nil && !started && m.Lost { // its run waits for the grace time of the old place
-			startErr = a.Runs.WakeRuns(ctx, []string{tenant.MoveWorkflowID(m.MoveID)})
+	return startLost(ctx, quiet, err, func(ctx context.Context, m tenant.QuietMove) (bool, error) {
+		started, err := a.Runs.EnsureMove(ctx, m.MoveID)
+		if err == nil && !started && m.Lost { // its run waits for the grace time of the old place
+			err = a.Runs.WakeRuns(ctx, []string{tenant.MoveWorkflowID(m.MoveID)})
 		}
-		err = errors.Join(err, startErr)
-		found = found || started
-	}
-	return ops.LookResult{Found: found}, err
+		return started, err
+	})
 }
 
 // LookAtLost restores tenants of lost servers, within the limit, and counts tenants without a site. Their leftovers on
@@ -58,8 +54,10 @@ func LookAtLost(ctx context.Context, a *activities.Tenants) (ops.LookResult, err
 		return ops.LookResult{}, nil
 	}
 	ids, err := a.Store.LostTenants(ctx, a.Settings.Losses.Plans, a.Settings.Losses.AtOnce)
-	for _, id := range ids {
-		err = errors.Join(err, a.RestoreLost(ctx, id))
+	var try activities.Attempts
+	try.OK(err)
+	for id := range activities.Each(&try, ids) {
+		try.OK(a.RestoreLost(ctx, id))
 	}
-	return ops.LookResult{Found: len(ids) > 0}, err
+	return ops.LookResult{Found: len(ids) > 0}, try.Err()
 }

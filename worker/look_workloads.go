@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"errors"
 
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/ops"
@@ -19,12 +18,14 @@ func LookAtGroups(ctx context.Context, a *activities.Groups) (ops.LookResult, er
 // waiting group.
 func LookAtPlaces(ctx context.Context, a *activities.Groups) (r ops.LookResult, err error) {
 	regions, err := a.Store.WaitingRegions(ctx)
-	for _, region := range regions {
-		served, failed := a.ServeInstances(ctx, region)
-		err = errors.Join(err, failed)
+	var try activities.Attempts
+	try.OK(err)
+	for region := range activities.Each(&try, regions) {
+		served, err := a.ServeInstances(ctx, region)
+		try.OK(err)
 		r.Found = r.Found || len(served.Allocated) > 0
 	}
-	return r, err
+	return r, try.Err()
 }
 
 // LookAtAddresses starts the runs of misplaced addresses: new ones, and addresses whose edge drains, has failed or is

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"errors"
 
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/ops"
@@ -28,13 +27,11 @@ func startIf(ctx context.Context, found bool, err error, start func(context.Cont
 func startLost[T any](ctx context.Context, quiet []T, err error, ensure func(context.Context, T) (bool, error)) (ops.LookResult, error) {
 	found := false
 	var try activities.Attempts
-	for _, id := range quiet {
-		if try.TooMany() {
-			break
-		}
+	try.OK(err)
+	for id := range activities.Each(&try, quiet) {
 		started, startErr := ensure(ctx, id)
 		try.OK(startErr)
 		found = found || started
 	}
-	return ops.LookResult{Found: found}, errors.Join(err, try.Err())
+	return ops.LookResult{Found: found}, try.Err()
 }
