@@ -167,6 +167,49 @@ func TestNoInterleavingExceedsALimit(t *testing.T) {
 	}
 }
 
+// TestTakingHoldsOneOrg: others take meanwhile.
+func TestTakingHoldsOneOrg(t *testing.T) {
+	t.Parallel()
+	c, ctx := newCrowd(t), context.Background()
+	_, err := c.s.PutOrg(ctx, "beta", tenant.PutOrgRequest{Tier: prego.TierEnterprise}, "test")
+	require.NoError(t, err)
+	take := func(tx *txn, of prego.OrgID) error {
+		return c.s.takeQuota(ctx, tx, of, quota.Delta{Dimension: quota.MaxApps, By: 1})
+	}
+	require.NoError(t, c.s.inTx(ctx, "one", func(tx *txn) error {
+		require.NoError(t, take(tx, "acme"))
+		err := c.s.inTx(ctx, "another", func(other *txn) error {
+			other.run(ctx, "SET LOCAL lock_timeout = '100ms'")
+			require.NoError(t, take(other, "beta"))
+			return take(other, "acme")
+		})
+		require.ErrorContains(t, err, "lock timeout")
+		return nil
+	}))
+}
+
+// TestOpenWorkOfAQuietOrgIsLimited: it is counted from its rows, though no other usage of the org has changed.
+func TestOpenWorkOfAQuietOrgIsLimited(t *testing.T) {
+	t.Parallel()
+	c, ctx := newCrowd(t), context.Background()
+	_, err := value[bool](ctx, c.s.pool, sqlFoldUsage, "acme")
+	require.NoError(t, err)
+	require.Zero(t, count(t, c.s, "org_usage_changes WHERE org_id = 'acme'"))
+	c.limit(quota.MaxLogStreams, 1)
+	open := func(id string) error {
+		return c.s.inTx(ctx, "open", func(tx *txn) error {
+			if err := c.s.takeQuota(ctx, tx, "acme", quota.Delta{Dimension: quota.MaxLogStreams, By: 1}); err != nil {
+				return err
+			}
+			tx.run(ctx, `INSERT INTO org_sessions (session_id, org_id, kind, subject, actor, lease_until) VALUES ($1, 'acme', 'logs', 's', 'test', now() + interval '1 hour')`, id)
+			return nil
+		})
+	}
+	require.NoError(t, open("one"))
+	var refused *org.QuotaExceeded
+	require.ErrorAs(t, open("two"), &refused)
+}
+
 // TestTheRecountCatchesANaiveCheck shows that the test above can fail: who counts without
 // holding the org takes too much.
 func TestTheRecountCatchesANaiveCheck(t *testing.T) {

@@ -12,7 +12,7 @@ BEGIN
         IF EXISTS (SELECT FROM org_usage_changes c WHERE c.org_id = p_org OFFSET 15) THEN PERFORM fold_org_usage(p_org); END IF;
         RETURN QUERY
         SELECT w.d, l.limit_value, c.value, w.delta
-        FROM (SELECT d, sum(delta) AS delta, min(n) AS n FROM unnest(p_dimensions, p_deltas) WITH ORDINALITY AS u (d, delta, n) GROUP BY d HAVING sum(delta) > 0) w
+        FROM (SELECT d, sum(delta) AS delta, min(n) AS n FROM unnest(p_dimensions, p_deltas) WITH ORDINALITY AS u (d, delta, n) GROUP BY d) w
         JOIN org_limits(p_org, p_dimensions, p_tier_limits) l ON l.dimension = w.d
         JOIN org_used(p_org, p_dimensions) u ON u.dimension = w.d
         CROSS JOIN LATERAL (SELECT u.used + CASE WHEN p_allocating THEN 0 ELSE u.promised END AS value) c
@@ -21,7 +21,7 @@ BEGIN
     ELSE
         RETURN QUERY
         SELECT w.d, l.limit_value, c.value, w.delta
-        FROM (SELECT d, sum(delta) AS delta, min(n) AS n FROM unnest(p_dimensions, p_deltas) WITH ORDINALITY AS u (d, delta, n) GROUP BY d HAVING sum(delta) > 0) w
+        FROM (SELECT d, sum(delta) AS delta, min(n) AS n FROM unnest(p_dimensions, p_deltas) WITH ORDINALITY AS u (d, delta, n) GROUP BY d) w
         JOIN org_limits(p_org, p_dimensions, p_tier_limits) l ON l.dimension = w.d
         LEFT JOIN org_counters k ON k.org_id = p_org AND k.dimension = w.d
         CROSS JOIN LATERAL (SELECT CASE WHEN is_counted(w.d) THEN COALESCE(k.used, 0)::float8 + CASE WHEN p_allocating THEN 0 ELSE COALESCE(k.promised, 0)::float8 END
