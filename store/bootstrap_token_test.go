@@ -58,6 +58,9 @@ func TestConsumeTokenOutcomes(t *testing.T) {
 		"source inside the subnet": {source: "2001:db8::5", arrange: func(t *testing.T, id prego.ServerID) {
 			exec(t, s, `UPDATE servers SET ipv6 = '2001:db8::/64' WHERE server_id = $1`, id)
 		}},
+		"source outside the subnet": {source: "2001:db9::5", code: prego.CodeSourceMismatch, arrange: func(t *testing.T, id prego.ServerID) {
+			exec(t, s, `UPDATE servers SET ipv6 = '2001:db8::/64' WHERE server_id = $1`, id)
+		}},
 		"source not known yet": {source: "192.0.2.1", code: prego.CodeNotReady, arrange: func(t *testing.T, id prego.ServerID) {
 			exec(t, s, `UPDATE servers SET host = '' WHERE server_id = $1`, id)
 		}},
@@ -248,6 +251,9 @@ func TestConsumeLosesToNewerAttempt(t *testing.T) {
 			t.Parallel()
 			s := New(pgtest.Pool(t))
 			bootingServer(t, s, "app-1", time.Minute)
+			bootingServer(t, s, "app-2", time.Minute)
+			_, err := consume(s, "app-2", "key-b", "")
+			require.NoError(t, err)
 			tx, err := s.pool.Begin(ctx)
 			require.NoError(t, err)
 			defer func() { _ = tx.Rollback(ctx) }()
@@ -270,6 +276,7 @@ func TestConsumeLosesToNewerAttempt(t *testing.T) {
 SELECT agent_key_sha256 IS NULL AND agent_first_seen_at IS NULL AND (SELECT consumed_at IS NULL FROM server_bootstrap_tokens WHERE server_id = 'app-1')
 FROM servers WHERE server_id = 'app-1'`).Scan(&untouched))
 			require.True(t, untouched)
+			require.Equal(t, 1, count(t, s, `server_bootstrap_tokens WHERE server_id = 'app-2' AND consumed_at IS NOT NULL`))
 		})
 	}
 }
@@ -289,6 +296,42 @@ func TestEarlyHandshakeIsRetried(t *testing.T) {
 	require.Equal(t, prego.CodeNotReady, prego.CodeOf(refused))
 	_, err := consume(s, "app-1", "key-a", "192.0.2.1")
 	require.NoError(t, err)
+}
+
+// TestATokenIsOfOneServer: what else is presented consumes no token.
+func TestATokenIsOfOneServer(t *testing.T) {
+	t.Parallel()
+	s := New(pgtest.Pool(t))
+	bootingServer(t, s, "app-1", time.Minute)
+	bootingServer(t, s, "app-2", time.Minute)
+	for token, of := range map[string]prego.ServerID{"raw-guessed": "app-1", "raw-app-1": "app-2", "raw-app-2": "app-1", "": "app-2"} {
+		_, err := s.ConsumeToken(t.Context(), server.TokenClaim{TokenHash: hash(token), Key: hash("k"), ServerID: of})
+		require.Equal(t, prego.CodeTokenUnknown, prego.CodeOf(err), "%s for %s", token, of)
+	}
+	require.Zero(t, count(t, s, "server_bootstrap_tokens WHERE consumed_at IS NOT NULL OR superseded_at IS NOT NULL"))
+	require.Zero(t, count(t, s, "servers WHERE agent_key_sha256 IS NOT NULL"))
+	for _, id := range []string{"app-1", "app-2"} {
+		_, err := consume(s, id, "k", "")
+		require.NoError(t, err)
+	}
+}
+
+// TestConsumingATokenComparesTags: an agent with other tags than its server's is let in, and noted.
+func TestConsumingATokenComparesTags(t *testing.T) {
+	t.Parallel()
+	s := New(pgtest.Pool(t))
+	for id, tc := range map[string]struct {
+		tags   []string
+		differ int
+	}{"app-1": {[]string{"eu", "blue"}, 0}, "app-2": {[]string{"blue"}, 1}, "app-3": {[]string{"blue", "eu", "red"}, 1}, "app-4": {nil, 1}} {
+		exec(t, s, `INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, attempt, tags, workflow_id, created_by)
+			VALUES ($1, '\x00', 'app', 'eu', 'hetzner', '{}', 'provisioning', 1, '{blue,eu}', 'server-provision/' || $1, 'test')`, id)
+		_, err := s.IssueToken(t.Context(), server.TokenIssue{TokenID: "tok-" + id, ServerID: prego.ServerID(id), Attempt: 1, Hash: hash("raw-" + id), Purpose: server.PurposeAgentBootstrap, TTL: time.Minute})
+		require.NoError(t, err)
+		_, err = s.ConsumeToken(t.Context(), server.TokenClaim{TokenHash: hash("raw-" + id), Key: hash("k"), ServerID: prego.ServerID(id), Tags: tc.tags})
+		require.NoError(t, err)
+		require.Equal(t, tc.differ, count(t, s, fmt.Sprintf(`events WHERE kind = 'server' AND id = '%s' AND step = 'agent_tags_differ'`, id)), "%v", tc.tags)
+	}
 }
 
 // TestConsumingATokenRevokesItsServersOthers: no earlier attempt's token is valid afterwards; other servers' stay.
