@@ -486,13 +486,11 @@ func (a *Groups) SweepGroups(ctx context.Context) (GroupSweepResult, error) {
 	for reason, n := range w.Unschedulable {
 		a.Metrics.Unschedulable.WithLabelValues(reason).Set(float64(n))
 	}
-	var errs []error
-	for _, g := range w.Groups {
-		if err := a.Runs.WakeGroup(ctx, g.GroupID, g.OrgID); err != nil {
-			errs = append(errs, err)
-			continue
+	var try Attempts
+	for g := range Each(&try, w.Groups) {
+		if try.OK(a.Runs.WakeGroup(ctx, g.GroupID, g.OrgID)) {
+			r.Woken++
 		}
-		r.Woken++
 	}
 	a.turn.Lock()
 	a.turn.n++
@@ -513,7 +511,7 @@ func (a *Groups) SweepGroups(ctx context.Context) (GroupSweepResult, error) {
 			a.detachIdle(ctx, prego.GroupID(id), &r)
 		}
 	}
-	return r, errors.Join(errs...)
+	return r, try.Err()
 }
 
 // A sweep detaches the volumes of so many idle groups, each within a limit.
