@@ -101,12 +101,17 @@ func (a *Certificates) ask(ctx context.Context) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	asking, cancel := context.WithTimeout(ctx, waitOutside) // an authority that hangs keeps no certificate from its run
+	defer cancel()
 	var try Attempts
-	for _, c := range list {
+	for c := range Each(&try, list) {
+		if asking.Err() != nil {
+			break
+		}
 		var renewAt *time.Time
 		again, url := a.Settings.AskEvery, ""
 		if c.Directory == a.Authority.Directory() {
-			w, ok, err := a.Authority.RenewalInfo(ctx, c.Chain)
+			w, ok, err := a.Authority.RenewalInfo(asking, c.Chain)
 			switch {
 			case err != nil:
 				a.Log.Info("the authority gives no renewal time for a certificate", zap.String("certificate_id", string(c.CertificateID)), zap.Error(err))

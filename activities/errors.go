@@ -139,8 +139,8 @@ func Each[T any](t *Attempts, of []T) iter.Seq[T] {
 	}
 }
 
-// clearingUp limits how long one look clears up on hosts; the next one continues.
-const clearingUp = 20 * time.Second
+// waitOutside limits how long one look waits for hosts and authorities in turn; the next one continues.
+const waitOutside = 20 * time.Second
 
 // MostFailed is how many failures in one look are of the things themselves.
 const MostFailed = 10

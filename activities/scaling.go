@@ -330,7 +330,7 @@ func (a *Tenants) sweepTenants(ctx context.Context) (r SweepResult, err error) {
 		_, err := a.ServeQueue(ctx, region)
 		try.OK(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, clearingUp) // a host that does not answer must not keep others waiting
+	ctx, cancel := context.WithTimeout(ctx, waitOutside) // a host that does not answer must not keep others waiting
 	defer cancel()
 	try.OK(a.dropLeftDatabases(ctx))
 	try.OK(a.clearAllLosses(ctx))

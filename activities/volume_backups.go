@@ -179,7 +179,7 @@ func (a *Backups) seeToVolumes(ctx context.Context) (n int, err error) {
 	}
 	lent, err := a.Store.LentVolumes(ctx, lookMost)
 	try.OK(err)
-	ctx, cancel := context.WithTimeout(ctx, clearingUp) // a host that does not answer must not keep other backups waiting
+	ctx, cancel := context.WithTimeout(ctx, waitOutside) // a host that does not answer must not keep other backups waiting
 	defer cancel()
 	for id, work := range lent {
 		if e := a.giveBack(ctx, id, work); e != nil {

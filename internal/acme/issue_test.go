@@ -694,6 +694,37 @@ func TestTheAuthorityWantsItEarlier(t *testing.T) {
 	require.Equal(t, usual, *b.certificate(id).DueAt)
 }
 
+// hanging is an authority that does not answer when it is asked about renewals.
+type hanging struct {
+	activities.CertificateAuthority
+	givenUp time.Time
+}
+
+func (h *hanging) RenewalInfo(ctx context.Context, _ string) (w tenant.RenewalWindow, ok bool, err error) {
+	h.givenUp, _ = ctx.Deadline()
+	return w, false, context.DeadlineExceeded
+}
+
+// TestAnAuthorityThatHangsKeepsNoCertificateWaiting: it is asked again later, and those that are due get their runs.
+func TestAnAuthorityThatHangsKeepsNoCertificateWaiting(t *testing.T) {
+	t.Parallel()
+	b := setup(t, acmetest.Options{})
+	b.DNS = nil
+	require.NoError(t, b.issue(b.want(host("www.example.org"))))
+	due := b.want(host("due.example.org"))
+	h := &hanging{CertificateAuthority: b.Authority}
+	b.Authority = h
+	b.later(25 * time.Hour)
+	for asked := 1; asked >= 0; asked-- {
+		b.runs = nil
+		did, err := b.SweepCertificates(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, asked, did.Asked)
+		require.Contains(t, b.runs, due)
+		require.WithinRange(t, h.givenUp, time.Now(), time.Now().Add(21*time.Second))
+	}
+}
+
 // TestAnUnknownPredecessor: an authority that refuses to replace a certificate still renews it.
 func TestAnUnknownPredecessor(t *testing.T) {
 	t.Parallel()
