@@ -136,6 +136,10 @@ func TestAdviceBypassesNothing(t *testing.T) {
 				AppServerID: prego.ServerID(server), DBShardID: prego.ShardID(rapid.SampledFrom([]string{"", "", "db-0", "db-5", "db-6", "db-7", server}).Draw(t, "db")),
 				RedisPoolID: prego.RedisPoolID(rapid.SampledFrom([]string{"", "", "redis-0", "redis-5", "redis-6", server}).Draw(t, "redis")),
 			}
+			if len(candidates) > 0 && rapid.Bool().Draw(t, "sound") {
+				c := rapid.SampledFrom(candidates).Draw(t, "candidate")
+				r.Advice = &placement.Advice{AppServerID: c.AppServerID, DBShardID: c.DBShardID, RedisPoolID: c.RedisPoolID}
+			}
 			d := f.Decide(r)
 			require.Equal(t, plain.Outcome, d.Outcome)
 			require.Equal(t, plain.Code, d.Code)

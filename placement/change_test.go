@@ -97,6 +97,8 @@ func TestAFleetFollowsEveryChange(t *testing.T) {
 	})
 	require.Equal(t, []placement.Network{{NetworkID: "n", Room: 3}}, f.Keep("").Data.Networks)
 	require.Equal(t, []placement.EdgeNetwork{{Network: "n", Serves: true}}, f.Keep("").Data.Edges)
+	f.Update(placement.Change{Providers: fleet().Providers})
+	require.Nil(t, f.Keep("").Data.Networks, "unknown")
 	f = placement.SnapshotOf(shared(), full(fleet()))
 	f.Update(placement.Change{Providers: fleet().Providers, Residency: map[string]placement.Zone{"DE": {Regions: []prego.Region{"sg"}}}, LastServer: "app-1"})
 	require.Equal(t, prego.CodeResidencyViolation, f.Decide(request(func(r *placement.Request) { r.DataResidency = "DE" })).Code)

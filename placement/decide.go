@@ -134,8 +134,9 @@ type search struct {
 	// saw notes which kinds were examined, for a funnel.
 	saw     struct{ servers, shards, pools bool }
 	bestFit bool
-	// passing is called for every triple that passes; may be nil.
-	passing func(t triple, site bool)
+	// passing is called for every triple that passes, and restarts before all are tried again; both may be nil.
+	passing  func(t triple, site bool)
+	restarts func()
 	// report is the result of the constraint, nil if every server satisfies it.
 	report *ConstraintReport
 }

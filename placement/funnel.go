@@ -85,6 +85,7 @@ func (f *Snapshot) Funnel(r Request, most int) (Decision, Funnel) {
 	var passed []triple
 	var sited []bool
 	s.passing = func(t triple, site bool) { passed, sited = append(passed, t), append(sited, site) }
+	s.restarts = func() { passed, sited = nil, nil }
 	d := s.decide()
 	if d.Rejected = d.Rejected[:min(len(d.Rejected), listed)]; len(d.Rejected) == 0 {
 		d.Rejected = nil // as Decide has it

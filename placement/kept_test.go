@@ -59,7 +59,9 @@ func TestWhatIsKeptIsReplayed(t *testing.T) {
 			f.Apply(r, d)
 			k, err := placement.ReadKept(state, events)
 			require.NoError(t, err)
-			replay, err := k.Replay(policy, "v2", d.Explanation(), 100)
+			recorded := d.Explanation()
+			recorded.Input = "where the journal has it"
+			replay, err := k.Replay(policy, "v2", recorded, 100)
 			require.NoError(t, err)
 			require.Empty(t, replay.Differences)
 			require.True(t, replay.Same)
@@ -211,6 +213,9 @@ func TestWhatIsKeptIsACopy(t *testing.T) {
 	f := placement.NewSnapshot(shared(), data)
 	k := f.Keep("v1")
 	require.Nil(t, k.Data.Networks, "unknown")
+	data.Networks = []placement.Network{}
+	require.NotNil(t, placement.NewSnapshot(shared(), data).Keep("v1").Data.Networks, "none has room")
+	data.Networks = nil
 	r := request(func(r *placement.Request) { r.ParentOrgID = "p" })
 	d := f.Decide(r)
 	f.Apply(r, d)

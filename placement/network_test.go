@@ -90,6 +90,10 @@ func TestGrowthIsWhereItHelps(t *testing.T) {
 		"servers without a network only": {func(d *placement.Data) {
 			d.Servers, d.Shards[0].NetworkID, d.Pools[0].NetworkID = nil, "", ""
 		}, "", []prego.Role{"app"}},
+		"servers without a network, and other regions' networks": {func(d *placement.Data) {
+			d.Servers, d.Shards[0].NetworkID, d.Pools[0].NetworkID = nil, "", ""
+			d.Shards = append(d.Shards, placement.Shard{ShardID: "db-2", Region: "us", NetworkID: "south", Capacity: 5, Status: server.Active})
+		}, "", []prego.Role{"app"}},
 		"none of another region": {func(d *placement.Data) { d.Shards[0].Region, d.Pools[0].Region = "us", "us" }, "east", []prego.Role{"db-shard", "redis-pool"}},
 	} {
 		t.Run(name, func(t *testing.T) {

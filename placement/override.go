@@ -19,13 +19,12 @@ func (s *search) override() Decision {
 	}
 	crowded := *s
 	crowded.tally, crowded.passed, crowded.crowded = before, struct{ shard, pool int }{}, true
-	if d := crowded.force(); d.PlacesTenant() {
-		*s = crowded
+	if d := crowded.again(); d.PlacesTenant() {
 		return d
 	}
 	s.look()
 	s.tally = before
-	return s.force()
+	return s.again()
 }
 
 func (s *search) force() Decision {
@@ -214,6 +213,13 @@ func (s *search) forceParts() Decision {
 	d.Dedicates = s.exclusive && f.hot[best.server].flags&flagEmpty != 0
 	d.DBShardID, d.RedisPoolID = f.shards.items[best.shard].ShardID, pool
 	return s.finishOverride(d, srv)
+}
+
+func (s *search) again() Decision {
+	if s.restarts != nil {
+		s.restarts()
+	}
+	return s.force()
 }
 
 func messageOf(err error) string {

@@ -51,6 +51,11 @@ func TestOverridesAnswerInWords(t *testing.T) {
 			words:   "the forced server has no companion in region eu; short of: [db-shard redis-pool]",
 			missing: []prego.Role{"db-shard", "redis-pool"}, counts: map[string]int{"db_shard_full": 1}, looked: 3,
 		},
+		"a server, and its pool full": {
+			data:  func(d *placement.Data) { d.Pools[0].Tenants = 10 },
+			force: placement.Override{AppServerID: "app-1"}, words: "manual: ",
+			place: [3]string{"app-1", "db-1", "redis-1"}, looked: 4,
+		},
 		"a server, and no shard": {
 			data:  func(d *placement.Data) { d.Shards, d.Sites = nil, nil },
 			force: placement.Override{AppServerID: "app-1"}, code: prego.CodeInsufficientResources,
@@ -196,6 +201,22 @@ func TestForcedPartsChooseTheirServer(t *testing.T) {
 			data:  func(d *placement.Data) { second(d); d.Sites = d.Sites[:1] },
 			force: placement.Override{RedisPoolID: "redis-2"}, want: [4]string{"app-1", "db-1", "redis-2", "s-1"},
 		},
+		"a shard, past a node": {
+			data:  func(d *placement.Data) { warm(d); d.Servers, d.Sites = d.Servers[1:], nil },
+			force: placement.Override{DBShardID: "db-1"}, want: [4]string{"app-2", "db-1", "redis-1"},
+			outcome: placement.OnDemandSite,
+		},
+		"a shard, and every pool full": {
+			data:  func(d *placement.Data) { d.Pools[0].Tenants = 10 },
+			force: placement.Override{DBShardID: "db-1"}, want: [4]string{"app-2", "db-1", "redis-1", "s-2"},
+		},
+		"a shard, past a server in another network": {
+			data: func(d *placement.Data) {
+				d.Servers[1].NetworkID, d.Shards[0].NetworkID, d.Pools[0].NetworkID = "west", "west", "west"
+			},
+			force: placement.Override{DBShardID: "db-1"}, want: [4]string{"app-2", "db-1", "redis-1", "s-2"},
+			counts: map[string]int{"network_zone_mismatch": 1},
+		},
 		"a pool without sites": {
 			data: func(d *placement.Data) { d.Sites = nil }, force: placement.Override{RedisPoolID: "redis-1"},
 			want: [4]string{"app-2", "db-1", "redis-1"}, outcome: placement.OnDemandSite,
@@ -249,7 +270,11 @@ func TestForcedPartsChooseTheirServer(t *testing.T) {
 			tc.policy(&p)
 		}
 		r := request(func(r *placement.Request) { r.Override, r.Mode = &tc.force, tenant.PlacementMode(tc.mode) })
-		got := placement.NewSnapshot(p, d).Decide(r)
+		got, funnel := placement.NewSnapshot(p, d).Funnel(r, 10)
+		for _, part := range funnel.Parts {
+			require.LessOrEqual(t, part.Remaining, part.Candidates, "%s: %s", name, part.Kind)
+		}
+		require.Equal(t, placement.NewSnapshot(p, d).Decide(r), got, name)
 		if tc.outcome == "" {
 			tc.outcome = placement.Placed
 		}

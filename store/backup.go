@@ -467,10 +467,10 @@ func (s *Store) AdmitBackups(ctx context.Context, perHost, perRegion int) (began
 }
 
 const sqlBackupsLeft = `
-(SELECT backup_id, COALESCE(tenant_id, '') AS tenant_id, COALESCE(volume_id, '') AS volume_id, state FROM backups WHERE state IN ('making', 'uploading') AND started_at < now() - make_interval(secs => $1) ORDER BY started_at LIMIT $2)
+(SELECT backup_id, COALESCE(tenant_id, '') AS tenant_id, COALESCE(volume_id, '') AS volume_id, state FROM backups WHERE state IN ('making', 'uploading') AND started_at < now() - make_interval(secs => $1) ORDER BY md5(backup_id || now()) LIMIT $2)
 UNION ALL
 (SELECT backup_id, COALESCE(tenant_id, ''), COALESCE(volume_id, ''), state FROM backups
-    WHERE state = 'deleting' AND NOT ` + isKept + ` ORDER BY backup_id LIMIT $2)
+    WHERE state = 'deleting' AND NOT ` + isKept + ` ORDER BY md5(backup_id || now()) LIMIT $2)
 UNION ALL
 (SELECT b.backup_id, COALESCE(b.tenant_id, ''), COALESCE(b.volume_id, ''), b.state FROM backups b WHERE b.state IN ('stored', 'failed') AND b.held_at IS NULL AND b.expires_at < now()
    AND NOT ` + allHeld + `

@@ -659,12 +659,12 @@ const sqlUnschedulable = `SELECT status_reason, count(*)::int FROM process_group
 
 // A volume that is lent is returned by its borrower.
 const sqlIdleAttached = `
-SELECT DISTINCT a.group_id FROM volume_attachments a JOIN process_groups g ON g.group_id = a.group_id
+SELECT a.group_id FROM volume_attachments a JOIN process_groups g ON g.group_id = a.group_id
 JOIN volumes v ON v.volume_id = a.volume_id
 WHERE a.server_id IS NOT NULL AND a.deleted_at IS NULL AND v.lent_to IS NULL
     AND (g.replicas = 0 OR g.deleted_at IS NOT NULL)
     AND NOT EXISTS (SELECT FROM instances i WHERE i.group_id = a.group_id AND i.state <> 'stopped')
-ORDER BY 1 LIMIT 200`
+GROUP BY a.group_id ORDER BY md5(a.group_id || now()) LIMIT 200`
 
 // FindGroupWork finds groups that may have no run, groups with instances on servers that
 // are no longer active, and idle groups with attached volumes.

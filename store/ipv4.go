@@ -196,7 +196,7 @@ func (s *Store) AddressHome(ctx context.Context, id string) (workload.AddressHom
 const sqlAddressesAstray = `
 SELECT a.allocation_id FROM ipv4_allocations a, LATERAL (SELECT ` + addressWanted + ` AS server_id) w
 WHERE a.status = 'ready' AND a.deleted_at IS NULL AND w.server_id IS NOT NULL
-  AND (a.served_at IS NULL OR a.server_id IS DISTINCT FROM w.server_id) LIMIT 100`
+  AND (a.served_at IS NULL OR a.server_id IS DISTINCT FROM w.server_id) ORDER BY md5(a.allocation_id || now()) LIMIT 100`
 
 // AddressesAstray returns the addresses that are not served by the edge that should have them.
 func (s *Store) AddressesAstray(ctx context.Context) ([]string, error) {

@@ -84,7 +84,7 @@ func TestLowPoolsInOnePassAreThoseOfEachServer(t *testing.T) {
 		require.NoError(t, err)
 		got, err := s.LowPools(ctx, time.Hour)
 		require.NoError(t, err)
-		require.Equal(t, want, got, "seed %d", seed)
+		require.ElementsMatch(t, want, got, "seed %d", seed)
 		some += len(want)
 	}
 	require.Positive(t, some)

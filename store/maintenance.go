@@ -195,7 +195,7 @@ func deref[T any](v *T) (out T) {
 	return out
 }
 
-const sqlQuietMaintenances = `SELECT server_id FROM server_maintenances WHERE finished_at IS NULL AND updated_at < now() - make_interval(secs => $1) ORDER BY server_id LIMIT 200`
+const sqlQuietMaintenances = `SELECT server_id FROM server_maintenances WHERE finished_at IS NULL AND updated_at < now() - make_interval(secs => $1) ORDER BY md5(server_id || now()) LIMIT 200`
 
 // QuietMaintenances are the servers whose maintenances may have lost their runs.
 func (s *Store) QuietMaintenances(ctx context.Context, quiet time.Duration) ([]prego.ServerID, error) {

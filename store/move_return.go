@@ -107,7 +107,7 @@ SELECT move_id, lost FROM (
     SELECT m.move_id, m.updated_at, m.returned_at IS NOT NULL
         OR m.state = 'switched' AND NOT EXISTS (SELECT FROM tenant_allocations a WHERE a.allocation_id = m.allocation_id AND a.released_at IS NULL) AS lost
     FROM tenant_moves m WHERE m.finished_at IS NULL) q
-WHERE lost OR updated_at < now() - make_interval(secs => $1) ORDER BY move_id LIMIT 200`
+WHERE lost OR updated_at < now() - make_interval(secs => $1) ORDER BY md5(move_id || now()) LIMIT 200`
 
 // QuietMoves are moves that may have lost their runs, and moves that must end because the new place is
 // lost.

@@ -29,9 +29,9 @@ SELECT server_id, status, status_reason AS reason, generation, attempt, COALESCE
        now() - updated_at AS idle
 FROM servers s WHERE status IN ('provisioning', 'draining') AND updated_at < now() - make_interval(secs => $1)
     AND (status = 'draining' OR NOT EXISTS (SELECT FROM resources r WHERE r.server_id = s.server_id AND r.state <> 'released'))
-ORDER BY updated_at, server_id LIMIT 200`
+ORDER BY md5(server_id || now()) LIMIT 200`
 
-// ServersWithoutRun lists servers, the longest unchanged first, whose run has done nothing yet that can be
+// ServersWithoutRun lists servers whose run has done nothing yet that can be
 // seen: it may never have been started.
 func (s *Store) ServersWithoutRun(ctx context.Context, quiet time.Duration) ([]server.ReconcileRow, error) {
 	return collect[server.ReconcileRow](ctx, s, "servers without a run", sqlServersWithoutRun, quiet.Seconds())

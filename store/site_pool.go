@@ -142,7 +142,7 @@ WHERE s.status = 'active' AND s.cordoned_at IS NULL AND s.agent_status = 'connec
             AND e.status = 'active' AND e.dedicated_for_tenant_id IS NULL AND e.current_tenant_count = 0 AND tier_lock_allows(a.plan, e.plan_tier_lock)
             AND NOT runs_instances(e.server_id)))))
   AND NOT EXISTS (SELECT FROM site_pool p WHERE p.app_server_id = s.server_id AND p.state = 'failed' AND p.updated_at > now() - make_interval(secs => $1))
-ORDER BY s.server_id LIMIT 100`
+ORDER BY md5(s.server_id || now()) LIMIT 100`
 
 // LowPools lists the servers whose site pool is below its watermark, except those where a
 // build failed within failureMemory.
@@ -244,9 +244,9 @@ func (s *Store) SitesToDrop(ctx context.Context, serverID prego.ServerID) ([]ten
 
 // Only where the host can be reached: elsewhere it would fail again.
 const sqlLeftSites = `
-SELECT DISTINCT p.app_server_id FROM site_pool p JOIN servers s ON s.server_id = p.app_server_id
+SELECT p.app_server_id FROM site_pool p JOIN servers s ON s.server_id = p.app_server_id
 WHERE p.state = 'failed' AND p.dropped_at IS NULL AND p.updated_at < now() - make_interval(secs => $1) AND s.status = 'active' AND s.agent_status = 'connected'
-ORDER BY p.app_server_id LIMIT 100`
+GROUP BY p.app_server_id ORDER BY md5(p.app_server_id || now()) LIMIT 100`
 
 // LeftSites lists the servers with a site that failed longer than failureMemory ago and could not be
 // dropped then, whether or not their pool needs another one.

@@ -338,7 +338,7 @@ func (s *Store) VolumeEver(ctx context.Context, id prego.VolumeID) (workload.Vol
 const sqlLentLeft = `
 SELECT v.volume_id, v.lent_for FROM volumes v WHERE v.lent_to IS NOT NULL
   AND NOT EXISTS (SELECT FROM backups b WHERE b.backup_id = v.lent_for AND b.state IN ('queued', 'making'))
-  AND NOT EXISTS (SELECT FROM volume_restores r WHERE r.restore_id = v.lent_for AND r.finished_at IS NULL) LIMIT $1`
+  AND NOT EXISTS (SELECT FROM volume_restores r WHERE r.restore_id = v.lent_for AND r.finished_at IS NULL) ORDER BY md5(v.volume_id || now()) LIMIT $1`
 
 // LentVolumes are volumes whose loans have ended, by what they are lent for.
 func (s *Store) LentVolumes(ctx context.Context, most int) (map[prego.VolumeID]string, error) {
@@ -423,7 +423,7 @@ func (s *Store) VolumeRestoreFinished(ctx context.Context, id string, reason pre
 	return s.exec(ctx, "restore "+id, sqlVolumeRestoreFinished, id, reason, prego.Redact(message))
 }
 
-const sqlVolumeRestoresLeft = `SELECT restore_id FROM volume_restores WHERE finished_at IS NULL AND created_at < now() - make_interval(secs => $1) ORDER BY created_at LIMIT $2`
+const sqlVolumeRestoresLeft = `SELECT restore_id FROM volume_restores WHERE finished_at IS NULL AND created_at < now() - make_interval(secs => $1) ORDER BY md5(restore_id || now()) LIMIT $2`
 
 // VolumeRestoresLeft are restores that may have no run.
 func (s *Store) VolumeRestoresLeft(ctx context.Context, quiet time.Duration, most int) ([]string, error) {
