@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"maps"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,9 +22,9 @@ type Settings struct {
 	Own func(address string) bool
 	// RunDir is wire.EdgeRunDir as the servers see it.
 	RunDir string
-	// namesDir is where HAProxy finds the names of sites. Caddy finds in placesDir their places, in keysDir names'
-	// certificates, in answersDir answers to authorities.
-	namesDir, placesDir, keysDir, answersDir string
+	// sitesDir is where HAProxy finds the names of sites. Caddy finds in namesDir what it does with requests for a name,
+	// in keysDir names' certificates, in answersDir answers to authorities, in passingDir edges that pass requests on.
+	sitesDir, namesDir, keysDir, answersDir, passingDir string
 	// secret is part of the path by which Caddy takes certificates from itself: any program of the host can connect.
 	secret string
 	// HTTPPort, HTTPSPort and keysPort are 80, 443 and defaultKeysPort but in tests.
@@ -51,80 +50,20 @@ const (
 	closeStreams = "5m"
 )
 
-// mapLeaf is how many names one map handler has, which compares them one by one. Above it a tree of lists of names
-// leads to the right one: Caddy searches lists of more than 100 names by bisection.
-const (
-	mapLeaf = 128
-	fan     = 12
-)
-
 // Caddy is the configuration of Caddy for a document. certs are the document's certificates by id.
 func Caddy(d wire.EdgeDocument, certs map[string]wire.EdgeCertificate, s Settings) ([]byte, error) {
 	return configured(d, certs, used(d, certs), s)
 }
 
 // configured is a configuration that contains other certificates than the document's: those of an earlier one. It
-// depends on no challenge, and on no certificate of the document but wildcards and those of sites in other networks:
-// files hold the others (ADR 75).
+// depends on no challenge, on no certificate of the document but wildcards and those of sites in other networks, and
+// of names only on their listeners: files hold everything else (ADR 52, ADR 75).
 func configured(d wire.EdgeDocument, certs, loaded map[string]wire.EdgeCertificate, s Settings) ([]byte, error) {
-	s.HTTPPort, s.HTTPSPort = cmp.Or(s.HTTPPort, 80), cmp.Or(s.HTTPSPort, 443)
-	names := covered(d.Certificates, certs)
-	trusts := func(name string) (certificate string, roots []string) {
-		certificate = names.of(name)
-		return certificate, chainOf(certs[certificate])
-	}
-	wild := covered(slices.DeleteFunc(slices.Clone(d.Certificates), func(ref wire.EdgeCertificateRef) bool {
-		return !wildcard(ref)
-	}), certs)
-	listeners := map[listener]*site{}
-	at := func(address string, port int) *site {
-		l := listener{address: address, port: port}
-		if listeners[l] == nil {
-			listeners[l] = &site{listener: l, tls: port != s.HTTPPort, passing: d.Passing, trusts: trusts, names: map[string]bool{}}
-		}
-		return listeners[l]
-	}
-	at("", s.HTTPPort)
-	at("", s.HTTPSPort)
-	// Caddy refuses a name that is in one list twice. The first host that has it answers: the one for that port, and not
-	// one whose visitors are only led from there to HTTPS, or are served there while it has no certificate.
-	hosts := slices.Clone(d.Hosts)
-	slices.SortStableFunc(hosts, func(a, b wire.EdgeHost) int { return cmp.Compare(min(b.Port, 1), min(a.Port, 1)) })
-	for _, h := range hosts {
-		if h.Address != "" && (s.Own == nil || !s.Own(h.Address)) {
-			continue
-		}
-		port := h.Port
-		switch port {
-		case 80:
-			port = s.HTTPPort
-		case 443:
-			port = s.HTTPSPort
-		}
-		if h.Address != "" {
-			at(h.Address, s.HTTPPort)
-		}
-		plain := at(h.Address, s.HTTPPort)
-		switch {
-		case port != 0:
-			at(h.Address, port).add(h)
-		case !h.TLS:
-			plain.add(h)
-		default:
-			at(h.Address, s.HTTPSPort).add(h)
-			switch {
-			case plain.names[h.Name]:
-			case wild.has(h.Name):
-				plain.redirected = append(plain.redirected, h.Name)
-			default:
-				plain.awaiting = append(plain.awaiting, h.Name)
-				plain.add(h)
-			}
-		}
-	}
+	s = s.withPorts()
+	a := answersOf(d, certs, s)
 	servers := obj{}
-	for l, v := range listeners {
-		server, err := v.server(s)
+	for l := range a.listeners {
+		server, err := s.server(l, a)
 		if err != nil {
 			return nil, err
 		}
@@ -150,6 +89,11 @@ func configured(d wire.EdgeDocument, certs, loaded map[string]wire.EdgeCertifica
 	})
 }
 
+func (s Settings) withPorts() Settings {
+	s.HTTPPort, s.HTTPSPort = cmp.Or(s.HTTPPort, 80), cmp.Or(s.HTTPSPort, 443)
+	return s
+}
+
 // Files below the directory of sockets.
 const (
 	adminSocket = "caddy.sock"
@@ -163,8 +107,10 @@ const (
 func logging(dir string) obj {
 	drop := obj{"filter": "delete"}
 	return obj{"logs": obj{
-		// tls.handshake reports each connection with a foreign name.
-		"default": obj{"level": "WARN", "exclude": []string{"http.log.access", "tls.handshake"}},
+		// tls.handshake reports each connection with a foreign name, and what is in none of these each request for one.
+		"default": obj{
+			"level": "WARN", "include": []string{"http", "tls"}, "exclude": []string{"http.log.access", "tls.handshake"},
+		},
 		"access": obj{
 			"level": "INFO", "include": []string{"http.log.access"},
 			"writer": obj{"output": "file", "filename": dir + "/" + accessLog, "mode": "0644", "roll_size_mb": 16, "roll_keep": 1, "roll_gzip": false},
@@ -184,152 +130,82 @@ type listener struct {
 
 func (l listener) name() string { return cmp.Or(l.address, "shared") + ":" + strconv.Itoa(l.port) }
 
-// site is what a listener serves.
-type site struct {
-	listener
-	tls        bool
-	hosts      []wire.EdgeHost
-	names      map[string]bool // of hosts
-	redirected []string
-	awaiting   []string // redirected once they have a certificate
-	passing    []string // edges whose X-Forwarded-For is trusted
-	trusts     func(name string) (certificate string, roots []string)
-}
-
-func (v *site) add(h wire.EdgeHost) {
-	if !v.names[h.Name] {
-		v.names[h.Name] = true
-		v.hosts = append(v.hosts, h)
-	}
-}
-
-func (v *site) server(s Settings) (obj, error) {
-	listen, err := s.binds(v.address, v.port)
+func (s Settings) server(l listener, a answers) (obj, error) {
+	listen, err := s.binds(l.address, l.port)
 	if err != nil {
 		return nil, err
 	}
 	if len(listen) == 0 {
-		listen = []string{":" + strconv.Itoa(v.port)}
+		listen = []string{":" + strconv.Itoa(l.port)}
 	}
-	routes, named := v.routes(s)
+	routes := []obj{lowered}
+	if l.port == s.HTTPPort {
+		routes = append(routes, s.authorities())
+	}
 	out := obj{
 		"listen": listen, "automatic_https": obj{"disable": true},
 		"protocols": []string{"h1"}, "read_header_timeout": "10s", "idle_timeout": "2m", "logs": obj{},
-		"routes": routes, "errors": obj{"routes": []obj{{"handle": []obj{failed}}}},
+		"routes": append(routes, s.named(l, s.dispatch(l, a)), obj{"handle": []obj{unknown}}),
+		"errors": obj{"routes": []obj{{"handle": []obj{failed}}}},
 	}
-	if len(named) > 0 {
-		out["named_routes"] = named
-	}
-	if v.tls {
+	if l.port != s.HTTPPort {
 		out["tls_connection_policies"], out["protocols"] = []obj{{}}, []string{"h1", "h2"}
 	}
 	return out, nil
 }
 
-// class is the common part of hosts that differ only in their upstreams.
-type class struct {
-	maxBody int64
-	hsts    int
-	site    bool // of a tenant; else a route
+// dispatch leads requests for a name that has been found.
+func (s Settings) dispatch(l listener, a answers) (routes []obj) {
+	routes = append(routes, where(fieldAction, actionMaintenance, maintenance))
+	if l.port == s.HTTPPort {
+		routes = append(routes, where(fieldAction, actionRedirect, redirect))
+	}
+	for _, id := range slices.Sorted(maps.Keys(a.ways)) {
+		routes = append(routes, where(fieldAction, id, subroute(a.ways[id].routes())))
+	}
+	if l.port != s.HTTPPort {
+		hsts := obj{"Strict-Transport-Security": []string{"max-age=" + fieldHSTS}}
+		routes = append(routes, obj{
+			"match":  []obj{{"not": []obj{{"vars": obj{fieldHSTS: []string{"0"}}}}}},
+			"handle": []obj{{"handler": "headers", "response": obj{"deferred": true, "set": hsts}}},
+		})
+	}
+	for _, size := range slices.Sorted(maps.Keys(a.bodies)) {
+		limited := where(fieldMaxBody, strconv.FormatInt(size, 10), obj{"handler": "request_body", "max_size": size})
+		delete(limited, "terminal")
+		routes = append(routes, limited)
+	}
+	toRoute := forwarded("unix/"+s.RunDir+"/"+routesSocket, keepRoutes, obj{headerRoute: []string{fieldOwner}})
+	return append(routes,
+		where(fieldAction, actionNamed, s.toSite("{http.request.host}")),
+		where(fieldAction, actionSite, s.toSite(fieldOwner)),
+		where(fieldAction, actionRoute, toRoute),
+		obj{"handle": []obj{unavailable}})
 }
 
-func (v *site) routes(s Settings) (routes []obj, named obj) {
-	named = obj{}
-	routes = append(routes, lowered)
-	if v.port == s.HTTPPort {
-		routes = append(routes, s.answers())
-	}
-	if len(v.redirected) > 0 {
-		routes = append(routes, onHosts(v.redirected, redirect))
-	}
-	if len(v.awaiting) > 0 {
-		certified := onHosts(v.awaiting, redirect)
-		file := []string{"/{http.request.host}" + keySuffix}
-		certified["match"].([]obj)[0]["file"] = obj{"root": s.keysDir, "try_files": file}
-		routes = append(routes, certified)
-	}
-	var maintained, empty []string
-	var passed []wire.EdgeHost
-	single := map[class][]wire.EdgeHost{}
-	for _, h := range v.hosts {
-		switch {
-		case h.State == wire.EdgeMaintenance:
-			maintained = append(maintained, h.Name)
-		case len(h.Via) > 0:
-			passed = append(passed, h)
-		case h.Route == "" && len(h.Upstreams) == 0:
-			empty = append(empty, h.Name)
-		default:
-			single[v.class(h)] = append(single[v.class(h)], h)
-		}
-	}
-	classes := slices.SortedFunc(maps.Keys(single), func(a, b class) int {
-		if a.site != b.site {
-			return map[bool]int{true: 1, false: -1}[a.site]
-		}
-		return cmp.Or(cmp.Compare(a.maxBody, b.maxBody), cmp.Compare(a.hsts, b.hsts))
-	})
-	for i, c := range classes {
-		name := "proxy-" + strconv.Itoa(i+1)
-		named[name] = obj{"handle": c.handlers(s, v.passing)}
-		leaf := func(hosts []wire.EdgeHost) []obj {
-			return []obj{onHosts(namesOf(hosts), upstreamOf(hosts, s), obj{"handler": "invoke", "name": name})}
-		}
-		routes = append(routes, tree(single[c], mapLeaf, leaf)...)
-	}
-	routes = append(routes, v.passOn(passed)...)
-	if len(maintained) > 0 {
-		routes = append(routes, onHosts(maintained, maintenance))
-	}
-	if len(empty) > 0 {
-		routes = append(routes, onHosts(empty, unavailable))
-	}
-	return append(routes, obj{"handle": []obj{unknown}}), named
-}
-
-func (v *site) class(h wire.EdgeHost) class {
-	c := class{maxBody: h.MaxBody, site: h.Route == ""}
-	if v.tls {
-		c.hsts = h.HSTS
-	}
-	return c
-}
-
-// handlers are what a request passes on its way to the proxy.
-func (c class) handlers(s Settings, passing []string) (out []obj) {
-	if c.hsts > 0 {
-		out = append(out, obj{"handler": "headers", "response": obj{"deferred": true, "set": obj{"Strict-Transport-Security": []string{"max-age=" + strconv.Itoa(c.hsts)}}}})
-	}
-	if c.maxBody > 0 {
-		out = append(out, obj{"handler": "request_body", "max_size": c.maxBody})
-	}
-	transport := obj{"protocol": "http", "dial_timeout": "2s", "compression": false, "versions": []string{"1.1"}}
-	proxy := func(dial string, headers obj) obj {
-		return obj{
-			"handler": "reverse_proxy", "upstreams": []obj{{"dial": dial}}, "transport": transport, "headers": obj{"request": obj{"set": headers}},
-			"stream_close_delay": closeStreams,
-			"load_balancing":     sentOnce("first"),
-		}
-	}
-	if !c.site {
-		transport["keep_alive"] = obj{"idle_timeout": keepRoutes, "max_idle_conns_per_host": 128}
-		return append(out, proxy("unix/"+s.RunDir+"/"+routesSocket, obj{headerRoute: []string{upstreamVariable}}))
-	}
-	transport["keep_alive"] = obj{"idle_timeout": keepIdle, "max_idle_conns_per_host": 128}
-	site := []string{siteVariable}
-	to, sockets := obj{wire.HeaderSite: site}, obj{wire.HeaderSite: site, "Host": site}
-	var before []obj
-	if len(passing) > 0 {
-		before = believed(passing)
-		to["X-Forwarded-For"], sockets["X-Forwarded-For"] = []string{visitorVariable}, []string{visitorVariable}
-	}
+// toSite passes a request to a site, or to the HAProxy that has its server of events.
+func (s Settings) toSite(name string) obj {
+	site, visitor := []string{name}, []string{visitorVariable}
 	// The site's frontend sends its name as the Origin of events' connections. Their server refuses an Origin that
 	// differs from Host (frappe/realtime/middlewares/authenticate.js).
-	return append(out, subroute(append(
-		before,
-		obj{"match": []obj{{"path": []string{"/socket.io*"}}}, "handle": []obj{proxy("unix/"+s.RunDir+"/"+socketsPrefix+socketsVariable+".sock", sockets)}, "terminal": true},
-		obj{"handle": []obj{proxy(upstreamVariable, to)}},
-	)))
+	sockets := forwarded("unix/"+s.RunDir+"/"+socketsPrefix+fieldSockets+".sock", keepIdle,
+		obj{wire.HeaderSite: site, "X-Forwarded-For": visitor, "Host": site})
+	return subroute(append(s.believed(),
+		obj{"match": []obj{{"path": []string{"/socket.io*"}}}, "handle": []obj{sockets}, "terminal": true},
+		obj{"handle": []obj{forwarded(fieldPlace, keepIdle, obj{wire.HeaderSite: site, "X-Forwarded-For": visitor})}}))
+}
+
+// forwarded passes a request on.
+func forwarded(to, idle string, headers obj) obj {
+	return obj{
+		"handler": "reverse_proxy", "upstreams": []obj{{"dial": to}}, "headers": obj{"request": obj{"set": headers}},
+		"transport": obj{
+			"protocol": "http", "dial_timeout": "2s", "compression": false, "versions": []string{"1.1"},
+			"keep_alive": obj{"idle_timeout": idle, "max_idle_conns_per_host": 128},
+		},
+		"stream_close_delay": closeStreams,
+		"load_balancing":     sentOnce("first"),
+	}
 }
 
 // sentOnce chooses upstreams by a policy, and tries others while none takes the connection. What may have
@@ -338,55 +214,10 @@ func sentOnce(policy string) obj {
 	return obj{"selection_policy": obj{"policy": policy}, "try_duration": tryFor, "try_interval": "100ms", "retry_match": []obj{{"method": []string{"NEVER"}}}}
 }
 
-// Where a map leaves the upstream, or the route, the site, and the group of its WebSockets.
-const (
-	upstreamVariable = "{prego.upstream}"
-	siteVariable     = "{prego.site}"
-	socketsVariable  = "{prego.sockets}"
-)
-
 // headerRoute passes the route of a request to HAProxy.
 const headerRoute = "X-Prego-Route"
 
-// upstreamOf maps names to their sites, whose places are in files, or routes.
-func upstreamOf(hosts []wire.EdgeHost, s Settings) obj {
-	mappings := make([]obj, len(hosts))
-	for i, h := range hosts {
-		out := []string{h.Route, "", ""}
-		if h.Route == "" {
-			out = []string{"{file." + filepath.Join(s.placesDir, h.Site) + "}", h.Site, socketsOf(h.Site)}
-		}
-		mappings[i] = obj{"input": h.Name, "outputs": out}
-	}
-	return obj{"handler": "map", "source": "{http.request.host}", "destinations": []string{upstreamVariable, siteVariable, socketsVariable}, "mappings": mappings}
-}
-
-// tree leads to the leaf that has a name. Few wide levels are better than many narrow ones: Caddy parses the
-// configuration below a level again on each level.
-func tree(hosts []wire.EdgeHost, leafSize int, leaf func([]wire.EdgeHost) []obj) (out []obj) {
-	if len(hosts) <= leafSize {
-		return leaf(hosts)
-	}
-	for part := range slices.Chunk(hosts, max((len(hosts)+fan-1)/fan, leafSize)) {
-		below := tree(part, leafSize, leaf)
-		if len(below) > 1 {
-			below = []obj{onHosts(namesOf(part), subroute(below))}
-		}
-		out = append(out, below...)
-	}
-	return out
-}
-
-func namesOf(hosts []wire.EdgeHost) []string {
-	out := make([]string, len(hosts))
-	for i, h := range hosts {
-		out[i] = h.Name
-	}
-	return out
-}
-
-// lowered writes the host of a request as names are written here. The host matcher ignores case and takes no final dot,
-// and maps compare byte by byte (caddyhttp.MatchHost, map.Handler).
+// lowered writes the host of a request as names are written here, and as their files are named.
 var lowered = func() obj {
 	var letters []obj
 	for c := 'a'; c <= 'z'; c++ {
@@ -398,10 +229,6 @@ var lowered = func() obj {
 		"handle": []obj{{"handler": "headers", "request": obj{"replace": obj{"Host": letters}}}},
 	}
 }()
-
-func onHosts(names []string, handle ...obj) obj {
-	return obj{"match": []obj{{"host": names}}, "handle": handle, "terminal": true}
-}
 
 func subroute(routes []obj) obj { return obj{"handler": "subroute", "routes": routes} }
 
@@ -428,6 +255,15 @@ func covered(refs []wire.EdgeCertificateRef, certs map[string]wire.EdgeCertifica
 func (c coverage) of(name string) string {
 	_, parent, _ := strings.Cut(name, ".")
 	return cmp.Or(c[name], c["*."+parent])
+}
+
+// server is a name by which other edges have the certificate of a name: one for all that it is for, so that requests
+// for them share connections.
+func (c coverage) server(name string) string {
+	if _, parent, _ := strings.Cut(name, "."); c[name] == "" {
+		return "edge." + parent
+	}
+	return name
 }
 
 func (c coverage) has(name string) bool { return c.of(name) != "" }

@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -173,63 +172,4 @@ func TestLargeDocuments(t *testing.T) {
 	require.Equal(t, "c", body[:1])
 	status, _, _ = e.get("http://tenant-99999.eu.example.com/")
 	require.Equal(t, 404, status)
-}
-
-// TestPlacesAreLinks: sites at one address share a file, a moving site changes no other's, and damage from the
-// agent's absence is repaired.
-func TestPlacesAreLinks(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	e, err := Open(dir, Settings{RunDir: dir})
-	require.NoError(t, err)
-	path := func(parts ...string) string { return filepath.Join(append([]string{dir}, parts...)...) }
-	says := func(want map[string]string) {
-		t.Helper()
-		got := map[string]string{}
-		files, err := os.ReadDir(path(sitesDir))
-		require.NoError(t, err)
-		for _, f := range files {
-			b, err := os.ReadFile(path(sitesDir, f.Name()))
-			require.NoError(t, err)
-			got[f.Name()] = string(b)
-		}
-		require.Equal(t, want, got)
-	}
-	apply := func(places, before map[string]string) {
-		t.Helper()
-		require.NoError(t, e.placed(places, before))
-		e.dropPlaces(before, places, time.Now())
-		e.dropPlaces(places, places, time.Now().Add(keepPlaces))
-		says(places)
-	}
-	const one, two = "10.0.0.1:8000", "[fd00::2]:8000"
-	first := map[string]string{"a": one, "b": one, "c": two}
-	apply(first, nil)
-	a, err := os.Stat(path(sitesDir, "a"))
-	require.NoError(t, err)
-	b, err := os.Stat(path(sitesDir, "b"))
-	require.NoError(t, err)
-	require.True(t, os.SameFile(a, b))
-
-	second := map[string]string{"a": two, "b": one, "d": two}
-	require.NoError(t, os.WriteFile(path(sitesDir, "a"+placeDraft), nil, 0o600), "a process died here")
-	apply(second, first)
-	third := map[string]string{"a": two, "d": two}
-	now := time.Now()
-	e.dropPlaces(second, third, now)
-	e.dropPlaces(third, third, now.Add(keepPlaces-1))
-	says(second) // a request may still be on the way to b
-	e.dropPlaces(third, second, now.Add(keepPlaces))
-	e.dropPlaces(second, second, now.Add(2*keepPlaces))
-	says(second) // it came back
-	apply(third, second)
-	require.NoFileExists(t, path(addressesDir, one))
-
-	require.NoError(t, os.Remove(path(sitesDir, "a")))
-	require.NoError(t, os.Remove(path(sitesDir, "d")))
-	require.NoError(t, os.WriteFile(path(sitesDir, "d"), []byte(one), 0o600), "a separate file, as of earlier agents")
-	require.NoError(t, os.WriteFile(path(addressesDir, two), nil, 0o600))
-	require.NoError(t, os.WriteFile(path(sitesDir, "e"), nil, 0o600), "a site that was gone when the agent died")
-	require.NoError(t, errors.Join(e.placed(third, nil), e.dropStrangers(third)))
-	says(third)
 }

@@ -41,7 +41,7 @@ type Edge struct {
 	loaded   map[string]wire.EdgeCertificate // those in Caddy's configuration
 	applied  bool                            // the servers run the document: false after a start
 	running  running
-	gone     map[string]time.Time // sites that no document has any more, whose files are still there, and since when
+	files    map[string]string // the content of the files that Caddy reads with requests and handshakes
 	// forwarded means that HAProxy has read its file; idle is a file that forwards nothing.
 	forwarded bool
 	idle      string
@@ -72,14 +72,16 @@ type saved struct {
 // Open reads the last document from dir, and writes files that let the servers start if there are none. The servers'
 // sockets are in settings.RunDir.
 func Open(dir string, settings Settings) (*Edge, error) {
-	settings.namesDir, settings.placesDir = filepath.Join(dir, filepath.Dir(haproxyFile)), filepath.Join(dir, sitesDir)
+	settings.sitesDir, settings.namesDir = filepath.Join(dir, filepath.Dir(haproxyFile)), filepath.Join(dir, namesDir)
 	settings.keysDir, settings.answersDir = filepath.Join(dir, keysDir), filepath.Join(dir, answersDir)
+	settings.passingDir = filepath.Join(dir, passingDir)
 	e := &Edge{
 		dir: dir, settings: settings, caddy: newCaddy(filepath.Join(settings.RunDir, adminSocket)),
-		haproxy: haproxy{socket: filepath.Join(settings.RunDir, masterSocket)}, certs: map[string]wire.EdgeCertificate{}, gone: map[string]time.Time{},
+		haproxy: haproxy{socket: filepath.Join(settings.RunDir, masterSocket)},
+		certs:   map[string]wire.EdgeCertificate{}, files: map[string]string{},
 		tryPort: settings.tryPort, probe: askSite(newProbeClient()),
 	}
-	for _, d := range []string{filepath.Dir(haproxyFile), sitesDir, addressesDir, keysDir, answersDir} {
+	for _, d := range []string{filepath.Dir(haproxyFile), namesDir, keysDir, answersDir, passingDir} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
 			return nil, fmt.Errorf("edge: %w", err)
 		}
@@ -103,9 +105,7 @@ func Open(dir string, settings Settings) (*Edge, error) {
 	}
 	e.document, e.leftOut, e.closed = last.EdgeDocument, last.LeftOut, last.Closed
 	e.served = without(last.EdgeDocument, out, e.certs)
-	places := placesOf(e.served)
-	files := filesOf(e.served, e.certs)
-	if err := errors.Join(e.placed(places, nil), e.dropStrangers(places), e.refile(files)); err != nil {
+	if err := e.refile(filesOf(e.served, e.certs, settings)); err != nil {
 		return nil, fmt.Errorf("edge: %w", err)
 	}
 	config, err := Caddy(e.served, e.certs, settings)
@@ -232,16 +232,12 @@ func (e *Edge) apply(
 	if err := e.forward(ctx, next.haproxy); err != nil {
 		return err
 	}
-	before, places := placesOf(e.served), placesOf(d)
-	if err := e.placed(places, before); err != nil {
-		return err
-	}
 	if !e.applied || !bytes.Equal(next.caddy, e.running.caddy) {
 		if err := e.caddy.load(ctx, next.caddy); err != nil {
 			// Both serve the same document, otherwise its version would mean nothing.
 			back, backErr := forward(e.served, e.settings)
 			if backErr == nil {
-				backErr = errors.Join(e.placed(before, places), e.forward(ctx, back))
+				backErr = e.forward(ctx, back)
 			}
 			var refused *RefusedError
 			if !errors.As(err, &refused) {
@@ -251,7 +247,8 @@ func (e *Edge) apply(
 		}
 	}
 	e.running.caddy, e.loaded = next.caddy, loaded
-	if err := e.filed(filesOf(d, certs), filesOf(e.served, e.certs)); err != nil {
+	// Names lead to what Caddy's configuration has, so it has that first.
+	if err := e.filed(filesOf(d, certs, e.settings)); err != nil {
 		return err
 	}
 	list := make([]wire.EdgeCertificate, 0, len(certs))
@@ -272,7 +269,6 @@ func (e *Edge) apply(
 	if err := errors.Join(e.write(caddyFile, next.caddy), e.write(certificatesFile, keys), e.write(documentFile, document)); err != nil {
 		return err
 	}
-	e.dropPlaces(before, places, time.Now())
 	// WebSockets of sites that have moved: they are opened again, and lead to the new place. Those
 	// that can't be cut end with their worker.
 	if moved := movedSockets(e.served, d); len(moved) > 0 {

@@ -187,7 +187,7 @@ func TestCertificatesComeWithoutALoad(t *testing.T) {
 	require.NotEqual(t, before, after)
 	_, err = e.shake("www.shop-8.org", pool)
 	require.Error(t, err)
-	_, err = os.Stat(filepath.Join(e.Edge.dir, keysDir, "www.shop-8.org.pem"))
+	_, err = os.Stat(filepath.Join(e.Edge.dir, keysDir, "www.shop-8.org"))
 	require.ErrorIs(t, err, os.ErrNotExist, "its key is deleted")
 	left, err := os.ReadDir(filepath.Join(e.Edge.dir, answersDir))
 	require.NoError(t, err)
@@ -212,8 +212,10 @@ func TestARenewedCertificateWaits(t *testing.T) {
 	names := []string{"www.shop.org", "www.baker.org"}
 	oldPool, oldRefs, old := certifiedFor(t, now.Add(-70*day), now.Add(20*day), names...)
 	newPool, refs, renewed := certifiedFor(t, now.Add(-time.Hour), now.Add(90*day), names...)
+	other := serving("other.org", "t-3", "127.0.0.1:1")
+	other.Port = need.Port(t)
 	d := wire.EdgeDocument{Version: 1, Hosts: []wire.EdgeHost{
-		serving(names[0], "t-1", "127.0.0.1:1"), serving(names[1], "t-2", "127.0.0.1:1"),
+		other, serving(names[0], "t-1", "127.0.0.1:1"), serving(names[1], "t-2", "127.0.0.1:1"),
 	}, Certificates: oldRefs[:1]}
 	loads := e.countLoads()
 	version := func(edge *Edge) {
@@ -254,7 +256,7 @@ func TestARenewedCertificateWaits(t *testing.T) {
 	_, err = e.shake(names[1], newPool)
 	require.NoError(t, err)
 
-	d.Hosts[0].State = wire.EdgeMaintenance
+	d.Hosts[0].Port = need.Port(t)
 	version(again)
 	for _, name := range names {
 		_, err = e.shake(name, newPool)
@@ -298,7 +300,7 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// TestNewCertificatesSurviveLoads: Caddy gets configurations for other names while visitors come to a name whose
+// TestNewCertificatesSurviveLoads: Caddy gets configurations for new listeners while visitors come to a name whose
 // certificate it has only had as a file. Its listeners may reset connections that wait, but no handshake fails.
 func TestNewCertificatesSurviveLoads(t *testing.T) {
 	t.Parallel()
@@ -335,7 +337,9 @@ func TestNewCertificatesSurviveLoads(t *testing.T) {
 			}()
 		}
 		d.Version++
-		d.Hosts = append(slices.Clone(d.Hosts), serving("new-"+name, "t-2", "127.0.0.1:1"))
+		other := serving("new-"+name, "t-2", "127.0.0.1:1")
+		other.Port = need.Port(t)
+		d.Hosts = append(slices.Clone(d.Hosts), other)
 		require.NoError(t, e.Apply(context.Background(), d, nil))
 		require.EqualValues(t, 1, loads.Load())
 		stop()
@@ -369,8 +373,8 @@ func TestOnlyCaddyGetsItsKeys(t *testing.T) {
 	require.Equal(t, 200, status)
 	require.Contains(t, body, "PRIVATE KEY")
 	for _, path := range []string{
-		"/?server_name=www.shop.org", "/www.shop.org.pem", "/x?server_name=www.shop.org", secret,
-		secret + "/www.shop.org.pem",
+		"/?server_name=www.shop.org", "/www.shop.org", "/x?server_name=www.shop.org", secret,
+		secret + "/www.shop.org",
 		secret + "/none?domain=www.shop.org", secret + "?server_name=../secret", secret + "?server_name=*",
 		secret + "?server_name=www.shop.or%3f", secret + "?server_name=../config.json%3f",
 	} {
@@ -382,11 +386,11 @@ func TestOnlyCaddyGetsItsKeys(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	// It stays the same over a restart, and keys of names that are gone do not.
-	require.NoError(t, os.WriteFile(filepath.Join(e.Edge.dir, keysDir, "gone.org.pem"), nil, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(e.Edge.dir, keysDir, "gone.org"), nil, 0o600))
 	again, err := Open(e.Edge.dir, e.proxy.settings)
 	require.NoError(t, err)
 	require.Equal(t, e.Edge.settings.secret, again.settings.secret)
-	_, err = os.Stat(filepath.Join(e.Edge.dir, keysDir, "gone.org.pem"))
+	_, err = os.Stat(filepath.Join(e.Edge.dir, keysDir, "gone.org"))
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 

@@ -33,7 +33,7 @@ func FuzzDocument(f *testing.F) {
 	} {
 		f.Add([]byte(s))
 	}
-	settings := Settings{RunDir: "/run/x", namesDir: "/run/x/names", placesDir: "/run/x/places", Own: func(string) bool { return true }}
+	settings := Settings{RunDir: "/run/x", sitesDir: "/run/x/names", namesDir: "/run/x/sites", Own: func(string) bool { return true }}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var d wire.EdgeDocument
 		if json.Unmarshal(text, &d) != nil {

@@ -131,11 +131,11 @@ func without(d wire.EdgeDocument, out map[part]refusal, certs map[string]wire.Ed
 	})
 }
 
-// word is what can be written to the servers' files as it is.
-var word = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$`)
+// word is what can be written to the servers' files, and name one, as it is.
+var word = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$`)
 
-// checkName checks a host name as Caddy does (modules/caddyhttp/matchers.go, MatchHost.Provision): it converts each
-// name to ASCII and refuses its configuration if it can't. Nothing of a name is a wildcard or a placeholder.
+// checkName refuses names that no browser asks for and no authority certifies, and other spellings: files are found by
+// their names. Nothing of a name is a path, a wildcard or a placeholder.
 func checkName(name string) error {
 	if !word.MatchString(name) {
 		return fmt.Errorf("%q is no host name", name)

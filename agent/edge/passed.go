@@ -1,11 +1,11 @@
 package edge
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/pem"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/prego/prego/agent/wire"
 )
@@ -17,63 +17,55 @@ import (
 const visitorVariable = "{http.vars.visitor}"
 
 // believed are routes that determine the visitor's address.
-func believed(passing []string) []obj {
+func (s Settings) believed() []obj {
+	edge := obj{"root": s.passingDir, "try_files": []string{"/{http.request.remote.host}"}}
+	believe := obj{"handler": "vars", "visitor": "{http.request.header." + wire.HeaderVisitor + "}"}
 	return []obj{
 		{"handle": []obj{{"handler": "vars", "visitor": "{http.request.remote.host}"}}},
 		{
-			"match":  []obj{{"remote_ip": obj{"ranges": passing}, "header": obj{wire.HeaderVisitor: []string{"*"}}}},
-			"handle": []obj{{"handler": "vars", "visitor": "{http.request.header." + wire.HeaderVisitor + "}"}},
+			"match":  []obj{{"header": obj{wire.HeaderVisitor: []string{"*"}}}},
+			"handle": []obj{subroute([]obj{{"match": []obj{{"file": edge}}, "handle": []obj{believe}}})},
 		},
 	}
 }
 
-// passOn are the routes of hosts whose sites are in another network. Those edges must present this edge's own
-// certificate for the name, or one from the same issuer: no list of authorities is consulted, and no other server can
-// take the requests.
-func (v *site) passOn(hosts []wire.EdgeHost) (routes []obj) {
-	type way struct{ certificate, to string }
-	by := map[way][]wire.EdgeHost{}
-	roots := map[way][]string{}
-	var unverified []string
-	for _, h := range hosts {
-		certificate, trusted := v.trusts(h.Name)
-		if len(trusted) == 0 {
-			unverified = append(unverified, h.Name)
-			continue
-		}
-		w := way{certificate, fmt.Sprint(h.Via)}
-		by[w], roots[w] = append(by[w], h), trusted
+// way is how requests reach a site in another network. Those edges must present this edge's own certificate for the
+// name, or one from the same issuer: no list of authorities is consulted, and no other server can take the requests.
+type way struct {
+	server string
+	roots  []string
+	to     []wire.EdgeUpstream
+}
+
+func (w way) id() string {
+	sum := sha256.Sum256(fmt.Append(nil, w))
+	return "via-" + hex.EncodeToString(sum[:8])
+}
+
+func (w way) routes() []obj {
+	to := make([]obj, len(w.to))
+	for i, u := range w.to {
+		to[i] = obj{"dial": u.Address}
 	}
-	ways := slices.SortedFunc(maps.Keys(by), func(a, b way) int {
-		return slices.Compare([]string{a.certificate, a.to}, []string{b.certificate, b.to})
-	})
-	for _, w := range ways {
-		first := by[w][0]
-		to := make([]obj, len(first.Via))
-		for i, u := range first.Via {
-			to[i] = obj{"dial": u.Address}
-		}
-		proxy := obj{
-			"handler": "reverse_proxy", "upstreams": to, "stream_close_delay": closeStreams,
-			"transport": obj{
-				"protocol": "http", "dial_timeout": "2s", "compression": false, "versions": []string{"1.1"},
-				"keep_alive": obj{"idle_timeout": keepPassed, "max_idle_conns_per_host": 128},
-				// One name for all that the certificate is for, so that they share connections.
-				"tls": obj{"server_name": first.Name, "root_ca_pool": roots[w]},
-			},
-			"headers":        obj{"request": obj{"set": obj{"Host": []string{"{http.request.host}"}, wire.HeaderPassed: []string{"1"}, wire.HeaderVisitor: []string{"{http.request.remote.host}"}}}},
-			"load_balancing": sentOnce("random"),
-		}
-		routes = append(routes, onHosts(namesOf(by[w]), subroute([]obj{
-			// For a moment two networks may each know the other one as the site's.
-			{"match": []obj{{"header": obj{wire.HeaderPassed: []string{"*"}}}}, "handle": []obj{unavailable}, "terminal": true},
-			{"handle": []obj{leaveBehind, proxy}},
-		})))
+	headers := obj{
+		"Host": []string{"{http.request.host}"}, wire.HeaderPassed: []string{"1"},
+		wire.HeaderVisitor: []string{"{http.request.remote.host}"},
 	}
-	if len(unverified) > 0 {
-		routes = append(routes, onHosts(unverified, unavailable))
+	proxy := obj{
+		"handler": "reverse_proxy", "upstreams": to, "stream_close_delay": closeStreams,
+		"transport": obj{
+			"protocol": "http", "dial_timeout": "2s", "compression": false, "versions": []string{"1.1"},
+			"keep_alive": obj{"idle_timeout": keepPassed, "max_idle_conns_per_host": 128},
+			"tls":        obj{"server_name": w.server, "root_ca_pool": w.roots},
+		},
+		"headers":        obj{"request": obj{"set": headers}},
+		"load_balancing": sentOnce("random"),
 	}
-	return routes
+	return []obj{
+		// For a moment two networks may each know the other one as the site's.
+		{"match": []obj{{"header": obj{wire.HeaderPassed: []string{"*"}}}}, "handle": []obj{unavailable}, "terminal": true},
+		{"handle": []obj{leaveBehind, proxy}},
+	}
 }
 
 // leaveBehind has connections end with an answer, so that the DNS is asked before the next one; WebSockets,

@@ -299,11 +299,15 @@ func TestWebSocketsOutliveChanges(t *testing.T) {
 		require.Equal(t, text+"\n", line)
 	}
 	echo("before")
+	loads := p.countLoads()
 	for i := range 3 {
-		require.NoError(t, p.Apply(context.Background(), wire.EdgeDocument{Hosts: []wire.EdgeHost{site, serving(fmt.Sprintf("new-%d.example.com", i), "t-2", "127.0.0.1:1")}}, nil))
+		other := serving(fmt.Sprintf("new-%d.example.com", i), "t-2", "127.0.0.1:1")
+		other.Port = need.Port(t)
+		require.NoError(t, p.Apply(context.Background(), wire.EdgeDocument{Hosts: []wire.EdgeHost{site, other}}, nil))
 		time.Sleep(100 * time.Millisecond)
 		echo(fmt.Sprint("after ", i))
 	}
+	require.EqualValues(t, 3, loads.Load(), "one for each new listener")
 	// Its site moves: it is cut, once, and the next one is of the new place. Other sites' are not.
 	other := serving("other.example.com", "t-3", strings.TrimPrefix(s.URL, "http://"))
 	require.NotEqual(t, socketsOf(site.Site), socketsOf(other.Site))
@@ -525,19 +529,9 @@ func TestRequestsAreSentOnce(t *testing.T) {
 // (internal/cloudinit/files/agent-edge.conf): Caddy opens a new socket with each configuration.
 func TestARollingDeployLosesNoRequest(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("PREGO_TEST_NETNS") == "" {
-		need.Root(t, "it makes a separate network")
-		cmd := exec.Command(os.Args[0], "-test.run=^TestARollingDeployLosesNoRequest$", "-test.v")
-		cmd.Env = append(os.Environ(), "PREGO_TEST_NETNS=1")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-		out, err := cmd.CombinedOutput()
-		t.Logf("%s", out)
-		require.NoError(t, err)
+	if !inOwnNetwork(t) {
 		return
 	}
-	out, err := exec.Command(need.Program(t, "ip"), "link", "set", "lo", "up").CombinedOutput()
-	require.NoError(t, err, string(out))
-	require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/tcp_migrate_req", []byte("1"), 0o600))
 	e := newEdge(t)
 	start := func() *httptest.Server {
 		return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -605,6 +599,25 @@ func TestARollingDeployLosesNoRequest(t *testing.T) {
 
 	require.Zero(t, failed.Load(), "%v", first.Load())
 	require.Greater(t, sent.Load(), int64(200))
+}
+
+// inOwnNetwork runs the test again in a separate network and returns false, or returns true there.
+func inOwnNetwork(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv("PREGO_TEST_NETNS") == "" {
+		need.Root(t, "it makes a separate network")
+		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+		cmd.Env = append(os.Environ(), "PREGO_TEST_NETNS=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+		out, err := cmd.CombinedOutput()
+		t.Logf("%s", out)
+		require.NoError(t, err)
+		return false
+	}
+	out, err := exec.Command(need.Program(t, "ip"), "link", "set", "lo", "up").CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/tcp_migrate_req", []byte("1"), 0o600))
+	return true
 }
 
 // testEdge is an edge with real servers.
