@@ -5785,7 +5785,7 @@ type PeersBehind struct {
 	// ChangedAt When the newest document came to be
 	ChangedAt *time.Time `json:"changed_at,omitempty"`
 
-	// Refused Why the host does not apply the newest document
+	// Refused Why the host does not apply the newest document, or which parts of it it leaves out
 	Refused *string `json:"refused,omitempty"`
 
 	// Role Purpose of the server; a node runs app, database and Redis on one host, an edge forwards requests of the public

@@ -580,12 +580,12 @@ CREATE TABLE server_peers (
     offered         bigint NOT NULL DEFAULT 0, -- as of edges
     applied_epoch   bigint NOT NULL DEFAULT 0, -- the egress_epoch of applied_version
     applied_at      timestamptz,
-    refused         text NOT NULL DEFAULT '' -- why the host does not apply its document
+    refused         text NOT NULL DEFAULT '' -- why the host does not apply its document, or parts of it
 ) WITH (fillfactor=70);
 -- The control plane's addresses change once in a blue moon, and then on every row.
 CREATE INDEX server_peers_epoch ON server_peers (applied_epoch);
 CREATE INDEX server_peers_behind ON server_peers (server_id) WHERE applied_version <> version
-    OR applied_version > offered;
+    OR applied_version > offered OR refused <> '';
 
 -- Servers whose rule may have changed. Making the rule takes them out; a row that a later transaction adds is handled
 -- the next time.

@@ -389,7 +389,9 @@ FROM stack_release_servers v WHERE v.status = 'updating' AND NOT v.undoing AND v
 SELECT 'org', org_id, org_id, '', org_id, 'usage_drifted', '', found_at, 'installation', 'prego' FROM org_usage_drifts` + attTo
 
 	sqlAttPeersBehind = `WITH ` + attFrom + `
-SELECT 'server', s.server_id, s.server_id, '', '', CASE p.refused WHEN '' THEN 'not_applied' ELSE 'refused' END, p.refused, COALESCE(p.changed_at, now()), 'region', s.region
+SELECT 'server', s.server_id, s.server_id, '', '',
+    CASE WHEN p.refused = '' THEN 'not_applied' WHEN p.applied_version = p.version THEN 'left_out' ELSE 'refused' END,
+    p.refused, COALESCE(p.changed_at, now()), 'region', s.region
 FROM ` + peersBehind + ` AND s.status IN ('active', 'draining') AND s.agent_status = 'connected' AND (p.refused <> '' OR p.changed_at < now() - interval '5 minutes')` + attTo
 
 	sqlAttEdgeBehind = `WITH ` + attFrom + `

@@ -259,14 +259,14 @@ func (s *Store) PeersState(ctx context.Context, id prego.ServerID) (server.Peers
 }
 
 const peersBehind = `server_peers p JOIN servers s ON s.server_id = p.server_id WHERE (p.applied_version <> p.version
-    OR p.applied_version > p.offered) AND s.status <> 'terminated'`
+    OR p.applied_version > p.offered OR p.refused <> '') AND s.status <> 'terminated'`
 
 const sqlPeersBehind = `
 SELECT s.server_id, s.role, s.host, s.status, s.agent_status, p.version, p.applied_version, p.applied_at, p.changed_at, p.refused, p.applied_epoch
 FROM ` + peersBehind + ` ORDER BY p.server_id LIMIT $1`
 
-// PeersBehind are servers whose host has not reported its newest document as active, by
-// id, at most limit.
+// PeersBehind are servers whose host has not reported its newest document as active, or leaves parts of it out, by id,
+// at most limit.
 func (s *Store) PeersBehind(ctx context.Context, limit int) ([]server.PeersState, error) {
 	return collect[server.PeersState](ctx, s, "peers behind", sqlPeersBehind, limit)
 }

@@ -188,6 +188,11 @@ func TestPeersVersionsGoOneWay(t *testing.T) {
 	}
 	acks(last.Version)
 	require.Empty(t, behind())
+	_, err = b.s.AckPeers(ctx, "db", last.Version, "left out: port 0: there is no such port")
+	require.NoError(t, err)
+	require.Equal(t, []string{"db"}, behind())
+	acks(last.Version)
+	require.Empty(t, behind())
 
 	// The database was restored, and the host has a later version than its row. It keeps that document until the rule
 	// changes, or a process waits for the host. No version comes from a clock.

@@ -85,6 +85,8 @@ type PeersAnswer struct {
 	Address string   `json:"address,omitempty"`
 	Keys    []string `json:"keys,omitempty"`    // ids of the keys that may sign the next document
 	Refused string   `json:"refused,omitempty"` // why the document of this request is not active
+	// LeftOut are the parts of the active document that can't be applied, with the reasons.
+	LeftOut string `json:"left_out,omitempty"`
 }
 
 // NFTTime bounds a run of nft.

@@ -1,6 +1,7 @@
 package online
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -100,7 +101,7 @@ func (a *Agent) fetchPeers(ctx context.Context, caller string, log *slog.Logger)
 		_, terr := a.askPeers(ctx, tell)
 		return 0, errors.Join(err, terr)
 	}
-	got, err := a.askPeers(ctx, wire.PeersRequest{Applied: now.Applied, Keys: now.Keys})
+	got, err := a.askPeers(ctx, wire.PeersRequest{Applied: now.Applied, Keys: now.Keys, Refused: now.LeftOut})
 	if err != nil || got.Signed == nil {
 		return now.Applied, err
 	}
@@ -108,7 +109,8 @@ func (a *Agent) fetchPeers(ctx context.Context, caller string, log *slog.Logger)
 	if err != nil {
 		return now.Applied, err
 	}
-	if _, err := a.askPeers(ctx, wire.PeersRequest{Applied: next.Applied, Keys: next.Keys, Refused: next.Refused}); err != nil {
+	tell := wire.PeersRequest{Applied: next.Applied, Keys: next.Keys, Refused: cmp.Or(next.Refused, next.LeftOut)}
+	if _, err := a.askPeers(ctx, tell); err != nil {
 		return next.Applied, err
 	}
 	if next.Refused != "" {

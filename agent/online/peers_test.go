@@ -125,6 +125,7 @@ func TestPeersAreFetchedAndAcknowledged(t *testing.T) {
 
 	// A stranger's key does not count, even in the files of the process that faces the network.
 	stranger := agenttest.NewPeersKey(t, "k9")
+	second := g.keys
 	g.set(func(g *peersGateway) { g.keys, g.doc.Version = []agenttest.PeersKey{stranger}, 7 })
 	_, err = a.fetchPeers(t.Context(), "", agenttest.Quiet())
 	require.ErrorContains(t, err, "no trusted key signed it")
@@ -132,6 +133,19 @@ func TestPeersAreFetchedAndAcknowledged(t *testing.T) {
 	require.NoError(t, k.Restore(t.Context()))
 	again := rooted.NewPeersFirewall(a.host, false, agenttest.Quiet())
 	require.Equal(t, host.PeersAnswer{Applied: 6, Keys: []string{"k2"}}, again.Apply(t.Context(), host.PeersRequest{}))
+
+	// A bad part costs itself: the document is active, and the control plane learns of the part with each fetch.
+	g.set(func(g *peersGateway) {
+		g.keys, g.doc.Version = second, 8
+		g.doc.Access = []wire.PeersAccess{{Ports: []int{0}, From: []string{wire.PeersEveryone}}}
+	})
+	for range 2 {
+		applied, err = a.fetchPeers(t.Context(), "", agenttest.Quiet())
+		require.NoError(t, err)
+		require.Equal(t, int64(8), applied)
+		leftOut := "left out: port 0: there is no such port"
+		require.Equal(t, wire.PeersRequest{Applied: 8, Keys: []string{"k2"}, Refused: leftOut}, g.last())
+	}
 }
 
 func TestHeartbeatsTellOfPeers(t *testing.T) {

@@ -27,7 +27,7 @@ func FuzzPeersDocument(f *testing.F) {
 		Access: []wire.PeersAccess{{Ports: []int{3306}, From: []string{"10.0.0.3"}}, {Ports: []int{80}, From: []string{wire.PeersEveryone}}},
 	}
 	empty := NewPeersFirewall(h, false, agenttest.Quiet())
-	rules, err := empty.rules(wire.PeersDocument{Environment: good.Environment, ServerID: good.ServerID, Version: 1, Control: good.Control})
+	rules, _, err := empty.rules(wire.PeersDocument{Environment: good.Environment, ServerID: good.ServerID, Version: 1, Control: good.Control})
 	require.NoError(f, err)
 	fixed := map[string]bool{}
 	for line := range strings.Lines(rules) {
@@ -60,8 +60,8 @@ func FuzzPeersDocument(f *testing.F) {
 		if !ours {
 			by = stranger
 		}
-		_, refused := k.accept(t.Context(), map[string]string{key.ID: key.Public}, 3, host.PeersRequest{Signed: by.Sign(t, doc)})
-		rules, err := k.rules(doc)
+		_, _, refused := k.accept(t.Context(), map[string]string{key.ID: key.Public}, 3, host.PeersRequest{Signed: by.Sign(t, doc)})
+		rules, _, err := k.rules(doc)
 		if refused != nil {
 			require.NotEmpty(t, refused.Error())
 			return

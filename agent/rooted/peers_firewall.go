@@ -46,8 +46,9 @@ func NewPeersFirewall(h *host.Host, firewall bool, log *slog.Logger) *PeersFirew
 // peersState is the state on disk: the last good document with its signature, and the keys that may sign the next
 // one, in one file.
 type peersState struct {
-	Signed wire.SignedPeers  `json:"signed"`
-	Keys   map[string]string `json:"keys"`
+	Signed  wire.SignedPeers  `json:"signed"`
+	Keys    map[string]string `json:"keys"`
+	LeftOut []string          `json:"left_out,omitempty"` // of the document, with the reasons
 }
 
 const peersFile = wire.PeersDir + "/state.json"
@@ -78,72 +79,109 @@ func (k *PeersFirewall) Apply(ctx context.Context, in host.PeersRequest) host.Pe
 	}
 	answer := host.PeersAnswer{Applied: doc.Version, Address: doc.Address}
 	if in.Signed != nil {
-		next, refused := k.accept(ctx, state.Keys, doc.Version, in)
+		next, leftOut, refused := k.accept(ctx, state.Keys, doc.Version, in)
 		switch {
 		case refused != nil:
 			k.log.Warn("a peers document was refused", "error", refused.Error())
 			answer.Refused = host.Clip(refused.Error(), wire.MaxPeersRefused)
 		default:
 			answer.Applied, answer.Address, state.Keys = next.Version, next.Address, next.Keys
-			k.log.Info("peers", "version", next.Version)
+			state.LeftOut = leftOut
+			k.log.Info("peers", "version", next.Version, "left_out", leftOut)
 		}
+	}
+	if len(state.LeftOut) > 0 {
+		answer.LeftOut = host.Clip("left out: "+strings.Join(state.LeftOut, "; "), wire.MaxPeersRefused)
 	}
 	answer.Keys = slices.Sorted(maps.Keys(state.Keys))
 	return answer
 }
 
-// accept applies a document and keeps it.
-func (k *PeersFirewall) accept(ctx context.Context, trusted map[string]string, version int64, in host.PeersRequest) (wire.PeersDocument, error) {
-	doc, err := in.Signed.Open(trusted)
-	if err != nil {
-		return doc, err
+// accept applies a document and keeps it. Parts that can't be applied are left out.
+func (k *PeersFirewall) accept(
+	ctx context.Context, trusted map[string]string, version int64, in host.PeersRequest,
+) (doc wire.PeersDocument, leftOut []string, err error) {
+	if doc, err = in.Signed.Open(trusted); err != nil {
+		return doc, nil, err
 	}
 	if doc.Version < version {
-		return doc, fmt.Errorf("version %d is older than the active version %d", doc.Version, version)
+		return doc, nil, fmt.Errorf("version %d is older than the active version %d", doc.Version, version)
 	}
 	if len(doc.Keys) == 0 {
-		return doc, errors.New("it names no key that may sign the next one")
+		return doc, nil, errors.New("it names no key that may sign the next one")
 	}
 	for id, text := range doc.Keys {
 		if _, err := wire.ParsePeersKey(text); err != nil {
-			return doc, fmt.Errorf("key %s: %w", id, err)
+			return doc, nil, fmt.Errorf("key %s: %w", id, err)
 		}
 	}
 	if _, err := in.Signed.Open(doc.Keys); err != nil {
-		return doc, errors.New("no key that it names signed it: it could not be checked at the next boot")
-	}
-	rules, err := k.rules(doc)
-	if err != nil {
-		return doc, err
+		return doc, nil, errors.New("no key that it names signed it: it could not be checked at the next boot")
 	}
 	if in.Caller != "" && !letsIn(doc.Control.CIDRs, in.Caller) {
-		return doc, fmt.Errorf("it would shut out the control plane, which calls from %s", in.Caller)
+		return doc, nil, fmt.Errorf("it would shut out the control plane, which calls from %s", in.Caller)
 	}
-	if err := k.replace(ctx, rules, "--check"); err != nil {
-		return doc, err
+	rules, leftOut, err := k.checked(ctx, doc)
+	if err != nil {
+		return doc, nil, err
 	}
 	if err := k.replace(ctx, rules); err != nil {
-		return doc, err
+		return doc, nil, err
 	}
-	b, err := json.Marshal(peersState{Signed: *in.Signed, Keys: doc.Keys})
+	b, err := json.Marshal(peersState{Signed: *in.Signed, Keys: doc.Keys, LeftOut: leftOut})
 	if err != nil {
-		return doc, err
+		return doc, nil, err
 	}
 	if err := os.MkdirAll(k.host.Path(wire.PeersDir), 0o700); err != nil {
-		return doc, err
+		return doc, nil, err
 	}
-	return doc, host.WriteFile(k.host.Path(peersFile), b, 0o600)
+	return doc, leftOut, host.WriteFile(k.host.Path(peersFile), b, 0o600)
 }
 
 // rules is the ruleset of a document of this host.
-func (k *PeersFirewall) rules(doc wire.PeersDocument) (string, error) {
+func (k *PeersFirewall) rules(doc wire.PeersDocument) (rules string, leftOut []string, err error) {
 	if doc.Environment != k.host.Config.Environment || doc.ServerID != k.host.Config.ServerID {
-		return "", fmt.Errorf("it is of server %q in environment %q", doc.ServerID, doc.Environment)
+		return "", nil, fmt.Errorf("it is of server %q in environment %q", doc.ServerID, doc.Environment)
 	}
 	if doc.Version < 1 {
-		return "", errors.New("it has no version")
+		return "", nil, errors.New("it has no version")
 	}
 	return ruleset(k.host, doc)
+}
+
+// checked is the ruleset of a document without the parts that nft refuses: of a host's few kinds of access, each is
+// tried alone if it refuses all together.
+func (k *PeersFirewall) checked(ctx context.Context, doc wire.PeersDocument) (string, []string, error) {
+	rules, leftOut, err := k.rules(doc)
+	if err != nil {
+		return "", nil, err
+	}
+	refused := k.replace(ctx, rules, "--check")
+	if refused == nil {
+		return rules, leftOut, nil
+	}
+	all := doc.Access
+	var kept []wire.PeersAccess
+	var without []string
+	for _, a := range all {
+		doc.Access = []wire.PeersAccess{a}
+		if rules, _, err = k.rules(doc); err != nil {
+			return "", nil, err
+		}
+		if err := k.replace(ctx, rules, "--check"); err != nil {
+			without = append(without, fmt.Sprintf("ports %v: %v", a.Ports, err))
+			continue
+		}
+		kept = append(kept, a)
+	}
+	if len(kept) == len(all) {
+		return "", nil, refused
+	}
+	doc.Access = kept
+	if rules, leftOut, err = k.rules(doc); err == nil {
+		err = k.replace(ctx, rules, "--check")
+	}
+	return rules, append(leftOut, without...), err
 }
 
 // letsIn reports whether an address is in one of the networks.
@@ -181,7 +219,7 @@ func (k *PeersFirewall) load() (peersState, wire.PeersDocument, error) {
 	// The document names its own keys, and the file belongs to root.
 	doc, err := state.Signed.Open(state.Keys)
 	if err == nil {
-		_, err = k.rules(doc)
+		_, _, err = k.rules(doc)
 	}
 	if err != nil {
 		return enrolled(err)
@@ -198,7 +236,7 @@ func (k *PeersFirewall) Restore(ctx context.Context) error {
 	if err != nil || doc.Version == 0 {
 		return err
 	}
-	rules, err := k.rules(doc)
+	rules, _, err := k.checked(ctx, doc)
 	if err != nil {
 		return err
 	}

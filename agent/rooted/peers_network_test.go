@@ -255,6 +255,15 @@ func (c *cluster) boot(name string) {
 	c.keepers[name].nft = c.run(name)
 }
 
+// state is what a host keeps of its document.
+func (c *cluster) state(name string) (state peersState) {
+	c.t.Helper()
+	b, err := os.ReadFile(c.hosts[name].Path(peersFile))
+	require.NoError(c.t, err)
+	require.NoError(c.t, json.Unmarshal(b, &state))
+	return state
+}
+
 func (c *cluster) load(name string, rulesets ...string) {
 	c.t.Helper()
 	// Reversed, so that deletes come before creations.
@@ -359,16 +368,6 @@ func TestPeersNetwork(t *testing.T) {
 		"of another host":  c.key.Sign(t, func() wire.PeersDocument { d := good; d.ServerID = "pool"; return d }()),
 		"elsewhere":        c.key.Sign(t, func() wire.PeersDocument { d := good; d.Environment = "prod"; return d }()),
 		"no control plane": c.key.Sign(t, func() wire.PeersDocument { d := good; d.Control.CIDRs = nil; return d }()),
-		"nonsense": c.key.Sign(t, func() wire.PeersDocument {
-			d := good
-			d.Access = []wire.PeersAccess{{Ports: []int{3306}, From: []string{"10.64.0.10 } accept ; #"}}}
-			return d
-		}()),
-		"open to everyone": c.key.Sign(t, func() wire.PeersDocument {
-			d := good
-			d.Access = []wire.PeersAccess{{Ports: []int{2376}, From: []string{wire.PeersEveryone}}}
-			return d
-		}()),
 		"changed on its way": func() *wire.SignedPeers {
 			s := c.key.Sign(t, good)
 			s.Document = bytes.Replace(s.Document, []byte("10.64.0.10"), []byte("10.64.0.66"), 1)
@@ -397,6 +396,45 @@ func TestPeersNetwork(t *testing.T) {
 	}
 	c.keepers["shard"].nft = nft
 	c.reach("bad documents change nothing", rows)
+
+	// A bad part costs itself: of names for ports and peers, and of what nft refuses.
+	partly := c.shard(b)
+	partly.Control.CIDRs = append(partly.Control.CIDRs, "10.0.0.0/99")
+	partly.Control.Ports = append(partly.Control.Ports, -1)
+	partly.Access[0].Ports = append(partly.Access[0].Ports, 0, 70000)
+	partly.Access[0].From = append(partly.Access[0].From, aAt+" } accept ; #", "fd00::1")
+	partly.Access = append(partly.Access,
+		wire.PeersAccess{Ports: []int{2376, 8443}, From: []string{wire.PeersEveryone}},
+		wire.PeersAccess{Ports: []int{22}, From: []string{wire.PeersEveryone, aAt}},
+		wire.PeersAccess{Ports: []int{22}},
+		wire.PeersAccess{Ports: []int{6666}, From: []string{aAt}})
+	refuses := func(ctx context.Context, ruleset string, args ...string) error {
+		if strings.Contains(ruleset, "6666") {
+			return errors.New("nft failed")
+		}
+		return nft(ctx, ruleset, args...)
+	}
+	c.keepers["shard"].nft = refuses
+	answer = c.put("shard", partly)
+	require.Empty(t, answer.Refused)
+	require.Equal(t, partly.Version, answer.Applied)
+	require.LessOrEqual(t, len(answer.LeftOut), wire.MaxPeersRefused)
+	for _, part := range []string{
+		`"10.0.0.0/99"`, "port -1: ", "port 0: ", "port 70000: ", `"` + aAt + ` } accept ; #"`, `"fd00::1"`, "port 2376: ",
+		"port 8443: ", "[22]: they", "[22] for []", "[6666]: nft failed",
+	} {
+		require.Contains(t, strings.Join(c.state("shard").LeftOut, "; "), part)
+	}
+	c.reach("bad parts change nothing", rows)
+	require.Equal(t, answer, c.keepers["shard"].Apply(t.Context(), host.PeersRequest{}))
+	c.boot("shard")
+	c.keepers["shard"].nft = refuses
+	require.NoError(t, c.keepers["shard"].Restore(t.Context()))
+	require.Equal(t, answer, c.keepers["shard"].Apply(t.Context(), host.PeersRequest{}))
+	c.reach("bad parts after a reboot", rows)
+	c.keepers["shard"].nft = nft
+	answer = c.put("shard", c.shard(b))
+	require.Empty(t, answer.Refused+answer.LeftOut)
 
 	for name := range c.hosts {
 		c.boot(name)
@@ -495,14 +533,14 @@ func resent(conn net.Conn) (n int64) {
 func TestRulesetWithoutPeers(t *testing.T) {
 	t.Parallel()
 	h := &host.Host{Config: wire.HostConfig{AgentPort: 443, DockerPort: 2376}}
-	got, err := ruleset(h, wire.PeersDocument{Control: wire.PeersControl{CIDRs: []string{"203.0.113.7/32", "2001:db8::/64"}, Ports: []int{443, 2376}}})
+	got, _, err := ruleset(h, wire.PeersDocument{Control: wire.PeersControl{CIDRs: []string{"203.0.113.7/32", "2001:db8::/64"}, Ports: []int{443, 2376}}})
 	require.NoError(t, err)
 	for line := range strings.Lines(cloudinit.Firewall([]string{"203.0.113.7/32", "2001:db8::/64"}, []int{443, 2376})) {
 		if strings.Contains(line, "saddr") || strings.Contains(line, "daddr") {
 			require.Contains(t, got, strings.TrimSpace(line))
 		}
 	}
-	_, err = ruleset(h, wire.PeersDocument{Control: wire.PeersControl{CIDRs: []string{"203.0.113.7/32"}, Ports: []int{70000}}})
-	require.Error(t, err)
+	_, _, err = ruleset(h, wire.PeersDocument{Control: wire.PeersControl{CIDRs: []string{"203.0.113.7"}}})
+	require.ErrorContains(t, err, "shut out the control plane")
 	require.True(t, netip.MustParseAddr(shardAt).IsPrivate())
 }

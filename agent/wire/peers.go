@@ -61,8 +61,8 @@ type SignedPeers struct {
 type PeersRequest struct {
 	// Applied is the active version, 0 for none.
 	Applied int64 `json:"applied"`
-	// Refused is why the host does not apply the document that it was last given, at most
-	// MaxPeersRefused bytes of text; "" is none.
+	// Refused is why the host does not apply the document that it was last given, or which parts of the active one it
+	// leaves out and why, at most MaxPeersRefused bytes of text; "" is neither.
 	Refused string `json:"refused,omitempty"`
 	// Keys are the ids of the keys that the host trusts: it gets the active document again if there are others.
 	Keys []string `json:"keys,omitempty"`

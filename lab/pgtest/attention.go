@@ -282,7 +282,8 @@ var Ailments = map[attention.Kind][]Ailment{
 		'{}')`, "acme usage_drifted"}},
 	attention.PeersBehind: {{`UPDATE server_peers SET version = 2, changed_at = now() - interval
 		'6 minutes'`, "app-1 not_applied"}, {`UPDATE server_peers SET version = 2, refused =
-		'bad rule'`, "app-1 refused"}},
+		'bad rule'`, "app-1 refused"}, {`UPDATE server_peers SET applied_version = version, refused =
+		'left out: port 0'`, "app-1 left_out"}},
 	attention.SiteDown: {
 		{`UPDATE site_health SET up = false, cause = 'refused' WHERE tenant_id = 't-2'`, "t-2 refused"},
 		{`UPDATE site_health SET up = false, cause = 'refused'`, "eu region_down"},

@@ -612,7 +612,7 @@ var ordered = []struct {
 	}},
 	{PeersBehind, spec{
 		severity: Warning, says: "its firewall is not as it should be", plural: "hosts' firewalls are not as they should be",
-		todo:    "See what its host refused, or why it does not answer.",
+		todo:    "See what its host refused or leaves out, or why it does not answer.",
 		docs:    "docs/networks.md",
 		actions: about("server", listPeers, showServer), all: []Action{listPeers},
 	}},
