@@ -407,15 +407,18 @@ func (g *Gateway) edgeCertificates(ctx context.Context, who caller, in wire.Edge
 		if !ok || g.openKey == nil {
 			continue
 		}
+		c := wire.EdgeCertificate{
+			EdgeCertificateRef: wire.EdgeCertificateRef{ID: id, Names: cert.Names, SHA256: cert.Digest},
+		}
 		key, err := g.openKey(cert)
 		if err != nil {
 			g.log.Error("a certificate's key can't be opened", zap.String("certificate_id", id), zap.Error(err))
-			continue
+			reason := "no gateway can open its key: " + printable(err.Error())
+			c.Refused = reason[:min(len(reason), wire.MaxEdgePartReason)]
+		} else {
+			c.Chain, c.Key = cert.Chain, string(key)
 		}
-		out.Certificates = append(out.Certificates, wire.EdgeCertificate{
-			EdgeCertificateRef: wire.EdgeCertificateRef{ID: id, Names: cert.Names, SHA256: cert.Digest},
-			Chain:              cert.Chain, Key: string(key),
-		})
+		out.Certificates = append(out.Certificates, c)
 	}
 	return out, nil
 }

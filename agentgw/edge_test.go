@@ -3,6 +3,7 @@ package agentgw_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -18,6 +19,7 @@ import (
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/ops/attention"
+	"github.com/prego/prego/tenant"
 )
 
 // edgeHost is an enrolled edge.
@@ -191,6 +193,54 @@ func TestAnEdgeKeepsTheNewestDocument(t *testing.T) {
 	require.JSONEq(t, `{"certificates":[]}`, string(body))
 	status, _ = e.poll(first.Version)
 	require.Equal(t, http.StatusNotModified, status)
+}
+
+// TestAKeyThatCannotBeOpenedIsReported: the edge learns why it does not get a key, and an operator from what the edge
+// leaves out, by name. Other certificates are sent.
+func TestAKeyThatCannotBeOpenedIsReported(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.site("one", "10.0.0.1")
+	b.site("two", "10.0.0.2")
+	for _, name := range []string{"one", "two"} {
+		b.exec(`INSERT INTO certificates (certificate_id, names, challenge, created_by, status, sealed_key, key_id,
+			digest, chain_pem, not_after) VALUES ('crt-' || $1, ARRAY[$1 || '.example.com'], 'http-01', 'test',
+			'active', '', $1, 'd', 'chain', now() + interval '60 days')`, name)
+	}
+	b.openKey = func(c tenant.ServedCertificate) ([]byte, error) {
+		if c.KeyID == "one" {
+			return nil, errors.New("no key one in seal/" + strings.Repeat("x", 1000))
+		}
+		return []byte("key of " + c.KeyID), nil
+	}
+	e := b.edge("edge-1")
+	_, d := e.poll(0)
+	require.Len(t, d.Certificates, 2)
+	ids := []byte(`{"ids":["crt-one","crt-two"]}`)
+	status, _, body := e.post(e.client, wire.PathEdgeCertificates, e.token, "application/json", ids)
+	require.Equal(t, http.StatusOK, status)
+	var got wire.EdgeCertificates
+	require.NoError(t, json.Unmarshal(body, &got))
+	require.Len(t, got.Certificates, 2)
+	one, two := got.Certificates[0], got.Certificates[1]
+	require.Contains(t, one.Refused, "no gateway can open its key: no key one in seal/")
+	require.LessOrEqual(t, len(one.Refused), wire.MaxEdgePartReason)
+	require.Equal(t, d.Certificates[0], one.EdgeCertificateRef)
+	require.Empty(t, one.Key+one.Chain)
+	require.Equal(t, "key of two", two.Key)
+	require.Empty(t, two.Refused)
+
+	left := wire.EdgeLeftOut{Kind: wire.EdgeCertificatePart, Name: one.ID, Reason: one.Refused}
+	applied := wire.EdgeApplied{Version: d.Version, LeftOut: []wire.EdgeLeftOut{left}}
+	require.Equal(t, 200, e.send(wire.PathEdgeApplied, applied))
+	all, _, err := b.store.Attention(context.Background(), attention.Limits{})
+	require.NoError(t, err)
+	list := slices.DeleteFunc(attention.List(all), func(i attention.Item) bool {
+		return i.Kind != attention.EdgeRejectedName
+	})
+	require.Len(t, list, 1)
+	require.Equal(t, "one.example.com", list[0].Subject.Name)
+	require.Contains(t, list[0].Message, "no gateway can open its key: no key one in seal/")
 }
 
 // TestTheOtherEdgesWaitForTheFirst: it has a document, and it closes no sites that answer.

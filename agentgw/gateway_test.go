@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -42,6 +43,7 @@ import (
 	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
+	"github.com/prego/prego/tenant"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -105,6 +107,7 @@ type bundle struct {
 	signals *signals
 	exec    func(sql string, args ...any)
 	serving *agentgw.Gateway
+	openKey func(tenant.ServedCertificate) ([]byte, error)
 }
 
 func setup(t testing.TB, change func(*agentgw.Settings)) *bundle {
@@ -134,7 +137,11 @@ func setup(t testing.TB, change func(*agentgw.Settings)) *bundle {
 	if change != nil {
 		change(&settings)
 	}
-	b.serving = agentgw.New(agentgw.Deps{Store: b.store, Signals: b.signals, CA: b.ca, Tokens: b.agents, Peers: peers, Settings: settings, Log: zap.New(core), Metrics: b.reg})
+	b.openKey = func(tenant.ServedCertificate) ([]byte, error) { return nil, errors.New("no key") }
+	b.serving = agentgw.New(agentgw.Deps{
+		Store: b.store, Signals: b.signals, CA: b.ca, Tokens: b.agents, Peers: peers, Settings: settings, Log: zap.New(core),
+		OpenKey: func(c tenant.ServedCertificate) ([]byte, error) { return b.openKey(c) }, Metrics: b.reg,
+	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	b.url = "https://" + l.Addr().String()

@@ -175,11 +175,12 @@ func (e *Edge) Apply(ctx context.Context, d wire.EdgeDocument, fetched []wire.Ed
 	}
 	usable := make([]wire.EdgeCertificate, 0, len(fetched))
 	for _, c := range fetched {
+		p := partOf(c.EdgeCertificateRef)
 		if err := checkPair(c); err != nil {
-			p := partOf(c.EdgeCertificateRef)
 			out[p] = refusal{part: p, Reason: err.Error(), Tried: began}
 			continue
 		}
+		delete(out, p)
 		usable = append(usable, c)
 	}
 	closed := e.closing(ctx, d)

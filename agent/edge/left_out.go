@@ -296,6 +296,9 @@ func refusalOf(content any, reason string) refusal {
 
 // checkPair checks a certificate and its key as Caddy does (modules/caddytls/pemloader.go).
 func checkPair(c wire.EdgeCertificate) error {
+	if c.Refused != "" {
+		return errors.New(c.Refused)
+	}
 	_, err := tls.X509KeyPair([]byte(c.Chain), []byte(c.Key))
 	return err
 }

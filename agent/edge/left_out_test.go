@@ -152,6 +152,48 @@ func TestEdgeLeavesBusyPortsOut(t *testing.T) {
 	}
 }
 
+// TestAKeyThatNoGatewayOpensCostsItsName: the previous certificate is served, or none, and everything else is as the
+// document has it. Once there is a key, it is not waited for.
+func TestAKeyThatNoGatewayOpensCostsItsName(t *testing.T) {
+	t.Parallel()
+	e := newEdge(t)
+	names := []string{"acme.example.com", "new.example.com", "other.example.com"}
+	oldPool, oldRefs, old := certified(t, names...)
+	pool, refs, certs := certified(t, names...)
+	d := wire.EdgeDocument{Version: 1, Certificates: oldRefs[:1]}
+	for _, name := range names {
+		d.Hosts = append(d.Hosts, serving(name, "t-"+name, "127.0.0.1:1"))
+	}
+	require.NoError(t, e.Apply(context.Background(), d, []wire.EdgeCertificate{old["crt-0"]}))
+	without := func(id string) wire.EdgeCertificate {
+		ref := certs[id].EdgeCertificateRef
+		return wire.EdgeCertificate{EdgeCertificateRef: ref, Refused: "no gateway can open its key"}
+	}
+	d.Version, d.Certificates = 2, refs
+	fetched := []wire.EdgeCertificate{without("crt-0"), without("crt-1"), certs["crt-2"]}
+	for range 2 { // and once more without a change
+		require.Equal(t, []string{"crt-0", "crt-1"}, e.Missing(d)[:2])
+		require.NoError(t, e.Apply(context.Background(), d, fetched))
+		require.EqualValues(t, 2, e.Document().Version)
+		require.Equal(t, []string{"certificate crt-0", "certificate crt-1"}, e.leftOut())
+		require.Equal(t, "no gateway can open its key", e.LeftOut()[0].Reason)
+		_, err := e.shake(names[0], oldPool)
+		require.NoError(t, err, "the previous certificate")
+		_, err = e.shake(names[1], pool)
+		require.Error(t, err)
+		_, err = e.shake(names[2], pool)
+		require.NoError(t, err)
+		fetched = fetched[:2]
+	}
+	require.NoError(t, e.Apply(context.Background(), d, []wire.EdgeCertificate{certs["crt-0"], certs["crt-1"]}))
+	require.Empty(t, e.LeftOut())
+	require.Empty(t, e.Missing(d))
+	for _, name := range names {
+		_, err := e.shake(name, pool)
+		require.NoError(t, err)
+	}
+}
+
 // TestEdgeFindsWhatItsServersRefuse: parts may look valid, such as a port that another program takes at that moment.
 // Sites are served during the search, and findings are not searched for again with each document.
 func TestEdgeFindsWhatItsServersRefuse(t *testing.T) {

@@ -130,8 +130,8 @@ func (f *edgeFollower) step(ctx context.Context) error {
 		if f.ack.Refused != 0 {
 			return nil
 		}
-		// An address may have come to this host, or gone.
-		return f.serve(ctx, f.edge.Document(), nil)
+		// An address may have come to this host, or gone, and a key that was not to be had.
+		d = f.edge.Document()
 	}
 	var fetched []wire.EdgeCertificate
 	missing := f.edge.Missing(d)

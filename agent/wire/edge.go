@@ -121,6 +121,8 @@ type EdgeCertificate struct {
 	EdgeCertificateRef
 	Chain string `json:"chain"` // PEM, leaf first
 	Key   string `json:"key"`   // PEM
+	// Refused is why the gateway sends no key: the edge serves the previous certificate, and reports the reason.
+	Refused string `json:"refused,omitempty"` // at most MaxEdgePartReason bytes
 }
 
 // EdgeChallenge is an answer to a certificate authority's HTTP-01 challenge (RFC 8555

@@ -113,6 +113,10 @@ func (hs *hosts) applied(h *host, e *edgeServer, d wire.EdgeDocument, fetched []
 		}
 	}
 	for _, c := range fetched {
+		if c.Refused != "" {
+			leftOut = append(leftOut, wire.EdgeLeftOut{Kind: wire.EdgeCertificatePart, Name: c.ID, Reason: c.Refused})
+			continue
+		}
 		if _, err := tls.X509KeyPair([]byte(c.Chain), []byte(c.Key)); err != nil {
 			hs.w.violationf("I9 edge %s gets a certificate that its key is for: %v: %v", h.guest.Name, c.Names, err)
 			leftOut = append(leftOut, wire.EdgeLeftOut{Kind: wire.EdgeCertificatePart, Name: c.ID, Reason: "key"})
