@@ -4,16 +4,19 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/lab/s3test"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
@@ -294,4 +297,44 @@ func change(t *testing.T, s *s3test.Server, b api.Backup) {
 	require.NoError(t, err)
 	content[len(content)/2] ^= 1
 	require.NoError(t, os.WriteFile(name, content, 0o600))
+}
+
+// TestTenantsComeBackFromTheBucket: the database is lost with everything that it knew. What is left are the keys and the
+// bucket: an imported backup, of a control plane that this one knows nothing of, is restored on a new host, and what
+// the site had encrypted can be read there.
+func TestTenantsComeBackFromTheBucket(t *testing.T) {
+	t.Parallel()
+	c := newCell(t, options{vars: backupVars(s3test.Start(t), nil)})
+	c.org("acme", "")
+	app := c.sharedFleet(0)
+	id := c.tenant("alpha", prego.PlanStarter, nil)
+	c.todo(app, c.settledTenant(id, tenant.Active).Allocation.DatabaseName, "one", "in the backup")
+	c.keepPassword(app, "alpha.sites.test", "open sesame")
+	c.backedUp(id)
+
+	c.stopAllOfIt()
+	c.pool.Close()
+	c.vars["DATABASE_URL"] = pgtest.URL(t)
+	pool, err := pgxpool.New(t.Context(), c.vars["DATABASE_URL"])
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	c.pool = pool
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bins, "prego"), "import-backups", "--apply")
+	cmd.Env, cmd.Dir = c.environmentOf("worker"), c.dir
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	c.restoreApply("--as-is", "--yes")
+	c.startAllOfIt()
+	roles := map[string]prego.Role{"app2": prego.RoleApp, "db2": prego.RoleDBShard, "redis2": prego.RoleRedisPool}
+	for name, role := range roles {
+		c.create(name, role, server.Spec{})
+	}
+	for name := range roles {
+		c.awaitStatus(name, server.Active)
+	}
+	c.post("/v1/tenants/"+id+"/restores", map[string]any{"elsewhere": true}, http.StatusAccepted, nil)
+	tn := c.settledTenant(id, tenant.Active)
+	require.Equal(t, c.id("app2"), tn.Allocation.AppServerId)
+	require.Equal(t, []string{"in the backup"}, c.todos(c.id("app2"), tn.Allocation.DatabaseName))
+	require.Equal(t, "open sesame", c.keptPassword(c.id("app2"), "alpha.sites.test"))
 }
