@@ -2,11 +2,11 @@ package site
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -162,8 +162,9 @@ type dataLoading struct {
 func (l *dataLoading) entries(archive *tar.Reader) error {
 	first := true
 	return seal.Entries(archive, func(h *tar.Header) error {
-		text, err := io.ReadAll(archive)
-		if err != nil {
+		var text bytes.Buffer
+		text.Grow(int(min(h.Size, l.packet)) + bytes.MinRead) // a value has its size in memory, and no more
+		if _, err := text.ReadFrom(archive); err != nil {
 			return seal.Unreadable(err)
 		}
 		if (h.Name == entryBase) != first || l.ended {
@@ -171,7 +172,7 @@ func (l *dataLoading) entries(archive *tar.Reader) error {
 		}
 		first = false
 		step()
-		return l.entry(h.Name, text)
+		return l.entry(h.Name, text.Bytes())
 	})
 }
 

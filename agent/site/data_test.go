@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -56,6 +57,12 @@ func (m *dataMove) pack(key *age.X25519Identity, last bool) (p wire.PackedData) 
 	unmarshal(m.t, m.good(args...), &p)
 	m.n++
 	return p
+}
+
+// took is how much memory a verb has taken at most, in MiB.
+func (r *running) took() int64 {
+	used, _ := r.cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	return used.Maxrss >> 10
 }
 
 func (m *dataMove) load(steps int, key *age.X25519Identity, p wire.PackedData) done {
@@ -326,6 +333,37 @@ func TestLargeRowsMove(t *testing.T) {
 	refused := m.load(-1, key, m.pack(key, false))
 	require.Contains(t, refused.stderr, "site: data_unsupported: table `files` has a value of 15728640 bytes, and the next "+
 		"database server's max_allowed_packet is 4194304")
+}
+
+// TestLargeRowsTakeLittleMemory: a host that packs has a row in memory about twice, while it grows in the driver; one
+// that loads has it once, and its largest value again.
+func TestLargeRowsTakeLittleMemory(t *testing.T) {
+	t.Parallel()
+	m := newDataMove(t)
+	m.exec("CREATE TABLE `" + m.name + "`.files (id INT PRIMARY KEY, a LONGBLOB, b LONGBLOB, c LONGTEXT, d LONGTEXT, " +
+		"e LONGTEXT, f LONGTEXT)")
+	m.exec("INSERT INTO `" + m.name + "`.files (id) VALUES (1)")
+	for _, c := range []string{"a", "b", "c", "d", "e", "f"} {
+		m.exec("UPDATE `" + m.name + "`.files SET " + c + " = REPEAT('x', 16*1024*1024-1)")
+	}
+	m.good("--site", m.site, "expect-data")
+	key := identity(t)
+	packing := m.start(-1, nil, "--site", m.site, "pack-data", "mov-1-d1", key.Recipient().String())
+	packed := m.finish(packing)
+	require.Zero(t, packed.status, packed.stderr)
+	var p wire.PackedData
+	unmarshal(t, packed.stdout, &p)
+	secrets := maps.Clone(m.secrets)
+	maps.Copy(secrets, opens(key))
+	loading := m.start(-1, secrets, "--site", m.site, "load-data", p.Name, wire.Ungrouped(p.SHA256),
+		wire.Ungrouped(p.PlainSHA256), m.o.address)
+	loaded := m.finish(loading)
+	require.Zero(t, loaded.status, loaded.stderr)
+	t.Logf("%d MiB to pack and %d to load a row of 96", packing.took(), loading.took())
+	require.Less(t, packing.took(), int64(96*5/2+64))
+	require.Less(t, loading.took(), int64(96+16+64+32))
+	sums := "SELECT MD5(CONCAT(MD5(a), MD5(b), MD5(c), MD5(d), MD5(e), MD5(f))) FROM `" + m.name + "`.files"
+	require.Equal(t, content(t, m.db, sums), content(t, m.o.root, sums))
 }
 
 // TestDataThatDiffersIsRefused: archives in another order, changes at the other end, tables that were emptied without

@@ -7,9 +7,101 @@ that it opens, before it makes its cache (frappe/__init__.py, get_site_config).
 It mends what Frappe 15 can't be configured to do; docs/frappe.md says where that was read.
 """
 
-import frappe
-import frappe.database
-from frappe.utils import redis_wrapper
+import os
+import re
+import subprocess
+import sys
+
+# A row of a dump whose text is longer than this, in bytes, is not one statement: the server might refuse it.
+_LARGE_ROW = 8 << 20
+_LARGE_VALUE = 64 << 10
+
+_INSERT = re.compile(rb"INSERT INTO `(?:[^`]|``)*` VALUES\s*")
+
+
+def load(program, *args):
+    """Runs MariaDB's client on the dump in the standard input.
+
+    As text a value has up to twice its size, and a row all of its values: mariadb-dump writes rows that the server,
+    which had stored them, takes in no statement. The values of such a row go in pieces.
+    """
+    if sys.stdin.isatty():
+        os.execv(program, [program, *args])
+    client = subprocess.Popen([program, *args], stdin=subprocess.PIPE, bufsize=1 << 20)
+    try:
+        with client:
+            _feed(sys.stdin.buffer, client.stdin)
+    except BrokenPipeError:
+        pass  # it has ended, and stated why
+    return client.returncode
+
+
+def _feed(dump, to):
+    insert = b""  # how a statement begins whose first row follows in the next line
+    while line := dump.readline(_LARGE_ROW):
+        whole, line, insert = line.endswith(b"\n"), insert + line, b""
+        if not whole and len(line) >= _LARGE_ROW and _INSERT.match(line):
+            _large_row(line, dump, to)
+        elif whole and line.endswith(b" VALUES\n"):
+            insert = line
+        else:
+            to.write(line)
+    to.write(insert)
+
+
+def _large_row(text, dump, to):
+    """A statement with one row, as mariadb-dump writes a large one: its large values are in variables."""
+    start = _INSERT.match(text).end()
+    statement, text, variables = [text[:start]], text[start:], 0
+    while True:
+        before, quote, text = text.partition(b"'")
+        statement.append(before)
+        if not quote:
+            if before.endswith(b"\n"):
+                break
+            text = _more(dump)
+            continue
+        pieces, length, ended = [], 0, False
+        while not ended:
+            # The mask has no escape sequences: each quote in it is the last one.
+            mask = text.replace(b"\\\\", b"--").replace(b"\\'", b"--")
+            end = mask.find(b"'")
+            ended = end >= 0
+            if not ended:
+                end = len(text) - mask.endswith(b"\\")
+            piece, text = text[:end], text[end + ended :]
+            length += len(piece) - piece.count(b"\\") + piece.count(b"\\\\")
+            if ended and not pieces and len(piece) <= _LARGE_VALUE:
+                statement.append(b"'" + piece + b"'")
+                break
+            variables += 1
+            pieces.append(b"@prego_%d" % variables)
+            to.write(b"SET %s = '%s';\n" % (pieces[-1], piece))
+            if not ended:
+                text += _more(dump)
+        else:
+            value = b"CONCAT(" + b",".join(pieces) + b")"
+            # Without this a value above max_allowed_packet would become NULL, and that only a warning.
+            to.write(b"DO IF(LENGTH(%s) = %d, 0, (SELECT 1 UNION ALL SELECT 2));\n" % (value, length))
+            statement.append(value)
+    to.write(b"".join(statement))
+    for n in range(1, variables + 1):
+        to.write(b"SET @prego_%d = NULL;\n" % n)
+
+
+def _more(dump):
+    text = dump.readline(_LARGE_ROW)
+    if not text:
+        raise SystemExit("the dump ends in a row")
+    return text
+
+
+if __name__ == "__main__":
+    raise SystemExit(load(*sys.argv[1:]))
+
+import frappe  # noqa: E402
+import frappe.database  # noqa: E402
+from frappe.utils import redis_wrapper  # noqa: E402
 
 _pools = {}
 
@@ -78,14 +170,16 @@ def setup_cache():
 
 
 def get_command(*args, **kwargs):
-    """MariaDB's programs read and write rows of any size that the server stores: by themselves at most 24 MiB
-    (mariadb-dump) and 16 MiB (mariadb). They get the certificates that Frappe's own connections use."""
+    """MariaDB's programs read rows of at most 24 MiB (mariadb-dump) and write 16 MiB (mariadb) by themselves: they get
+    their largest limit, and load() runs the latter. They get the certificates that Frappe's own connections use."""
     program, command, name = _get_command(*args, **kwargs)
-    command.insert(1, "--max-allowed-packet=1G")
+    command.insert(1, "--max-allowed-packet=2G")
     if _elsewhere():
         conf = frappe.local.conf
         tls = [f"--ssl-{key}={conf['db_ssl_' + key]}" for key in ("ca", "cert", "key")]
         command = [*tls, "--ssl-verify-server-cert", *command]
+    if program and not kwargs.get("dump"):
+        program, command = sys.executable, [os.path.abspath(__file__), program, *command]
     return program, command, name
 
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -29,8 +30,13 @@ func Main(args []string) int {
 	if len(args) > 1 && args[0] == "--root" {
 		root, args = args[1], args[2:]
 	}
+	// The largest row of a site is in memory while it moves, in a container with a limit: not much more than it.
+	debug.SetMemoryLimit(littleMemory)
 	return Run(root, args, os.Stdin, os.Stdout, os.Stderr)
 }
+
+// littleMemory is how much memory, in bytes, a verb may take before it collects its garbage more often.
+const littleMemory = 64 << 20
 
 // Run runs one verb on the sites below a root directory ("/" in a container) and
 // returns its exit status: 0 done, 1 failed, 2 no such verb. It reads the first line of
