@@ -88,7 +88,7 @@ func quoteText(text []byte) string {
 var (
 	wholeNumbers = []string{"tinyint", "smallint", "mediumint", "int", "bigint"}
 	realNumbers  = []string{"decimal", "float", "double", "year"}
-	binaries     = []string{"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection"}
+	binaries     = []string{"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "geometry", "point", "linestring", "polygon", "vector", "multipoint", "multilinestring", "multipolygon", "geometrycollection"}
 
 	numberText = regexp.MustCompile(`^-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?$`)
 )

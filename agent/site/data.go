@@ -305,6 +305,8 @@ func (t *tableOf) sum(where string) string {
 		part := c.read()
 		if c.large() { // a text above max_allowed_packet is NULL, and its row would not count
 			part = "MD5(" + part + ")"
+		} else if c.Charset != "" { // texts of some character sets can't be joined
+			part = "CAST(" + part + " AS BINARY)"
 		}
 		parts, nulls = append(parts, part), append(nulls, "ISNULL("+quoteName(c.Name)+")")
 	}

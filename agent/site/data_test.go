@@ -111,6 +111,10 @@ func fillTables(m *dataMove) {
 	q("CREATE TABLE bytes (id BINARY(8) PRIMARY KEY, f FLOAT, d DOUBLE, x DECIMAL(30,9), b BIT(9), bl LONGBLOB, j JSON, e ENUM('a','ü'), t TIMESTAMP(6) NULL, dt DATETIME(6), tm TIME, l VARCHAR(10) CHARACTER SET latin1, nu INT, g INT GENERATED ALWAYS AS (nu + 1) STORED)")
 	q(`INSERT INTO bytes (id, f, d, x, b, bl, j, e, t, dt, tm, l, nu) VALUES ('%s', 0.123456789, 1e-300, -123456789012345678901.123456789, 300, X'00ff271a5c0a0d', '{"a": "\\u00fc"}', 'ü', '2026-03-29 02:30:00.123456', '2026-01-01 00:00:00.000001', '-12:00:01', 'é', NULL)`, `a\0\'b`)
 	q(`INSERT INTO bytes (id, bl, nu, l) SELECT LPAD(HEX(seq), 8, '0'), UNHEX(MD5(seq)), seq, 'x' FROM seq_1_to_400`)
+	q("CREATE TABLE kinds (id INT PRIMARY KEY, a VARCHAR(9) CHARACTER SET ascii, l VARCHAR(9) CHARACTER SET latin1, u UUID, " +
+		"z DATETIME, g INT AS (id * 2) VIRTUAL, i INT INVISIBLE DEFAULT 3 /*M!110702 , v VECTOR(2) NOT NULL */)")
+	q("INSERT INTO kinds (id, a, l, u, z, i /*M!110702 , v */) VALUES (1, 'x', X'8190ff', UUID(), '0000-00-00', 4 " +
+		"/*M!110702 , VEC_FromText('[0,-3.4]') */)")
 	q("CREATE TABLE keyless (a INT, b VARCHAR(10))")
 	q("INSERT INTO keyless VALUES (1, 'x'), (1, 'x'), (NULL, NULL)")
 	q("CREATE TABLE old (a INT PRIMARY KEY, b TEXT, FULLTEXT (b)) ENGINE = MyISAM")
