@@ -1,11 +1,9 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -82,16 +80,11 @@ func (c *cell) scheduledAnHour(tb testing.TB) (n float64) {
 // cpu is the time that the cell's processes have taken of a core.
 func (c *cell) cpu(tb testing.TB) (took time.Duration) {
 	tb.Helper()
-	const tick = 10 * time.Millisecond // USER_HZ is 100 wherever Linux runs Go
 	for _, p := range c.procs {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
 		require.NoError(tb, err)
-		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		for _, f := range fields[11:13] { // user and system
-			n, err := strconv.Atoi(f)
-			require.NoError(tb, err)
-			took += time.Duration(n) * tick
-		}
+		_, own, _ := taken(tb, stat)
+		took += own
 	}
 	return took
 }

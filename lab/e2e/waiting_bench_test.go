@@ -11,11 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/lab/benchjson"
+	"github.com/prego/prego/lab/pgtest"
 )
 
 const (
@@ -52,6 +54,34 @@ func BenchmarkWaitingTenants(b *testing.B) {
 	}
 }
 
+// TestCoreTakenHasPostgres: what sessions of Postgres take counts for BenchmarkWaitingTenants and BenchmarkIdle, while
+// they live and after they have ended.
+func TestCoreTakenHasPostgres(t *testing.T) {
+	t.Parallel()
+	pool, err := pgxpool.New(t.Context(), pgtest.URL(t))
+	require.NoError(t, err)
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	pid := int(conn.Conn().PgConn().PID())
+	before := cpuBelow(t, os.Getpid())
+	const busy = 500 * time.Millisecond
+	for own := time.Duration(0); own < busy; {
+		_, err = conn.Exec(t.Context(), `SELECT count(md5(n::text)) FROM generate_series(1, 100000) n`)
+		require.NoError(t, err)
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		require.NoError(t, err)
+		_, own, _ = taken(t, stat)
+	}
+	require.GreaterOrEqual(t, cpuBelow(t, os.Getpid())-before, busy)
+	conn.Release()
+	pool.Close()
+	eventually(t, func() bool {
+		_, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
+		return os.IsNotExist(err)
+	}, patience, 10*time.Millisecond)
+	require.GreaterOrEqual(t, cpuBelow(t, os.Getpid())-before, busy)
+}
+
 // manyWait has 10,000 tenants of acme wait for capacity: one that was requested, and copies of its row. Then the
 // servers are requested that they need.
 func (c *cell) manyWait(plan prego.Plan) {
@@ -78,7 +108,6 @@ func coreTaken(tb testing.TB) float64 {
 // cpuBelow is the time of a core that the living descendants of a process have taken, and their dead children.
 func cpuBelow(tb testing.TB, root int) (took time.Duration) {
 	tb.Helper()
-	const tick = 10 * time.Millisecond // USER_HZ is 100 wherever Linux runs Go
 	list, err := filepath.Glob("/proc/[0-9]*/stat")
 	require.NoError(tb, err)
 	parents, times := map[int]int{}, map[int]time.Duration{}
@@ -89,14 +118,7 @@ func cpuBelow(tb testing.TB, root int) (took time.Duration) {
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 		require.NoError(tb, err)
-		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		parents[pid], err = strconv.Atoi(fields[1])
-		require.NoError(tb, err)
-		for _, f := range fields[11:15] { // user and system, its own and of children that it waited for
-			n, err := strconv.Atoi(f)
-			require.NoError(tb, err)
-			times[pid] += time.Duration(n) * tick
-		}
+		parents[pid], _, times[pid] = taken(tb, stat)
 	}
 	for pid := range parents {
 		for up := parents[pid]; up > 0; up = parents[up] {
@@ -107,4 +129,23 @@ func cpuBelow(tb testing.TB, root int) (took time.Duration) {
 		}
 	}
 	return took
+}
+
+// taken reads /proc/PID/stat: the parent, and the time of a core that the process has taken itself, and with children
+// that it waited for.
+func taken(tb testing.TB, stat []byte) (parent int, own, all time.Duration) {
+	tb.Helper()
+	const tick = 10 * time.Millisecond // USER_HZ is 100 wherever Linux runs Go
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	parent, err := strconv.Atoi(fields[1])
+	require.NoError(tb, err)
+	for i, f := range fields[11:15] { // user and system, its own and of children
+		n, err := strconv.Atoi(f)
+		require.NoError(tb, err)
+		all += time.Duration(n) * tick
+		if i == 1 {
+			own = all
+		}
+	}
+	return parent, own, all
 }
