@@ -192,7 +192,7 @@ func New(d Deps) *Gateway {
 	e.POST(wire.PathMetrics, g.takeMetrics, limitBody(maxTelemetry), g.authenticated(wire.ScopeMetrics))
 	e.POST(wire.PathLogs, g.takeLogs, limitBody(maxTelemetry), g.authenticated(wire.ScopeLogs))
 	e.POST(wire.PathBackupReport, report(g.backupReport), limitBody(maxBody), g.authenticated(wire.ScopeBackupReport))
-	e.POST(wire.PathPeers, report(g.peersDocument), limitBody(maxBody), g.authenticated(wire.ScopeHeartbeat))
+	e.POST(wire.PathPeers, report(g.peersDocument), limitBody(maxBody), g.admitted(wire.ScopeHeartbeat, true))
 	e.POST(wire.PathPatches, report(g.patches), limitBody(maxBody), g.authenticated(wire.ScopeHeartbeat))
 	e.POST(wire.PathUpdate, report(g.agentUpdate), limitBody(maxBody), g.authenticated(wire.ScopeHeartbeat))
 	e.GET(wire.PathUpdateBinary, g.updateBinary, g.authenticated(wire.ScopeHeartbeat))
@@ -270,6 +270,7 @@ type caller struct {
 	serverID prego.ServerID
 	cert     *x509.Certificate
 	key      []byte // SHA-256 of the certificate's public key
+	revoked  bool   // its identity was: see admitted
 }
 
 const callerKey = "agentgw.caller"
@@ -278,7 +279,10 @@ func callerOf(c echo.Context) caller { return c.Get(callerKey).(caller) }
 
 // authenticated admits agents with a certificate of ours, a token bound to it whose subject is the certificate's
 // server, and the scope.
-func (g *Gateway) authenticated(scope string) echo.MiddlewareFunc {
+func (g *Gateway) authenticated(scope string) echo.MiddlewareFunc { return g.admitted(scope, false) }
+
+// admitted also admits a host whose identity was revoked, if lost is true, and with a token that has expired meanwhile.
+func (g *Gateway) admitted(scope string, lost bool) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			cert := peerCertificate(c)
@@ -302,23 +306,24 @@ func (g *Gateway) authenticated(scope string) echo.MiddlewareFunc {
 			if err != nil {
 				return err
 			}
-			if expired { // a host that was given up learns that whenever it returns
-				if err := g.checkRevoked(c.Request().Context(), id, key); err != nil {
-					return err
-				}
-				return tokenErr
-			}
-			if subject != id {
+			if !expired && subject != id {
 				return prego.Errorf(prego.CodeCertificateSubject,
 					"the token and the certificate belong to different servers")
 			}
-			if err := g.afford(c, key); err != nil {
-				return err
+			if !expired || lost {
+				if err := g.afford(c, key); err != nil {
+					return err
+				}
 			}
-			if err := g.checkRevoked(c.Request().Context(), id, key); err != nil {
-				return err
+			// A host that was given up learns that whenever it returns.
+			revoked := g.checkRevoked(c.Request().Context(), id, key)
+			if revoked != nil && (!lost || prego.CodeOf(revoked) != prego.CodeIdentityRevoked) {
+				return revoked
 			}
-			c.Set(callerKey, caller{serverID: id, cert: cert, key: key})
+			if expired && revoked == nil {
+				return tokenErr
+			}
+			c.Set(callerKey, caller{serverID: id, cert: cert, key: key, revoked: revoked != nil})
 			return next(c)
 		}
 	}

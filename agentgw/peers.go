@@ -13,13 +13,20 @@ import (
 	"github.com/prego/prego/server"
 )
 
-// peersDocument notes which document a host applies, and answers with the wanted one if it is newer.
+// peersDocument notes which document a host applies, and answers with the wanted one if it is newer. A lost host that
+// returned gets the one that lets in nothing but the control plane; what it applies counts no more.
 func (g *Gateway) peersDocument(ctx context.Context, who caller, in wire.PeersRequest) (any, error) {
 	if in.Applied < 0 || len(in.Refused) > wire.MaxPeersRefused || len(in.Keys) > maxPeersKeys {
 		return nil, prego.Invalid("applied", "must not be negative; refused and keys are limited")
 	}
 	refused := strings.ToValidUTF8(strings.ReplaceAll(in.Refused, "\x00", ""), "")
-	wanted, err := g.store.AckPeers(ctx, who.serverID, in.Applied, prego.Redact(refused))
+	var wanted server.PeersWanted
+	var err error
+	if who.revoked {
+		wanted, err = g.store.PeersOfLost(ctx, who.serverID)
+	} else {
+		wanted, err = g.store.AckPeers(ctx, who.serverID, in.Applied, prego.Redact(refused))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +40,9 @@ func (g *Gateway) peersDocument(ctx context.Context, who caller, in wire.PeersRe
 		}
 		out.Signed = &signed
 	}
-	g.peers.note(who.serverID, wanted.Version)
+	if !who.revoked {
+		g.peers.note(who.serverID, wanted.Version)
+	}
 	return out, nil
 }
 

@@ -85,6 +85,28 @@ func TestPeersDocument(t *testing.T) {
 
 	status, p, _ := b.post(client, wire.PathPeers, id.Token, "application/json", []byte(`{"applied":-1}`))
 	require.Equal(t, 422, status, p)
+
+	// It is lost, and returns: what it applies does not count, and it gets only the document that closes it.
+	before, err := b.store.PeersState(ctx, "app-1")
+	require.NoError(t, err)
+	b.exec(`UPDATE servers SET identity_revoked_at = now() WHERE server_id = 'app-1'`)
+	require.Eventually(t, func() bool {
+		status, p, _ = b.post(client, wire.PathHeartbeat, id.Token, "application/json", []byte(beat))
+		return status == 403 && p.Code == "identity_revoked"
+	}, 10*time.Second, 50*time.Millisecond)
+	closing := ask(wire.PeersRequest{Keys: known})
+	require.NotNil(t, closing.Signed)
+	cert, err := x509.ParseCertificate(certificate(t, id.Certificates.AgentClient, key).Certificate[0])
+	require.NoError(t, err)
+	id.Token, _, err = b.agents.Issue("app-1", prego.RoleApp, cert, -time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, closing.Version, ask(wire.PeersRequest{Keys: known}).Version, "also days later")
+	after, err := b.store.PeersState(ctx, "app-1")
+	require.NoError(t, err)
+	require.Equal(t, before.AppliedVersion, after.AppliedVersion)
+	b.exec(`UPDATE servers SET identity_revoked_at = NULL WHERE server_id = 'app-1'`)
+	status, p, _ = b.post(client, wire.PathPeers, id.Token, "application/json", []byte(`{}`))
+	require.Equal(t, "token_expired", p.Code, status)
 }
 
 func TestServiceCertificates(t *testing.T) {

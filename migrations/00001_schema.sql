@@ -3062,9 +3062,10 @@ CREATE TRIGGER routes_peers AFTER UPDATE OF listen_port, deleted_at ON routes FO
     new.listen_port OR old.deleted_at IS DISTINCT FROM new.deleted_at) EXECUTE FUNCTION note_public_port();
 
 CREATE TRIGGER servers_peers_new AFTER INSERT ON servers FOR EACH ROW EXECUTE FUNCTION note_server_peers();
-CREATE TRIGGER servers_peers AFTER UPDATE OF network_id, private_address, status ON servers FOR EACH ROW WHEN
-    (old.network_id IS DISTINCT FROM new.network_id OR old.private_address IS DISTINCT FROM new.private_address OR
-    (old.status = 'terminated') <> (new.status = 'terminated')) EXECUTE FUNCTION note_server_peers();
+CREATE TRIGGER servers_peers AFTER UPDATE OF network_id, private_address, status, identity_revoked_at ON servers FOR
+    EACH ROW WHEN (old.network_id IS DISTINCT FROM new.network_id OR old.private_address IS DISTINCT FROM
+    new.private_address OR (old.status = 'terminated') <> (new.status = 'terminated') OR (old.identity_revoked_at IS
+    NULL) <> (new.identity_revoked_at IS NULL)) EXECUTE FUNCTION note_server_peers();
 
 CREATE TRIGGER volumes_note_change BEFORE UPDATE ON volumes FOR EACH ROW WHEN (old.* IS DISTINCT FROM new.*) EXECUTE
     FUNCTION note_volume_change();

@@ -20,7 +20,7 @@ INSERT INTO server_peers (server_id) SELECT server_id FROM servers WHERE server_
 	sqlLockPeers   = `SELECT server_id FROM server_peers WHERE server_id = ANY ($1) ORDER BY server_id FOR UPDATE`
 )
 
-// The input of the rules of some servers.
+// The input of the rules of some servers. One whose identity was revoked, because it is lost or goes, has no users.
 const sqlPeersInput = `
 SELECT jsonb_build_object('server_id', s.server_id, 'role', s.role, 'address', COALESCE(host(s.private_address), ''), 'network', COALESCE(s.network_id, '')) AS server,
     CASE s.role
@@ -30,17 +30,17 @@ SELECT jsonb_build_object('server_id', s.server_id, 'role', s.role, 'address', C
               UNION SELECT p.app_server_id FROM db_shards d JOIN site_pool p ON p.db_shard_id = d.shard_id AND p.dropped_at IS NULL WHERE d.server_id = s.server_id
               UNION SELECT v.server_id FROM db_shards d JOIN tenant_moves m ON m.finished_at IS NULL AND (m.from_shard_id = d.shard_id OR m.to_shard_id = d.shard_id)
                   CROSS JOIN LATERAL (VALUES (m.from_server_id), (m.to_server_id)) v (server_id) WHERE d.server_id = s.server_id) x
-        JOIN servers u ON u.server_id = x.id WHERE u.status <> 'terminated' AND u.private_address IS NOT NULL AND u.network_id = s.network_id)
+        JOIN servers u ON u.server_id = x.id WHERE u.status <> 'terminated' AND u.private_address IS NOT NULL AND u.network_id = s.network_id AND s.identity_revoked_at IS NULL)
     WHEN 'redis-pool' THEN (
         SELECT jsonb_agg(jsonb_build_object('server_id', u.server_id, 'role', u.role, 'address', host(u.private_address), 'network', u.network_id))
         FROM (SELECT DISTINCT a.app_server_id AS id FROM redis_pools r JOIN tenant_allocations a ON a.redis_pool_id = r.pool_id AND a.released_at IS NULL WHERE r.server_id = s.server_id
               UNION SELECT v.server_id FROM redis_pools r JOIN tenant_moves m ON m.finished_at IS NULL AND (m.from_pool_id = r.pool_id OR m.to_pool_id = r.pool_id)
                   CROSS JOIN LATERAL (VALUES (m.from_server_id), (m.to_server_id)) v (server_id) WHERE r.server_id = s.server_id) x
-        JOIN servers u ON u.server_id = x.id WHERE u.status <> 'terminated' AND u.private_address IS NOT NULL AND u.network_id = s.network_id)
+        JOIN servers u ON u.server_id = x.id WHERE u.status <> 'terminated' AND u.private_address IS NOT NULL AND u.network_id = s.network_id AND s.identity_revoked_at IS NULL)
     END AS users,
     CASE WHEN s.role IN ('app', 'node') THEN (
         SELECT jsonb_agg(jsonb_build_object('server_id', e.server_id, 'role', e.role, 'address', host(e.private_address), 'network', e.network_id))
-        FROM servers e WHERE e.network_id = s.network_id AND e.role = 'edge' AND e.status <> 'terminated' AND e.private_address IS NOT NULL)
+        FROM servers e WHERE e.network_id = s.network_id AND e.role = 'edge' AND e.status <> 'terminated' AND e.private_address IS NOT NULL AND s.identity_revoked_at IS NULL)
     END AS edges,
     ARRAY(SELECT DISTINCT (p ->> 'host_port')::int FROM instances i CROSS JOIN LATERAL jsonb_array_elements(i.ports) p
           WHERE i.server_id = s.server_id AND i.state <> 'stopped' AND p ->> 'host_port' IS NOT NULL) AS instance_ports,
@@ -214,6 +214,16 @@ func (s *Store) AckPeers(ctx context.Context, id prego.ServerID, applied int64, 
 		return server.PeersWanted{}, err
 	}
 	return *w, nil
+}
+
+const sqlPeersOfLost = `
+SELECT p.version, COALESCE(p.rule, '{}') AS rule FROM server_peers p JOIN servers s USING (server_id)
+WHERE server_id = $1 AND s.identity_revoked_at IS NOT NULL`
+
+// PeersOfLost is what a host applies whose identity was revoked. A predecessor of a server that has a host has none.
+func (s *Store) PeersOfLost(ctx context.Context, id prego.ServerID) (server.PeersWanted, error) {
+	return get[server.PeersWanted](ctx, s.pool,
+		prego.Errorf(prego.CodeIdentityRevoked, "the identity of server %s was revoked", id), sqlPeersOfLost, id)
 }
 
 // The versions that changed since a cursor, and the next cursor: see PlacementChanges.

@@ -174,6 +174,27 @@ func TestHeartbeatsTellOfPeers(t *testing.T) {
 	require.Len(t, g.asked, asked, "the active document is not fetched")
 }
 
+// TestALostHostClosesItsPorts: a host that was given up, and returns, applies the document that no longer names others.
+func TestALostHostClosesItsPorts(t *testing.T) {
+	t.Parallel()
+	g := newPeersGateway(t)
+	a := enrolled(t, g.Gateway)
+	keeping(t, a.host)
+	g.set(func(g *peersGateway) {
+		g.doc.Address = "10.64.0.2"
+		g.doc.Access = []wire.PeersAccess{{Ports: []int{3306}, From: []string{"10.64.0.10"}}}
+	})
+	_, err := a.fetchPeers(t.Context(), "", agenttest.Quiet())
+	require.NoError(t, err)
+	g.set(func(g *peersGateway) { g.doc.Version, g.doc.Access = 6, nil })
+	g.Fault(wire.PathHeartbeat, func(_ int, w http.ResponseWriter, _ *http.Request, _ func(http.ResponseWriter)) bool {
+		agenttest.Refuse(w, http.StatusForbidden, "identity_revoked")
+		return true
+	})
+	agenttest.Loop(t, func(ctx context.Context) error { return a.heartbeats(ctx, agenttest.Quiet()) })
+	agenttest.Eventually(t, "it is closed", func() bool { return a.peers.inForce.Load().Applied == 6 })
+}
+
 func TestPeersNow(t *testing.T) {
 	t.Parallel()
 	g := newPeersGateway(t)

@@ -143,6 +143,10 @@ func (a *Agent) heartbeats(ctx context.Context, log *slog.Logger) error {
 		case isRevoked(err):
 			a.confirm(false, log)
 			log.Error("the identity was revoked", "again_in", revokedRetry.String(), "error", err.Error())
+			// Its data is old: no other host reaches it any more.
+			if _, err := a.fetchPeers(ctx, "", log); err != nil && ctx.Err() == nil {
+				log.Warn("the host's ports are open as before", "error", err.Error())
+			}
 			d = revokedRetry
 		default:
 			d = min(d, wait.Next(0)+100*time.Millisecond)
