@@ -14,7 +14,8 @@ import (
 // had it gives it up if it still answers, the provider routes it, its new edge configures it, and
 // edges serve it again. Each step can be repeated. The target is recorded before the provider is
 // called.
-func (a *OrgResources) MoveAddress(ctx context.Context, id string) error {
+func (a *OrgResources) MoveAddress(ctx context.Context, id string) (err error) {
+	defer func() { a.refused(ctx, OrgResourceRef{Kind: server.ResourceFloatingIP, ID: id}, err) }()
 	v, ok, err := a.Store.IPv4Record(ctx, id)
 	if err != nil || !ok || v.Status != workload.ResourceReady {
 		return err

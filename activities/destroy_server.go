@@ -32,7 +32,12 @@ type DestroyResult struct {
 // attempts created at the provider, and confirms each deletion in the ledger. The
 // machine of a lost server is switched off and kept while it has the newest data of a
 // tenant. It is safe to repeat.
-func (a *Servers) DestroyServer(ctx context.Context, in DestroyInput) (DestroyResult, error) {
+func (a *Servers) DestroyServer(ctx context.Context, in DestroyInput) (_ DestroyResult, err error) {
+	defer func() {
+		noteRefusal(ctx, a.Log, err, func(ctx context.Context, why string) error {
+			return a.Store.DeletionRefused(ctx, in.ServerID, why)
+		})
+	}()
 	st, err := a.Store.ProvisionState(ctx, in.ServerID)
 	if err != nil {
 		return DestroyResult{}, fromStore(err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
@@ -19,6 +20,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/ops/attention"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
 )
@@ -418,4 +420,47 @@ func TestOnlyADrainingServerIsDecommissioned(t *testing.T) {
 	require.NoError(t, a.NoteCleanupIncomplete(t.Context(), activities.NoteInput{Server: activities.ServerRef{ServerID: "srv-failed", Attempt: 3}, Message: "m"}))
 	require.InDelta(t, 1, counted(t, a.Metrics.Cleanup), 0)
 	require.Equal(t, 1, p.Number(`SELECT count(*) FROM server_events WHERE step = 'cleanup_incomplete' AND attempt = 3`))
+}
+
+// TestAServersRefusedDeletionIsOnItsTimeline: with the first refusal, each text once, and in status until it is gone.
+func TestAServersRefusedDeletionIsOnItsTimeline(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	p.machine("srv-1", server.Decommissioning, 1, "1")
+	p.Exec(`UPDATE servers SET status_reason = 'decommission_requested', decommission_requested_at = now()`)
+	p.line(server.ResourceServer, "s", "1", "srv-1", 1)
+	destroy := func(no error) error {
+		c := &cloud{fails: map[string]error{"server/1": no}}
+		c.has(server.ResourceServer, "1", "s", "srv-1", 1)
+		a, env := p.servers(c, p.Store)
+		_, err := env.ExecuteActivity(a.DestroyServer, activities.DestroyInput{ServerID: "srv-1", Attempt: 1})
+		return err
+	}
+	told := func() (out []string) {
+		rows, err := p.Pool.Query(t.Context(),
+			`SELECT message FROM server_events WHERE step = 'deletion_refused' ORDER BY 1`)
+		require.NoError(t, err)
+		out, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		return out
+	}
+	refusal := func(class server.InfraClass, code, message string) error {
+		return &server.InfraError{Class: class, Code: code, Message: message}
+	}
+	require.Error(t, destroy(refusal(server.InfraRetry, "unavailable", "later")))
+	require.Empty(t, told(), "it passes by itself")
+	for range 2 {
+		require.Error(t, destroy(refusal(server.InfraPermanent, "locked", "it is in a plan")))
+	}
+	require.Len(t, told(), 1)
+	require.Contains(t, told()[0], "it is in a plan")
+	found, _, err := p.Store.Attention(t.Context(), attention.Limits{})
+	require.NoError(t, err)
+	i := slices.IndexFunc(found, func(f attention.Finding) bool { return f.Kind == attention.ServerStuck })
+	require.GreaterOrEqual(t, i, 0)
+	require.Equal(t, told()[0], found[i].Message)
+	require.Error(t, destroy(refusal(server.InfraPermanent, server.InfraProtected, "protected")))
+	require.Len(t, told(), 2)
+	require.Contains(t, told()[1], "holds_data", "protected by another database's state")
+	require.NoError(t, destroy(nil))
 }

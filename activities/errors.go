@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"regexp"
+	"slices"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 )
 
@@ -87,6 +89,26 @@ func fromInfra(err error) error {
 		return temporal.NewApplicationErrorWithOptions(ie.Error(), ErrTypeProvider, temporal.ApplicationErrorOptions{NextRetryDelay: ie.RetryAfter})
 	}
 	return err
+}
+
+// isRefusal reports whether an error is a refusal that repeating alone does not end: the provider's, or that of a
+// resource which holds data. A freeze ends all deletions, and is reported once.
+func isRefusal(err error) bool {
+	if held, ok := errors.AsType[*store.Held](err); ok {
+		return held.Code != prego.CodeFrozen
+	}
+	if ie, ok := errors.AsType[*server.InfraError](err); ok {
+		return isDefinite(ie.Class)
+	}
+	app, ok := errors.AsType[*temporal.ApplicationError](err)
+	return ok && slices.Contains([]string{ErrTypePermanent, ErrTypeQuota, ErrTypeCandidate}, app.Type())
+}
+
+// noteRefusal records a refusal on the row of what it concerns.
+func noteRefusal(ctx context.Context, log *zap.Logger, err error, note func(ctx context.Context, why string) error) {
+	if isRefusal(err) {
+		noteWhy(ctx, log, err, note)
+	}
 }
 
 // noteWhy records a step's error on the row that waits while the step is repeated. The end of its time does not prevent

@@ -175,7 +175,8 @@ func follows(report wire.VolumeReport, v workload.Volume) bool {
 
 // GrowVolume makes a volume at the provider as large as its row asks, and grows the file system
 // where it is mounted. A volume on no server grows at its next mount.
-func (a *OrgResources) GrowVolume(ctx context.Context, id prego.VolumeID) error {
+func (a *OrgResources) GrowVolume(ctx context.Context, id prego.VolumeID) (err error) {
+	defer func() { a.refused(ctx, OrgResourceRef{Kind: server.ResourceVolume, ID: string(id)}, err) }()
 	v, ok, err := a.Store.VolumeRecord(ctx, string(id))
 	if err != nil || !ok || v.Status != workload.ResourceReady {
 		return err

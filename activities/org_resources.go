@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
@@ -41,6 +43,7 @@ type OrgResources struct {
 	Environment  string
 	CapacityWait time.Duration // how long to wait for the provider's capacity
 	CapacityPoll time.Duration
+	Log          *zap.Logger
 	Hooks
 }
 
@@ -199,8 +202,19 @@ func (a *OrgResources) OrgResourceWaits(ctx context.Context, in OrgResourceWait)
 	return a.Store.VolumeWaits(ctx, in.Ref.ID, in.Reason, in.Message, in.Failed)
 }
 
+// refused records on a resource's row that the provider refuses to change, move or delete it.
+func (a *OrgResources) refused(ctx context.Context, ref OrgResourceRef, err error) {
+	noteRefusal(ctx, a.Log, err, func(ctx context.Context, why string) error {
+		if ref.Kind == server.ResourceFloatingIP {
+			return a.Store.IPv4Refused(ctx, ref.ID, why)
+		}
+		return a.Store.VolumeRefused(ctx, prego.VolumeID(ref.ID), why)
+	})
+}
+
 // ReleaseOrgResource deletes a released resource at the provider and closes the row.
-func (a *OrgResources) ReleaseOrgResource(ctx context.Context, ref OrgResourceRef) error {
+func (a *OrgResources) ReleaseOrgResource(ctx context.Context, ref OrgResourceRef) (err error) {
+	defer func() { a.refused(ctx, ref, err) }()
 	r, ok, err := a.read(ctx, ref)
 	if err != nil || !ok || r.status != workload.ResourceReleasing || r.volume.KeptUntil != nil {
 		return err
@@ -245,7 +259,8 @@ func (a *OrgResources) ReleaseOrgResource(ctx context.Context, ref OrgResourceRe
 
 // DetachLeftVolume detaches a volume from the server of a group that no longer uses it.
 // Until then no other group can attach it.
-func (a *OrgResources) DetachLeftVolume(ctx context.Context, volumeID prego.VolumeID) error {
+func (a *OrgResources) DetachLeftVolume(ctx context.Context, volumeID prego.VolumeID) (err error) {
+	defer func() { a.refused(ctx, OrgResourceRef{Kind: server.ResourceVolume, ID: string(volumeID)}, err) }()
 	left, err := a.Store.LeftAttached(ctx, volumeID)
 	if err != nil {
 		return err

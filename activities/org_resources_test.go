@@ -10,11 +10,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/testsuite"
+	"go.uber.org/zap"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/internal/objects"
 	"github.com/prego/prego/lab/s3test"
+	"github.com/prego/prego/ops/attention"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/workload"
 )
@@ -50,6 +52,13 @@ func (c *orgCloud) DetachVolume(_ context.Context, volume prego.VolumeID) error 
 	}
 	delete(c.on, string(volume))
 	return nil
+}
+
+// deletingCloud also deletes.
+type deletingCloud struct{ *orgCloud }
+
+func (c deletingCloud) DeleteResource(context.Context, server.ResourceKind, prego.ServerID) error {
+	return c.fail
 }
 
 // volumeHosts are hosts that mount attached volumes, and refuse to unmount a volume that a
@@ -326,4 +335,77 @@ func TestWhatIsKeptIsNotErased(t *testing.T) {
 		require.NoError(t, b.EraseBackup(ctx, "bak-a"))
 		require.Equal(t, 1, p.Number(`SELECT count(*) FROM backups WHERE state = '`+want+`'`), want)
 	}
+}
+
+// TestRefusalsOfOrgsResourcesAreOnTheirRows: what the provider refuses permanently is on the volume or address and in
+// status with its first refusal, and no longer once the provider accepts it.
+func TestRefusalsOfOrgsResourcesAreOnTheirRows(t *testing.T) {
+	t.Parallel()
+	p := newPlacing(t, 4)
+	ctx := t.Context()
+	cloud := &orgCloud{on: map[string]string{}}
+	hosts := &volumeHosts{cloud: cloud, mounted: map[string]bool{}}
+	a := &activities.OrgResources{
+		Store: p.Store, Hosts: hosts, Log: zap.NewNop(),
+		Infra: map[prego.InfraProviderID]activities.OrgInfra{prego.ProviderHetzner: deletingCloud{cloud}},
+	}
+	p.Exec(`INSERT INTO apps (app_id, org_id, name, created_by) VALUES ('app-a', 'o1', 'a', 'a')`)
+	p.Exec(`INSERT INTO envs (env_id, app_id, org_id, name, region, created_by)
+		VALUES ('env-a', 'app-a', 'o1', 'a', 'eu', 'a')`)
+	p.Exec(`INSERT INTO volumes (volume_id, org_id, region, location, name, size_bytes, provider, provider_name,
+		provider_id, status, created_by, made_bytes)
+		VALUES ('vol-a', 'o1', 'eu', 'fsn1', 'a', 20000000000, 'hetzner', 'n', '77', 'ready', 'a', 10000000000)`)
+	p.Exec(`INSERT INTO ipv4_allocations (allocation_id, org_id, env_id, provider, name, location, provider_id,
+		address, status, created_by)
+		VALUES ('ip4-a', 'o1', 'env-a', 'hetzner', 'n', 'fsn1', '78', '192.0.2.7', 'releasing', 'a')`)
+	row := func(table string) (reason, message string) {
+		require.NoError(t, p.Pool.QueryRow(ctx, `SELECT reason, message FROM `+table).Scan(&reason, &message))
+		return reason, message
+	}
+	status := func() (out []string) {
+		found, _, err := p.Store.Attention(ctx, attention.Limits{})
+		require.NoError(t, err)
+		for _, i := range found {
+			if i.Kind == attention.VolumeFailed || i.Kind == attention.AddressFailed {
+				out = append(out, string(i.Kind)+": "+i.Message)
+			}
+		}
+		return out
+	}
+	refuse := func(class server.InfraClass) error {
+		cloud.fail = &server.InfraError{Class: class, Code: "invalid_input", Message: "too large"}
+		return cloud.fail
+	}
+	require.ErrorContains(t, errors.Join(refuse(server.InfraRetry), a.GrowVolume(ctx, "vol-a")), "too large")
+	reason, _ := row("volumes")
+	require.Empty(t, reason, "it passes by itself")
+
+	for _, class := range []server.InfraClass{server.InfraPermanent, server.InfraQuota} {
+		refused := refuse(class)
+		require.Error(t, a.GrowVolume(ctx, "vol-a"))
+		reason, message := row("volumes")
+		require.Equal(t, "provider_refused", reason)
+		require.Equal(t, refused.Error(), message)
+		require.Equal(t, []string{"volume_failed: " + refused.Error()}, status())
+	}
+	require.NoError(t, a.GrowVolume(ctx, "vol-a"))
+	reason, message := row("volumes")
+	require.Empty(t, reason+message)
+	require.Empty(t, status())
+
+	p.Exec(`UPDATE volumes SET status = 'releasing'`)
+	for _, r := range []struct {
+		table string
+		ref   activities.OrgResourceRef
+	}{
+		{"volumes", activities.OrgResourceRef{Kind: server.ResourceVolume, ID: "vol-a"}},
+		{"ipv4_allocations", activities.OrgResourceRef{Kind: server.ResourceFloatingIP, ID: "ip4-a"}},
+	} {
+		refused := refuse(server.InfraPermanent)
+		require.Error(t, a.ReleaseOrgResource(ctx, r.ref))
+		reason, message := row(r.table)
+		require.Equal(t, "provider_refused", reason, r.table)
+		require.Equal(t, refused.Error(), message)
+	}
+	require.Len(t, status(), 2)
 }

@@ -49,8 +49,9 @@ func (p protected) destroy(ctx context.Context) error {
 		return err
 	}
 	if !noted {
-		return fmt.Errorf("holds_data: %s %s is protected from deletion at %s, and this database does not know that it was used: "+
+		why := fmt.Sprintf("%s %s is protected from deletion at %s, and this database does not know that it was used: "+
 			"it may be older than what is there", p.kind, p.id, p.provider)
+		return &store.Held{Code: prego.CodeHoldsData, Message: why}
 	}
 	if err := p.infra.Protect(ctx, p.kind, p.id, false); err != nil {
 		return err

@@ -4994,7 +4994,7 @@ type IPv4 struct {
 	Operation *Operation `json:"operation,omitempty"`
 	OrgId     string     `json:"org_id"`
 
-	// Reason ipam_exhausted: the provider has no more addresses
+	// Reason ipam_exhausted or provider_refused
 	//
 	// Example: ipam_exhausted
 	Reason *string `json:"reason,omitempty"`
@@ -7728,7 +7728,7 @@ type Volume struct {
 	Operation *Operation `json:"operation,omitempty"`
 	OrgId     string     `json:"org_id"`
 
-	// Reason no_capacity_volume or not_attached, for example
+	// Reason no_capacity_volume or provider_refused, for example
 	//
 	// Example: no_capacity_volume
 	Reason *string `json:"reason,omitempty"`

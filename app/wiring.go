@@ -217,7 +217,7 @@ func buildActivities(ctx context.Context, p *Process, runs *workflows.Client) (*
 		Check:    servers.CheckContainers, DriftHosts: driftHosts,
 		Org: &activities.OrgResources{
 			Store: p.db, Infra: map[prego.InfraProviderID]activities.OrgInfra{provider.ID(): provider}, Runs: runs, Environment: p.cfg.Environment,
-			CapacityWait: w.CapacityWait, CapacityPoll: w.CapacityPoll, Hooks: p.hooks,
+			CapacityWait: w.CapacityWait, CapacityPoll: w.CapacityPoll, Log: p.log.Named("fleet"), Hooks: p.hooks,
 		},
 		Metrics: metrics, Log: p.log.Named("fleet"),
 	}

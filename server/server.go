@@ -307,6 +307,7 @@ const (
 	StepDockerRunning        Step = "docker_running"
 	StepRetryRequested       Step = "retry_requested"
 	StepImportRequested      Step = "import_requested"
+	StepDeletionRefused      Step = "deletion_refused"
 	StepCordoned             Step = "cordoned"
 	StepUncordoned           Step = "uncordoned"
 	StepPlacementChanged     Step = "placement_changed"

@@ -162,8 +162,12 @@ FROM servers s WHERE status = 'failed' AND NOT (status_reason = 'heartbeat_lost'
 SELECT 'server', server_id, server_id, '', '', 'provisioning', 'it has been provisioning without progress for more than an hour', updated_at, 'region', region
 FROM servers WHERE status = 'provisioning' AND status_reason <> 'awaiting_capacity' AND updated_at` + attStuck + `
 UNION ALL SELECT 'server', server_id, server_id, '', '', 'decommission_requested', 'it was to be deleted more than an hour ago, and is not gone', decommission_requested_at, 'region', region
-FROM servers WHERE status = 'draining' AND decommission_requested_at` + attStuck + `
-  AND NOT EXISTS (SELECT FROM lost_data l WHERE l.lost_with = servers.server_id)` + attToServer
+FROM servers WHERE status = 'draining' AND decommission_requested_at` + attStuck + ` AND status_message = ''
+  AND NOT EXISTS (SELECT FROM lost_data l WHERE l.lost_with = servers.server_id)
+UNION ALL SELECT 'server', server_id, server_id, '', '', 'provider_refused', status_message, decommission_requested_at,
+    'region', region
+FROM servers
+WHERE status = 'draining' AND status_reason = 'decommission_requested' AND status_message <> ''` + attToServer
 
 	sqlAttServerAwaitingStock = `WITH ` + attFrom + `
 SELECT 'server', s.server_id, s.server_id, '', '', s.status_reason,
@@ -338,12 +342,13 @@ FROM domains WHERE deleted_at IS NULL AND (status = 'lost' OR status = 'verified
 
 	sqlAttVolumeFailed = `WITH ` + attFrom + `
 SELECT 'volume', volume_id, name, '', org_id, COALESCE(NULLIF(reason, ''), 'failed'), message, updated_at,
-    'region', region FROM volumes WHERE (status = 'failed' OR status = 'ready' AND reason = 'not_attached') AND
-        deleted_at IS NULL` + attTo
+    'region', region FROM volumes WHERE deleted_at IS NULL AND (status = 'failed'
+        OR status = 'ready' AND reason = 'not_attached' OR status <> 'pending' AND reason = 'provider_refused')` + attTo
 
 	sqlAttAddressFailed = `WITH ` + attFrom + `
 SELECT 'env', a.env_id, e.name, a.allocation_id, a.org_id, COALESCE(NULLIF(a.reason, ''), 'failed'), a.message, a.updated_at, 'region', e.region
-FROM ipv4_allocations a JOIN envs e ON e.env_id = a.env_id WHERE a.status = 'failed' AND a.deleted_at IS NULL` + attTo
+FROM ipv4_allocations a JOIN envs e ON e.env_id = a.env_id WHERE a.deleted_at IS NULL
+    AND (a.status = 'failed' OR a.status <> 'pending' AND a.reason = 'provider_refused')` + attTo
 
 	attSites = `'tenant', t.tenant_id, t.slug, '', t.org_id, 'storage_' || u.level, u.message, COALESCE(u.over_since, u.measured_at, now()), 'region', t.region
 FROM site_usage u JOIN tenants t ON t.tenant_id = u.tenant_id WHERE u.level <> 'ok' AND t.state IN ('active', 'suspended') AND u.level = `

@@ -139,6 +139,17 @@ func (s *Store) IPv4Waits(ctx context.Context, id string, reason prego.Reason, m
 	return s.exec(ctx, fmt.Sprintf("ipv4 %s waits", id), sqlIPv4Waits, id, reason, prego.Redact(message), failed)
 }
 
+const sqlIPv4Refused = `
+UPDATE ipv4_allocations SET reason = 'provider_refused', message = $2, updated_at = CASE reason WHEN 'provider_refused'
+    THEN updated_at ELSE now() END
+WHERE allocation_id = $1 AND deleted_at IS NULL AND status IN ('ready', 'releasing')
+    AND (reason, message) IS DISTINCT FROM ('provider_refused', $2)`
+
+// IPv4Refused records why the provider does not move an address to its edge, or delete it.
+func (s *Store) IPv4Refused(ctx context.Context, id, message string) error {
+	return s.exec(ctx, fmt.Sprintf("ipv4 %s is refused", id), sqlIPv4Refused, id, prego.Redact(message))
+}
+
 const (
 	sqlReleasingNamed = `UPDATE resources SET state = 'releasing', releasing_at = COALESCE(releasing_at, now()) WHERE provider = $1 AND kind = $2 AND name = $3 AND state IN ('intended', 'created')`
 	sqlReleasedNamed  = `UPDATE resources SET state = 'released', released_at = now() WHERE provider = $1 AND kind = $2 AND name = $3 AND state <> 'released'`
@@ -231,7 +242,8 @@ func (s *Store) AddressBound(ctx context.Context, id string, serverID prego.Serv
 }
 
 const sqlAddressServed = `
-UPDATE ipv4_allocations SET served_at = now() WHERE allocation_id = $1 AND server_id = $2 AND deleted_at IS NULL AND status = 'ready' RETURNING org_id, address`
+UPDATE ipv4_allocations SET served_at = now(), reason = '', message = ''
+WHERE allocation_id = $1 AND server_id = $2 AND deleted_at IS NULL AND status = 'ready' RETURNING org_id, address`
 
 // AddressServed records that an edge has an address now and may serve it.
 func (s *Store) AddressServed(ctx context.Context, id string, serverID prego.ServerID) error {

@@ -65,6 +65,8 @@ var ofOneThing = map[string]string{
 	"DeleteBackup":            "a backup by its id",
 	"LentVolumes":             "the volumes that are lent, as many as backups and restores under way",
 	"ReturnVolume":            "a volume by its id",
+	"IPv4Refused":             "an address by its id",
+	"VolumeRefused":           "a volume by its id",
 	"VolumeEver":              "a volume by its id",
 	"VolumeLent":              "a volume by its id",
 	"VolumeRestoresLeft":      "the restores under way, as many as orgs ask for",

@@ -285,6 +285,20 @@ func (s *Store) AwaitProvider(ctx context.Context, serverID prego.ServerID, gene
 	return s.step(ctx, e, fmt.Sprintf("%s/%d/%s", e.Step, attempt, message), server.ErrSuperseded, sqlAwait, serverID, generation, e.Reason, message)
 }
 
+const sqlDeletionRefused = `
+UPDATE servers SET status_message = CASE status_reason WHEN 'decommission_requested' THEN $2 ELSE status_message END
+WHERE server_id = $1 AND status = 'draining'`
+
+// DeletionRefused notes why something of a server that is being deleted stays at the provider. Each text is on the
+// timeline once.
+func (s *Store) DeletionRefused(ctx context.Context, serverID prego.ServerID, message string) error {
+	message = prego.Redact(message)
+	e := server.Event{
+		ServerID: serverID, Step: server.StepDeletionRefused, Reason: prego.ReasonProviderRefused, Message: message,
+	}
+	return s.step(ctx, e, fmt.Sprintf("%s/%s", e.Step, message), nil, sqlDeletionRefused, serverID, message)
+}
+
 const sqlImportHost = `
 UPDATE servers SET host = $3, ipv6 = $4, server_type = $5, location = $6, running_at = COALESCE(running_at, now()), updated_at = now()
 WHERE server_id = $1 AND generation = $2 AND status = 'provisioning'`

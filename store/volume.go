@@ -278,7 +278,11 @@ const sqlVolumeGrown = `UPDATE volumes SET made_bytes = GREATEST(made_bytes, $2)
 
 // VolumeGrown records a volume's new size, at the provider and in its file system.
 func (s *Store) VolumeGrown(ctx context.Context, id prego.VolumeID, made, grown int64) error {
-	return s.exec(ctx, fmt.Sprintf("volume %s has grown", id), sqlVolumeGrown, id, made, grown)
+	return s.inTx(ctx, fmt.Sprintf("volume %s has grown", id), func(tx *txn) error {
+		tx.run(ctx, sqlVolumeGrown, id, made, grown)
+		tx.run(ctx, sqlVolumeNotRefused, id)
+		return nil
+	})
 }
 
 const sqlVolumeServer = `SELECT COALESCE((SELECT server_id FROM volume_attachments WHERE volume_id = $1 AND server_id IS NOT NULL AND deleted_at IS NULL), '')`
@@ -421,6 +425,21 @@ func (s *Store) VolumeWaits(ctx context.Context, id string, reason prego.Reason,
 	return s.exec(ctx, fmt.Sprintf("volume %s waits", id), sqlVolumeWaits, id, reason, prego.Redact(message), failed)
 }
 
+const (
+	sqlVolumeRefused = `
+UPDATE volumes SET reason = 'provider_refused', message = $2, updated_at = CASE reason WHEN 'provider_refused' THEN
+    updated_at ELSE now() END
+WHERE volume_id = $1 AND deleted_at IS NULL AND status IN ('ready', 'releasing') AND (reason, message) IS DISTINCT FROM
+    ('provider_refused', $2)`
+	sqlVolumeNotRefused = `
+UPDATE volumes SET reason = '', message = '' WHERE volume_id = $1 AND status = 'ready' AND reason = 'provider_refused'`
+)
+
+// VolumeRefused records why the provider does not make a volume larger, detach it or delete it as its row asks.
+func (s *Store) VolumeRefused(ctx context.Context, id prego.VolumeID, message string) error {
+	return s.exec(ctx, fmt.Sprintf("volume %s is refused", id), sqlVolumeRefused, id, prego.Redact(message))
+}
+
 const sqlVolumeGone = `UPDATE volumes SET deleted_at = now() WHERE volume_id = $1 AND deleted_at IS NULL`
 
 // VolumeGone ends a volume.
@@ -511,7 +530,8 @@ func (s *Store) AttachedTo(ctx context.Context, attachmentID string, serverID pr
 // Without a server it can't be attached to a wrong one.
 const sqlNoneExpected = `
 UPDATE volumes SET reason = '', message = ''
-WHERE volume_id = (SELECT volume_id FROM volume_attachments WHERE attachment_id = $1) AND reason = 'not_attached'`
+WHERE volume_id = (SELECT volume_id FROM volume_attachments WHERE attachment_id = $1)
+    AND (reason = 'not_attached' OR status = 'ready' AND reason = 'provider_refused')`
 
 const sqlHoldLent = `SELECT v.lent_for FROM volumes v JOIN volume_attachments t ON t.volume_id = v.volume_id WHERE t.attachment_id = $1 FOR UPDATE OF v`
 

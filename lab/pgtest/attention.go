@@ -123,6 +123,8 @@ var Ailments = map[attention.Kind][]Ailment{
 		= 'app-2'`, "app-2 provisioning"},
 		{`UPDATE servers SET status = 'draining', decommission_requested_at = now() - interval '61 minutes'
 		WHERE server_id = 'app-2'`, "app-2 decommission_requested"},
+		{`UPDATE servers SET status = 'draining', status_reason = 'decommission_requested', status_message =
+		'protected', decommission_requested_at = now() WHERE server_id = 'app-2'`, "app-2 provider_refused"},
 	},
 	attention.ServerAwaitingStock: {{`UPDATE servers SET status = 'provisioning', status_reason =
 		'awaiting_capacity' WHERE server_id = 'app-2'`, "app-2 awaiting_capacity"}},
@@ -233,9 +235,13 @@ var Ailments = map[attention.Kind][]Ailment{
 		volume_backup_schedules SET due_at = NULL`, "vol-a no_capacity_volume"},
 		{`UPDATE volumes SET reason = 'not_attached'; UPDATE
 		volume_backup_schedules SET due_at = NULL`, "vol-a not_attached"},
+		{`UPDATE volumes SET reason = 'provider_refused'; UPDATE
+		volume_backup_schedules SET due_at = NULL`, "vol-a provider_refused"},
 	},
-	attention.AddressFailed: {{`UPDATE ipv4_allocations SET status = 'failed', reason =
-		'ipam_exhausted'`, "env-a ipam_exhausted"}},
+	attention.AddressFailed: {
+		{`UPDATE ipv4_allocations SET status = 'failed', reason = 'ipam_exhausted'`, "env-a ipam_exhausted"},
+		{`UPDATE ipv4_allocations SET status = 'releasing', reason = 'provider_refused'`, "env-a provider_refused"},
+	},
 	attention.SiteReadOnly: {{`UPDATE site_usage SET level = 'read_only', over_since =
 		now()`, "t-1 storage_read_only"}},
 	attention.SiteOverQuota: {{`UPDATE site_usage SET level = 'over', over_since = now()`, "t-1 storage_over"}},

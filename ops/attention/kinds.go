@@ -378,6 +378,8 @@ var ordered = []struct {
 		todo: "Look at its timeline and its run in Temporal: no step of it takes so long.",
 		todos: map[string]string{
 			"decommission_requested": "Look at its timeline and its run in Temporal: it stays recorded as billed until the provider confirms the deletion.",
+			"provider_refused": "Read why something of it is not deleted, and remove the cause at the provider. " +
+				"It stays recorded as billed until then. The deletion is repeated.",
 		},
 		docs:    "docs/operations.md#the-life-of-a-server",
 		actions: about("server", showServer, deleteServer),
@@ -538,9 +540,11 @@ var ordered = []struct {
 		all:     []Action{get("List them", "/v1/domains?status=lost", "prego domain list --state lost")},
 	}},
 	{VolumeFailed, spec{
-		severity: Warning, says: "it could not be made", plural: "volumes failed",
-		todo: "Read why. Delete it and create another, elsewhere if its location has no room.",
+		severity: Warning, says: "it is not as requested", plural: "volumes are not as requested",
+		todo: "Read why. If it failed, delete it and create another, elsewhere if its location has no room.",
 		todos: map[string]string{
+			"provider_refused": "Read why the provider refuses. If it failed, delete it and create another. " +
+				"Otherwise the request is repeated: remove the cause at the provider.",
 			"not_attached": "Read where the provider has it. If another server has it, detach it there. It is attached again by itself with the group's next instance.",
 		},
 		docs: "docs/resources.md",
@@ -550,8 +554,12 @@ var ordered = []struct {
 			"prego volume list --region {by} --state failed")},
 	}},
 	{AddressFailed, spec{
-		severity: Warning, says: "its IPv4 address could not be had", plural: "IPv4 addresses could not be had",
-		todo:    "Read why. Ask the provider for a higher limit, and enable it again.",
+		severity: Warning, says: "its IPv4 address is not as requested", plural: "IPv4 addresses are not as requested",
+		todo: "Read why. Ask the provider for a higher limit, and enable it again.",
+		todos: map[string]string{
+			"provider_refused": "Read why the provider refuses. If it failed, enable it again. Otherwise " +
+				"the request is repeated: remove the cause at the provider.",
+		},
 		docs:    "docs/resources.md",
 		actions: about("env", get("Show it", "/v1/envs/{id}/ipv4", "prego ipv4 show {id}"), post("Enable it again", "/v1/envs/{id}/ipv4", "prego ipv4 enable {id}")),
 		all:     []Action{get("List the envs", "/v1/envs", "prego env list")},
