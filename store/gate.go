@@ -113,7 +113,8 @@ WHERE $2 IN (b.object_key, b.manifest_key) AND (b.state IN ('uploading', 'stored
 const (
 	sqlFreeze    = `SELECT true AS frozen, since, frozen_by AS "by", reason FROM freezes WHERE ended_at IS NULL`
 	sqlSetFreeze = `
-INSERT INTO freezes (frozen_by, reason) VALUES ($1, $2) ON CONFLICT ((true)) WHERE ended_at IS NULL DO NOTHING`
+INSERT INTO freezes (frozen_by, reason) VALUES ($1, $2) ON CONFLICT ((true)) WHERE ended_at IS NULL
+DO UPDATE SET reason = freezes.reason RETURNING true AS frozen, since, frozen_by AS "by", reason`
 	sqlEndFreeze = `UPDATE freezes SET ended_at = now(), ended_by = $1 WHERE ended_at IS NULL`
 	sqlRefused   = `
 INSERT INTO destructions AS d (kind, id, refused_since, refused_at, message) VALUES ($1, $2, now(), now(), $3)
@@ -246,8 +247,7 @@ func (s *Store) Frozen(ctx context.Context) (ops.Freeze, error) {
 // Freeze stops everything that deletes outside this database. An earlier freeze stays as it is.
 func (s *Store) Freeze(ctx context.Context, reason, by string) (f ops.Freeze, err error) {
 	err = s.inTx(ctx, "freeze", func(tx *txn) error {
-		tx.run(ctx, sqlSetFreeze, by, prego.Redact(reason))
-		f = oneIn[ops.Freeze](ctx, tx, sqlFreeze)
+		f = oneIn[ops.Freeze](ctx, tx, sqlSetFreeze, by, prego.Redact(reason))
 		return nil
 	})
 	return f, err

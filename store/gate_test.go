@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
@@ -197,4 +198,38 @@ func TestALargeInstallationMayDestroyMore(t *testing.T) {
 	require.NoError(t, s.MayErase(ctx, "n-0", "t-0.example.com", ""))
 	exec(t, s, `INSERT INTO destructions (kind, id, at) VALUES ('tenant', 'y-0', now())`)
 	require.ErrorContains(t, s.MayErase(ctx, "n-0", "t-0.example.com", ""), "50 tenants, volumes and servers")
+}
+
+// TestFreezesRace: freezing while others end the freeze always returns one.
+func TestFreezesRace(t *testing.T) {
+	t.Parallel()
+	s := tenantStore(t)
+	ctx := t.Context()
+	var all errgroup.Group
+	for i := range 8 {
+		all.Go(func() error {
+			for range 40 {
+				if i%2 == 0 {
+					if err := s.Unfreeze(ctx, "ann"); err != nil {
+						return err
+					}
+					continue
+				}
+				f, err := s.Freeze(ctx, "why", "bob")
+				if err != nil {
+					return err
+				}
+				if !f.Frozen || f.Reason != "why" || f.By != "bob" {
+					return fmt.Errorf("%+v is no freeze", f)
+				}
+			}
+			return nil
+		})
+	}
+	require.NoError(t, all.Wait())
+	_, err := s.Freeze(ctx, "first", "bob")
+	require.NoError(t, err)
+	f, err := s.Freeze(ctx, "second", "ann")
+	require.NoError(t, err)
+	require.Equal(t, "bob", f.By, "an earlier freeze stays as it is")
 }
