@@ -2,6 +2,8 @@ package prego
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +25,11 @@ func ParseCron(text string) (cron.Schedule, error) {
 	case len(fields) != 5:
 		return nil, errors.New("it must have five fields: minute, hour, day of month, month, day of week")
 	}
+	for _, field := range fields {
+		if slices.Contains(strings.Split(field, ","), "") {
+			return nil, fmt.Errorf("%s has an empty part: leave out the comma", field)
+		}
+	}
 	fields[4] = sundays(fields[4])
 	s, err := fiveFields.Parse(strings.Join(fields, " "))
 	if err != nil {
@@ -30,8 +37,18 @@ func ParseCron(text string) (cron.Schedule, error) {
 	}
 	if spec, ok := s.(*cron.SpecSchedule); ok {
 		spec.Location = time.UTC
+		// Days that match one of both fields count, unless a field begins with *; the parser forgets */2.
+		spec.Dom, spec.Dow = starred(fields[2], spec.Dom), starred(fields[4], spec.Dow)
 	}
 	return s, nil
+}
+
+// starred marks the days of a field that begins with *, as the parser marks those of *.
+func starred(field string, days uint64) uint64 {
+	if strings.HasPrefix(field, "*") {
+		days |= 1 << 63
+	}
+	return days
 }
 
 // sundays writes 7 as 0 in a field of days of the week. What is no list of days stays as it is, for the parser.

@@ -17,6 +17,7 @@ func TestCronIsAsCrontabHasIt(t *testing.T) {
 		"0 2 * * *": "26 Thu 02:00", "30 4 1 * *": "01 Tue 04:30", "0 0 * * 0": "29 Sun 00:00", "0 0 * * 7": "29 Sun 00:00",
 		"0 0 * * sun": "29 Sun 00:00", "0 0 * * 5-7": "27 Fri 00:00", "0 0 * * 6,7": "28 Sat 00:00", "0 0 * * 1-7/6": "29 Sun 00:00",
 		"0 0 13 * 5": "27 Fri 00:00", "0 0 1 JAN *": "01 Fri 00:00", "*/15 * * * *": "25 Wed 12:15", "0\t3  * * *": "26 Thu 03:00",
+		"0 0 */2 * 1": "07 Mon 00:00", "0 0 13 * */5": "13 Sun 00:00", "0 0 * * */5": "27 Fri 00:00",
 	} {
 		s, err := prego.ParseCron(text)
 		require.NoError(t, err, text)
@@ -26,6 +27,7 @@ func TestCronIsAsCrontabHasIt(t *testing.T) {
 		"TZ=Asia/Kolkata 0 2 * * *": "in UTC", "CRON_TZ=UTC 0 2 * * *": "in UTC", "@daily": "@-words", "@every 1h": "@-words",
 		"0 2 * *": "five fields", "0 0 2 * * *": "five fields", "": "five fields", "0 24 * * *": "above maximum", "0 0 * * 8": "above maximum",
 		"0 0 * * fri-mon": "beyond end", "0 0 * * 1-7/0": "above maximum", "x * * * *": "failed to parse",
+		"0, 2 * * *": "empty part", "0,,30 * * * *": "empty part", ", * * * *": "empty part",
 	} {
 		_, err := prego.ParseCron(text)
 		require.ErrorContains(t, err, want, text)
