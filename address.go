@@ -3,12 +3,13 @@ package prego
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 )
 
 // CheckPublicAddress refuses addresses that are not hosts of the public Internet: customers' names, reported addresses
 // and delegations must not lead the control plane or its probes into networks behind them. It is the only such list: a
-// lab that has its hosts on loopback states that where it allows them. Registries have CheckRegistry.
+// lab that has its hosts on loopback states that where it allows them. What hosts connect to has CheckHost.
 func CheckPublicAddress(address string) error {
 	a, err := netip.ParseAddr(address)
 	if err != nil {
@@ -20,21 +21,35 @@ func CheckPublicAddress(address string) error {
 	return nil
 }
 
-// CheckRegistry refuses an address, from an image's reference, that means the machine that pulls it or its cloud's
-// metadata. Private ones are accepted, since registries often are in private networks. So are names, unresolved: only a
-// host's dockerd connects to them, over TLS, and images that were loaded by hand are often called localhost/….
-func CheckRegistry(host string) error {
+// CheckHost refuses an address, from an image's reference or of a site's mail server, that means the machine which
+// connects to it or its cloud's metadata. Private ones are accepted, since registries and relays often are in private
+// networks. So are names, unresolved: only a host connects to them, and images that were loaded by hand are often
+// called localhost/….
+func CheckHost(host string) error {
 	a, err := netip.ParseAddr(host)
 	if err != nil {
-		return nil //nolint:nilerr // a name
+		if !endsInNumber(host) {
+			return nil // a name
+		}
+		return fmt.Errorf("%s is not a server's: it is an IPv4 address to some programs, and must be written as four "+
+			"decimal numbers", host)
 	}
 	if inner, ok := embedded(a); ok {
 		a = inner
 	}
 	if p, use := specialPurpose(a); use != "" && !a.IsPrivate() && !sharedSpace.Contains(a) {
-		return fmt.Errorf("%s is no registry's: %s is %s", host, p, use)
+		return fmt.Errorf("%s is not a server's: %s is %s", host, p, use)
 	}
 	return nil
+}
+
+// endsInNumber reports whether a host's last label is a number in any notation, which makes the host an IPv4 address to
+// browsers and to C libraries: 127.1, 0x7f.1 (https://url.spec.whatwg.org/#ends-in-a-number-checker).
+func endsInNumber(host string) bool {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	digits, hex := strings.CutPrefix(last, "0x")
+	return hex && strings.Trim(digits, "0123456789abcdef") == "" || last != "" && strings.Trim(last, "0123456789") == ""
 }
 
 // specialPurpose returns the block of an address that is not globally reachable, and what it is for. IPv4 addresses

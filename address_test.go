@@ -54,21 +54,23 @@ func TestNoSpellingOfAPrivateAddressIsPublic(t *testing.T) {
 	})
 }
 
-// TestRegistriesMayBePrivate: but no address means the host that pulls, or its cloud.
+// TestRegistriesMayBePrivate: but no address, in any notation, means the host that connects, or its cloud.
 func TestRegistriesMayBePrivate(t *testing.T) {
 	t.Parallel()
 	for _, host := range []string{
 		"8.8.8.8", "10.0.0.1", "172.16.0.1", "192.168.0.1", "100.64.0.1", "fd00::1", "2a01:4f8::1",
 		"::ffff:10.0.0.1", "64:ff9b::10.0.0.1", "registry.example", "registry", "localhost",
+		"0x7f.example", "1.2.example", "x0x1",
 	} {
-		require.NoError(t, prego.CheckRegistry(host), host)
+		require.NoError(t, prego.CheckHost(host), host)
 	}
 	for _, host := range []string{
 		"127.0.0.1", "127.1.2.3", "169.254.169.254", "0.0.0.0", "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1",
 		"ff02::1", "fe80::1%eth0", "::ffff:169.254.169.254", "64:ff9b::7f00:1", "2002:7f00:1::",
+		"127.1", "0x7f.1", "0177.0.0.1", "2130706433", "0x7f000001", "127.0.0.1.", "169.254.169.0XFE", "1.2.3.4.5",
 	} {
-		require.Error(t, prego.CheckRegistry(host), host)
+		require.Error(t, prego.CheckHost(host), host)
 	}
-	require.EqualError(t, prego.CheckRegistry("169.254.169.254"),
-		"169.254.169.254 is no registry's: 169.254.0.0/16 is link-local, and where clouds have their metadata")
+	require.EqualError(t, prego.CheckHost("169.254.169.254"),
+		"169.254.169.254 is not a server's: 169.254.0.0/16 is link-local, and where clouds have their metadata")
 }

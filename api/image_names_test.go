@@ -51,6 +51,13 @@ func TestImagesAreReadAsDockerReadsThem(t *testing.T) {
 		"169.254.169.254/app":                 `169.254.0.0/16 is link-local`,
 		"127.0.0.1:5000/app@sha256:" + strings.Repeat("0", 64): `127.0.0.0/8 is loopback`,
 		"[::1]:5000/app": `::/3 is not for hosts`,
+		"127.1/app":      `must be written as four decimal numbers`,
+		"cafe":           `a host may take cafe for the id of an image`,
+		"sha256:" + strings.Repeat("0123456789abcdef", 4): `for the id of an image`,
+		"sha256:0123":               `for the id of an image`,
+		"docker.io/library/scratch": `reserves the name scratch`,
+		"reg.example:0/app":         `must have a port of 1 to 65535`,
+		"reg.example:65536/app":     `must have a port of 1 to 65535`,
 	} {
 		for path, request := range map[string]struct{ body, field string }{
 			groups:         {`{"name":"other","spec":` + spec(image) + `,"replicas":0}`, "spec.image"},
@@ -69,7 +76,7 @@ func TestImagesAreReadAsDockerReadsThem(t *testing.T) {
 	}
 	for _, image := range []string{
 		"nginx", "Registry.Example/acme/app", "[fd00::1]:5000/app:1", "localhost/app", "registry:5000/a__b/c-d.e:1@sha256:" + strings.Repeat("0", 64),
-		"nginx:_" + strings.Repeat("T", 127),
+		"nginx:_" + strings.Repeat("T", 127), "cafe:1", "acme/cafe", "caf", "127.1", "reg.example:65535/scratch",
 	} {
 		resp, body := b.do("POST", deploys, "operator", js, `{"spec":`+spec(image)+`}`)
 		require.Equal(t, http.StatusAccepted, resp.StatusCode, "%s: %s", image, body)

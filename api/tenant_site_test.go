@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -279,6 +280,13 @@ func TestSitesRefuse(t *testing.T) {
 		{"PUT", of + "/storage-quota", `{}`, 422, "invalid_field", "gb"},
 		{"POST", of + "/users", `{"email":"ghost"}`, 422, "invalid_field", "email"},
 		{"POST", of + "/users", `{"email":"a@b.c","name":"<b>"}`, 422, "invalid_field", "name"},
+		{"POST", of + "/users", `{"email":"a..b@c.de"}`, 422, "invalid_field", "email"},
+		{"POST", of + "/users", `{"email":"a.@c.de"}`, 422, "invalid_field", "email"},
+		{"POST", of + "/users", `{"email":"a@192.0.2.1"}`, 422, "invalid_field", "email"},
+		{"POST", of + "/users", `{"email":"a@xn--a.de"}`, 422, "invalid_field", "email"},
+		{"POST", of + "/users", `{"email":"` + strings.Repeat("a", 65) + `@c.de"}`, 422, "invalid_field", "email"},
+		{"PUT", of + "/mail", `{"server":"169.254.1.1","port":587,"sender":"a@b.c"}`, 422, "invalid_field", "server"},
+		{"PUT", of + "/mail", `{"server":"127.1","port":587,"sender":"a@b.c"}`, 422, "invalid_field", "server"},
 		{"POST", of + "/users", `{"email":"a@b.c","password":"hunter2"}`, 422, "invalid_field", "password"},
 		{"PUT", of + "/mail", `{"server":"smtp.example.com","port":465,"tls":true,"sender":"a@b.c"}`, 422, "invalid_field", "port"},
 		{"PUT", of + "/mail", `{"server":"smtp.example.com","port":587,"tls":false,"login":"a","password":"b","sender":"a@b.c"}`, 422, "invalid_field", "tls"},

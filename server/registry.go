@@ -5,6 +5,7 @@ import (
 	_ "crypto/sha512"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -71,10 +72,27 @@ func ValidateRegistryLogin(username, password string) error {
 // ParseImage reads an image's reference as Docker does. Its error completes a sentence that begins with the field.
 func ParseImage(image string) (reference.Named, error) {
 	named, err := reference.ParseNormalizedNamed(image)
-	if err == nil && len(image) <= maxImage && !unlikelyRegistry(named) {
+	switch {
+	case err != nil || len(image) > maxImage || unlikelyRegistry(named):
+	case imageID.MatchString(image), reference.FamiliarName(named) == "scratch", !dialable(named):
+	default:
 		return named, nil
 	}
 	return nil, fmt.Errorf(`must be an image like "registry.example.com/team/app:v1": %s`, imageFault(image))
+}
+
+// imageID is what an engine that has an image of this id runs instead of the image of this name: ids may be shortened.
+var imageID = regexp.MustCompile(`^(sha256:)?[0-9a-f]{4,64}$`)
+
+// dialable reports whether the port of a reference's registry is one.
+func dialable(named reference.Named) bool {
+	host := reference.Domain(named)
+	i := strings.LastIndexByte(host, ':')
+	if i <= strings.LastIndexByte(host, ']') {
+		return true
+	}
+	port, err := strconv.ParseUint(host[i+1:], 10, 16)
+	return err == nil && port > 0
 }
 
 // unlikelyRegistry reports whether a reference begins with a name in capitals that has neither a dot nor a port. Docker
@@ -93,8 +111,19 @@ func imageFault(image string) string {
 		return fmt.Sprintf("it must be at most %d characters", maxImage)
 	case reference.IdentifierRegexp.FindString(image) == image:
 		return "it is the id of an image, which no registry knows"
+	case imageID.MatchString(image):
+		return fmt.Sprintf("a host may take %s for the id of an image that it has: write the tag, as in %s:latest, "+
+			"or the whole name, as in docker.io/library/%s", image, image, image)
 	case strings.Contains(image, "://"):
 		return "it must not have a scheme"
+	}
+	if named, err := reference.ParseNormalizedNamed(image); err == nil {
+		switch {
+		case !dialable(named):
+			return fmt.Sprintf("the registry %q must have a port of 1 to 65535", reference.Domain(named))
+		case reference.FamiliarName(named) == "scratch":
+			return "Docker reserves the name scratch: there is no such image"
+		}
 	}
 	rest, digest, digested := strings.Cut(image, "@")
 	if digested && !imageDigest.MatchString(digest) {
@@ -134,7 +163,7 @@ func ValidateImage(field, image string) error {
 	if i := strings.LastIndexByte(host, ':'); i > strings.LastIndexByte(host, ']') {
 		host = host[:i]
 	}
-	if err := prego.CheckRegistry(strings.Trim(host, "[]")); err != nil {
+	if err := prego.CheckHost(strings.Trim(host, "[]")); err != nil {
 		return prego.Invalid(field, "must be of a registry that hosts may connect to: "+err.Error())
 	}
 	return nil
@@ -148,11 +177,11 @@ func ValidateDigest(field, digest string) error {
 	return nil
 }
 
-// RegistryOf is the registry of an image, "" for a text that is none.
+// RegistryOf is the registry of an image, in lower case as credentials have it; "" for a text that is none.
 func RegistryOf(image string) string {
 	named, err := ParseImage(image)
 	if err != nil {
 		return ""
 	}
-	return reference.Domain(named)
+	return strings.ToLower(reference.Domain(named))
 }

@@ -26,6 +26,7 @@ const (
 	maxMailLogin  = 255
 	maxMailSecret = 256
 	maxHostName   = 253
+	maxLocalPart  = 64 // of an email address (RFC 5321 §4.5.3.1.1)
 )
 
 var (
@@ -40,6 +41,14 @@ var (
 func ValidateEmail(field, email string) error {
 	if len(email) > MaxEmail || !emailAddress.MatchString(email) {
 		return prego.Invalid(field, "must be an email address of at most 140 characters")
+	}
+	local, domain, _ := strings.Cut(email, "@")
+	if len(local) > maxLocalPart || strings.HasSuffix(local, ".") || strings.Contains(local, "..") {
+		return prego.Invalid(field, "must be an email address with at most 64 characters before the @, "+
+			"without two dots in a row or one at the end")
+	}
+	if _, err := prego.NormalizeHostname(domain); err != nil {
+		return prego.Invalid(field, "must be an email address at a domain: "+domain+" is none")
 	}
 	return nil
 }
@@ -73,6 +82,8 @@ func (m MailSettings) Validate(password string) error {
 	switch {
 	case len(m.Server) > maxHostName || !hostName.MatchString(m.Server):
 		return prego.Invalid("server", "must be a host's name or an IPv4 address")
+	case prego.CheckHost(m.Server) != nil:
+		return prego.Invalid("server", "must be a mail server: "+prego.CheckHost(m.Server).Error())
 	case m.Port < 1 || m.Port > 65535:
 		return prego.Invalid("port", "must be 1 to 65535")
 	case m.Port == smtps:

@@ -26,7 +26,7 @@ EXPLAINED = [
     (r"hostname|name", r"DNS name|^is required for http and https$|^must be left out for tcp|^must not be a wildcard$", "depends on the protocol; names are checked label by label"),
     (r"hostname|name|slug", r"^is no name that browsers or certificate authorities take", "which labels IDNA allows is computed from tables of Unicode"),
     (r"slug", r"^is reserved: ", "belongs to reserved_slug, and has classes of names besides a list"),
-    (r"server", r"^must be a host's name or an IPv4 address$", "names are checked label by label"),
+    (r"server", r"^must be a (host's name or an IPv4 address$|mail server: )", "names are checked label by label"),
     (r"port", r"^must not be 465", "all ports but one"),
     (r"tls|login|password", r"^(must be true with|needs|is required with) a login", "fields that belong together"),
     (r"login|password|sender_name|username", r"printable characters$|on one line$|^must be 1 to 255 characters, and no colon$|^must be a name of", "text is more than a pattern: no control characters, and counted in bytes where the site does"),
