@@ -3,6 +3,7 @@ package activities
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
@@ -32,7 +33,7 @@ func (a *Servers) prepareFoundation(ctx context.Context, infra Infra, st server.
 		return f, fromInfra(err)
 	}
 	if st.Role == prego.RoleEdge {
-		public := ensurePublicFirewall(a.Store, env)
+		public := ensurePublicFirewall(a.Store, env, a.Settings.Ports)
 		f.PublicFirewallID, err = a.shared(ctx, infra, server.ResourceFirewall, PublicFirewallName(env), public)
 		if err != nil {
 			return f, fromInfra(err)
@@ -59,14 +60,17 @@ func FirewallName(environment string) string { return "prego-" + environment }
 // everyone in.
 func PublicFirewallName(environment string) string { return FirewallName(environment) + "-edge" }
 
-// ensurePublicFirewall lets everyone in at the ports of edges.
-func ensurePublicFirewall(store *store.Store, environment string) ensure {
+// ensurePublicFirewall lets everyone in at the ports of edges, and at none of the control plane's own.
+func ensurePublicFirewall(store *store.Store, environment string, own []int) ensure {
 	return func(ctx context.Context, infra Infra, name string) (string, error) {
 		ports, err := store.PublicPorts(ctx)
 		if err != nil {
 			return "", err
 		}
-		return infra.EnsureFirewall(ctx, server.FirewallParams{Environment: environment, Name: name, Everyone: append([]int{80, 443}, ports...)})
+		ports = slices.DeleteFunc(ports, func(p int) bool { return slices.Contains(own, p) })
+		return infra.EnsureFirewall(ctx, server.FirewallParams{
+			Environment: environment, Name: name, Everyone: append([]int{80, 443}, ports...),
+		})
 	}
 }
 

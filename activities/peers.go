@@ -84,7 +84,7 @@ func (a *Servers) eachFirewall(ctx context.Context, name string, update ensure) 
 // one is made with the first edge.
 func (a *Servers) OpenPublicPorts(ctx context.Context) error {
 	env := a.Settings.Environment
-	return a.eachFirewall(ctx, PublicFirewallName(env), ensurePublicFirewall(a.Store, env))
+	return a.eachFirewall(ctx, PublicFirewallName(env), ensurePublicFirewall(a.Store, env, a.Settings.Ports))
 }
 
 // allEgress returns the addresses that a firewall must let in: this process's settings, and the

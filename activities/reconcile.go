@@ -371,7 +371,7 @@ func (a *Reconciler) settle(ctx context.Context, infra Infra, s Comparison, lost
 func (a *Reconciler) ensureFirewall(ctx context.Context, infra Infra, name string) error {
 	var err error
 	if name == PublicFirewallName(a.Environment) {
-		_, err = ensurePublicFirewall(a.Store, a.Environment)(ctx, infra, name)
+		_, err = ensurePublicFirewall(a.Store, a.Environment, a.Firewall.Ports)(ctx, infra, name)
 		return fromInfra(err)
 	}
 	f := a.Firewall

@@ -174,9 +174,12 @@ func tapped(t *testing.T, tap func(sql string, args []any) error, change func(*a
 	d := api.Deps{
 		Store: b.store, Runs: b.runs, Auth: auth, Importer: imports{}, Log: zap.New(core), Registry: prometheus.NewRegistry(),
 		Registries: store.NewRegistries(b.store, box(t)), Shell: b.hosts, Containers: b.hosts,
-		Catalog:   api.CatalogDeps{Configured: server.DefaultCatalog(), StaleAfter: time.Hour},
-		Resources: api.ResourceDeps{Environment: "test", SiteDomain: "sites.test", Locations: server.DefaultCatalog().Locations},
-		Placer:    b.placer(b.store, policy), Usable: pack.Usable{MemoryPct: 70, DiskPct: 80}, Mode: tenant.ModeShared, Periods: periods,
+		Catalog: api.CatalogDeps{Configured: server.DefaultCatalog(), StaleAfter: time.Hour},
+		Resources: api.ResourceDeps{
+			Environment: "test", SiteDomain: "sites.test", Locations: server.DefaultCatalog().Locations,
+			EdgePorts: []int{server.EdgeAgentPort, 2376},
+		},
+		Placer: b.placer(b.store, policy), Usable: pack.Usable{MemoryPct: 70, DiskPct: 80}, Mode: tenant.ModeShared, Periods: periods,
 		Attention:     attention.Limits{DegradedAfter: time.Minute, FailedAfter: 5 * time.Minute, FreezePct: 20, FreezeMin: 10, CatalogStale: 3 * time.Hour, BackupLate: 2 * time.Hour, DrillOverdue: 24 * time.Hour},
 		RatePerSecond: 10_000, RateBurst: 10_000, Checks: []api.Check{{Name: "database", Run: b.store.Ping}},
 	}

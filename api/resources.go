@@ -14,6 +14,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/org"
+	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
 	"github.com/prego/prego/workload"
 )
@@ -23,6 +24,7 @@ type ResourceDeps struct {
 	Environment string
 	SiteDomain  string                    // whose names are this installation's own
 	Locations   map[prego.Region][]string // of the provider, best first
+	EdgePorts   []int                     // on which the control plane calls edges
 }
 
 // location is the default location of a region.
@@ -58,6 +60,10 @@ func (a *API) CreateRoute(c echo.Context, env EnvInPath, _ CreateRouteParams) er
 	}
 	if err := r.Validate(); err != nil {
 		return err
+	}
+	raw, shared := r.Protocol == workload.RouteTCP, r.Listener == workload.ListenerSharedV6
+	if why := server.EdgePort(r.ListenPort, raw, shared, a.d.Resources.EdgePorts); why != "" {
+		return &prego.Error{Code: prego.CodePortTaken, Field: "listen_port", Message: why}
 	}
 	if r.Hostname != "" {
 		if _, err := org.NormalizeDomain(r.Hostname, a.d.Resources.SiteDomain); err != nil {

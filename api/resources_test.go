@@ -147,6 +147,13 @@ func TestNamesAndPortsBelongToAllOrgsTogether(t *testing.T) {
 		p := as[api.Problem](t, b.ok(409, "POST", path, body))
 		require.Equal(t, want, [2]string{p.Code, deref(p.Field)}, body)
 	}
+	for _, port := range []int{80, 443, 2376, 9443, 9444} {
+		p := as[api.Problem](t, b.ok(409, "POST", path, routeBody(groupB, "", "tcp", port)))
+		require.Equal(t, "port_taken", p.Code, "%d is no org's", port)
+		require.Equal(t, "listen_port", deref(p.Field))
+	}
+	b.ok(409, "POST", path, routeBody(groupB, "y.example.com", "https", 2376))
+	b.ok(201, "POST", path, routeBody(groupB, "y.example.com", "http", 80))
 	p := as[api.Problem](t, b.ok(422, "POST", path, routeBody(groupA, "x.example.com", "http", 80)))
 	require.Equal(t, "group_unknown", p.Code)
 }

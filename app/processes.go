@@ -95,10 +95,13 @@ func (p *Process) API(runs *workflows.Client) (*api.API, error) {
 	a := api.New(api.Deps{
 		Store: p.db, Runs: runs, Auth: auth, Importer: keyholder, Placer: placer, Shell: keyholder, Containers: keyholder,
 		Registries: store.NewRegistries(p.db, keyholder), Trace: p.traces.Answer, Log: p.log, Registry: p.reg,
-		Catalog:   newCatalogDeps(p, catalog, stack),
-		Usable:    pack.Usable{MemoryPct: placer.Policy.MemoryPctMax, DiskPct: placer.Policy.DBDiskPctMax, Tenants: pack.TenantsBelow(placer.Policy.MaxTenantsPerNode, p.cfg.Tenants.ThresholdPct)},
-		Resources: api.ResourceDeps{Environment: p.cfg.Environment, SiteDomain: p.cfg.Tenants.SiteDomain, Locations: catalog.Locations},
-		Mode:      placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(), Attention: p.attentionLimits(),
+		Catalog: newCatalogDeps(p, catalog, stack),
+		Usable:  pack.Usable{MemoryPct: placer.Policy.MemoryPctMax, DiskPct: placer.Policy.DBDiskPctMax, Tenants: pack.TenantsBelow(placer.Policy.MaxTenantsPerNode, p.cfg.Tenants.ThresholdPct)},
+		Resources: api.ResourceDeps{
+			Environment: p.cfg.Environment, SiteDomain: p.cfg.Tenants.SiteDomain, Locations: catalog.Locations,
+			EdgePorts: []int{server.AgentPort(prego.RoleEdge, p.cfg.Worker.AgentPort), p.cfg.Worker.DockerPort},
+		},
+		Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(), Attention: p.attentionLimits(),
 		RatePerSecond: p.cfg.API.RatePerSecond, RateBurst: int(2 * p.cfg.API.RatePerSecond), Unavailable: store.Unavailable,
 		Trusted: p.trust,
 		Checks: []api.Check{

@@ -69,7 +69,7 @@ const Everyone = "*"
 //   - the control plane: the agent and Docker;
 //   - servers with tenants on a shard or pool: its database or its cache;
 //   - edges: the frontend of a server with bench, and the ports that instances publish;
-//   - everyone: an edge's HTTP, HTTPS and public ports.
+//   - everyone: an edge's HTTP, HTTPS and public ports, except those of the control plane.
 //
 // Equal input in any order gives the equal rule.
 func Peers(in PeersInput) PeersRule {
@@ -88,7 +88,10 @@ func Peers(in PeersInput) PeersRule {
 	case prego.RoleApp, prego.RoleNode:
 		instances = append(slices.Clone(instances), PortFrontend)
 	case prego.RoleEdge:
-		out.Access = append(out.Access, PeersGrant{Ports: sorted(append([]int{80, 443}, in.PublicPorts...)), From: []string{Everyone}})
+		public := slices.DeleteFunc(slices.Clone(in.PublicPorts), func(p int) bool {
+			return slices.Contains(out.Control.Ports, p)
+		})
+		out.Access = append(out.Access, PeersGrant{Ports: sorted(append(public, 80, 443)), From: []string{Everyone}})
 	}
 	grant(instances, in.Edges)
 	return out

@@ -47,6 +47,8 @@ func TestPeers(t *testing.T) {
 		require.Equal(t, PeersControl{CIDRs: []string{"203.0.113.7/32", "203.0.113.8/32"}, Ports: []int{2376, 8443}}, got.Control, name)
 		require.Equal(t, c.in.Server.Address, got.Address, name)
 	}
+	own := PeersInput{Server: edge, AgentPort: 8443, DockerPort: 2376, PublicPorts: []int{2376, 8443, 22}}
+	require.Equal(t, []PeersGrant{{[]int{22, 80, 443}, everyone}}, Peers(own).Access, "routes at the edge's own ports")
 }
 
 // For any rows, no server is let in without a reason, and their order is of no
