@@ -16,9 +16,20 @@ var hostnamePattern = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.
 // maxHostname is the maximum length of a DNS name, in characters.
 const maxHostname = 253
 
-// NormalizeHostname lower-cases a hostname and checks it.
+// SpellHostname returns how a name is written wherever it is stored or compared: in lower case, without the dot of the
+// root. Letters outside of ASCII stay, so that none becomes a letter that it only resembles.
+func SpellHostname(name string) string {
+	return strings.TrimSuffix(strings.Map(func(r rune) rune {
+		if 'A' <= r && r <= 'Z' {
+			return r + 'a' - 'A'
+		}
+		return r
+	}, name), ".")
+}
+
+// NormalizeHostname spells a hostname as SpellHostname does, and checks it.
 func NormalizeHostname(name string) (string, error) {
-	name = strings.ToLower(name)
+	name = SpellHostname(name)
 	switch {
 	case strings.Contains(name, "*"):
 		return "", Invalid("hostname", "must not be a wildcard")

@@ -11,14 +11,16 @@ import (
 
 func TestNormalizeHostname(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]string{"WWW.Example.COM": "www.example.com", "xn--bcher-kva.example": "xn--bcher-kva.example", "a.b": "a.b", strings.Repeat("a", 63) + ".com": strings.Repeat("a", 63) + ".com"} {
+	for name, want := range map[string]string{"WWW.Example.COM": "www.example.com", "xn--bcher-kva.example": "xn--bcher-kva.example", "a.b": "a.b", "a.B.": "a.b", strings.Repeat("a", 63) + ".com": strings.Repeat("a", 63) + ".com"} {
 		got, err := prego.NormalizeHostname(name)
 		require.NoError(t, err, name)
 		require.Equal(t, want, got)
 	}
 	for _, name := range []string{
-		"", "a", "*.a.b", ".a.b", "a.b.", "a..b", "-a.b", "a-.b", "a_b.c", "bücher.example", "a.b`", "a b.c", "a.b\n", "192.0.2.1", "[::1]",
-		"xn--e1afmkfd-385f3.example", "xn--0.pt", "a.xn--.b", "xn--a-.b", "xn--u-ccb.example", "xn--bcher-.example", "ab--cd.example", strings.Repeat("a.", 127) + "com",
+		"", "a", "*.a.b", ".a.b", "a.b..", ".", "a..b", "-a.b", "a-.b", "a_b.c", "bücher.example", "a.b`", "a b.c", "a.b\n", "192.0.2.1", "[::1]",
+		"xn--e1afmkfd-385f3.example", "xn--0.pt", "a.xn--.b", "xn--a-.b", "xn--u-ccb.example", "xn--bcher-.example", "ab--cd.example",
+		"\u0130.com", "\u212a.com", "foo.\u017fe", "ａ.example",
+		strings.Repeat("a.", 127) + "com",
 	} {
 		_, err := prego.NormalizeHostname(name)
 		require.Equal(t, prego.CodeInvalidField, prego.CodeOf(err), "%q", name)

@@ -53,12 +53,13 @@ func (a *API) CreateTenantDomain(c echo.Context, tenant TenantID, _ CreateTenant
 
 // ListDomains shows a page of domains.
 func (a *API) ListDomains(c echo.Context, _ ListDomainsParams) error {
-	return list(c, "domains", store.Domains.In(a.d.Store), a.domainView)
+	return list(c, "domains", named("name", store.Domains.In(a.d.Store)), a.domainView)
 }
 
 // ListTenantDomains shows a page of a tenant's domains.
 func (a *API) ListTenantDomains(c echo.Context, tenant TenantID, _ ListTenantDomainsParams) error {
-	return within(c, a.d.Store.GetTenant, "domains", store.Domains.In(a.d.Store), a.domainView, "tenant_id", string(tenant))
+	return within(c, a.d.Store.GetTenant, "domains", named("name", store.Domains.In(a.d.Store)), a.domainView,
+		"tenant_id", string(tenant))
 }
 
 // GetDomain shows a domain.

@@ -33,7 +33,11 @@ func TestDomainsOfATenant(t *testing.T) {
 	page := as[api.DomainPage](t, b.ok(200, "GET", path+"?status=verified", ""))
 	require.Len(t, page.Domains, 1)
 	require.NotNil(t, page.Domains[0].VerifiedAt)
-	require.Len(t, as[api.DomainPage](t, b.ok(200, "GET", "/v1/domains?name=www.example.com", "")).Domains, 2)
+	for _, name := range []string{"www.example.com", "WWW.Example.com", "www.example.com."} {
+		require.Len(t, as[api.DomainPage](t, b.ok(200, "GET", "/v1/domains?name="+name, "")).Domains, 2, name)
+		require.Len(t, as[api.DomainPage](t, b.ok(200, "GET", path+"?name="+name, "")).Domains, 1, name)
+		require.NotEmpty(t, as[api.SearchResults](t, b.ok(200, "GET", "/v1/search?q="+name, "")).Results, name)
+	}
 	require.Equal(t, d.DomainId, as[api.Domain](t, b.ok(200, "GET", "/v1/domains/"+d.DomainId, "")).DomainId)
 	b.ok(200, "POST", "/v1/domains/"+d.DomainId+"/check", "")
 
@@ -56,7 +60,11 @@ func TestDomainsOfRoutes(t *testing.T) {
 	path := "/v1/envs/" + env + "/routes"
 	d := as[api.Domain](t, b.ok(201, "POST", "/v1/domains", `{"org_id":"acme","name":"example.com"}`))
 	require.Len(t, d.Records, 1, "no route has it: it leads nowhere yet")
-	route := as[api.Route](t, b.ok(201, "POST", path, routeBody(group, "example.com", "https", 443)))
+	route := as[api.Route](t, b.ok(201, "POST", path, routeBody(group, "Example.com.", "https", 443)))
+	for _, name := range []string{"example.com", "EXAMPLE.com."} {
+		require.Len(t, as[api.RoutePage](t, b.ok(200, "GET", path+"?hostname="+name, "")).Routes, 1, name)
+		require.Len(t, as[api.RoutePage](t, b.ok(200, "GET", "/v1/routes?hostname="+name, "")).Routes, 1, name)
+	}
 	d = as[api.Domain](t, b.ok(200, "GET", "/v1/domains/"+d.DomainId, ""))
 	require.Equal(t, api.DomainRecord{Type: api.ALIAS, Name: "example.com", Value: "eu.edges.sites.test", Purpose: api.Routing}, d.Records[1])
 	require.Equal(t, "domain_in_use", as[api.Problem](t, b.ok(409, "DELETE", "/v1/domains/"+d.DomainId, "")).Code)

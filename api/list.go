@@ -57,6 +57,16 @@ func list[T, V any](c echo.Context, name string, read lister[T], view func(T) V,
 	return c.JSON(http.StatusOK, out)
 }
 
+// named reads a list that is filtered by host names, in any spelling.
+func named[T any](field string, read lister[T]) lister[T] {
+	return func(ctx context.Context, q prego.ListQuery) ([]T, string, error) {
+		for i, name := range q.Filters[field] {
+			q.Filters[field][i] = prego.SpellHostname(name)
+		}
+		return read(ctx, q)
+	}
+}
+
 // within is list for what belongs to something that must exist.
 func within[I ~string, O, T, V any](c echo.Context, owner func(ctx context.Context, id I) (O, error), name string, read lister[T], view func(T) V, field string, id I) error {
 	return list(c, name, func(ctx context.Context, q prego.ListQuery) (page []T, next string, err error) {

@@ -3955,7 +3955,7 @@ type CreateRoute struct {
 	// GroupId Process group that serves the route
 	GroupId string `json:"group_id"`
 
-	// Hostname Required for http and https, not allowed for tcp; ASCII, case-insensitive, no wildcards; a name by IDNA (RFC 5891)
+	// Hostname Required for http and https, not allowed for tcp; ASCII, case-insensitive, no wildcards, in the DNS; a name by IDNA (RFC 5891)
 	//
 	// Example: www.example.com
 	Hostname *string `json:"hostname,omitempty"`
@@ -6226,7 +6226,9 @@ type PutTenantMail struct {
 	Sender     string  `json:"sender"`
 	SenderName *string `json:"sender_name,omitempty"`
 
-	// Server Example: smtp.example.com
+	// Server Not the host itself
+	//
+	// Example: smtp.example.com
 	Server string `json:"server"`
 
 	// Tls Use STARTTLS; required with a login

@@ -76,12 +76,13 @@ func (a *API) CreateRoute(c echo.Context, env EnvInPath, _ CreateRouteParams) er
 
 // ListRoutes shows a page of an env's routes.
 func (a *API) ListRoutes(c echo.Context, env EnvInPath, _ ListRoutesParams) error {
-	return within(c, a.d.Store.GetEnv, "routes", store.Routes.In(a.d.Store), viewOf[Route], "env_id", string(env))
+	return within(c, a.d.Store.GetEnv, "routes", named("hostname", store.Routes.In(a.d.Store)), viewOf[Route],
+		"env_id", string(env))
 }
 
 // ListAllRoutes shows a page of the routes of all envs.
 func (a *API) ListAllRoutes(c echo.Context, _ ListAllRoutesParams) error {
-	return list(c, "routes", store.Routes.In(a.d.Store), viewOf[Route])
+	return list(c, "routes", named("hostname", store.Routes.In(a.d.Store)), viewOf[Route])
 }
 
 // ListIPv4Addresses shows a page of the IPv4 addresses of all envs.

@@ -121,10 +121,21 @@ func NewDomainToken() string {
 // maxDomain leaves room for the challenge's label: 253 characters are a name's most.
 const maxDomain = 253 - len(ChallengeLabel) - 1
 
+// unresolved are the last labels of names that no public name server has, and what they are for. Private networks have
+// names in others that are not public either, such as internal and test.
+var unresolved = map[string]string{
+	"alt":         "names outside of the DNS (RFC 9476)",
+	"invalid":     "names that are certainly invalid (RFC 6761)",
+	"local":       "names of the local link (RFC 6762)",
+	"localdomain": "each machine itself",
+	"localhost":   "each machine itself (RFC 6761)",
+	"onion":       "Tor (RFC 7686)",
+}
+
 // NormalizeDomain lower-cases a name that an org claims and checks it. own are the domains
 // of this installation, whose names can't be claimed.
 func NormalizeDomain(name string, own ...string) (string, error) {
-	name, err := prego.NormalizeHostname(strings.TrimSuffix(name, "."))
+	name, err := prego.NormalizeHostname(name)
 	if err != nil {
 		return "", err
 	}
@@ -135,6 +146,10 @@ func NormalizeDomain(name string, own ...string) (string, error) {
 		if o != "" && prego.Within(name, o) {
 			return "", prego.Invalid("hostname", "must not be in "+o+": those names are this installation's own")
 		}
+	}
+	last := name[strings.LastIndexByte(name, '.')+1:]
+	if unresolved[last] != "" {
+		return "", prego.Invalid("hostname", "must be in the DNS: "+last+" is for "+unresolved[last])
 	}
 	// A name that the list does not know is its own suffix's only label, by the list's rule "*".
 	if suffix, _ := publicsuffix.PublicSuffix(name); suffix == name {

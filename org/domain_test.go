@@ -19,6 +19,7 @@ func TestNormalizeDomain(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 	for _, in := range []string{
+		"foo.localhost", "localhost.localdomain", "printer.local", "x.onion", "x.INVALID", "x.alt.", "\u0130.com",
 		"", "com", "co.uk", "github.io", "*.example.com", "192.0.2.1", "[::1]", "bücher.example", "a b.com", "sites.prego.net", "acme.sites.prego.net", "ACME.Sites.Prego.net.",
 	} {
 		_, err := org.NormalizeDomain(in, "sites.prego.net")

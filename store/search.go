@@ -207,7 +207,7 @@ CROSS JOIN LATERAL (SELECT f.field, f.value FROM (VALUES %s) f (n, field, value)
 // Search finds objects by ids, names and addresses, including deleted ones, and reports whether there
 // are more. Beginnings are found with indexes, however many objects there are.
 func (s *Store) Search(ctx context.Context, q ops.SearchQuery) (found []ops.Found, more bool, err error) {
-	text := strings.ToLower(q.Text)
+	text := strings.TrimSuffix(strings.ToLower(q.Text), ".") // the root's dot of a name
 	found, err = s.searchBy(ctx, q, text, searched.beginnings)
 	if err != nil {
 		return nil, false, err

@@ -23,7 +23,7 @@ EXPLAINED = [
     (r"min_size", r"^must not be above max_size$", "compares two numbers"),
     (r"limit", r"^must be a whole number for ", "depends on the dimension in the path"),
     (r"email|admin_email|sender", r"^must be an email address", "an address is checked by the rules of Frappe and of SMTP"),
-    (r"hostname|name", r"DNS name|^is required for http and https$|^must be left out for tcp|^must not be a wildcard$", "depends on the protocol; names are checked label by label"),
+    (r"hostname|name", r"DNS name|^must be in the DNS: |^is required for http and https$|^must be left out for tcp|^must not be a wildcard$", "depends on the protocol; names are checked label by label"),
     (r"hostname|name|slug", r"^is no name that browsers or certificate authorities take", "which labels IDNA allows is computed from tables of Unicode"),
     (r"slug", r"^is reserved: ", "belongs to reserved_slug, and has classes of names besides a list"),
     (r"server", r"^must be a (host's name or an IPv4 address$|mail server: )", "names are checked label by label"),
