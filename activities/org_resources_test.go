@@ -384,7 +384,7 @@ func TestRefusalsOfOrgsResourcesAreOnTheirRows(t *testing.T) {
 		refused := refuse(class)
 		require.Error(t, a.GrowVolume(ctx, "vol-a"))
 		reason, message := row("volumes")
-		require.Equal(t, "provider_refused", reason)
+		require.Equal(t, "change_refused", reason)
 		require.Equal(t, refused.Error(), message)
 		require.Equal(t, []string{"volume_failed: " + refused.Error()}, status())
 	}
@@ -404,7 +404,7 @@ func TestRefusalsOfOrgsResourcesAreOnTheirRows(t *testing.T) {
 		refused := refuse(server.InfraPermanent)
 		require.Error(t, a.ReleaseOrgResource(ctx, r.ref))
 		reason, message := row(r.table)
-		require.Equal(t, "provider_refused", reason, r.table)
+		require.Equal(t, "change_refused", reason, r.table)
 		require.Equal(t, refused.Error(), message)
 	}
 	require.Len(t, status(), 2)

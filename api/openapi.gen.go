@@ -4994,7 +4994,7 @@ type IPv4 struct {
 	Operation *Operation `json:"operation,omitempty"`
 	OrgId     string     `json:"org_id"`
 
-	// Reason ipam_exhausted or provider_refused
+	// Reason ipam_exhausted or change_refused
 	//
 	// Example: ipam_exhausted
 	Reason *string `json:"reason,omitempty"`
@@ -7730,7 +7730,7 @@ type Volume struct {
 	Operation *Operation `json:"operation,omitempty"`
 	OrgId     string     `json:"org_id"`
 
-	// Reason no_capacity_volume or provider_refused, for example
+	// Reason no_capacity_volume or change_refused, for example
 	//
 	// Example: no_capacity_volume
 	Reason *string `json:"reason,omitempty"`

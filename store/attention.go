@@ -343,12 +343,12 @@ FROM domains WHERE deleted_at IS NULL AND (status = 'lost' OR status = 'verified
 	sqlAttVolumeFailed = `WITH ` + attFrom + `
 SELECT 'volume', volume_id, name, '', org_id, COALESCE(NULLIF(reason, ''), 'failed'), message, updated_at,
     'region', region FROM volumes WHERE deleted_at IS NULL AND (status = 'failed'
-        OR status = 'ready' AND reason = 'not_attached' OR status <> 'pending' AND reason = 'provider_refused')` + attTo
+        OR status = 'ready' AND reason = 'not_attached' OR reason = 'change_refused')` + attTo
 
 	sqlAttAddressFailed = `WITH ` + attFrom + `
 SELECT 'env', a.env_id, e.name, a.allocation_id, a.org_id, COALESCE(NULLIF(a.reason, ''), 'failed'), a.message, a.updated_at, 'region', e.region
 FROM ipv4_allocations a JOIN envs e ON e.env_id = a.env_id WHERE a.deleted_at IS NULL
-    AND (a.status = 'failed' OR a.status <> 'pending' AND a.reason = 'provider_refused')` + attTo
+    AND (a.status = 'failed' OR a.reason = 'change_refused')` + attTo
 
 	attSites = `'tenant', t.tenant_id, t.slug, '', t.org_id, 'storage_' || u.level, u.message, COALESCE(u.over_since, u.measured_at, now()), 'region', t.region
 FROM site_usage u JOIN tenants t ON t.tenant_id = u.tenant_id WHERE u.level <> 'ok' AND t.state IN ('active', 'suspended') AND u.level = `

@@ -140,10 +140,10 @@ func (s *Store) IPv4Waits(ctx context.Context, id string, reason prego.Reason, m
 }
 
 const sqlIPv4Refused = `
-UPDATE ipv4_allocations SET reason = 'provider_refused', message = $2, updated_at = CASE reason WHEN 'provider_refused'
+UPDATE ipv4_allocations SET reason = 'change_refused', message = $2, updated_at = CASE reason WHEN 'change_refused'
     THEN updated_at ELSE now() END
 WHERE allocation_id = $1 AND deleted_at IS NULL AND status IN ('ready', 'releasing')
-    AND (reason, message) IS DISTINCT FROM ('provider_refused', $2)`
+    AND (reason, message) IS DISTINCT FROM ('change_refused', $2)`
 
 // IPv4Refused records why the provider does not move an address to its edge, or delete it.
 func (s *Store) IPv4Refused(ctx context.Context, id, message string) error {

@@ -427,12 +427,12 @@ func (s *Store) VolumeWaits(ctx context.Context, id string, reason prego.Reason,
 
 const (
 	sqlVolumeRefused = `
-UPDATE volumes SET reason = 'provider_refused', message = $2, updated_at = CASE reason WHEN 'provider_refused' THEN
+UPDATE volumes SET reason = 'change_refused', message = $2, updated_at = CASE reason WHEN 'change_refused' THEN
     updated_at ELSE now() END
 WHERE volume_id = $1 AND deleted_at IS NULL AND status IN ('ready', 'releasing') AND (reason, message) IS DISTINCT FROM
-    ('provider_refused', $2)`
+    ('change_refused', $2)`
 	sqlVolumeNotRefused = `
-UPDATE volumes SET reason = '', message = '' WHERE volume_id = $1 AND status = 'ready' AND reason = 'provider_refused'`
+UPDATE volumes SET reason = '', message = '' WHERE volume_id = $1 AND status = 'ready' AND reason = 'change_refused'`
 )
 
 // VolumeRefused records why the provider does not make a volume larger, detach it or delete it as its row asks.
@@ -531,7 +531,7 @@ func (s *Store) AttachedTo(ctx context.Context, attachmentID string, serverID pr
 const sqlNoneExpected = `
 UPDATE volumes SET reason = '', message = ''
 WHERE volume_id = (SELECT volume_id FROM volume_attachments WHERE attachment_id = $1)
-    AND (reason = 'not_attached' OR status = 'ready' AND reason = 'provider_refused')`
+    AND (reason = 'not_attached' OR status = 'ready' AND reason = 'change_refused')`
 
 const sqlHoldLent = `SELECT v.lent_for FROM volumes v JOIN volume_attachments t ON t.volume_id = v.volume_id WHERE t.attachment_id = $1 FOR UPDATE OF v`
 

@@ -235,12 +235,12 @@ var Ailments = map[attention.Kind][]Ailment{
 		volume_backup_schedules SET due_at = NULL`, "vol-a no_capacity_volume"},
 		{`UPDATE volumes SET reason = 'not_attached'; UPDATE
 		volume_backup_schedules SET due_at = NULL`, "vol-a not_attached"},
-		{`UPDATE volumes SET reason = 'provider_refused'; UPDATE
-		volume_backup_schedules SET due_at = NULL`, "vol-a provider_refused"},
+		{`UPDATE volumes SET reason = 'change_refused'; UPDATE
+		volume_backup_schedules SET due_at = NULL`, "vol-a change_refused"},
 	},
 	attention.AddressFailed: {
 		{`UPDATE ipv4_allocations SET status = 'failed', reason = 'ipam_exhausted'`, "env-a ipam_exhausted"},
-		{`UPDATE ipv4_allocations SET status = 'releasing', reason = 'provider_refused'`, "env-a provider_refused"},
+		{`UPDATE ipv4_allocations SET status = 'releasing', reason = 'change_refused'`, "env-a change_refused"},
 	},
 	attention.SiteReadOnly: {{`UPDATE site_usage SET level = 'read_only', over_since =
 		now()`, "t-1 storage_read_only"}},

@@ -140,6 +140,7 @@ var (
 	showGroup        = get("Show the group", "/v1/groups/{id}", "prego group show {id}")
 	showVolume       = get("Show the volume", "/v1/volumes/{id}", "prego volume show {id}")
 	deleteVolume     = drop("Delete it", "/v1/volumes/{id}", "prego volume delete {id}")
+	enableAddress    = post("Enable it again", "/v1/envs/{id}/ipv4", "prego ipv4 enable {id}")
 	showFleets       = get("Show the fleets", "/v1/fleets", "prego fleet list")
 	showQueue        = get("Show the queue", "/v1/queue", "prego queue list")
 	showMaintenance  = get("Show how far it is", "/v1/servers/{id}/maintenance", "prego server maintenance-status {id}")
@@ -541,10 +542,10 @@ var ordered = []struct {
 	}},
 	{VolumeFailed, spec{
 		severity: Warning, says: "it is not as requested", plural: "volumes are not as requested",
-		todo: "Read why. If it failed, delete it and create another, elsewhere if its location has no room.",
+		todo: "Read why. Delete it and create another, elsewhere if its location has no room.",
 		todos: map[string]string{
-			"provider_refused": "Read why the provider refuses. If it failed, delete it and create another. " +
-				"Otherwise the request is repeated: remove the cause at the provider.",
+			"change_refused": "Read why the provider refuses to change or delete it, and remove the cause there. The " +
+				"request is repeated.",
 			"not_attached": "Read where the provider has it. If another server has it, detach it there. It is attached again by itself with the group's next instance.",
 		},
 		docs: "docs/resources.md",
@@ -557,12 +558,14 @@ var ordered = []struct {
 		severity: Warning, says: "its IPv4 address is not as requested", plural: "IPv4 addresses are not as requested",
 		todo: "Read why. Ask the provider for a higher limit, and enable it again.",
 		todos: map[string]string{
-			"provider_refused": "Read why the provider refuses. If it failed, enable it again. Otherwise " +
-				"the request is repeated: remove the cause at the provider.",
+			"change_refused": "Read why the provider refuses to move or delete it, and remove the cause there. The " +
+				"request is repeated.",
 		},
-		docs:    "docs/resources.md",
-		actions: about("env", get("Show it", "/v1/envs/{id}/ipv4", "prego ipv4 show {id}"), post("Enable it again", "/v1/envs/{id}/ipv4", "prego ipv4 enable {id}")),
-		all:     []Action{get("List the envs", "/v1/envs", "prego env list")},
+		docs: "docs/resources.md",
+		actions: about("env", get("Show it", "/v1/envs/{id}/ipv4", "prego ipv4 show {id}"),
+			because("ipam_exhausted", enableAddress), because("provider_refused", enableAddress),
+			because("missing_at_provider", enableAddress)),
+		all: []Action{get("List the envs", "/v1/envs", "prego env list")},
 	}},
 	{SiteReadOnly, spec{
 		severity: Warning, says: "its site is read-only, above its storage quota", plural: "sites are read-only, above their storage quota",
