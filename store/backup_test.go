@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
@@ -119,8 +118,10 @@ func TestBackupsBeginOnce(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			ids, err := s.AdmitBackups(ctx, 1, 20)
-			assert.NoError(t, err)
-			began.Add(int32(len(ids))) //nolint:gosec // few
+			if err != nil {
+				t.Error(err)
+			}
+			began.Add(int32(len(ids)))
 		})
 	}
 	all.Wait()

@@ -57,26 +57,26 @@ func ruleset(h *host.Host, doc wire.PeersDocument) (rules string, leftOut []stri
 // leaver leaves parts of a document out.
 type leaver struct{ reasons *[]string }
 
-func (l leaver) out(format string, args ...any) {
+func (l leaver) outf(format string, args ...any) {
 	*l.reasons = append(*l.reasons, fmt.Sprintf(format, args...))
 }
 
 // access admits peers to a port of the host, directly or published for a container, which is forwarded.
 func (l leaver) access(a wire.PeersAccess, address string, own []int, input, forward *strings.Builder) {
 	if len(a.Ports) == 0 || len(a.From) == 0 {
-		l.out("ports %v for %v: that is no access", a.Ports, a.From)
+		l.outf("ports %v for %v: that is no access", a.Ports, a.From)
 	}
 	ports := l.ports(a.Ports)
 	if slices.Contains(a.From, wire.PeersEveryone) {
 		ports = slices.DeleteFunc(ports, func(p int) bool {
 			if mine := slices.Contains(own, p); mine {
-				l.out("port %d: it would be open to everyone", p)
+				l.outf("port %d: it would be open to everyone", p)
 				return true
 			}
 			return false
 		})
 		if len(a.From) != 1 {
-			l.out("ports %v: they would be open to everyone and to others", a.Ports)
+			l.outf("ports %v: they would be open to everyone and to others", a.Ports)
 			return
 		}
 		if len(ports) == 0 {
@@ -89,14 +89,14 @@ func (l leaver) access(a wire.PeersAccess, address string, own []int, input, for
 	}
 	to, err := netip.ParseAddr(address)
 	if err != nil || to.Zone() != "" { // a zone may be any text, which would be part of the ruleset
-		l.out("ports %v: %q, at which they would be open, is no address", a.Ports, address)
+		l.outf("ports %v: %q, at which they would be open, is no address", a.Ports, address)
 		return
 	}
 	var hosts []string
 	for _, text := range a.From {
 		from, err := netip.ParseAddr(text)
 		if err != nil || from.Zone() != "" || from.Is4() != to.Is4() {
-			l.out("peer %q at ports %v: it is no address of the private network", text, a.Ports)
+			l.outf("peer %q at ports %v: it is no address of the private network", text, a.Ports)
 			continue
 		}
 		hosts = append(hosts, from.String())
@@ -130,7 +130,7 @@ func (l leaver) prefixes(cidrs []string) (out sources) {
 	for _, text := range cidrs {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
-			l.out("the control plane's address %q: it is no CIDR", text)
+			l.outf("the control plane's address %q: it is no CIDR", text)
 			continue
 		}
 		if p = p.Masked(); p.Addr().Is4() {
@@ -149,7 +149,7 @@ func (l leaver) prefixes(cidrs []string) (out sources) {
 func (l leaver) ports(all []int) (out []int) {
 	for _, p := range all {
 		if p < 1 || p > 65535 {
-			l.out("port %d: there is no such port", p)
+			l.outf("port %d: there is no such port", p)
 			continue
 		}
 		out = append(out, p)
