@@ -1,6 +1,7 @@
 package placement_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -70,6 +71,20 @@ func TestAFleetFollowsEveryChange(t *testing.T) {
 	d.Providers = fleet().Providers
 	require.Equal(t, "placed app-1 s-1", at(placement.SnapshotOf(shared(), full(d))))
 
+	both := append(fleet().Providers, placement.Provider{ID: "aws", Enabled: true, Regions: []prego.Region{"eu"}})
+	f.Update(placement.Change{Providers: both})
+	require.Equal(t, "placed app-2 s-2", at(f))
+	off := slices.Clone(both)
+	off[1].Enabled = false
+	f.Update(placement.Change{Providers: off})
+	require.Equal(t, "placed app-1 s-1", at(f), "a provider is disabled")
+	closed := fleet()
+	closed.Providers[0].Enabled = false
+	f = placement.SnapshotOf(shared(), full(closed))
+	require.NotContains(t, at(f), "placed")
+	f.Update(placement.Change{Providers: fleet().Providers})
+	require.Equal(t, "placed app-2 s-2", at(f), "the only one is enabled")
+
 	f = placement.SnapshotOf(shared(), full(fleet()))
 	west := fleet()
 	west.Shards[0].NetworkID, west.Pools[0].NetworkID = "west", "west"
@@ -91,6 +106,19 @@ func TestAFleetFollowsEveryChange(t *testing.T) {
 	require.InDelta(t, 41, kept.MemoryPct, 0)
 	_, there = f.Server("app-2")
 	require.False(t, there, "a terminated server is removed")
+	f.SetServer(placement.Server{ServerID: "db-9", Role: prego.RoleDBShard, Region: "eu"})
+	_, there = f.Server("db-9")
+	require.False(t, there, "no candidate")
+	kin := fleet()
+	kin.Servers[0].MemoryPct, kin.Servers[1].ParentOrgs = 20, map[string]int{"p": 1}
+	f = placement.NewSnapshot(shared(), kin)
+	ofKin := request(func(r *placement.Request) { r.ParentOrgID = "p" })
+	require.Equal(t, "app-2", string(f.Decide(ofKin).AppServerID))
+	f.RemoveServer("app-2")
+	require.Equal(t, "app-1", string(f.Decide(ofKin).AppServerID))
+	f.SetServer(placement.Server{ServerID: "app-3", Role: prego.RoleApp, Region: "eu", InfraProvider: "hetzner", Status: "active", MemoryPct: 20, TenantCount: 2})
+	f.AddSite(placement.PoolSite{PoolSiteID: "s-3", AppServerID: "app-3", DBShardID: "db-1"})
+	require.Equal(t, "app-1", string(f.Decide(ofKin).AppServerID), "no server has the org's tenants")
 	f.Update(placement.Change{
 		Providers: fleet().Providers, Networks: []placement.Network{{NetworkID: "n", Room: 3}},
 		Edges: []placement.EdgeNetwork{{Network: "n", Serves: true}},
@@ -103,6 +131,10 @@ func TestAFleetFollowsEveryChange(t *testing.T) {
 	f.Update(placement.Change{Providers: fleet().Providers, Residency: map[string]placement.Zone{"DE": {Regions: []prego.Region{"sg"}}}, LastServer: "app-1"})
 	require.Equal(t, prego.CodeResidencyViolation, f.Decide(request(func(r *placement.Request) { r.DataResidency = "DE" })).Code)
 	require.Equal(t, "app-2", string(f.Decide(request(func(r *placement.Request) { r.Algorithm = placement.RoundRobin })).AppServerID))
+	in := request(func(r *placement.Request) { r.Algorithm = placement.RoundRobin })
+	f.AddSite(placement.PoolSite{PoolSiteID: "s-3", AppServerID: "app-2", DBShardID: "db-1"})
+	f.Apply(in, f.Decide(in))
+	require.Equal(t, "app-1", string(f.Decide(in).AppServerID))
 	f.Update(placement.Change{Providers: fleet().Providers, LastServer: "app-2"})
 	require.Equal(t, "app-1", string(f.Decide(request(func(r *placement.Request) { r.Algorithm = placement.RoundRobin })).AppServerID))
 }

@@ -1,6 +1,7 @@
 package placement_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -58,6 +59,9 @@ func TestNobodyIsExpectedBeforeWhoIsServedFirst(t *testing.T) {
 	}
 	require.Contains(t, out[0].Because, "servers should take 2m0s, and none was made in eu in 30 days")
 	require.Contains(t, out[1].Because, "t-a is served first, and server db-1")
+	require.Equal(t, out[1].Because, out[2].Because)
+	slices.Reverse(w[0].MissingRoles)
+	require.Equal(t, &late, q.Expect()[0].ExpectedAt)
 
 	us := waiters(1, prego.RoleApp)
 	us[0].Region = prego.RegionUS
@@ -78,8 +82,17 @@ func TestThereIsNoExpectationWhereNothingComes(t *testing.T) {
 		require.Equal(t, want, e.Because)
 	}
 	because("no server of role app is being made in eu: the last scale-out reported: 3 wanted, the ceiling allows 0")
-	q.Rounds = nil
+	q.Rounds = []placement.Round{
+		{Region: prego.RegionUS, Role: prego.RoleApp, Message: "another region's"},
+		{Region: prego.RegionEU, Role: prego.RoleDBShard, Message: "another role's"}, {Region: prego.RegionEU, Role: prego.RoleApp},
+	}
 	because("no server of role app is being made in eu")
+	for _, roles := range [][]prego.Role{{prego.RoleApp, prego.RoleDBShard}, {prego.RoleDBShard, prego.RoleApp}} {
+		q.Waiters[0].MissingRoles = roles
+		q.Coming = []placement.Coming{comingServer("db-1", prego.RoleDBShard, 0, 1)}
+		because("no server of role app is being made in eu")
+	}
+	q.Waiters[0].MissingRoles = []prego.Role{prego.RoleApp}
 	stock := comingServer("app-9", prego.RoleApp, time.Hour, 0)
 	stock.Stock = true
 	q.Coming = []placement.Coming{stock}
@@ -101,8 +114,8 @@ func TestThereIsNoExpectationWhereNothingComes(t *testing.T) {
 func TestWhatComesIsInOrder(t *testing.T) {
 	t.Parallel()
 	coming := []placement.Coming{
-		comingServer("stock-2", prego.RoleApp, 0, 1), comingServer("app-2", prego.RoleApp, 20*time.Second, 1),
-		comingServer("stock-1", prego.RoleApp, 0, 1), comingServer("app-1", prego.RoleApp, 10*time.Second, 1),
+		comingServer("aged-2", prego.RoleApp, 0, 1), comingServer("app-2", prego.RoleApp, 20*time.Second, 1),
+		comingServer("aged-1", prego.RoleApp, 0, 1), comingServer("app-1", prego.RoleApp, 10*time.Second, 1),
 		comingServer("db-1", prego.RoleDBShard, 0, 1),
 	}
 	coming[0].Stock, coming[2].Stock = true, true
@@ -121,13 +134,23 @@ func TestWhatComesIsInOrder(t *testing.T) {
 		for _, c := range out[0].Coming {
 			ids = append(ids, c.ID)
 		}
-		require.Equal(t, []string{"app-2", "app-1", "stock-1", "stock-2"}, ids)
+		require.Equal(t, []string{"app-2", "app-1", "aged-1", "aged-2"}, ids)
 		require.Equal(t, queuedAt.Add(100*time.Second), *out[0].ExpectedAt)
 		require.Equal(t, queuedAt.Add(110*time.Second), *out[1].ExpectedAt)
 		require.Nil(t, out[2].ExpectedAt)
-		require.Equal(t, "server stock-1 waits for the provider's stock or quota", out[2].Because)
+		require.Equal(t, "server aged-1 waits for the provider's stock or quota", out[2].Because)
 		coming = []placement.Coming{coming[4], coming[3], coming[2], coming[1], coming[0]}
 	}
+	q.Waiters[0].Own = &coming[2]
+	own := q.Expect()[0]
+	require.Equal(t, []placement.ComingAt{{Coming: coming[2]}}, own.Coming)
+	require.Equal(t, "server aged-1 waits for the provider's stock or quota", own.Because)
+	scaleOut := comingServer("so-1", prego.RoleApp, 0, 1)
+	scaleOut.Kind = placement.ComingScaleOut
+	q.Waiters[0].Own = &scaleOut
+	require.Equal(t, queuedAt.Add(2*time.Minute), *q.Expect()[0].ExpectedAt)
+	require.Equal(t, "scale-out so-1 is asking for servers; servers should take 2m0s, and none was made in eu in 30 days", q.Expect()[0].Because)
+	q.Waiters[0].Own = nil
 	q.Usual[2].Servers = 1
 	q.Usual[2].P50 = 30
 	require.Equal(t, queuedAt.Add(10*time.Second), *q.Expect()[0].ExpectedAt)
