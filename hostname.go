@@ -73,14 +73,14 @@ func ReservedLabel(label string) string {
 	return reservedLabels[label]
 }
 
-// numberedServer is ns1, mx2 and the like.
-var numberedServer = regexp.MustCompile(`^(ns|dns|mx|smtp|www|edge)[0-9]*$`)
+// numberedServer is ns1, mx-2 and the like.
+var numberedServer = regexp.MustCompile(`^((ns|dns|mx|smtp|www|edge)-?[0-9]*|(mail|imap|pop)-?[0-9]+)$`)
 
 var reservedLabels = func() map[string]string {
 	out := map[string]string{}
 	for meaning, labels := range map[string][]string{
 		"mail programs look for their settings there": {
-			"autoconfig", "autodiscover", "imap", "imaps", "mail", "mta-sts", "openpgpkey", "pop", "pop3",
+			"autoconfig", "autodiscover", "imap", "imaps", "mail", "mta-sts", "openpgpkey", "pop",
 			"smtps", "webmail",
 		},
 		// RFC 2142, and the CA/Browser Forum's baseline requirements, 3.2.2.4.4.
@@ -89,7 +89,10 @@ var reservedLabels = func() map[string]string {
 			"ssladministrator", "sslwebmaster", "sysadmin", "webmaster",
 		},
 		"systems look for a proxy or a router there": {"isatap", "wpad"},
-		"it is each machine's name for itself":       {"broadcasthost", "localdomain", "localhost", "loopback"},
+		"Windows and telephones look for their services there": {
+			"enterpriseenrollment", "enterpriseregistration", "lyncdiscover", "lyncdiscoverinternal", "sip",
+		},
+		"it is each machine's name for itself": {"broadcasthost", "localdomain", "localhost", "loopback"},
 		"visitors take it for the domain's own service": {
 			"api", "console", "ftp", "login", "sftp", "ssh", "status", "vpn",
 		},

@@ -40,12 +40,12 @@ func TestReservedLabels(t *testing.T) {
 	t.Parallel()
 	for _, label := range []string{
 		"www", "www2", "mail", "autodiscover", "autoconfig", "wpad", "isatap", "localhost", "ns", "ns1", "mx2",
-		"postmaster",
+		"postmaster", "ns-1", "mail1", "mail-2", "pop3", "lyncdiscover", "enterpriseregistration", "sip",
 		"mta-sts", "xn--mnchen-3ya", "0", "127", "edges", "edge", "admin", "login", "openpgpkey", "security",
 	} {
 		require.NotEmpty(t, prego.ReservedLabel(label), label)
 	}
-	for _, label := range []string{"acme", "acme-kr", "mailshop", "www-acme", "nsx", "1a", "shop1", "edgeworks", "t0"} {
+	for _, label := range []string{"acme", "acme-kr", "mailshop", "www-acme", "nsx", "1a", "shop1", "edgeworks", "t0", "mailing", "www-1a", "sipsmith"} {
 		require.Empty(t, prego.ReservedLabel(label), label)
 	}
 }
