@@ -105,6 +105,8 @@ var placeConditions = func() map[string]condition {
 		"warm for another":  {"app_server", `UPDATE servers SET warm_plan = (SELECT CASE plan WHEN 'trial' THEN 'starter' ELSE 'trial' END FROM tenants) WHERE server_id = 'A'`},
 		"warm and in use":   {"app_server", `UPDATE servers SET warm_plan = (SELECT plan FROM tenants), tenant_count = 1 WHERE server_id = 'A'`},
 		"warm and silent":   {"app_server", `UPDATE servers SET warm_plan = (SELECT plan FROM tenants), agent_status = 'disconnected' WHERE server_id = 'A'`},
+		"warm, in use and silent": {"app_server", `UPDATE servers SET warm_plan = (SELECT plan FROM tenants), tenant_count = 1, agent_status = 'disconnected'
+			WHERE server_id = 'A'`},
 		"warm and the tenant's, its agent silent": {"app_server", `UPDATE servers SET warm_plan = (SELECT plan FROM tenants), dedicated_for_tenant_id = 't', agent_status = 'degraded' WHERE server_id = 'A'`},
 		"warm and the tenant's":                   {"", `UPDATE servers SET warm_plan = 'business', dedicated_for_tenant_id = 't' WHERE server_id = 'A'`},
 
