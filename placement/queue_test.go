@@ -84,7 +84,8 @@ func TestThereIsNoExpectationWhereNothingComes(t *testing.T) {
 	because("no server of role app is being made in eu: the last scale-out reported: 3 wanted, the ceiling allows 0")
 	q.Rounds = []placement.Round{
 		{Region: prego.RegionUS, Role: prego.RoleApp, Message: "another region's"},
-		{Region: prego.RegionEU, Role: prego.RoleDBShard, Message: "another role's"}, {Region: prego.RegionEU, Role: prego.RoleApp},
+		{Region: prego.RegionEU, Role: prego.RoleDBShard, Message: "another role's"},
+		{Region: prego.RegionEU, Role: prego.RoleApp},
 	}
 	because("no server of role app is being made in eu")
 	for _, roles := range [][]prego.Role{{prego.RoleApp, prego.RoleDBShard}, {prego.RoleDBShard, prego.RoleApp}} {
