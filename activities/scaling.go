@@ -330,10 +330,11 @@ func (a *Tenants) sweepTenants(ctx context.Context) (r SweepResult, err error) {
 		_, err := a.ServeQueue(ctx, region)
 		try.OK(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, waitOutside) // a host that does not answer must not keep others waiting
-	defer cancel()
-	try.OK(a.dropLeftDatabases(ctx))
-	try.OK(a.clearAllLosses(ctx))
+	for _, clear := range []func(context.Context) error{a.dropLeftDatabases, a.clearAllLosses} {
+		clearing, cancel := context.WithTimeout(ctx, waitOutside) // a host that does not answer must not keep others waiting
+		try.OK(clear(clearing))
+		cancel()
+	}
 	return r, try.Err()
 }
 
