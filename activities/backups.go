@@ -509,8 +509,8 @@ func (a *Backups) FailBackup(ctx context.Context, in BackupEnd) error {
 	return a.Store.BackupFailed(ctx, in.BackupID, in.Reason, in.Message)
 }
 
-// ClearHost deletes what the host has of a backup, and begins those that waited for the host. A site that has moved took
-// it along, or left it to be erased with the rest.
+// ClearHost deletes a backup's files from the host, and begins the backups that waited for it. A site that has moved
+// took the files along, or left them to be erased with the rest.
 func (a *Backups) ClearHost(ctx context.Context, id prego.BackupID) error {
 	b, t, err := a.runOnHost(ctx, id)
 	if err != nil {

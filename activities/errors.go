@@ -150,7 +150,7 @@ func (t *Attempts) OK(err error) bool {
 // next look tries the rest.
 func (t Attempts) TooMany() bool { return len(t) >= MostFailed }
 
-// Each are the items of a list, until too many have failed.
+// Each yields the items of a list until too many have failed.
 func Each[T any](t *Attempts, of []T) iter.Seq[T] {
 	return func(yield func(T) bool) {
 		for _, x := range of {

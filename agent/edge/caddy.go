@@ -107,7 +107,8 @@ const (
 func logging(dir string) obj {
 	drop := obj{"filter": "delete"}
 	return obj{"logs": obj{
-		// tls.handshake reports each connection with a foreign name, and what is in none of these each request for one.
+		// tls.handshake reports each connection with a foreign name, and loggers outside of http and tls each request
+		// for such a name.
 		"default": obj{
 			"level": "WARN", "include": []string{"http", "tls"}, "exclude": []string{"http.log.access", "tls.handshake"},
 		},
