@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -40,7 +39,6 @@ type Edge struct {
 	served   wire.EdgeDocument // the rest, which they run
 	certs    map[string]wire.EdgeCertificate
 	loaded   map[string]wire.EdgeCertificate // those in Caddy's configuration
-	dropped  map[string]time.Time            // those of them that the document has no more, by id, and since when
 	applied  bool                            // the servers run the document: false after a start
 	running  running
 	files    map[string]string // the content of the files that Caddy reads with requests and handshakes
@@ -69,8 +67,6 @@ type saved struct {
 	wire.EdgeDocument
 	LeftOut []refusal        `json:"left_out,omitempty"`
 	Closed  map[string]place `json:"closed,omitempty"`
-	// Dropped are the certificates in Caddy's configuration that the document has no more.
-	Dropped map[string]time.Time `json:"dropped,omitempty"`
 }
 
 // Open reads the last document from dir, and writes files that let the servers start if there are none. The servers'
@@ -107,7 +103,7 @@ func Open(dir string, settings Settings) (*Edge, error) {
 	for _, r := range last.LeftOut {
 		out[r.part] = r
 	}
-	e.document, e.leftOut, e.closed, e.dropped = last.EdgeDocument, last.LeftOut, last.Closed, last.Dropped
+	e.document, e.leftOut, e.closed = last.EdgeDocument, last.LeftOut, last.Closed
 	e.served = without(last.EdgeDocument, out, e.certs)
 	if err := e.refile(filesOf(e.served, e.certs, settings)); err != nil {
 		return nil, fmt.Errorf("edge: %w", err)
@@ -188,12 +184,11 @@ func (e *Edge) Apply(ctx context.Context, d wire.EdgeDocument, fetched []wire.Ed
 		usable = append(usable, c)
 	}
 	closed := e.closing(ctx, d)
-	err := e.apply(ctx, without(d, out, e.certs), saved{EdgeDocument: d, LeftOut: sorted(out), Closed: closed}, usable)
+	err := e.apply(ctx, without(d, out, e.certs), saved{d, sorted(out), closed}, usable)
 	var refused *RefusedError
 	if errors.As(err, &refused) {
 		if err = e.search(ctx, d, out, usable); err == nil {
-			whole := saved{EdgeDocument: d, LeftOut: sorted(out), Closed: closed}
-			err = e.apply(ctx, without(d, out, e.certs), whole, usable)
+			err = e.apply(ctx, without(d, out, e.certs), saved{d, sorted(out), closed}, usable)
 		}
 	}
 	if err == nil {
@@ -218,7 +213,7 @@ func (e *Edge) apply(
 	next := running{}
 	var err error
 	loaded, all := e.loaded, used(d, certs)
-	if stale(loaded, all, e.dropped, time.Now()) {
+	if stale(loaded, all, time.Now()) {
 		loaded = all
 	}
 	if next.caddy, err = configured(d, certs, loaded, e.settings); err != nil {
@@ -238,20 +233,12 @@ func (e *Edge) apply(
 	if err := e.forward(ctx, next.haproxy); err != nil {
 		return err
 	}
-	load := !e.applied || !bytes.Equal(next.caddy, e.running.caddy)
-	late := load && e.leadsFurther(d, certs, loaded)
-	files, earlier := filesOf(d, certs, e.settings), maps.Clone(e.files)
-	if !late {
-		if err := e.filed(files); err != nil {
-			return err
-		}
-	}
-	if load {
+	if !e.applied || !bytes.Equal(next.caddy, e.running.caddy) {
 		if err := e.caddy.load(ctx, next.caddy); err != nil {
 			// Both serve the same document, otherwise its version would mean nothing.
 			back, backErr := forward(e.served, e.settings)
 			if backErr == nil {
-				backErr = errors.Join(e.filed(earlier), e.forward(ctx, back))
+				backErr = e.forward(ctx, back)
 			}
 			var refused *RefusedError
 			if !errors.As(err, &refused) {
@@ -261,10 +248,9 @@ func (e *Edge) apply(
 		}
 	}
 	e.running.caddy, e.loaded = next.caddy, loaded
-	if late {
-		if err := errors.Join(host.Sleep(ctx, settleNames), e.filed(files)); err != nil {
-			return err
-		}
+	// Names lead to what Caddy's configuration has, so it has that first.
+	if err := e.filed(filesOf(d, certs, e.settings)); err != nil {
+		return err
 	}
 	list := make([]wire.EdgeCertificate, 0, len(certs))
 	for _, ref := range d.Certificates {
@@ -272,7 +258,6 @@ func (e *Edge) apply(
 			list = append(list, c)
 		}
 	}
-	whole.Dropped = drops(loaded, all, e.dropped, time.Now())
 	document, err := json.Marshal(whole)
 	if err != nil {
 		return err
@@ -290,31 +275,9 @@ func (e *Edge) apply(
 	if moved := movedSockets(e.served, d); len(moved) > 0 {
 		_ = e.haproxy.cut(ctx, moved)
 	}
-	e.document, e.leftOut, e.closed, e.dropped = whole.EdgeDocument, whole.LeftOut, whole.Closed, whole.Dropped
+	e.document, e.leftOut, e.closed = whole.EdgeDocument, whole.LeftOut, whole.Closed
 	e.served, e.certs, e.applied, e.running = d, certs, true, next
 	return nil
-}
-
-// settleNames is how long requests that Caddy took under the previous configuration have to find their names, once it
-// has another one.
-const settleNames = 500 * time.Millisecond
-
-// leadsFurther reports whether names of a document lead to what Caddy's current configuration does not have: edges of
-// another network, or a wildcard certificate. Their files must follow the next one. All others precede it, because they
-// may no longer lead to what it does not have.
-func (e *Edge) leadsFurther(d wire.EdgeDocument, certs, loaded map[string]wire.EdgeCertificate) bool {
-	for id, c := range loaded {
-		if _, there := e.loaded[id]; !there && wildcard(c.EdgeCertificateRef) {
-			return true
-		}
-	}
-	known := answersOf(e.served, e.certs, e.settings.withPorts()).ways
-	for id := range answersOf(d, certs, e.settings.withPorts()).ways {
-		if _, there := known[id]; !there {
-			return true
-		}
-	}
-	return false
 }
 
 // forward makes HAProxy load a configuration, unless it already has it. After a start of the agent, that is known

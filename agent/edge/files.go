@@ -147,14 +147,10 @@ func loadedBy(config []byte) map[string]wire.EdgeCertificate {
 
 // stale reports whether Caddy must have another configuration for its certificates: a handshake takes what the
 // configuration has, and looks for a file only if that is nothing.
-func stale(loaded, certs map[string]wire.EdgeCertificate, dropped map[string]time.Time, now time.Time) bool {
+func stale(loaded, certs map[string]wire.EdgeCertificate, now time.Time) bool {
 	for id, old := range loaded {
 		c, there := certs[id]
-		since, known := dropped[id]
-		switch {
-		case !there && known && now.Sub(since) >= keepDropped:
-			return true
-		case there && (c.Chain != old.Chain || c.Key != old.Key) && !replaceable(old, now):
+		if !there || (c.Chain != old.Chain || c.Key != old.Key) && !replaceable(old, now) {
 			return true
 		}
 	}
@@ -164,26 +160,6 @@ func stale(loaded, certs map[string]wire.EdgeCertificate, dropped map[string]tim
 		}
 	}
 	return false
-}
-
-// keepDropped is how long the certificate of a deleted name stays in Caddy's configuration, unless that has another
-// reason to change: names that are deleted within this time cost one configuration together.
-const keepDropped = 24 * time.Hour
-
-// drops are the certificates in Caddy's configuration that a document has no more, and since when.
-func drops(
-	loaded, certs map[string]wire.EdgeCertificate, before map[string]time.Time, now time.Time,
-) map[string]time.Time {
-	out := map[string]time.Time{}
-	for id := range loaded {
-		if _, there := certs[id]; there {
-			continue
-		}
-		if out[id] = now; !before[id].IsZero() {
-			out[id] = before[id]
-		}
-	}
-	return out
 }
 
 // replaceable reports whether a certificate that has been replaced can serve until Caddy has another reason for a

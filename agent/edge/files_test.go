@@ -262,26 +262,12 @@ func TestARenewedCertificateWaits(t *testing.T) {
 		_, err = e.shake(name, newPool)
 		require.NoError(t, err)
 	}
-
-	// A deleted name's certificate leaves Caddy a day later, with those of others.
 	d.Certificates = refs[1:]
-	version(again)
-	_, err = e.shake(names[0], newPool)
-	require.NoError(t, err)
-	again, err = Open(e.Edge.dir, e.proxy.settings)
-	require.NoError(t, err)
-	require.NoError(t, again.Apply(context.Background(), again.Document(), nil))
-	require.Contains(t, again.dropped, "crt-0")
-	again.dropped["crt-0"] = again.dropped["crt-0"].Add(-keepDropped)
 	version(again)
 	_, err = e.shake(names[0], newPool)
 	require.Error(t, err)
 	_, err = e.shake(names[1], newPool)
 	require.NoError(t, err)
-	require.Empty(t, again.dropped)
-	config, err = os.ReadFile(filepath.Join(e.Edge.dir, caddyFile))
-	require.NoError(t, err)
-	require.NotContains(t, loadedBy(config), "crt-0")
 }
 
 // TestStale: Caddy needs a configuration for certificates whose place is taken in its current one.
@@ -302,7 +288,7 @@ func TestStale(t *testing.T) {
 		{"nothing", none, none, false},
 		{"the same", fresh, fresh, false},
 		{"a new name's is a file", none, fresh, false},
-		{"a deleted name's", fresh, none, false},
+		{"a deleted key is gone", fresh, none, true},
 		{"renewed when due", due, fresh, false},
 		{"renewed early: the key may have leaked", aged(50*day, name), fresh, true},
 		{"soon expired", aged(76*day, name), fresh, true},
@@ -310,14 +296,8 @@ func TestStale(t *testing.T) {
 		{"a new wildcard", none, aged(0, wild), true},
 		{"a wildcard renewed when due", aged(56*day, wild), aged(0, wild), false},
 	} {
-		require.Equal(t, tt.want, stale(tt.loaded, tt.now, nil, now), tt.why)
+		require.Equal(t, tt.want, stale(tt.loaded, tt.now, now), tt.why)
 	}
-	dropped := drops(fresh, none, nil, now)
-	require.Equal(t, map[string]time.Time{"crt-0": now}, dropped)
-	require.Equal(t, dropped, drops(fresh, none, dropped, now.Add(time.Hour)))
-	require.Empty(t, drops(fresh, fresh, dropped, now))
-	require.False(t, stale(fresh, none, dropped, now.Add(keepDropped-1)))
-	require.True(t, stale(fresh, none, dropped, now.Add(keepDropped)), "a deleted name's key, a day later")
 }
 
 // TestNewCertificatesSurviveLoads: Caddy gets configurations for new listeners while visitors come to a name whose

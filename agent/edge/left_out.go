@@ -353,7 +353,7 @@ func (e *Edge) search(ctx context.Context, d wire.EdgeDocument, out map[part]ref
 		}
 		trial := with(d, func(p part) (any, bool) { return before[p], !good[p] && !in[p] })
 		trial.Version = version
-		return e.apply(ctx, trial, saved{EdgeDocument: trial, LeftOut: e.leftOut, Closed: e.closed}, fetched)
+		return e.apply(ctx, trial, saved{trial, e.leftOut, e.closed}, fetched)
 	}
 	if err := load(nil); err != nil {
 		return err
