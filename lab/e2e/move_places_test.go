@@ -123,9 +123,7 @@ func TestATenantMovesEverywhere(t *testing.T) {
 	}
 	edge := p.text(`SELECT host FROM servers WHERE server_id = $1`, p.id("edge"))
 	long := p.knows(edge, base+"/api/method/ping")
-	w.mu.Lock()
-	before := len(w.failed)
-	w.mu.Unlock()
+	before := w.settled()
 	m = move(map[string]any{"region": "us"})
 	eventually(t, func() bool {
 		p.send(http.MethodGet, of+"/moves/"+m.MoveId, nil, http.StatusOK, &m)
@@ -136,9 +134,7 @@ func TestATenantMovesEverywhere(t *testing.T) {
 	require.Empty(t, long.stop(), "of %d, and the edges' errors: %s", long.count(), p.edgesErrors())
 	m = p.moved(of, m, tenant.MoveDone)
 	w.more(2)
-	w.mu.Lock()
-	require.Empty(t, w.failed[before:])
-	w.mu.Unlock()
+	require.Empty(t, w.soFar().failed[before:])
 	keepHistory(t, p.cell, "tenant-moved-to-another-network", m.WorkflowId)
 	where("app-us", "db-us", "redis-us")
 	require.Equal(t, "open sesame", p.keptPassword(p.id("app-us"), movedSite))

@@ -37,14 +37,27 @@ type writers struct {
 	stop context.CancelFunc
 	all  sync.WaitGroup
 
-	mu       sync.Mutex
-	accepted []string // descriptions whose insertion was confirmed
-	tried    atomic.Int64
-	reads    atomic.Int64
-	refused  string        // the last row that was not accepted, and why
+	tried atomic.Int64
+	reads atomic.Int64
+	mu    sync.Mutex
+	seen
+}
+
+// seen is what writers have met so far.
+type seen struct {
+	accepted []string      // descriptions whose insertion was confirmed
+	refused  string        // why the last row that was not accepted was not
 	failed   []string      // reads that were not answered
 	gap      time.Duration // the longest between two answered reads
 	pause    time.Duration // the longest between two accepted rows
+}
+
+func (w *writers) soFar() seen {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.seen
+	s.accepted, s.failed = slices.Clone(s.accepted), slices.Clone(s.failed)
+	return s
 }
 
 // write begins to write to a site as its administrator.
@@ -109,20 +122,24 @@ func (p *public) write(base, cookie string) *writers {
 	return w
 }
 
-func (w *writers) number() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.accepted)
+// settled waits until a read that begins now is answered, and counts the failed ones until then: a read that met a
+// host's death may wait for its time limit.
+func (w *writers) settled() (failed int) {
+	w.t.Helper()
+	at := w.reads.Load()
+	eventually(w.t, func() bool { return w.reads.Load() >= at+2 }, patience, 20*time.Millisecond)
+	return len(w.soFar().failed)
 }
+
+func (w *writers) number() int { return len(w.soFar().accepted) }
 
 // more waits until some more rows were accepted.
 func (w *writers) more(n int) {
 	w.t.Helper()
 	want := w.number() + n
 	eventually(w.t, func() bool { return w.number() >= want }, patience, 20*time.Millisecond, "refused: %s", later(func() string {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return fmt.Sprint(w.refused, w.failed[max(0, len(w.failed)-2):])
+		s := w.soFar()
+		return fmt.Sprint(s.refused, s.failed[max(0, len(s.failed)-2):])
 	}))
 }
 
@@ -268,12 +285,11 @@ func TestATenantMoves(t *testing.T) {
 	b, err := os.ReadFile(p.siteDir(p.id("app2")) + "/private/files/link")
 	require.NoError(t, err)
 	require.Equal(t, noise, b)
-	w.mu.Lock()
+	so := w.soFar()
 	t.Logf("%d requests, %d failed, longest gap %d ms; %d rows, written again after %d ms by the row, at most %d ms between two; %d bytes before, %d while read-only",
-		w.reads.Load(), len(w.failed), w.gap.Milliseconds(), len(w.accepted), *m.DowntimeMs, w.pause.Milliseconds(), m.CopiedBytes, m.DeltaBytes)
-	require.Empty(t, w.failed)
-	require.Less(t, w.pause, 10*time.Second)
-	w.mu.Unlock()
+		w.reads.Load(), len(so.failed), so.gap.Milliseconds(), len(so.accepted), *m.DowntimeMs, so.pause.Milliseconds(), m.CopiedBytes, m.DeltaBytes)
+	require.Empty(t, so.failed)
+	require.Less(t, so.pause, 10*time.Second)
 	require.Greater(t, m.CopiedBytes, int64(11<<20))
 	require.Less(t, m.DeltaBytes, int64(1<<20))
 	p.rows(w, database)
@@ -413,11 +429,10 @@ func TestATenantsDataMoves(t *testing.T) {
 	p.dataMoved(id, database, "db2", "db", "redis", "redis2")
 	p.rows(w, database)
 	require.Equal(t, "open sesame", p.keptPassword(p.id("app"), movedSite))
-	w.mu.Lock()
-	t.Logf("%d rows, written again after %d ms by the row, at most %d ms between two; %d bytes before, %d while read-only; %d reads, %d failed", len(w.accepted), *m.DowntimeMs, w.pause.Milliseconds(), m.CopiedBytes, m.DeltaBytes, w.reads.Load(), len(w.failed))
-	require.Empty(t, w.failed)
-	require.Less(t, w.pause, 10*time.Second)
-	w.mu.Unlock()
+	so := w.soFar()
+	t.Logf("%d rows, written again after %d ms by the row, at most %d ms between two; %d bytes before, %d while read-only; %d reads, %d failed", len(so.accepted), *m.DowntimeMs, so.pause.Milliseconds(), m.CopiedBytes, m.DeltaBytes, w.reads.Load(), len(so.failed))
+	require.Empty(t, so.failed)
+	require.Less(t, so.pause, 10*time.Second)
 	keepHistory(t, p.cell, "tenant-data-moved", m.WorkflowId)
 
 	// Undone during the freeze, with deaths: it accepts writes again at its old place, and nothing is left elsewhere.
