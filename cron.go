@@ -33,7 +33,7 @@ func ParseCron(text string) (cron.Schedule, error) {
 	fields[4] = sundays(fields[4])
 	s, err := fiveFields.Parse(strings.Join(fields, " "))
 	if err != nil {
-		return nil, err
+		return nil, wrongField(text)
 	}
 	if spec, ok := s.(*cron.SpecSchedule); ok {
 		spec.Location = time.UTC
@@ -41,6 +41,29 @@ func ParseCron(text string) (cron.Schedule, error) {
 		spec.Dom, spec.Dow = starred(fields[2], spec.Dom), starred(fields[4], spec.Dow)
 	}
 	return s, nil
+}
+
+// wrongField names the first field that can't be read; the parser's errors are its own and strconv's.
+func wrongField(text string) error {
+	for i, field := range strings.Fields(text) {
+		alone := []string{"*", "*", "*", "*", "*"}
+		alone[i] = field
+		if i == 4 {
+			alone[i] = sundays(field)
+		}
+		if _, err := fiveFields.Parse(strings.Join(alone, " ")); err != nil {
+			return fmt.Errorf("the %s can't be %s: write *, values such as %s, a range a-b in that order, or */n", cronFields[i].name, field, cronFields[i].values)
+		}
+	}
+	return errors.New("it can't be read")
+}
+
+var cronFields = [5]struct{ name, values string }{
+	{"minute", "0 or 0,30 (0 to 59)"},
+	{"hour", "2 or 2,14 (0 to 23)"},
+	{"day of the month", "1 or 1,15 (1 to 31)"},
+	{"month", "1 or JAN,JUL (1 to 12)"},
+	{"day of the week", "1 or MON,FRI (0 to 7)"},
 }
 
 // starred marks the days of a field that begins with *, as the parser marks those of *.

@@ -25,8 +25,9 @@ func TestCronIsAsCrontabHasIt(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"TZ=Asia/Kolkata 0 2 * * *": "in UTC", "CRON_TZ=UTC 0 2 * * *": "in UTC", "@daily": "@-words", "@every 1h": "@-words",
-		"0 2 * *": "five fields", "0 0 2 * * *": "five fields", "": "five fields", "0 24 * * *": "above maximum", "0 0 * * 8": "above maximum",
-		"0 0 * * fri-mon": "beyond end", "0 0 * * 1-7/0": "above maximum", "x * * * *": "failed to parse",
+		"0 2 * *": "five fields", "0 0 2 * * *": "five fields", "": "five fields", "0 24 * * *": "the hour can't be 24", "0 0 * * 8": "the day of the week can't be 8",
+		"0 0 * * fri-mon": "the day of the week can't be fri-mon", "0 0 * * 1-7/0": "the day of the week can't be 1-7/0", "x * * * *": "the minute can't be x",
+		"0 0 32 * *": "the day of the month can't be 32", "0 0 * 1e1 *": "the month can't be 1e1: write *, values such as 1 or JAN,JUL (1 to 12)",
 		"0, 2 * * *": "empty part", "0,,30 * * * *": "empty part", ", * * * *": "empty part",
 	} {
 		_, err := prego.ParseCron(text)

@@ -276,6 +276,9 @@ func inOrder(wrong []*prego.Error) []*prego.Error {
 func schemaErrors(err error) (out []*openapi3.SchemaError) {
 	var many openapi3.MultiError
 	var one *openapi3.SchemaError
+	if e, ok := err.(*openapi3.SchemaError); ok && e.SchemaField == "oneOf" && e.Schema.Extensions["x-message"] != nil {
+		return append(out, e) // one error, and not what each of the alternatives has against the value
+	}
 	switch {
 	case errors.As(err, &many):
 		for _, e := range many {
@@ -340,11 +343,13 @@ func describe(e *openapi3.SchemaError) string {
 		return "must be " + bounds(new(float64(s.MinItems)), number(s.MaxItems)) + " items"
 	case "uniqueItems":
 		return "must not hold a value twice"
-	case "pattern":
+	case "pattern", "oneOf":
 		if message, ok := s.Extensions["x-message"].(string); ok {
 			return message
 		}
-		return "must match " + s.Pattern
+		if e.SchemaField == "pattern" {
+			return "must match " + s.Pattern
+		}
 	}
 	return e.Reason
 }

@@ -102,6 +102,10 @@ func TestProcessGroups(t *testing.T) {
 		require.Equal(t, tc.status, resp.StatusCode, "%s %s %s: %s", tc.method, tc.path, tc.body, body)
 		require.Equal(t, tc.code, as[api.Problem](t, body).Code, "%s", body)
 	}
+	_, wrong := b.do("POST", groups, "operator", js, `{"name":"a","spec":`+plainSpec+`,"rollout_policy":{"max_surge":"101%","max_unavailable":-1}}`)
+	for _, field := range []string{"max_surge", "max_unavailable"} {
+		require.Contains(t, string(wrong), `"field":"rollout_policy.`+field+`","message":"must be a number of instances, 0 to 10000, or a percentage, \"0%\" to \"100%\""`)
+	}
 	resp, _ = b.do("POST", one+"/scale", "viewer", js, `{"replicas":1}`)
 	require.Equal(t, http.StatusForbidden, resp.StatusCode)
 

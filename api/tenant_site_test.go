@@ -140,6 +140,8 @@ func TestUsersAndMailOfASite(t *testing.T) {
 	require.Equal(t, []string{"--site", "acme-kr.sites.test", "add-user", "bob@example.com", "Bob B."}, host.last().Args)
 	require.Equal(t, map[string]string{wire.SecretUserPassword: deref(u.Password)}, host.last().Secrets)
 	b.nowhere(deref(u.Password))
+	resp, body = b.do("POST", of+"/users", "operator", js, `{"email":"o'brien@example.com"}`)
+	require.Equal(t, http.StatusCreated, resp.StatusCode, "%s", body)
 	resp, body = b.do("POST", of+"/users", "operator", js, `{"email":"carl@example.com","password":"none"}`)
 	require.Equal(t, http.StatusCreated, resp.StatusCode, "%s", body)
 	require.Nil(t, as[api.TenantUser](t, body).Password)

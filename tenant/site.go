@@ -31,7 +31,7 @@ const (
 
 var (
 	// What hosts accept, see agent/policy/allowed.go.
-	emailAddress = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]*@[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)+$`)
+	emailAddress = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+'-]*@[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)+$`)
 	personName   = regexp.MustCompile(`^[\pL\pN][^\pC<>]*$`)
 	hostName     = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
 	unprintable  = regexp.MustCompile(`\pC`)

@@ -160,7 +160,7 @@ var words = sync.OnceValue(func() map[string]*regexp.Regexp {
 		"SITE":      regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`),
 		"APP":       regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`),
 		"SETTINGS":  regexp.MustCompile(`^\{\PC*\}$`),
-		"EMAIL":     regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]*@[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)+$`),
+		"EMAIL":     regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+'-]*@[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)+$`),
 		"PERSON":    regexp.MustCompile(`^[\pL\pN][^\pC<>]*$`),
 		"BACKUP":    regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,79}$`),
 		"RECIPIENT": regexp.MustCompile(`^age1[a-z0-9]{58}$`),

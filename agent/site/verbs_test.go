@@ -99,8 +99,9 @@ func TestPeople(t *testing.T) {
 	pass := hash("kim@example.com")
 	require.NotEmpty(t, pass)
 	require.JSONEq(t, `{"site":"a.example.com","user":"kim@example.com","added":false}`, b.good("--site", site, "add-user", "kim@example.com", "Kim"))
+	require.JSONEq(t, `{"site":"a.example.com","user":"o'brien@example.com","added":true}`, b.good("--site", site, "add-user", "o'brien@example.com", "Ann O'Brien"))
 	require.Equal(t, pass, hash("kim@example.com"), "without a password it stays")
-	require.JSONEq(t, `{"database_bytes":0,"files_bytes":0,"backups_bytes":0,"users":1}`, masksBytes(b.good("--site", site, "usage")))
+	require.JSONEq(t, `{"database_bytes":0,"files_bytes":0,"backups_bytes":0,"users":2}`, masksBytes(b.good("--site", site, "usage")))
 
 	require.NoError(t, filepath.WalkDir(b.root, func(name string, d os.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() {
