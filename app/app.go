@@ -171,7 +171,7 @@ func (p *Process) Runs() (*workflows.Client, error) {
 	t := p.cfg.Temporal
 	out := &workflows.Client{
 		Temporal: p.temporal, TaskQueue: t.TaskQueue, Namespace: t.Namespace, Environment: p.cfg.Environment,
-		UIURL: t.UIURL, Owner: p.db.OwnerOfRun,
+		UIURL: t.UIURL, About: p.db.AboutRun,
 	}
 	if out.Temporal != nil {
 		return out, nil

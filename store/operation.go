@@ -124,46 +124,55 @@ var operationKinds = map[string]operationKind{
 	"refresh-catalog":     {target: "environment", sql: sqlCatalogReading, timed: true},
 }
 
+// What a run is about: its org, a name that people know it by, what it is, and who requested it.
 const (
-	sqlOrgOfTenant        = `SELECT org_id FROM tenants WHERE tenant_id = $1`
-	sqlOrgOfMove          = `SELECT org_id FROM tenant_moves WHERE move_id = $1`
-	sqlOrgOfCertificate   = `SELECT COALESCE(org_id, '') FROM certificates WHERE certificate_id = $1`
-	sqlOrgOfSnapshot      = `SELECT org_id FROM snapshots WHERE snapshot_id = $1`
-	sqlOrgOfDrill         = `SELECT org_id FROM drills WHERE drill_id = $1`
-	sqlOrgOfRestore       = `SELECT org_id FROM restore_jobs WHERE job_id = $1`
-	sqlOrgOfVolumeRestore = `SELECT org_id FROM volume_restores WHERE restore_id = $1`
-	sqlOrgOfAddress       = `SELECT org_id FROM ipv4_allocations WHERE allocation_id = $1`
-	sqlOrgOfVolume        = `SELECT org_id FROM volumes WHERE volume_id = $1`
-	sqlOrgOfGroup         = `SELECT org_id FROM process_groups WHERE group_id = $1`
+	sqlAboutTenant = `SELECT org_id, slug, concat(plan, ' in ', region), created_by FROM tenants WHERE tenant_id = $1`
+	sqlAboutMove   = `SELECT m.org_id, t.slug, concat('a move of ', t.plan, ' in ', t.region), m.requested_by
+FROM tenant_moves m JOIN tenants t USING (tenant_id) WHERE m.move_id = $1`
+	sqlAboutCertificate = `SELECT COALESCE(org_id, ''), names[1], 'a certificate', created_by FROM certificates WHERE certificate_id = $1`
+	sqlAboutSnapshot    = `SELECT s.org_id, t.slug, 'a snapshot', s.created_by FROM snapshots s JOIN tenants t USING (tenant_id) WHERE s.snapshot_id = $1`
+	sqlAboutBackup      = `SELECT b.org_id, COALESCE(t.slug, v.name, b.backup_id), concat('a backup, ', b.kind), b.created_by
+FROM backups b LEFT JOIN tenants t USING (tenant_id) LEFT JOIN volumes v USING (volume_id) WHERE b.backup_id = $1`
+	sqlAboutDrill = `SELECT d.org_id, COALESCE(t.slug, v.name, d.drill_id), 'a drill', d.created_by
+FROM drills d LEFT JOIN tenants t USING (tenant_id) LEFT JOIN volumes v USING (volume_id) WHERE d.drill_id = $1`
+	sqlAboutRestore       = `SELECT r.org_id, t.slug, 'a restore', r.created_by FROM restore_jobs r JOIN tenants t USING (tenant_id) WHERE r.job_id = $1`
+	sqlAboutVolumeRestore = `SELECT r.org_id, v.name, 'a restore of a volume', r.created_by FROM volume_restores r JOIN volumes v USING (volume_id) WHERE r.restore_id = $1`
+	sqlAboutAddress       = `SELECT org_id, name, 'an IPv4 address', created_by FROM ipv4_allocations WHERE allocation_id = $1`
+	sqlAboutVolume        = `SELECT org_id, name, concat('a volume in ', region), created_by FROM volumes WHERE volume_id = $1`
+	sqlAboutGroup         = `SELECT org_id, name, concat('a process group in ', region), created_by FROM process_groups WHERE group_id = $1`
+	sqlAboutServer        = `SELECT '', server_id, concat(role, ' in ', region), created_by FROM servers WHERE server_id = $1`
 )
 
-// How the owner of a run is found, by the first part of the run's id. Runs of other kinds belong to no org.
-var owners = map[string]string{
-	"tenant-provision": sqlOrgOfTenant,
-	"tenant-change":    sqlOrgOfTenant,
-	"tenant-move":      sqlOrgOfMove,
-	"certificate":      sqlOrgOfCertificate,
-	"snapshot":         sqlOrgOfSnapshot,
-	"snapshot-erase":   sqlOrgOfSnapshot,
-	"backup":           sqlOrgOfBackup,
-	"backup-delete":    sqlOrgOfBackup,
-	"drill":            sqlOrgOfDrill,
-	"restore":          sqlOrgOfRestore,
-	"volume-restore":   sqlOrgOfVolumeRestore,
-	"address":          sqlOrgOfAddress,
-	"volume":           sqlOrgOfVolume,
-	"group-reconcile":  sqlOrgOfGroup,
+// How what a run is about is found, by the first part of the run's id. Other kinds are about the platform, or all of it.
+var abouts = map[string]string{
+	"tenant-provision":    sqlAboutTenant,
+	"tenant-change":       sqlAboutTenant,
+	"tenant-move":         sqlAboutMove,
+	"certificate":         sqlAboutCertificate,
+	"snapshot":            sqlAboutSnapshot,
+	"snapshot-erase":      sqlAboutSnapshot,
+	"backup":              sqlAboutBackup,
+	"backup-delete":       sqlAboutBackup,
+	"drill":               sqlAboutDrill,
+	"restore":             sqlAboutRestore,
+	"volume-restore":      sqlAboutVolumeRestore,
+	"address":             sqlAboutAddress,
+	"volume":              sqlAboutVolume,
+	"group-reconcile":     sqlAboutGroup,
+	"server-provision":    sqlAboutServer,
+	"server-decommission": sqlAboutServer,
+	"server-maintenance":  sqlAboutServer,
 }
 
-// OwnerOfRun is the org whose row a run makes true, "" for a run that belongs to none.
-func (s *Store) OwnerOfRun(ctx context.Context, workflowID string) (prego.OrgID, error) {
+// AboutRun is what a run is about, with the org whose row it makes true; nothing if no row is there.
+func (s *Store) AboutRun(ctx context.Context, workflowID string) (a ops.About, err error) {
 	kind, id, _ := strings.Cut(workflowID, "/")
-	sql, owned := owners[kind]
-	if !owned {
-		return "", nil
+	sql, known := abouts[kind]
+	if !known {
+		return a, nil
 	}
-	org, err := value[prego.OrgID](ctx, s.pool, sql, id)
-	return org, failed("owner of run "+workflowID, ifNoRows(err, nil))
+	err = s.pool.QueryRow(ctx, sql, id).Scan(&a.OrgID, &a.Name, &a.What, &a.By)
+	return a, failed("what run "+workflowID+" is about", ifNoRows(err, nil))
 }
 
 // Operation reads how an operation stands from the rows of its target, or

@@ -42,27 +42,26 @@ func TestAnOperationFollowsItsRows(t *testing.T) {
 	is("server-decommission/app-1", ops.OperationRunning)
 }
 
-// TestRunsOfOrgsHaveTheirOwner: a run that makes a row of an org true has that org, whose turn its tasks take. Each
-// kind of run is either an org's or the platform's.
-func TestRunsOfOrgsHaveTheirOwner(t *testing.T) {
+// TestRunsSayWhatTheyAreAbout: people find a run by the name of its tenant, volume or server, and a run that makes a row
+// of an org true has that org, whose turn its tasks take. Each kind of run is either an org's or the platform's.
+func TestRunsSayWhatTheyAreAbout(t *testing.T) {
 	t.Parallel()
 	s := backupTenants(t, 1)
 	exec(t, s, `INSERT INTO certificates (certificate_id, names, challenge, created_by)
 		VALUES ('crt-1', '{"*.sites.test"}', 'dns-01', 'test')`)
-	for id, want := range map[string]prego.OrgID{
-		"tenant-provision/t-0": "acme", "tenant-change/t-0": "acme", "tenant-change/t-9": "", "certificate/crt-1": "",
-		"server-provision/n-0": "", "backup/bak-9": "", "nonsense": "",
+	for id, want := range map[string]ops.About{
+		"tenant-provision/t-0": {OrgID: "acme", Name: "t-0", What: "starter in eu", By: "someone"}, "tenant-change/t-0": {OrgID: "acme", Name: "t-0", What: "starter in eu", By: "someone"},
+		"tenant-change/t-9": {}, "certificate/crt-1": {Name: "*.sites.test", What: "a certificate", By: "test"},
+		"server-provision/n-0": {Name: "n-0", What: "node in eu", By: "test"}, "server-maintenance/n-9": {}, "backup/bak-9": {}, "nonsense": {},
 	} {
-		got, err := s.OwnerOfRun(t.Context(), id)
+		got, err := s.AboutRun(t.Context(), id)
 		require.NoError(t, err, id)
 		require.Equal(t, want, got, id)
 	}
-	platform := []string{
-		"server-provision", "server-decommission", "server-maintenance", "release", "site-pool-refill", "warm-pool",
-		"image-build", "image-delete", "fleet-scale", "reconcile", "refresh-catalog",
-	}
+	require.Equal(t, "**s-0**, starter in eu, of org acme, requested by alice", ops.About{OrgID: "acme", Name: "s-0", What: "starter in eu", By: "alice"}.Details())
+	platform := []string{"release", "site-pool-refill", "warm-pool", "image-build", "image-delete", "fleet-scale", "reconcile", "refresh-catalog"}
 	for kind := range operationKinds {
-		_, owned := owners[kind]
-		require.NotEqual(t, owned, slices.Contains(platform, kind), kind)
+		_, known := abouts[kind]
+		require.NotEqual(t, known, slices.Contains(platform, kind), kind)
 	}
 }

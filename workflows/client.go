@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
@@ -14,6 +15,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
@@ -29,9 +31,9 @@ type Client struct {
 	UIURL       string // base of links to runs; "" for none
 	// TaskTimeout is how long a worker has for a task of a run; 0 for the usual time.
 	TaskTimeout time.Duration
-	// Owner returns the org of a run, "" for none: the runs of one org share its turns with each other. nil if no run
-	// has one.
-	Owner func(ctx context.Context, workflowID string) (prego.OrgID, error)
+	// About returns what a run is about: the runs of one org share its turns with each other, and people find a run by
+	// its name in Temporal's UI. nil if nothing is known of any.
+	About func(ctx context.Context, workflowID string) (ops.About, error)
 	// NotTaken gets each request that Temporal did not take and may take later, to repeat it until it
 	// returns no error; nil leaves that to the caller.
 	NotTaken func(what string, again func(context.Context) error)
@@ -42,6 +44,7 @@ type Client struct {
 func (c *Client) StartProvision(ctx context.Context, s server.Server) error {
 	return c.startOrFollow(ctx, start{
 		id: server.ProvisionWorkflowID(s.ServerID), summary: fmt.Sprintf("Provision %s (%s in %s)", s.ServerID, s.Role, s.Region),
+		about:      ops.About{Name: string(s.ServerID), What: fmt.Sprintf("%s in %s", s.Role, s.Region), By: s.CreatedBy},
 		attributes: serverAttributes(s.ServerID, s.Region, s.Role),
 	}, s.Generation, ProvisionServer, ProvisionServerInput{ServerID: s.ServerID, Generation: s.Generation})
 }
@@ -99,6 +102,7 @@ func (c *Client) taskTimeout() time.Duration { return cmp.Or(c.TaskTimeout, task
 // start configures how a run is started.
 type start struct {
 	id, summary string
+	about       ops.About         // if the caller has the row; otherwise it is looked up
 	priority    temporal.Priority // of its tasks
 	attributes  []temporal.SearchAttributeUpdate
 }
@@ -112,23 +116,40 @@ func (c *Client) startFor(ctx context.Context, s start, workflow any, args ...an
 	return started, err
 }
 
+// about is what a run is about. Without an answer the run is started all the same, and has its turn among those without
+// an org.
+func (c *Client) about(ctx context.Context, id string) (a ops.About) {
+	if c.About != nil {
+		a, _ = c.About(ctx, id)
+	}
+	return a
+}
+
+// named adds the name that people search for.
+func named(a ops.About, attributes []temporal.SearchAttributeUpdate) []temporal.SearchAttributeUpdate {
+	if a.Name == "" {
+		return attributes
+	}
+	return append(slices.Clip(attributes), AttrName.ValueSet(a.Name))
+}
+
 // fair is the priority of a run with the fairness key of its org, which its activities and children inherit: a task
 // queue gives orgs turns, so that a backlog of one org does not delay the others.
-func (c *Client) fair(ctx context.Context, id string, p temporal.Priority) temporal.Priority {
-	if p.FairnessKey == "" && c.Owner != nil {
-		// Without an answer the run is started all the same, and has its turn among those without a key.
-		if org, err := c.Owner(ctx, id); err == nil && org != "" {
-			p.FairnessKey, p.FairnessWeight = string(org), 1
-		}
+func fair(org prego.OrgID, p temporal.Priority) temporal.Priority {
+	if p.FairnessKey == "" && org != "" {
+		p.FairnessKey, p.FairnessWeight = string(org), 1
 	}
 	return p
 }
 
 func (c *Client) startNow(ctx context.Context, s start, workflow any, args ...any) (bool, error) {
-	id := s.id
+	id, about := s.id, s.about
+	if about.Name == "" {
+		about = c.about(ctx, id)
+	}
 	_, err := c.Temporal.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
-		ID: id, TaskQueue: c.TaskQueue, StaticSummary: s.summary, Priority: c.fair(ctx, id, s.priority),
-		TypedSearchAttributes:                    temporal.NewSearchAttributes(s.attributes...),
+		ID: id, TaskQueue: c.TaskQueue, StaticSummary: s.summary, StaticDetails: about.Details(), Priority: fair(about.OrgID, s.priority),
+		TypedSearchAttributes:                    temporal.NewSearchAttributes(named(about, s.attributes)...),
 		WorkflowTaskTimeout:                      c.taskTimeout(),
 		WorkflowIDReusePolicy:                    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 		WorkflowIDConflictPolicy:                 enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
@@ -369,7 +390,11 @@ func (c *Client) signalWithStart(ctx context.Context, id, signal, what string, o
 ) error {
 	o.ID, o.TaskQueue, o.WorkflowIDReusePolicy, o.WorkflowTaskTimeout = id, c.TaskQueue, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE, c.taskTimeout()
 	return c.attempt(ctx, "wake "+id, func(ctx context.Context) error {
-		o.Priority = c.fair(ctx, id, o.Priority)
+		if o.StaticDetails == "" {
+			about := c.about(ctx, id)
+			o.StaticDetails, o.TypedSearchAttributes = about.Details(), temporal.NewSearchAttributes(named(about, nil)...)
+			o.Priority = fair(about.OrgID, o.Priority)
+		}
 		if _, err := c.Temporal.SignalWithStartWorkflow(ctx, id, signal, what, o, workflow, in); err != nil {
 			return fmt.Errorf("wake %s: %w", id, err)
 		}

@@ -14,6 +14,7 @@ import (
 	"go.temporal.io/sdk/mocks"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -44,7 +45,7 @@ func newAway() *away {
 func TestWhatIsStartedWhileTemporalIsAwayIsRepeated(t *testing.T) {
 	t.Parallel()
 	kinds := reflect.TypeFor[*Client]()
-	tried := 0
+	tried, people := 0, 0
 	for m := range kinds.Methods() {
 		if verb := m.Name; !strings.HasPrefix(verb, "Start") && !strings.HasPrefix(verb, "Ensure") && !strings.HasPrefix(verb, "Wake") ||
 			verb == "EnsureSchedules" || verb == "WakeTenant" || verb == "WakeRuns" || verb == "WakeProvision" { // these signal who runs, and the sweeps find the rest
@@ -53,7 +54,9 @@ func TestWhatIsStartedWhileTemporalIsAwayIsRepeated(t *testing.T) {
 		temporal := newAway()
 		var kept []func(context.Context) error
 		c := &Client{Temporal: temporal, TaskQueue: "prego", Environment: "test", NotTaken: func(_ string, again func(context.Context) error) { kept = append(kept, again) }}
-		c.Owner = func(_ context.Context, id string) (prego.OrgID, error) { return prego.OrgID("owner of " + id), nil }
+		c.About = func(_ context.Context, id string) (ops.About, error) {
+			return ops.About{OrgID: prego.OrgID("owner of " + id), Name: "acme-eu", What: "starter in eu", By: "ann"}, nil
+		}
 		in := []reflect.Value{reflect.ValueOf(c), reflect.ValueOf(t.Context())}
 		for n := len(in); n < m.Type.NumIn(); n++ {
 			in = append(in, sample(m.Type.In(n)))
@@ -66,13 +69,20 @@ func TestWhatIsStartedWhileTemporalIsAwayIsRepeated(t *testing.T) {
 		require.Len(t, temporal.started, 2, m.Name)
 		for _, o := range temporal.started {
 			require.NotEmpty(t, o.ID, m.Name)
-			require.Contains(t, []string{"x-1", "owner of " + o.ID}, o.Priority.FairnessKey, m.Name)
-			require.InDelta(t, 1, o.Priority.FairnessWeight, 0, m.Name)
+			if m.Name != "StartProvision" { // which has the row, of a server: the platform's
+				require.Contains(t, []string{"x-1", "owner of " + o.ID}, o.Priority.FairnessKey, m.Name)
+				require.InDelta(t, 1, o.Priority.FairnessWeight, 0, m.Name)
+			}
 			require.Equal(t, 5*time.Second, o.WorkflowTaskTimeout, m.Name)
+			if name, named := o.TypedSearchAttributes.GetKeyword(AttrName); named {
+				require.Contains(t, o.StaticDetails, "**"+name+"**, ", m.Name)
+				people++
+			}
 		}
 		tried++
 	}
 	require.Greater(t, tried, 30)
+	require.Greater(t, people, 40, "runs that people find by name, each tried twice")
 }
 
 // sample is some argument of a type.

@@ -22,6 +22,7 @@ var (
 	AttrTenantID = temporal.NewSearchAttributeKeyKeyword("tenant_id")
 	AttrOrgID    = temporal.NewSearchAttributeKeyKeyword("org_id")
 	AttrFleetID  = temporal.NewSearchAttributeKeyKeyword("fleet_id")
+	AttrName     = temporal.NewSearchAttributeKeyKeyword("name")
 	AttrOutcome  = temporal.NewSearchAttributeKeyKeyword("outcome")
 	AttrKind     = temporal.NewSearchAttributeKeyKeyword("kind")
 )
@@ -32,7 +33,7 @@ const KindPeriodic = "periodic"
 
 // SearchAttributes lists the names to register in the namespace.
 func SearchAttributes() []string {
-	return []string{AttrServerID.GetName(), AttrRegion.GetName(), AttrRole.GetName(), AttrTenantID.GetName(), AttrOrgID.GetName(), AttrFleetID.GetName(), AttrOutcome.GetName(), AttrKind.GetName()}
+	return []string{AttrServerID.GetName(), AttrRegion.GetName(), AttrRole.GetName(), AttrTenantID.GetName(), AttrOrgID.GetName(), AttrFleetID.GetName(), AttrName.GetName(), AttrOutcome.GetName(), AttrKind.GetName()}
 }
 
 // SignalAgent is the channel for the gateway's signals to a provisioning run about its agent. A

@@ -8,6 +8,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -29,7 +30,7 @@ func tenantPriority(plan prego.Plan, org prego.OrgID) temporal.Priority {
 // already running.
 func (c *Client) StartTenantProvision(ctx context.Context, t tenant.Tenant) error {
 	return c.startOrFollow(ctx, start{
-		id: tenant.ProvisionWorkflowID(t.TenantID), summary: tenantSummary(t),
+		id: tenant.ProvisionWorkflowID(t.TenantID), summary: tenantSummary(t), about: aboutTenant(t),
 		priority: tenantPriority(t.Plan, t.OrgID), attributes: tenantAttributes(t.TenantID, t.OrgID, t.Region),
 	}, t.Generation, ProvisionTenant, ProvisionTenantInput{TenantID: t.TenantID, Generation: t.Generation})
 }
@@ -38,13 +39,17 @@ func tenantSummary(t tenant.Tenant) string {
 	return fmt.Sprintf("Tenant %s (%s, %s in %s)", t.TenantID, t.Slug, t.Plan, t.Region)
 }
 
+func aboutTenant(t tenant.Tenant) ops.About {
+	return ops.About{OrgID: t.OrgID, Name: t.Slug, What: fmt.Sprintf("%s in %s", t.Plan, t.Region), By: t.CreatedBy}
+}
+
 // ResumeTenant starts the run of a tenant that waited for capacity without one, or signals it to read the row: it may
 // be about to end.
 func (c *Client) ResumeTenant(ctx context.Context, t tenant.Tenant) error {
 	return c.signalWithStart(ctx, tenant.ProvisionWorkflowID(t.TenantID), SignalWake, "placed",
 		client.StartWorkflowOptions{
-			StaticSummary: tenantSummary(t), Priority: tenantPriority(t.Plan, t.OrgID),
-			TypedSearchAttributes: temporal.NewSearchAttributes(tenantAttributes(t.TenantID, t.OrgID, t.Region)...),
+			StaticSummary: tenantSummary(t), StaticDetails: aboutTenant(t).Details(), Priority: tenantPriority(t.Plan, t.OrgID),
+			TypedSearchAttributes: temporal.NewSearchAttributes(named(aboutTenant(t), tenantAttributes(t.TenantID, t.OrgID, t.Region))...),
 		}, ProvisionTenant, ProvisionTenantInput{TenantID: t.TenantID, Generation: t.Generation})
 }
 

@@ -25,7 +25,7 @@ fi
 
 # As in workflows.SearchAttributes; make compose-config compares. The frontends know of a new
 # namespace a few seconds later.
-for name in server_id region role tenant_id org_id fleet_id outcome kind; do
+for name in server_id region role tenant_id org_id fleet_id name outcome kind; do
 	tries=0
 	until temporal operator search-attribute list --namespace "$TEMPORAL_NAMESPACE" 2>/dev/null | grep -q "^ *$name "; do
 		tries=$((tries + 1))

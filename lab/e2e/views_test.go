@@ -68,7 +68,7 @@ func TestViewsOfTemporal(t *testing.T) {
 
 	failed, waits, waiting := server.ProvisionWorkflowID(prego.ServerID(c.id("refused"))), server.ProvisionWorkflowID(prego.ServerID(c.id("waits"))), tenant.ProvisionWorkflowID(prego.TenantID(id))
 	today := time.Now().UTC().Truncate(24 * time.Hour).Format(time.RFC3339)
-	fill := strings.NewReplacer("TENANT", id, "SERVER", c.id("waits"), "ORG", "acme", "TODAY", today)
+	fill := strings.NewReplacer("TENANT", id, "SERVER", c.id("waits"), "SLUG", c.getTenant(id).Slug, "ORG", "acme", "TODAY", today)
 	periodic := regexp.MustCompile(`^(reconcile|sweep-heartbeats|tenant-sweep|sweep-groups|refresh-catalog|measure-sites|certificate-sweep|names)/`)
 	of := func(ids ...string) func([]string) bool {
 		slices.Sort(ids)
@@ -83,6 +83,7 @@ func TestViewsOfTemporal(t *testing.T) {
 		"all but periodic work": func(got []string) bool {
 			return has(failed, waits, waiting)(got) && !slices.ContainsFunc(got, periodic.MatchString)
 		},
+		"all about a tenant":     of(waiting),
 		"under way for a tenant": of(), // it waits without a run
 		"under way on a server":  of(waits),
 		"under way for an org":   of(),
