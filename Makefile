@@ -137,7 +137,7 @@ mutate: ## Change PKG's code in every small way (PKG=./placement/region) and say
 	go run ./tools/mutate $(MUTATE) $(PKG)
 
 # Packages whose mutants are all noticed, or explained in tools/mutate/go.txt.
-MUTATED := ./internal/token ./org/quota ./placement ./placement/instance ./placement/region ./placement/scale
+MUTATED := ./internal/token ./org/quota ./placement ./placement/instance ./placement/region ./placement/scale ./placement/sim
 
 # Packages whose tests take so long that mutants are drawn.
 DRAWN := ./agentgw ./activities

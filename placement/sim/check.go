@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/prego/prego"
@@ -116,12 +117,19 @@ func (s *Simulation) checkHost(h *host, tenants []*resident, fault faulter) {
 	if counted := s.tenantsOn(h); counted != n {
 		fault("%s has %d tenants, the fleet counts %d", h.id, n, counted)
 	}
+	parents := map[string]int{}
+	for _, t := range tenants {
+		if t.parent != "" && h.role != prego.RoleRedisPool {
+			parents[t.parent]++
+		}
+	}
+	var counted map[string]int
 	most := s.c.Policy.MaxTenantsPerNode
 	var dedicatedFor prego.TenantID
 	switch h.role {
 	case prego.RoleDBShard:
 		v, _ := s.fleet.Shard(h.id)
-		most, dedicatedFor = s.c.ShardCapacity, v.DedicatedFor
+		most, dedicatedFor, counted = s.c.ShardCapacity, v.DedicatedFor, v.ParentOrgs
 	case prego.RoleRedisPool:
 		v, _ := s.fleet.Pool(h.id)
 		most, dedicatedFor = s.c.PoolCapacity, v.DedicatedFor
@@ -130,19 +138,22 @@ func (s *Simulation) checkHost(h *host, tenants []*resident, fault faulter) {
 		if !ok {
 			fault("%s is not in the fleet", h.id)
 		}
-		if dedicatedFor = v.DedicatedFor; s.single() {
+		if dedicatedFor, counted = v.DedicatedFor, v.ParentOrgs; s.single() {
 			most = 1
 		}
 		mb := 0
 		for _, t := range tenants {
 			mb += t.mb
 		}
-		if mb != h.mb {
-			fault("%s: its tenants use %d MB, %d were counted", h.id, mb, h.mb)
+		if mb != h.mb || v.MemoryPct != s.pct(h) {
+			fault("%s: its tenants use %d MB, %d were counted, %.1f %% in the fleet", h.id, mb, h.mb, v.MemoryPct)
 		}
 		if sites := s.fleet.Sites(prego.ServerID(h.id)); sites != len(h.sites) {
 			fault("%s has %d sites, the fleet counts %d", h.id, len(h.sites), sites)
 		}
+	}
+	if !maps.Equal(parents, counted) {
+		fault("%s has tenants of the parent orgs %v, the fleet counts %v", h.id, parents, counted)
 	}
 	if n > most {
 		fault("%s has %d tenants, more than %d", h.id, n, most)

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -93,7 +94,22 @@ func TestCheckFinds(t *testing.T) {
 		}, "sites, the fleet counts"},
 		"memory":   {prego.PlanStarter, func(_ *Simulation, x *resident) { x.mb++ }, "were counted"},
 		"reserved": {prego.PlanStarter, func(_ *Simulation, x *resident) { x.server.reserved = x }, "does not wait"},
-		"live":     {prego.PlanStarter, func(s *Simulation, _ *resident) { s.live++ }, "servers:"},
+		"the fleet's memory": {prego.PlanStarter, func(s *Simulation, x *resident) {
+			v, _ := s.fleet.Server(prego.ServerID(x.server.id))
+			v.MemoryPct++
+			s.fleet.SetServer(v)
+		}, "in the fleet"},
+		"a server's parent orgs": {prego.PlanStarter, func(s *Simulation, x *resident) {
+			v, _ := s.fleet.Server(prego.ServerID(x.server.id))
+			v.ParentOrgs = map[string]int{"another": 1}
+			s.fleet.SetServer(v)
+		}, "of the parent orgs"},
+		"a shard's parent orgs": {prego.PlanStarter, func(s *Simulation, x *resident) {
+			v, _ := s.fleet.Shard(x.shard.id)
+			v.ParentOrgs = map[string]int{"another": 1}
+			s.fleet.SetShard(v)
+		}, "of the parent orgs"},
+		"live": {prego.PlanStarter, func(s *Simulation, _ *resident) { s.live++ }, "servers:"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -130,6 +146,96 @@ func another(s *Simulation, x *resident) *host {
 		}
 	}
 	return nil
+}
+
+func sharedPolicy() placement.Policy {
+	p := placement.DefaultPolicy()
+	p.Mode = tenant.ModeShared
+	return p
+}
+
+func TestNamesAreNumbered(t *testing.T) {
+	t.Parallel()
+	s := New(DefaultConfig(400, placement.DefaultPolicy()), rand.NewPCG(1, 1))
+	for _, x := range s.tenants {
+		require.Regexp(t, `^t-\d{6}$`, x.id)
+		require.Regexp(t, `^org-\d{5}$`, x.org)
+		require.Regexp(t, `^(parent-\d{4})?$`, x.parent)
+	}
+	require.Equal(t, "t-000001", s.tenants[0].id)
+	require.Same(t, &s.m.daily[len(s.m.daily)-1], s.m.day(s.end), "the very last moment")
+}
+
+func TestSiteIsAssignedOnce(t *testing.T) {
+	t.Parallel()
+	s := New(DefaultConfig(50, sharedPolicy()), rand.NewPCG(1, 1))
+	s.Run()
+	require.Empty(t, s.Check())
+	require.Len(t, s.assigned, s.m.fromPool)
+	s = New(DefaultConfig(50, sharedPolicy()), rand.NewPCG(1, 1))
+	for n := range 1000 {
+		s.assigned[fmt.Sprintf("site-%07d", n)] = true
+	}
+	s.Run()
+	require.Contains(t, strings.Join(s.Check(), "\n"), "was assigned twice")
+}
+
+func TestNodesHaveOneSite(t *testing.T) {
+	t.Parallel()
+	p := placement.DefaultPolicy()
+	p.Mode = tenant.ModeOneTenantOneServer
+	s := New(DefaultConfig(50, p), rand.NewPCG(1, 1))
+	for s.Step() {
+		for _, h := range s.hosts {
+			require.LessOrEqual(t, len(h.sites), 1)
+		}
+	}
+}
+
+func TestOnlyServersAreInTheFleet(t *testing.T) {
+	t.Parallel()
+	s := New(DefaultConfig(50, sharedPolicy()), rand.NewPCG(1, 1))
+	s.Run()
+	_, ok := s.fleet.Server("")
+	require.False(t, ok)
+}
+
+// A server that boots does not let the last one go.
+func TestShrinkKeepsAnActiveServer(t *testing.T) {
+	t.Parallel()
+	s := New(DefaultConfig(0, sharedPolicy()), rand.NewPCG(1, 1))
+	r := s.regions[0]
+	s.order(r, prego.RoleApp, "", nil)
+	s.now = s.c.IdleFor
+	s.shrink(r)
+	active := 0
+	for _, h := range r.hosts {
+		if h.active && h.role == prego.RoleApp {
+			active++
+		}
+	}
+	require.Equal(t, 1, active)
+}
+
+// What is on the way for a tenant is not ordered again; another tenant's is free when it is not needed.
+func TestServersOfATenantAlone(t *testing.T) {
+	t.Parallel()
+	s := New(DefaultConfig(0, sharedPolicy()), rand.NewPCG(1, 1))
+	r := s.regions[0]
+	x := &resident{id: "x", plan: prego.PlanEnterprise, missing: []prego.Role{prego.RoleApp}, state: waiting}
+	r.waiting = []*resident{x}
+	require.Equal(t, []want{{alone: x}}, s.wants(r, prego.RoleApp))
+	h := s.order(r, prego.RoleApp, "", x)
+	require.Empty(t, s.wants(r, prego.RoleApp))
+
+	s.activate(h)
+	v, _ := s.fleet.Server(prego.ServerID(h.id))
+	require.Equal(t, prego.TenantID("x"), v.DedicatedFor)
+	require.False(t, h.building)
+	s.release(x)
+	v, _ = s.fleet.Server(prego.ServerID(h.id))
+	require.Empty(t, v.DedicatedFor)
+	require.True(t, h.building, "it gets a pool of sites")
 }
 
 func TestInTurn(t *testing.T) {

@@ -69,9 +69,6 @@ type org struct {
 
 // draw makes all tenants before anything happens, so that the same seed asks the same of every policy and algorithm.
 func draw(c *Config, rng *rand.Rand) []*resident {
-	if c.Tenants == 0 {
-		return nil
-	}
 	orgs := drawOrgs(c, rng)
 	zipf := rand.NewZipf(rng, zipfExponent, zipfOffset, uint64(len(orgs)-1))
 	arrivals := drawArrivals(c, rng)

@@ -94,26 +94,22 @@ func (s *Simulation) release(t *resident) {
 			s.free(h)
 		}
 	}
-	t.reserved = nil
 }
 
 func (s *Simulation) free(h *host) {
 	switch h.role {
 	case prego.RoleDBShard:
-		if v, ok := s.fleet.Shard(h.id); ok {
-			v.DedicatedFor = ""
-			s.fleet.SetShard(v)
-		}
+		v, _ := s.fleet.Shard(h.id)
+		v.DedicatedFor = ""
+		s.fleet.SetShard(v)
 	case prego.RoleRedisPool:
-		if v, ok := s.fleet.Pool(h.id); ok {
-			v.DedicatedFor = ""
-			s.fleet.SetPool(v)
-		}
+		v, _ := s.fleet.Pool(h.id)
+		v.DedicatedFor = ""
+		s.fleet.SetPool(v)
 	default:
-		if v, ok := s.fleet.Server(prego.ServerID(h.id)); ok {
-			v.DedicatedFor = ""
-			s.fleet.SetServer(v)
-		}
+		v, _ := s.fleet.Server(prego.ServerID(h.id))
+		v.DedicatedFor = ""
+		s.fleet.SetServer(v)
 		s.refill(h)
 	}
 }
@@ -137,6 +133,7 @@ func (s *Simulation) pct(h *host) float64 {
 	return min(100, 100*float64(m.BaseMB+h.mb)/float64(m.MemoryMB))
 }
 
+// setMemory gives the fleet what a server uses, if h is one and active.
 func (s *Simulation) setMemory(h *host) {
 	if v, ok := s.fleet.Server(prego.ServerID(h.id)); ok {
 		v.MemoryPct = s.pct(h)
@@ -150,14 +147,7 @@ func (s *Simulation) retire(h *host) {
 	s.live--
 	r := s.regionOf(h.region)
 	r.hosts = slices.DeleteFunc(r.hosts, func(x *host) bool { return x == h })
-	if h.hostsApp() {
-		s.fleet.RemoveServer(prego.ServerID(h.id))
-		h.sites = nil
-	} else {
-		for _, other := range r.hosts {
-			s.dropSites(other, func(x site) bool { return x.shard == h })
-		}
-	}
+	s.fleet.RemoveServer(prego.ServerID(h.id))
 	if v, ok := s.fleet.Shard(h.id); ok {
 		v.Status, v.DedicatedFor = server.Terminated, ""
 		s.fleet.SetShard(v)
@@ -205,9 +195,7 @@ func (s *Simulation) tick() {
 	}
 	for _, r := range s.regions {
 		for _, h := range r.hosts {
-			if h.active && h.hostsApp() {
-				s.setMemory(h)
-			}
+			s.setMemory(h)
 		}
 		s.shrink(r)
 		for _, h := range r.hosts {

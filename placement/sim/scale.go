@@ -77,7 +77,6 @@ func (s *Simulation) ownNodes(r *region) {
 			s.bootNode(r, t)
 		}
 	}
-	s.warm(r)
 }
 
 // warm keeps the region's number of unclaimed nodes.

@@ -153,9 +153,7 @@ func (s *Simulation) place(t *resident, r placement.Request, d placement.Decisio
 	t.mb = t.memory(s.now)
 	t.server.mb += t.mb
 	s.setMemory(t.server)
-	if t.parent != "" {
-		s.families[family{t.parent, t.region}]++
-	}
+	s.families[family{t.parent, t.region}]++
 	if d.PoolSiteID != "" {
 		if s.assigned[d.PoolSiteID] {
 			s.faults = append(s.faults, "site "+d.PoolSiteID+" was assigned twice")
@@ -199,12 +197,8 @@ func (s *Simulation) planLeaving(t *resident) {
 		})
 		return
 	}
-	churn := s.c.plan(t.plan).ChurnPerMonth
-	if churn <= 0 {
-		return
-	}
-	// A life longer than the simulation is none that ends; it must not overflow.
-	if life := t.life / churn * float64(month); life < float64(s.end) {
+	// A life longer than the simulation, infinite without churn, is none that ends; it must not overflow.
+	if life := t.life / s.c.plan(t.plan).ChurnPerMonth * float64(month); life < float64(s.end) {
 		s.plan(s.now+time.Duration(life), func() { s.leave(t) })
 	}
 }
@@ -213,34 +207,23 @@ func (s *Simulation) leave(t *resident) {
 	r := s.regionOf(t.region)
 	t.state = left
 	s.m.left++
-	if t.parent != "" {
-		s.families[family{t.parent, t.region}]--
-	}
+	s.families[family{t.parent, t.region}]--
 	t.server.mb -= t.mb
-	if srv, ok := s.fleet.Server(prego.ServerID(t.server.id)); ok {
-		srv.TenantCount--
-		srv.ParentOrgs = without(srv.ParentOrgs, t.parent)
-		srv.MemoryPct = s.pct(t.server)
-		if srv.DedicatedFor == prego.TenantID(t.id) {
-			srv.DedicatedFor = ""
-		}
-		s.fleet.SetServer(srv)
-	}
-	if sh, ok := s.fleet.Shard(t.shard.id); ok {
-		sh.Tenants--
-		sh.ParentOrgs = without(sh.ParentOrgs, t.parent)
-		if sh.DedicatedFor == prego.TenantID(t.id) {
-			sh.DedicatedFor = ""
-		}
-		s.fleet.SetShard(sh)
-	}
-	if p, ok := s.fleet.Pool(t.pool.id); ok {
-		p.Tenants--
-		if p.DedicatedFor == prego.TenantID(t.id) {
-			p.DedicatedFor = ""
-		}
-		s.fleet.SetPool(p)
-	}
+	// What is dedicated to a tenant has no other.
+	srv, _ := s.fleet.Server(prego.ServerID(t.server.id))
+	srv.TenantCount--
+	srv.ParentOrgs = without(srv.ParentOrgs, t.parent)
+	srv.MemoryPct, srv.DedicatedFor = s.pct(t.server), ""
+	s.fleet.SetServer(srv)
+	sh, _ := s.fleet.Shard(t.shard.id)
+	sh.Tenants--
+	sh.ParentOrgs = without(sh.ParentOrgs, t.parent)
+	sh.DedicatedFor = ""
+	s.fleet.SetShard(sh)
+	p, _ := s.fleet.Pool(t.pool.id)
+	p.Tenants--
+	p.DedicatedFor = ""
+	s.fleet.SetPool(p)
 	for _, h := range []*host{t.server, t.shard, t.pool} {
 		h.emptySince = s.now // read only when the host is empty
 	}

@@ -62,27 +62,32 @@ func TestTheSameSeedGivesTheSameBytes(t *testing.T) {
 	})
 }
 
+// lively is ten days with much activity: small shards fill, trials end, machines are given back.
+func lively(mode tenant.PlacementMode, a placement.Algorithm, tenants int, seed uint64) sim.Config {
+	c := config(tenants, mode, a)
+	c.Days, c.Settle, c.TrialFor, c.IdleFor = 10, 48*time.Hour, 48*time.Hour, 12*time.Hour
+	c.ShardCapacity, c.PoolCapacity = 5, 9
+	c.MismatchShare, c.UnknownShare, c.DedicatedRedisShare, c.WarmNodes = 0.2, 0.2, 0.3, int(seed%2)
+	for i := range c.Plans {
+		c.Plans[i].ChurnPerMonth = 3
+	}
+	c.Plans[3].Share = 0.4 // many dedicated tenants, and slow boots: reserved servers are not always needed
+	for i := range c.Roles {
+		c.Roles[i].Boot *= 40
+	}
+	if seed%2 == 1 {
+		c.Policy.EmptyPool, c.Policy.SameShard = placement.Hold, true
+	}
+	return c
+}
+
 // TestEveryStep looks at all invariants after everything that happens.
 func TestEveryStep(t *testing.T) {
 	t.Parallel()
 	everyPolicy(t, func(t *testing.T, mode tenant.PlacementMode, a placement.Algorithm) {
 		waited := 0
 		for seed := range uint64(4) {
-			c := config(150, mode, a)
-			// Ten days with much activity: small shards fill, trials end, machines are given back.
-			c.Days, c.Settle, c.TrialFor, c.ShardCapacity, c.PoolCapacity, c.IdleFor = 10, 48*time.Hour, 48*time.Hour, 5, 9, 12*time.Hour
-			c.MismatchShare, c.UnknownShare, c.DedicatedRedisShare, c.WarmNodes = 0.2, 0.2, 0.3, int(seed%2)
-			for i := range c.Plans {
-				c.Plans[i].ChurnPerMonth = 3
-			}
-			c.Plans[3].Share = 0.4 // many dedicated tenants, and slow boots: reserved servers are not always needed
-			for i := range c.Roles {
-				c.Roles[i].Boot *= 40
-			}
-			if seed%2 == 1 {
-				c.Policy.EmptyPool, c.Policy.SameShard = placement.Hold, true
-			}
-			s := sim.New(c, rand.NewPCG(seed, 1))
+			s := sim.New(lively(mode, a, 150, seed), rand.NewPCG(seed, 1))
 			for s.Step() {
 				require.Empty(t, s.Check(), "seed %d", seed)
 			}

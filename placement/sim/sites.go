@@ -18,9 +18,6 @@ type site struct {
 // refill brings an app server's site pool to its target, one site at a time. Sites on closed shards are dropped
 // first.
 func (s *Simulation) refill(h *host) {
-	if !h.active || !h.hostsApp() {
-		return
-	}
 	s.dropSites(h, func(x site) bool { return !s.open(x.shard) })
 	if h.building || s.siteShard(h) == nil {
 		return
@@ -34,18 +31,16 @@ func (s *Simulation) refill(h *host) {
 			x := site{id: fmt.Sprintf("site-%07d", s.sites), shard: shard}
 			h.sites = append(h.sites, x)
 			s.fleet.AddSite(placement.PoolSite{PoolSiteID: x.id, AppServerID: prego.ServerID(h.id), DBShardID: prego.ShardID(shard.id)})
-			if r := s.regionOf(h.region); len(r.waiting) > 0 {
-				s.serve(r)
-			}
+			s.serve(s.regionOf(h.region))
 		}
 		s.refill(h)
 	})
 }
 
-// siteShard is the shard for the next site of a server; nil when the pool is full or the server is closed.
+// siteShard is the shard for the next site of a server; nil when the pool is full, or the server closed or not active.
 func (s *Simulation) siteShard(h *host) *host {
 	srv, ok := s.fleet.Server(prego.ServerID(h.id))
-	if !h.active || !ok || srv.DedicatedFor != "" || srv.TenantCount+len(h.sites) >= s.c.Policy.MaxTenantsPerNode || srv.MemoryPct >= s.c.Policy.MemoryPctMax {
+	if !ok || srv.DedicatedFor != "" || srv.TenantCount+len(h.sites) >= s.c.Policy.MaxTenantsPerNode || srv.MemoryPct >= s.c.Policy.MemoryPctMax {
 		return nil
 	}
 	if h.role == prego.RoleNode {
