@@ -90,7 +90,7 @@ func dual(r *rand.Rand) func(float64) float64 {
 		}
 	}
 	k := float64(1 + r.IntN(8))
-	return func(v float64) float64 { return math.Floor((k+1)*v*shrink) / k }
+	return func(v float64) float64 { return math.Floor((k+1)*v) / k }
 }
 
 // sizeBound is a lower bound for items of one dimension, sizes being parts of a bin: Martello and Toth's L2 over all
@@ -108,8 +108,8 @@ func sizeBound(sizes []float64) int {
 		sum[i+1] = sum[i] + s
 	}
 	below := func(t float64) int { return sort.Search(n, func(i int) bool { return v[i] <= t }) } // how many are larger
-	best := packWhole(sum[n], n)
 	half := below(0.5)
+	best := max(packWhole(sum[n], n), half)
 	whole := half // how many are larger than 1−t; it shrinks as t does
 	for end := half + 1; end <= n; end++ {
 		if end < n && v[end] == v[end-1] {
@@ -125,7 +125,6 @@ func sizeBound(sizes []float64) int {
 		bins := half + max(0, packWhole(sum[end]-sum[half]-room, n))
 		best = max(best, bins)
 	}
-	best = max(best, half)
 	for k := 2; k <= 12; k++ {
 		total := 0
 		for _, s := range v {

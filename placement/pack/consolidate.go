@@ -307,16 +307,8 @@ func (f *fleet) bound() (used, least int) {
 			}
 			p.Items[i].Demand = demand
 		}
-		if len(p.Capacity) == 0 {
-			least += min(here, 1)
-			continue
-		}
-		r, err := Solve(p, nil)
-		if err != nil { // it asks for more than the checks above: then nothing is proven
-			least += min(here, 1)
-			continue
-		}
-		least += min(here, max(r.LowerBound, min(here, 1)))
+		r, _ := Solve(p, nil) // nothing is proven for what it refuses, such as no dimension
+		least += min(here, max(r.LowerBound, 1))
 	}
 	return used, least
 }

@@ -2,6 +2,7 @@ package pack
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -48,15 +49,94 @@ func TestConsolidateRefusesWhatMakesNoSense(t *testing.T) {
 		"a host twice":     func() ([]Host, []Resident) { return []Host{h, h}, nil },
 		"a resident twice": func() ([]Host, []Resident) { return []Host{h}, []Resident{{ID: "1", Host: "a"}, {ID: "1", Host: "a"}} },
 		"nowhere":          func() ([]Host, []Resident) { return []Host{h}, []Resident{{ID: "1", Host: "b"}} },
-		"negative demand": func() ([]Host, []Resident) {
-			return []Host{h}, []Resident{{ID: "1", Host: "a", Demand: map[string]float64{"memory": -1}}}
-		},
-		"negative capacity": func() ([]Host, []Resident) { return []Host{{ID: "b", Capacity: map[string]float64{"memory": -1}}}, nil },
 	} {
 		hosts, residents := f()
 		_, err := Consolidate(hosts, residents, ConsolidationLimits{})
 		require.Error(t, err, name)
 	}
+	for _, v := range []float64{-1, math.NaN(), math.Inf(1)} {
+		bad := map[string]float64{"memory": v}
+		_, err := Consolidate([]Host{h}, []Resident{{ID: "1", Host: "a", Demand: bad}}, ConsolidationLimits{})
+		require.Error(t, err, "a demand of %v", v)
+		_, err = Consolidate([]Host{{ID: "b", Capacity: bad}}, nil, ConsolidationLimits{})
+		require.Error(t, err, "a capacity of %v", v)
+	}
+}
+
+// The moves that empty one host can make another's residents choose better places.
+func TestConsolidateLooksAgain(t *testing.T) {
+	t.Parallel()
+	hosts := []Host{
+		{ID: "first", Capacity: map[string]float64{"memory": 9, "disk": 9}, Price: 40, Leaves: true},
+		{ID: "second", Capacity: map[string]float64{"memory": 9, "cards": 1}, Price: 10, Leaves: true},
+		{ID: "x", Capacity: map[string]float64{"memory": 10, "disk": 10}, Takes: true},
+		{ID: "y", Capacity: map[string]float64{"memory": 20, "cards": 1}, Takes: true},
+	}
+	got, err := Consolidate(hosts, []Resident{
+		{ID: "1", Host: "first", Demand: map[string]float64{"memory": 4}},
+		{ID: "2", Host: "first", Demand: map[string]float64{"memory": 3, "disk": 1}}, // only x has a disk
+		{ID: "3", Host: "second", Demand: map[string]float64{"memory": 2.5, "cards": 1}},
+		{ID: "4", Host: "x", Demand: map[string]float64{"memory": 5}},
+		{ID: "5", Host: "y", Demand: map[string]float64{"memory": 12}},
+	}, ConsolidationLimits{})
+	require.NoError(t, err)
+	require.Equal(t, []Move{{"3", "second", "y", 0}, {"1", "first", "y", 0}, {"2", "first", "x", 0}}, got.Moves)
+}
+
+func TestConsolidateMovesTheLargestFirst(t *testing.T) {
+	t.Parallel()
+	host := func(id string, memory float64) Host {
+		capacity := map[string]float64{"memory": memory, "disk": 0}
+		return Host{ID: id, Capacity: capacity, Takes: id != "a", Leaves: id == "a"}
+	}
+	resident := func(id, at string, memory float64) Resident {
+		return Resident{ID: id, Host: at, Demand: map[string]float64{"memory": memory, "disk": 0}}
+	}
+	got, err := Consolidate([]Host{host("a", 10), host("x", 10), host("y", 4)}, []Resident{
+		resident("1", "a", 2), resident("2", "a", 5), resident("3", "x", 5), resident("4", "y", 0.5),
+	}, ConsolidationLimits{})
+	require.NoError(t, err)
+	require.Equal(t, []Move{{"2", "a", "x", 0}, {"1", "a", "y", 0}}, got.Moves)
+}
+
+func TestConsolidateIntoHostsWithoutADimension(t *testing.T) {
+	t.Parallel()
+	host := func(id string, capacity map[string]float64) Host {
+		return Host{ID: id, Capacity: capacity, Price: 1, Takes: true, Leaves: id == "a"}
+	}
+	hosts := []Host{
+		host("a", map[string]float64{"memory": 10, "disk": 5}),
+		host("b", map[string]float64{"memory": 10, "disk": 0}),
+		host("c", map[string]float64{"memory": 10}),
+	}
+	plan := func(demand map[string]float64) []Move {
+		c, err := Consolidate(hosts, []Resident{
+			{ID: "1", Host: "a", Demand: demand},
+			{ID: "2", Host: "b", Demand: map[string]float64{"memory": 2}},
+			{ID: "3", Host: "c", Demand: map[string]float64{"memory": 1}},
+		}, ConsolidationLimits{})
+		require.NoError(t, err)
+		return c.Moves
+	}
+	to := func(id string) []Move { return []Move{{ID: "1", From: "a", To: id}} }
+	require.Equal(t, to("b"), plan(map[string]float64{"memory": 1, "disk": 0}), "nothing of what there is none")
+	require.Empty(t, plan(map[string]float64{"memory": 1, "disk": 1}))
+	hosts[1].Takes = false
+	require.Equal(t, to("c"), plan(map[string]float64{"memory": 1, "disk": 0}), "nothing of what is not named")
+
+	for i := range hosts {
+		hosts[i].Capacity = map[string]float64{"memory": 10, "disk": 0}
+	}
+	c, err := Consolidate(hosts, []Resident{
+		{ID: "1", Host: "a", Demand: map[string]float64{"memory": 6, "disk": 0}},
+		{ID: "2", Host: "b", Demand: map[string]float64{"memory": 6}},
+	}, ConsolidationLimits{})
+	require.NoError(t, err)
+	require.Equal(t, 2, c.LowerBound, "of memory, though there is no disk")
+	hosts[0].Capacity = nil
+	c, err = Consolidate(hosts[:1], []Resident{{ID: "1", Host: "a"}}, ConsolidationLimits{})
+	require.NoError(t, err)
+	require.Equal(t, 1, c.LowerBound, "nothing is known of what there is")
 }
 
 func TestConsolidationsCanBeCarriedOut(t *testing.T) {

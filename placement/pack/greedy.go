@@ -104,7 +104,7 @@ func (in *packInstance) firstFit(order []int32, affinity bool) packBins {
 }
 
 // packTree finds the first bin with room in logarithmic time while one dimension decides: each node keeps the most
-// room below it by dimension. Bins that are not open yet have all room.
+// room below it by dimension. Bins that are not open yet have no room.
 type packTree struct {
 	d, leaves int
 	most      []int64
@@ -116,9 +116,6 @@ func newPackTree(in *packInstance) *packTree {
 		t.leaves *= 2
 	}
 	t.most = make([]int64, 2*t.leaves*t.d)
-	for i := range t.most {
-		t.most[i] = in.limit
-	}
 	return t
 }
 
@@ -151,7 +148,7 @@ func (t *packTree) below(at int, need []int64) int {
 // thousand items still take seconds.
 const window = 2048
 
-// bestFit puts each item where the room left, weighted by scarcity, is least.
+// bestFit puts each item where the room, weighted by scarcity, is least.
 func (in *packInstance) bestFit(order []int32) packBins {
 	o := &packOpen{in: in, byOrg: make([][]int32, in.orgs)}
 	for _, i := range order {
@@ -164,7 +161,7 @@ func (in *packInstance) bestFit(order []int32) packBins {
 			}
 			left := 0.0
 			for d, v := range room {
-				left += in.scarce[d] * float64(v-need[d])
+				left += in.scarce[d] * float64(v)
 			}
 			switch {
 			case left < least:
@@ -196,7 +193,7 @@ func (in *packInstance) binCentric(order []int32) packBins {
 		for {
 			room := o.room(b)
 			for d := range w {
-				w[d] = in.scarce[d] * float64(room[d]) / float64(in.limit)
+				w[d] = in.scarce[d] * float64(room[d])
 			}
 			// A stride over the rest, so that small items stay in sight.
 			pick, most, shares := -1, -1.0, false

@@ -27,8 +27,8 @@ type packInstance struct {
 	limit int64   // what a bin holds: packUnits and the tolerance
 	org   []int32 // -1 for none
 	orgs  int
-	// scarce weighs the dimensions by the total demand for them, sum 1: the weight of an item is its demand for
-	// scarce dimensions.
+	// scarce weighs the dimensions by the total demand for them, sum 1 if there is any: the weight of an item is its
+	// demand for scarce dimensions.
 	scarce []float64
 	weight []float64
 }
@@ -100,8 +100,6 @@ func (in *packInstance) weigh() {
 	for d := range in.scarce {
 		if total > 0 {
 			in.scarce[d] /= total
-		} else {
-			in.scarce[d] = 1 / float64(in.d)
 		}
 	}
 	in.weight = in.weighted(in.scarce)

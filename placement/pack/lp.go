@@ -34,7 +34,7 @@ type packKind struct {
 // newPackLP is nil if the program were too large.
 func newPackLP(in *packInstance) *packLP {
 	kinds := in.kinds()
-	if len(kinds) > lpRows || len(kinds) == 0 {
+	if len(kinds) > lpRows {
 		return nil
 	}
 	m := len(kinds)
@@ -94,15 +94,12 @@ func (lp *packLP) step() int {
 		}
 		total += lp.price[k] * float64(lp.kinds[k].count)
 	}
-	pattern, worth, most := lp.knap.solve(lp.price)
-	if worth <= 1+1e-9 {
-		lp.done = true
-	} else {
-		lp.pivot(pattern)
-	}
-	return packWhole(total/most*shrink, lp.m)
+	pattern, most := lp.knap.solve(lp.price)
+	lp.pivot(pattern)
+	return packWhole(total/most, lp.m)
 }
 
+// pivot takes a pattern into the basis. The program is solved if the pattern is empty.
 func (lp *packLP) pivot(pattern []int) {
 	m := lp.m
 	column := make([]float64, m)
@@ -110,9 +107,7 @@ func (lp *packLP) pivot(pattern []int) {
 	for r := range m {
 		row := lp.inv[r*m : (r+1)*m]
 		for k, c := range pattern {
-			if c > 0 {
-				column[r] += row[k] * float64(c)
-			}
+			column[r] += row[k] * float64(c)
 		}
 		if column[r] > 1e-9 {
 			// Of equal ratios the largest pivot, which keeps the inverse accurate.
@@ -123,7 +118,7 @@ func (lp *packLP) pivot(pattern []int) {
 		}
 	}
 	if out < 0 {
-		lp.done = true // only rounding gets here: a pattern cannot be free of charge
+		lp.done = true // no pattern is worth more than the bin that it costs
 		return
 	}
 	pivotRow := lp.inv[out*m : (out+1)*m]
@@ -183,16 +178,16 @@ func (s *knapsack) init(in *packInstance, kinds []packKind) {
 			for d, v := range kind.need {
 				sizes[k] += w[d] * float64(v) / float64(in.limit)
 			}
-			sizes[k] = max(1e-12, sizes[k]*shrink)
+			sizes[k] = max(1e-12, sizes[k])
 		}
 		s.sizes = append(s.sizes, sizes)
 	}
-	s.free, s.now = make([]int64, in.d), make([]int, len(kinds))
+	s.free, s.now = slices.Repeat([]int64{in.limit}, in.d), make([]int, len(kinds))
 }
 
-// solve returns a pattern, its worth, and an upper bound of any pattern's worth (at least 1). The two differ if the
-// search was cut short.
-func (s *knapsack) solve(price []float64) (best []int, worth, most float64) {
+// solve returns the pattern that is worth most of those worth more than 1, an empty one if there is none, and an upper
+// bound of any pattern's worth (at least 1). That is more than the pattern's worth if the search was cut short.
+func (s *knapsack) solve(price []float64) (best []int, most float64) {
 	s.price, s.best, s.worth, s.most, s.budget = price, make([]int, len(price)), 1+1e-9, 0, pricingNodes
 	// The weighting whose one-dimensional relaxation is tightest leads.
 	least := math.Inf(1)
@@ -202,12 +197,8 @@ func (s *knapsack) solve(price []float64) (best []int, worth, most float64) {
 			least, s.order, s.size, s.w = root, order, sizes, s.weigh[k]
 		}
 	}
-	clear(s.now)
-	for d := range s.free {
-		s.free[d] = s.in.limit
-	}
 	s.search(0, 0)
-	return s.best, s.worth, max(s.worth, min(s.most, least)) * (1 + 1e-9)
+	return s.best, max(s.worth, min(s.most, least)) * (1 + 1e-9)
 }
 
 func (s *knapsack) sorted(sizes []float64) []int {

@@ -3,6 +3,8 @@ package pack
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,6 +31,7 @@ func TestPackRefusals(t *testing.T) {
 		"capacity negative": {Problem{Capacity: map[string]float64{"a": -1}}, "capacity.a"},
 		"capacity NaN":      {Problem{Capacity: map[string]float64{"a": math.NaN()}}, "capacity.a"},
 		"capacity infinite": {Problem{Capacity: map[string]float64{"a": math.Inf(1)}}, "capacity.a"},
+		"capacity reserved": {Problem{Capacity: map[string]float64{"a": 1e-300}, ReservePct: 50}, "capacity.a"},
 		"reserve negative":  {Problem{Capacity: ok, ReservePct: -1}, "reserve_pct"},
 		"reserve 100":       {Problem{Capacity: ok, ReservePct: 100}, "reserve_pct"},
 		"reserve NaN":       {Problem{Capacity: ok, ReservePct: math.NaN()}, "reserve_pct"},
@@ -47,6 +50,8 @@ func TestPackRefusals(t *testing.T) {
 			require.Equal(t, c.field, e.Field)
 		})
 	}
+	_, err := Solve(Problem{Capacity: map[string]float64{"a": 1e-300}}, nil)
+	require.NoError(t, err, "the smallest")
 }
 
 func TestPackSmall(t *testing.T) {
@@ -119,11 +124,12 @@ func TestPackBounds(t *testing.T) {
 		demands [][2]float64
 		bound   int
 	}{
-		"volume":                     {[][2]float64{{4, 0}, {4, 0}, {4, 0}}, 2},
-		"more than half":             {[][2]float64{{6, 0}, {6, 0}, {6, 0}}, 3},
-		"L2: sevens and fours":       {[][2]float64{{7, 0}, {7, 0}, {4, 0}, {4, 0}, {4, 0}}, 4},
-		"three to a bin at the most": {[][2]float64{{2.6, 0}, {2.6, 0}, {2.6, 0}, {2.6, 0}}, 2},
-		"clique across dimensions":   {[][2]float64{{6, 1}, {5, 6}, {1, 9.5}}, 3},
+		"volume":                      {[][2]float64{{4, 0}, {4, 0}, {4, 0}}, 2},
+		"more than half":              {[][2]float64{{6, 0}, {6, 0}, {6, 0}}, 3},
+		"L2: sevens and fours":        {[][2]float64{{7, 0}, {7, 0}, {4, 0}, {4, 0}, {4, 0}}, 4},
+		"three to a bin at the most":  {[][2]float64{{2.6, 0}, {2.6, 0}, {2.6, 0}, {2.6, 0}}, 2},
+		"twelve to a bin at the most": {slices.Repeat([][2]float64{{0.77, 0}}, 25), 3},
+		"clique across dimensions":    {[][2]float64{{6, 1}, {5, 6}, {1, 9.5}}, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -137,6 +143,53 @@ func TestPackBounds(t *testing.T) {
 			require.True(t, r.Optimal)
 		})
 	}
+}
+
+// Of these no two dimensions, or not even one, show that at most two items share a bin.
+func TestPackBoundsOfSeveralDimensions(t *testing.T) {
+	t.Parallel()
+	for name, demands := range map[string][][3]float64{
+		"two":   {{4.5, 2.3}, {4.5, 2.3}, {4.5, 2.3}, {2.3, 4.5}, {2.3, 4.5}},
+		"three": {{4.6, 2.8, 2.8}, {4.6, 2.8, 2.8}, {2.8, 4.6, 2.8}, {2.8, 4.6, 2.8}, {2.8, 2.8, 4.6}},
+	} {
+		p := Problem{Capacity: map[string]float64{"a": 10, "b": 10, "c": 10}}
+		for i, v := range demands {
+			demand := map[string]float64{"a": v[0], "b": v[1], "c": v[2]}
+			p.Items = append(p.Items, Item{ID: fmt.Sprint(i), Demand: demand})
+		}
+		r, err := Solve(p, nil)
+		require.NoError(t, err)
+		require.Equal(t, 3, r.LowerBound, name)
+		require.True(t, r.Optimal, name)
+	}
+}
+
+// Two items that together take the very last unit of a bin share it, and no bound says otherwise.
+func TestPackBoundsOfTheLastUnit(t *testing.T) {
+	t.Parallel()
+	limit := units + units/tolerance
+	for _, first := range []int64{limit / 2, limit * 6 / 10, limit * 2 / 3, limit * 3 / 4, limit * 8 / 9} {
+		p := Problem{Capacity: map[string]float64{"a": 1}}
+		for i, v := range []int64{first, limit - first} {
+			demand := map[string]float64{"a": float64(v) / float64(units)}
+			p.Items = append(p.Items, Item{ID: fmt.Sprint(i), Demand: demand})
+		}
+		in, _ := newPackInstance(p)
+		require.Equal(t, limit, in.x[0]+in.x[1])
+		r, err := Solve(p, nil)
+		require.NoError(t, err)
+		require.Len(t, r.Bins, 1)
+		require.Equal(t, 1, r.LowerBound)
+		random := rand.New(rand.NewPCG(1, uint64(first)))
+		for range 200 {
+			require.LessOrEqual(t, in.randomBound(random), 1)
+		}
+	}
+	whole := Item{ID: "x", Demand: map[string]float64{"a": float64(limit) / float64(units)}}
+	r, err := Solve(Problem{Capacity: map[string]float64{"a": 1}, Items: []Item{whole}}, nil)
+	require.NoError(t, err)
+	require.Empty(t, r.Unplaceable)
+	require.Equal(t, 1_000_000, packWhole(1_000_000.00001, 1_000_000), "many items, whose rounding adds up")
 }
 
 // The linear program sees what no weighting of the sizes does: no two of these
@@ -157,6 +210,19 @@ func TestPackLinearProgramRaisesTheBound(t *testing.T) {
 	}
 	require.True(t, lp.done, "column generation ends")
 	require.Greater(t, bound, before.LowerBound)
+}
+
+func TestPackLinearProgramIsBounded(t *testing.T) {
+	t.Parallel()
+	p := Problem{Capacity: map[string]float64{"a": 1000}}
+	for i := range lpRows + 1 {
+		p.Items = append(p.Items, Item{ID: fmt.Sprint(i), Demand: map[string]float64{"a": float64(500 - i)}})
+	}
+	in, _ := newPackInstance(p)
+	require.Nil(t, newPackLP(in))
+	p.Items = p.Items[1:]
+	in, _ = newPackInstance(p)
+	require.NotNil(t, newPackLP(in))
 }
 
 func TestPackAffinity(t *testing.T) {
