@@ -78,7 +78,7 @@ BEGIN
             CASE WHEN p_override THEN n ELSE p_limits.max_tenants - a.tenant_count END AS app_room,
             CASE WHEN p_override THEN n ELSE d.tenant_capacity - d.current_tenant_count END AS shard_room,
             CASE WHEN p_override THEN n ELSE r.tenant_capacity - r.current_tenants END AS pool_room,
-            w.own_app, w.own_shard AND NOT (w.by_chance AND runs_instances(d.server_id)) AS own_shard, w.own_pool AND NOT (w.by_chance AND runs_instances(r.server_id)) AS own_pool,
+            w.own_app, w.own_shard AND NOT runs_instances(d.server_id) AS own_shard, w.own_pool AND NOT runs_instances(r.server_id) AS own_pool,
             array_position(p_app, i.app) AS app_at, array_position(p_shard, i.shard) AS shard_at, array_position(p_pool, i.pool) AS pool_at, array_position(p_site, i.site) AS site_at
         FROM (SELECT o.tenant, o.ord, p_generation[o.ord] AS generation, p_mode[o.ord] AS mode, p_dedicates[o.ord] AS dedicates, p_app[o.ord] AS app, p_shard[o.ord] AS shard, p_pool[o.ord] AS pool,
             p_site[o.ord] AS site FROM unnest(p_tenant) WITH ORDINALITY AS o (tenant, ord)) i
@@ -90,8 +90,8 @@ BEGIN
         LEFT JOIN redis_pools r ON r.pool_id = i.pool LEFT JOIN servers rh ON rh.server_id = r.server_id LEFT JOIN fleets rf ON rf.fleet_id = rh.fleet_id
         CROSS JOIN LATERAL (SELECT must_be_alone(t.plan, i.mode, p_override) AS alone) m
         CROSS JOIN LATERAL (SELECT m.alone OR i.dedicates AS own_app, m.alone OR i.dedicates AND d.current_tenant_count = 0 AS own_shard,
-            m.alone OR t.dedicated_redis OR i.dedicates AND r.current_tenants = 0 AS own_pool, NOT m.alone AND i.dedicates AS by_chance) w
-        ORDER BY w.own_app OR w.own_pool DESC, i.ord
+            m.alone OR t.dedicated_redis OR i.dedicates AND r.current_tenants = 0 AS own_pool) w
+        ORDER BY w.own_pool DESC, i.ord -- also of those that need a dedicated server, unless by an override, which is alone
     LOOP
         IF j.outcome = 'lost' THEN
             j.lost := 'tenant';
@@ -101,7 +101,8 @@ BEGIN
                 WHEN j.lost IN ('constraint', 'app_server') THEN j.lost
                 WHEN app_owner[j.app_at] IS NOT NULL OR app_new[j.app_at] >= j.app_room OR j.own_app AND app_new[j.app_at] > 0 THEN 'app_server'
                 WHEN j.lost = 'db_shard' OR shard_owner[j.shard_at] IS NOT NULL OR shard_new[j.shard_at] >= j.shard_room OR j.own_shard AND shard_new[j.shard_at] > 0 THEN 'db_shard'
-                WHEN j.lost = 'redis_pool' OR pool_owner[j.pool_at] IS NOT NULL OR pool_new[j.pool_at] >= j.pool_room OR j.own_pool AND pool_new[j.pool_at] > 0 THEN 'redis_pool' END;
+                -- before a tenant with a dedicated pool are only others with one
+                WHEN j.lost = 'redis_pool' OR pool_owner[j.pool_at] IS NOT NULL OR pool_new[j.pool_at] >= j.pool_room THEN 'redis_pool' END;
             j.outcome := 'lost';
             IF j.lost IS NULL THEN
                 j.outcome := 'placed'; j.allocation := nextval('tenant_allocations_allocation_id_seq');
