@@ -226,7 +226,7 @@ func (r runner) test(id int, env ...string) (out []byte, ok bool) {
 	defer cancel()
 	args := []string{"-test.failfast", "-test.timeout", r.o.timeout.String()}
 	if r.o.checks > 0 {
-		args = append(args, "-rapid.checks", strconv.Itoa(r.o.checks), "-rapid.nofailfile")
+		args = append(args, "-rapid.checks", strconv.Itoa(r.o.checks), "-rapid.nofailfile", "-rapid.shrinktime", "0s")
 	}
 	if r.o.run != "" {
 		args = append(args, "-test.run", r.o.run)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	_ "embed" // what sql.txt names
 	"errors"
 	"fmt"
@@ -38,11 +37,16 @@ type condition struct {
 	statement
 	from, to int
 	instead  string
+	nth      int // of those with the same text
 }
 
 func (c condition) String() string {
 	text := comment.ReplaceAllString(c.text[c.from:c.to], "")
-	return c.name + ": " + c.instead + " for " + strings.Join(strings.Fields(text), " ")
+	text = c.name + ": " + c.instead + " for " + strings.Join(strings.Fields(text), " ")
+	if c.nth > 1 {
+		text += fmt.Sprintf(" (%d)", c.nth)
+	}
+	return text
 }
 
 // mutated keeps what is replaced, so that its parameters keep their types.
@@ -94,11 +98,11 @@ func conditions(s statement) (out []condition) {
 			for _, g := range groups {
 				for _, o := range g {
 					if len(g) > 1 || len(groups) == 1 && slices.Contains(conditional, head) && s.text[o[0]] != '\'' {
-						out = append(out, condition{s, o[0], o[1], "true"})
+						out = append(out, condition{s, o[0], o[1], "true", 1})
 					}
 				}
 				if len(groups) > 1 && len(g) > 0 {
-					out = append(out, condition{s, g[0][0], g[len(g)-1][1], "false"})
+					out = append(out, condition{s, g[0][0], g[len(g)-1][1], "false", 1})
 				}
 			}
 			head, groups = next, [][][2]int{{}}
@@ -131,6 +135,12 @@ func conditions(s statement) (out []condition) {
 		return i
 	}
 	level(0, "")
+	seen := map[string]int{}
+	for i := range out {
+		text := out[i].String()
+		seen[text]++
+		out[i].nth = seen[text]
+	}
 	return out
 }
 
@@ -179,15 +189,15 @@ func mutantText(name, text string) string {
 `
 
 // named reads sql.txt: lines "test STATEMENT PATTERN" and "fine MUTANT | REASON".
-func named(text string) (tests, fine map[string]string, err error) {
-	tests, fine = map[string]string{}, map[string]string{}
+func named(text string) (tests map[string][]string, fine map[string]string, err error) {
+	tests, fine = map[string][]string{}, map[string]string{}
 	for line := range strings.Lines(text) {
 		kind, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 		switch kind {
 		case "", "#":
 		case "test":
 			name, pattern, _ := strings.Cut(rest, " ")
-			tests[name] = pattern
+			tests[name] = append(tests[name], pattern)
 		case "fine":
 			mutant, reason, err := reasoned(rest)
 			if err != nil {
@@ -273,16 +283,18 @@ func sqlFunctions() (out []statement, err error) {
 var refusedSQL = regexp.MustCompile(`\(SQLSTATE 42[0-9A-Z]{3}\)`)
 
 // sql tries conditions. An unexplained survivor is an error.
-func (r runner) sql(tried []condition, tests, fine map[string]string) error {
+func (r runner) sql(tried []condition, tests map[string][]string, fine map[string]string) error {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	began, next, counts := time.Now(), make(chan int), map[string]int{}
 	for range r.o.workers {
 		wg.Go(func() {
 			for i := range next {
-				r := r
-				r.o.run = cmp.Or(tests[tried[i].name], r.o.run)
-				what, err := r.condition(i+1, tried[i])
+				runs := tests[tried[i].name]
+				if runs == nil {
+					runs = []string{r.o.run}
+				}
+				what, err := r.condition(i+1, tried[i], runs)
 				mu.Lock()
 				reason, explained := fine[tried[i].String()]
 				switch {
@@ -323,8 +335,17 @@ func (r runner) sql(tried []condition, tests, fine map[string]string) error {
 	return nil
 }
 
-// condition reports what became of a mutant.
-func (r runner) condition(id int, c condition) (string, error) {
+// condition reports what became of a mutant, by one run of tests after the other until it is noticed.
+func (r runner) condition(id int, c condition, runs []string) (what string, err error) {
+	for _, r.o.run = range runs {
+		if what, err = r.plant(id, c); err != nil || what != "survived" {
+			break
+		}
+	}
+	return what, err
+}
+
+func (r runner) plant(id int, c condition) (string, error) {
 	if err := r.control(); err != nil {
 		return "", err
 	}
@@ -337,7 +358,8 @@ func (r runner) condition(id int, c condition) (string, error) {
 	if !c.function {
 		env = []string{"MUTANT_NAME=" + c.name, "MUTANT_TEXT=" + file}
 	}
-	out, ok := r.test(0, env...)
+	// Postgres would compile every statement of a condition that no index serves any more, which takes much longer.
+	out, ok := r.test(0, append(env, "PGOPTIONS=-c jit=off")...)
 	switch {
 	case ok:
 		return "survived", nil
