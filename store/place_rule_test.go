@@ -366,8 +366,8 @@ func TestPlacesAreOneRule(t *testing.T) {
 	conn, err := pgx.Connect(ctx, pgtest.URL(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close(ctx) })
-	// Rows change regardless of triggers and foreign keys, because a condition belongs to one row. Switching this forgets
-	// all plans, so it stays; TestReservingTogetherIsReservingOneByOne reserves with triggers.
+	// Rows change regardless of triggers and foreign keys, because a condition belongs to one row. Switching this
+	// forgets all plans, so it stays; TestReservingTogetherIsReservingOneByOne reserves with triggers.
 	_, err = conn.Exec(ctx, placeFleet+`SET session_replication_role = replica`)
 	require.NoError(t, err)
 	conditions, wishes := slices.Sorted(maps.Keys(placeConditions)), slices.Sorted(maps.Keys(placeWishes))

@@ -225,6 +225,40 @@ func TestOnlyAskingTenantsGetPlaces(t *testing.T) {
 	require.Equal(t, 1, count(t, s, `tenant_allocations`))
 }
 
+// TestLostPlacesAreNotWritten: a batch neither waits for the rows that a tenant lost nor reports them as changed, and
+// places the others.
+func TestLostPlacesAreNotWritten(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := reserving(t)
+	second := placeOf("u")
+	second.AppServerID, second.DBShardID, second.RedisPoolID, second.PoolSiteID = "app-2", "db-2", "redis-2", "site-2"
+	for lost, held := range map[string]string{
+		"app_server": `servers WHERE server_id = 'app'`, "db_shard": `db_shards WHERE shard_id = 'db'`,
+		"redis_pool": `redis_pools WHERE pool_id = 'redis'`, "site": `site_pool WHERE pool_site_id = 'site'`,
+	} {
+		t.Run(lost, func(t *testing.T) {
+			holder, err := s.pool.Begin(ctx)
+			require.NoError(t, err)
+			defer func() { _ = holder.Rollback(ctx) }()
+			_, err = holder.Exec(ctx, `SELECT FROM `+held+` FOR NO KEY UPDATE`)
+			require.NoError(t, err)
+			tx, err := s.pool.Begin(ctx)
+			require.NoError(t, err)
+			defer func() { _ = tx.Rollback(ctx) }()
+			_, err = tx.Exec(ctx, `SET LOCAL lock_timeout = '50ms'; DELETE FROM changes`)
+			require.NoError(t, err)
+			out, err := reserve(ctx, tx, true, placeOf("t"), second)
+			require.NoError(t, err)
+			require.Equal(t, []string{lost, ""}, []string{out[0].Lost, out[1].Lost})
+			changed, err := values[string](ctx, tx, `SELECT kind || ' ' || id FROM changes ORDER BY 1`)
+			require.NoError(t, err)
+			require.Equal(t,
+				[]string{"db_shards db-2", "redis_pools redis-2", "servers app-2", "site_pool site-2"}, changed)
+		})
+	}
+}
+
 // TestBatchesTakeNoMoreThanThereIs: tenants that need something dedicated come first, the others take what these leave,
 // and a tenant that loses takes nothing.
 func TestBatchesTakeNoMoreThanThereIs(t *testing.T) {
@@ -272,7 +306,8 @@ func TestBatchesTakeNoMoreThanThereIs(t *testing.T) {
 			"app 3, db 3, redis 3",
 		},
 		"a site twice": {
-			`SELECT`, []tenant.Reservation{placeOf("t"), placeOf("u")}, []string{"", "site"}, "app 1, db 1, redis 1, site t",
+			`SELECT`, []tenant.Reservation{placeOf("t"), placeOf("u")}, []string{"", "site"},
+			"app 1, db 1, redis 1, site t",
 		},
 		"enterprise first, with the app server": {
 			`SELECT`, []tenant.Reservation{of("t", "dr"), of("v", "")}, []string{"app_server", ""},
@@ -337,8 +372,8 @@ func TestBatchesTakeNoMoreThanThereIs(t *testing.T) {
 				require.Equal(t, r.Lost == "", r.Outcome == tenant.ReservePlaced)
 			}
 			require.Equal(t, tc.lost, lost)
-			rows, err := value[string](ctx, tx, `SELECT string_agg(concat_ws(' ', id, n, owner), ', ' ORDER BY id) FROM (
-				SELECT server_id, tenant_count, dedicated_for_tenant_id FROM servers
+			rows, err := value[string](ctx, tx, `SELECT string_agg(concat_ws(' ', id, n, owner), ', ' ORDER BY id)
+				FROM (SELECT server_id, tenant_count, dedicated_for_tenant_id FROM servers
 				UNION ALL SELECT shard_id, current_tenant_count, dedicated_for_tenant_id FROM db_shards
 				UNION ALL SELECT pool_id, current_tenants, dedicated_for_tenant_id FROM redis_pools
 				UNION ALL SELECT pool_site_id, NULL, tenant_id FROM site_pool) x (id, n, owner)
