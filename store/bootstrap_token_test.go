@@ -95,6 +95,11 @@ func TestConsumeTokenOutcomes(t *testing.T) {
 			_, err := consume(s, string(id), "key-a", "")
 			require.NoError(t, err)
 		}},
+		"same key again, inside the subnet": {source: "2001:db8::5", arrange: func(t *testing.T, id prego.ServerID) {
+			exec(t, s, `UPDATE servers SET ipv6 = '2001:db8::/64' WHERE server_id = $1`, id)
+			_, err := consume(s, string(id), "key-a", "2001:db8::5")
+			require.NoError(t, err)
+		}},
 		"same key much later": {code: prego.CodeTokenConsumed, arrange: func(t *testing.T, id prego.ServerID) {
 			_, err := consume(s, string(id), "key-a", "")
 			require.NoError(t, err)
@@ -146,6 +151,27 @@ func TestConsumeTokenOutcomes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestExpiredTokenIsRevokedAlone: other servers' tokens stay, and so does what has become of the token since it was
+// read: a key that consumed it meanwhile may repeat that.
+func TestExpiredTokenIsRevokedAlone(t *testing.T) {
+	t.Parallel()
+	s := New(pgtest.Pool(t))
+	bootingServer(t, s, "app-1", -time.Second)
+	bootingServer(t, s, "app-2", time.Minute)
+	for meanwhile, want := range map[string]string{
+		`consumed_at = now(), consumed_key = '\x01'`: `superseded_at IS NULL`,
+		`superseded_at = '2026-01-01Z'`:              `superseded_at = '2026-01-01Z'`,
+		`superseded_at = NULL`:                       `superseded_at > '2026-01-01Z'`,
+	} {
+		exec(t, s, `UPDATE server_bootstrap_tokens SET consumed_at = NULL, consumed_key = NULL, superseded_at = NULL`)
+		exec(t, s, `UPDATE server_bootstrap_tokens SET `+meanwhile+` WHERE server_id = 'app-1'`)
+		exec(t, s, sqlRevokeExpired, "tok-app-1")
+		require.Equal(t, 1, count(t, s, `server_bootstrap_tokens WHERE server_id = 'app-1' AND `+want), meanwhile)
+	}
+	_, err := consume(s, "app-2", "key-b", "")
+	require.NoError(t, err)
 }
 
 func TestSecondKeyEndsTheBootstrapOnlyWhileProvisioning(t *testing.T) {

@@ -407,3 +407,32 @@ func TestChangesAreCountedInTime(t *testing.T) {
 	}
 	require.InDelta(t, 41, usedOf(t, s, "o", quota.MaxApps), 0)
 }
+
+// TestOnlyOpenSessionsAreCounted: neither closed ones nor those whose process died, which ends their lease, and of
+// started ones those of the last hour.
+func TestOnlyOpenSessionsAreCounted(t *testing.T) {
+	t.Parallel()
+	s := New(pgtest.Pool(t))
+	exec(t, s, `INSERT INTO orgs (org_id, tier, created_by)
+		VALUES ('acme', 'enterprise', 'test'), ('other', 'enterprise', 'test')`)
+	add := func(orgID, kind, opened, lease, closed string, n int) {
+		exec(t, s, `INSERT INTO org_sessions
+				(session_id, org_id, kind, subject, actor, opened_at, lease_until, closed_at)
+			SELECT gen_random_uuid()::text, $1, $2, 's', 'test', now() + $3::interval, now() + $4::interval,
+				now() + $5::interval
+			FROM generate_series(1, $6)`, orgID, kind, opened, lease, orNull(closed), n)
+	}
+	for _, kind := range []string{"exec", "logs"} {
+		add("acme", kind, "-1 minute", "1 minute", "", 1)
+		add("acme", kind, "-61 minutes", "1 minute", "", 2)
+		add("acme", kind, "-59 minutes", "1 minute", "-1 minute", 4)
+		add("acme", kind, "-59 minutes", "-1 minute", "", 8)
+		add("other", kind, "-1 minute", "1 minute", "", 16)
+	}
+	add("acme", "logs", "-1 minute", "1 minute", "", 32)
+	for dimension, want := range map[string]float64{
+		"max_log_streams": 32 + 3, "max_exec_sessions": 3, "max_exec_sessions_per_hour": 13,
+	} {
+		require.InDelta(t, want, asks[float64](t, s, `SELECT org_open('acme', $1)`, dimension), 0, dimension)
+	}
+}
