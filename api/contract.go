@@ -276,9 +276,6 @@ func inOrder(wrong []*prego.Error) []*prego.Error {
 func schemaErrors(err error) (out []*openapi3.SchemaError) {
 	var many openapi3.MultiError
 	var one *openapi3.SchemaError
-	if e, ok := err.(*openapi3.SchemaError); ok && e.SchemaField == "oneOf" && e.Schema.Extensions["x-message"] != nil {
-		return append(out, e) // one error, and not what each of the alternatives has against the value
-	}
 	switch {
 	case errors.As(err, &many):
 		for _, e := range many {
@@ -334,8 +331,14 @@ func describe(e *openapi3.SchemaError) string {
 		}
 		return "must be one of " + strings.Join(values, ", ")
 	case "type":
+		if message, ok := s.Extensions["x-message"].(string); ok && s.Type.Is("integer") { // one of several types
+			return message
+		}
 		return "must be " + typeName(s) + ", not " + jsonKind(e.Value)
 	case "minimum", "maximum":
+		if message, ok := s.Extensions["x-message"].(string); ok {
+			return message
+		}
 		return "must be " + bounds(s.Min, s.Max)
 	case "minLength", "maxLength":
 		return "must be " + bounds(new(float64(s.MinLength)), number(s.MaxLength)) + " characters"
@@ -343,13 +346,11 @@ func describe(e *openapi3.SchemaError) string {
 		return "must be " + bounds(new(float64(s.MinItems)), number(s.MaxItems)) + " items"
 	case "uniqueItems":
 		return "must not hold a value twice"
-	case "pattern", "oneOf":
+	case "pattern":
 		if message, ok := s.Extensions["x-message"].(string); ok {
 			return message
 		}
-		if e.SchemaField == "pattern" {
-			return "must match " + s.Pattern
-		}
+		return "must match " + s.Pattern
 	}
 	return e.Reason
 }

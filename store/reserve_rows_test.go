@@ -288,74 +288,99 @@ func TestBatchesTakeNoMoreThanThereIs(t *testing.T) {
 	}{
 		"the app server has room for two": {
 			`UPDATE servers SET tenant_count = 1 WHERE server_id = 'app'`,
-			[]tenant.Reservation{of("t", ""), of("u", ""), of("w", "")}, []string{"", "", "app_server"},
+			[]tenant.Reservation{of("t", ""), of("u", ""), of("w", "")},
+			[]string{"", "", "app_server"},
 			"app 3, db 2, redis 2",
 		},
 		"the shard has room for two": {
 			`UPDATE db_shards SET current_tenant_count = 1 WHERE shard_id = 'db'`,
-			[]tenant.Reservation{of("t", ""), of("u", ""), of("w", "")}, []string{"", "", "db_shard"},
+			[]tenant.Reservation{of("t", ""), of("u", ""), of("w", "")},
+			[]string{"", "", "db_shard"},
 			"app 2, db 3, redis 2",
 		},
 		"the pool has room for two": {
 			`UPDATE redis_pools SET current_tenants = 1 WHERE pool_id = 'redis'`,
-			[]tenant.Reservation{of("t", ""), of("u", ""), of("w", "")}, []string{"", "", "redis_pool"},
+			[]tenant.Reservation{of("t", ""), of("u", ""), of("w", "")},
+			[]string{"", "", "redis_pool"},
 			"app 2, db 2, redis 3",
 		},
 		"room for all": {
-			`SELECT`, []tenant.Reservation{of("t", ""), of("u", ""), of("w", "")}, []string{"", "", ""},
+			`SELECT`,
+			[]tenant.Reservation{of("t", ""), of("u", ""), of("w", "")},
+			[]string{"", "", ""},
 			"app 3, db 3, redis 3",
 		},
 		"a site twice": {
-			`SELECT`, []tenant.Reservation{placeOf("t"), placeOf("u")}, []string{"", "site"},
+			`SELECT`,
+			[]tenant.Reservation{placeOf("t"), placeOf("u")},
+			[]string{"", "site"},
 			"app 1, db 1, redis 1, site t",
 		},
 		"enterprise first, with the app server": {
-			`SELECT`, []tenant.Reservation{of("t", "dr"), of("v", "")}, []string{"app_server", ""},
+			`SELECT`,
+			[]tenant.Reservation{of("t", "dr"), of("v", "")},
+			[]string{"app_server", ""},
 			"app 1 v, db 1 v, redis 1 v",
 		},
 		"enterprise first, with the shard": {
-			`SELECT`, []tenant.Reservation{of("t", "ar"), of("v", "")}, []string{"db_shard", ""},
+			`SELECT`,
+			[]tenant.Reservation{of("t", "ar"), of("v", "")},
+			[]string{"db_shard", ""},
 			"app 1 v, db 1 v, redis 1 v",
 		},
 		"enterprise first, with the pool": {
-			`SELECT`, []tenant.Reservation{of("t", "ad"), of("v", "")}, []string{"redis_pool", ""},
+			`SELECT`,
+			[]tenant.Reservation{of("t", "ad"), of("v", "")},
+			[]string{"redis_pool", ""},
 			"app 1 v, db 1 v, redis 1 v",
 		},
 		"beside enterprise": {
-			`SELECT`, []tenant.Reservation{of("t", "adr"), of("v", "")}, []string{"", ""},
+			`SELECT`,
+			[]tenant.Reservation{of("t", "adr"), of("v", "")},
+			[]string{"", ""},
 			"app 1 v, app-2 1, db 1 v, db-2 1, redis 1 v, redis-2 1",
 		},
 		"what is dedicated to another one stays so": {
 			`UPDATE servers SET dedicated_for_tenant_id = 't' WHERE server_id = 'app-2';
 			UPDATE db_shards SET dedicated_for_tenant_id = 't' WHERE shard_id = 'db-2';
 			UPDATE redis_pools SET dedicated_for_tenant_id = 't' WHERE pool_id = 'redis-2'`,
-			[]tenant.Reservation{of("t", "adr"), of("v", "")}, []string{"", ""},
+			[]tenant.Reservation{of("t", "adr"), of("v", "")},
+			[]string{"", ""},
 			"app 1 v, app-2 1 t, db 1 v, db-2 1 t, redis 1 v, redis-2 1 t",
 		},
 		"own Redis first": {
 			`UPDATE tenants SET plan = 'business', dedicated_redis = true WHERE tenant_id = 'u';
 			UPDATE db_shards SET plan_tier_lock = 'business' WHERE shard_id = 'db-2'`,
-			[]tenant.Reservation{of("t", ""), of("u", "ad")}, []string{"redis_pool", ""},
+			[]tenant.Reservation{of("t", ""), of("u", "ad")},
+			[]string{"redis_pool", ""},
 			"app-2 1, db-2 1, redis 1 u",
 		},
 		"one own Redis": {
 			`UPDATE tenants SET plan = 'business', dedicated_redis = true WHERE tenant_id IN ('t', 'u');
 			UPDATE db_shards SET plan_tier_lock = 'business'`,
-			[]tenant.Reservation{of("t", ""), of("u", "ad")}, []string{"", "redis_pool"}, "app 1, db 1, redis 1 t",
+			[]tenant.Reservation{of("t", ""), of("u", "ad")},
+			[]string{"", "redis_pool"},
+			"app 1, db 1, redis 1 t",
 		},
 		"the app server has a tenant with its own Redis": {
 			`UPDATE tenants SET plan = 'business', dedicated_redis = true WHERE tenant_id = 't';
 			UPDATE db_shards SET plan_tier_lock = 'business'`,
-			[]tenant.Reservation{of("t", ""), of("v", "dr")}, []string{"", "app_server"}, "app 1, db 1, redis 1 t",
+			[]tenant.Reservation{of("t", ""), of("v", "dr")},
+			[]string{"", "app_server"},
+			"app 1, db 1, redis 1 t",
 		},
 		"the shard has a tenant with its own Redis": {
 			`UPDATE tenants SET plan = 'business', dedicated_redis = true WHERE tenant_id = 't';
 			UPDATE db_shards SET plan_tier_lock = 'business'`,
-			[]tenant.Reservation{of("t", ""), of("v", "ar")}, []string{"", "db_shard"}, "app 1, db 1, redis 1 t",
+			[]tenant.Reservation{of("t", ""), of("v", "ar")},
+			[]string{"", "db_shard"},
+			"app 1, db 1, redis 1 t",
 		},
 		"a loser takes nothing": {
 			`UPDATE redis_pools SET status = 'draining' WHERE pool_id = 'redis-2'`,
-			[]tenant.Reservation{of("v", "r"), of("t", "")}, []string{"redis_pool", ""}, "app 1, db 1, redis 1",
+			[]tenant.Reservation{of("v", "r"), of("t", "")},
+			[]string{"redis_pool", ""},
+			"app 1, db 1, redis 1",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
