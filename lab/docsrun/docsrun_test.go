@@ -93,7 +93,7 @@ func TestDocumentsRunAsWritten(t *testing.T) {
 	}
 }
 
-// TestTheDemoRunsAsShown: what make demo runs does what the README shows of it.
+// TestTheDemoRunsAsShown: what make demo runs does what docs/first-run.md shows of it.
 func TestTheDemoRunsAsShown(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
