@@ -16,7 +16,7 @@ WORKFLOWCHECK_VERSION := v0.6.0
 GOTESTSUM_VERSION     := v1.13.0
 PEBBLE_VERSION        := v2.10.3
 VERSITYGW_VERSION     := v1.8.0
-CADDY_VERSION         := v2.11.9
+CADDY_VERSION         := v2.11.7
 AXE_VERSION           := 4.14.1
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql python3-cryptography
@@ -169,9 +169,8 @@ bench-packages: # what sites of simulated hosts run on
 temporal: $(TOOLS)/temporal-$(TEMPORAL_VERSION) # Temporal's CLI
 
 $(TOOLS)/temporal-$(TEMPORAL_VERSION):
-	@echo "Temporal's CLI $(TEMPORAL_VERSION) (built once, some minutes)"
-	tools/install.sh $@ github.com/temporalio/cli/cmd/temporal@$(TEMPORAL_VERSION)
-	ln -sfn $(@F) $(TOOLS)/temporal
+	@tools/install.sh $@ github.com/temporalio/cli/cmd/temporal@$(TEMPORAL_VERSION)
+	@ln -sfn $(@F) $(TOOLS)/temporal
 
 edge-programs: caddy pebble # what edges of simulated hosts run, and what issues their certificates
 	@tools/packages.sh haproxy
@@ -179,9 +178,8 @@ edge-programs: caddy pebble # what edges of simulated hosts run, and what issues
 caddy: $(TOOLS)/caddy-$(CADDY_VERSION)
 
 $(TOOLS)/caddy-$(CADDY_VERSION):
-	@echo "Caddy $(CADDY_VERSION) (built once, some minutes)"
-	CGO_ENABLED=0 INSTALLFLAGS=-trimpath INSTALL_LDFLAGS='-s -w' tools/install.sh $@ github.com/caddyserver/caddy/v2/cmd/caddy@$(CADDY_VERSION)
-	ln -sfn $(@F) $(TOOLS)/caddy
+	@CGO_ENABLED=0 INSTALLFLAGS=-trimpath INSTALL_LDFLAGS='-s -w' tools/install.sh $@ github.com/caddyserver/caddy/v2/cmd/caddy@$(CADDY_VERSION)
+	@ln -sfn $(@F) $(TOOLS)/caddy
 
 packages: caddy # what the tests use of Debian, and what an edge runs
 	@tools/packages.sh postgres chromium cloud-init hcloud nft ip curl systemd-analyze dockerd jq unshare haproxy patch
@@ -199,13 +197,15 @@ screenshots: demo-parts build ## Make pictures of the console's pages, with what
 pebble: $(TOOLS)/pebble-$(PEBBLE_VERSION) # Let's Encrypt's ACME server for tests, and its DNS, built once into .prego/bin
 
 $(TOOLS)/pebble-$(PEBBLE_VERSION):
-	tools/install.sh $@ github.com/letsencrypt/pebble/v2/cmd/pebble@$(PEBBLE_VERSION) github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv@$(PEBBLE_VERSION)
+	@CGO_ENABLED=0 INSTALLFLAGS=-trimpath INSTALL_LDFLAGS='-s -w' tools/install.sh $@ \
+		$(addprefix github.com/letsencrypt/pebble/v2/cmd/,$(addsuffix @$(PEBBLE_VERSION),pebble pebble-challtestsrv))
 
 versitygw: $(TOOLS)/versitygw-$(VERSITYGW_VERSION) # an S3 server for tests, built once into .prego/bin
 
 $(TOOLS)/versitygw-$(VERSITYGW_VERSION):
-	tools/install.sh $@ github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION)
-	ln -sfn $(@F) $(TOOLS)/versitygw
+	@CGO_ENABLED=0 INSTALLFLAGS=-trimpath INSTALL_LDFLAGS='-s -w' tools/install.sh $@ \
+		github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION)
+	@ln -sfn $(@F) $(TOOLS)/versitygw
 
 tools: temporal pebble versitygw caddy $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION) $(GOTESTSUM) ## Install the tools that the other verbs use
 

@@ -12,6 +12,7 @@ has() {
 	mkfs.ext4) [ -x /sbin/mkfs.ext4 ] ;;
 	compose) docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null ;;
 	python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
+	python3-pip) python3 -m pip --version >/dev/null 2>&1 ;;
 	python3-click) /usr/bin/python3 -c 'import click' 2>/dev/null ;;
 	python3-cryptography) /usr/bin/python3 -c 'import cryptography' 2>/dev/null ;;
 	python3-pymysql) /usr/bin/python3 -c 'import pymysql' 2>/dev/null ;;

@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,6 +39,23 @@ func TestTheBuiltInStack(t *testing.T) {
 	require.Equal(t, site, names(prego.RoleNode))
 	require.Equal(t, []string{"mariadb"}, names(prego.RoleDBShard))
 	require.Equal(t, []string{"redis"}, names(prego.RoleRedisPool))
+}
+
+// TestEdgesRunTheCaddyThatIsTested: the declared stack, the Makefile, and the wheel that it is taken from have one version.
+func TestEdgesRunTheCaddyThatIsTested(t *testing.T) {
+	t.Parallel()
+	makefile, err := os.ReadFile("../../Makefile")
+	require.NoError(t, err)
+	version := regexp.MustCompile(`(?m)^CADDY_VERSION +:= v(.+)$`).FindSubmatch(makefile)
+	require.Len(t, version, 2)
+	wheels, err := os.ReadFile("../../tools/wheels.txt")
+	require.NoError(t, err)
+	require.Contains(t, string(wheels), "\ncaddy-bin=="+string(version[1])+" ")
+	s, err := Worker{}.Stack()
+	require.NoError(t, err)
+	specs, err := s.For(prego.RoleEdge, map[string]string{"server_id": "edge-1"}, func(string) string { return "" })
+	require.NoError(t, err)
+	require.Equal(t, "caddy:"+string(version[1]), specs[0].Image)
 }
 
 // TestMariaDBIsAsFrappeNeedsIt: defaults of MariaDB 11.8 that operators of Frappe override. With snapshot isolation,

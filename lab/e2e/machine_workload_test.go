@@ -21,7 +21,7 @@ import (
 
 // greeter is a process group's instance that answers a text over HTTP.
 func greeter(text string) map[string]any {
-	s := spec("caddy:2", 64)
+	s := spec("caddy:2.11.7", 64)
 	s["command"] = []string{"caddy", "respond", "--listen", ":8080", "--body", text}
 	return s
 }
