@@ -34,13 +34,25 @@ build: ## Build bin/prego, bin/prego-agent and bin/prego-lab, all static
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS) -X main.releaseKeys=$(AGENT_RELEASE_KEYS)' -o bin/prego-agent ./cmd/prego-agent
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/prego-lab ./cmd/prego-lab
 
-demo: demo-parts build ## Run everything here, provision one server of each role, a tenant of each plan and a fleet (ARGS="--exit" to end by itself, MACHINES=1 for servers alone, on real Debians)
+demo: demo-packages build demo-programs $(if $(MACHINES),,storage-later) ## Run everything here, provision one server of each role, a tenant of each plan and a fleet (ARGS="--exit" to end by itself, MACHINES=1 for servers alone, on real Debians)
 	bin/prego-lab dev --demo $(if $(MACHINES),--hosts machine) $(ARGS)
 
-.PHONY: demo-parts axe screenshots
-demo-parts: postgres bench-packages temporal $(if $(MACHINES),machines,edge-programs versitygw)
+.PHONY: demo-packages demo-programs storage-later first-run axe screenshots
+demo-packages:
+	@tools/packages.sh postgres $(BENCH_PACKAGES) $(if $(MACHINES),,haproxy)
 
-dev: postgres bench-packages temporal edge-programs build ## Run everything here and wait
+demo-programs: temporal $(if $(MACHINES),machines,caddy pebble)
+
+# No package has it, and building it takes minutes: the demo starts without it, and takes it when it is there.
+storage-later:
+	@[ -e $(TOOLS)/versitygw-$(VERSITYGW_VERSION) ] || { mkdir -p .prego/log; \
+		echo "Object storage is built in the background, also after the demo; see .prego/log/versitygw.log"; \
+		nice -n 19 $(MAKE) versitygw >.prego/log/versitygw.log 2>&1 & }
+
+first-run: ## Time the first run, phase by phase: packages, build, programs, until the console answers, and the demo
+	@tools/first-run.sh
+
+dev: demo-packages build demo-programs ## Run everything here and wait
 	bin/prego-lab dev $(ARGS)
 
 # Packages with goroutines that share state: their tests run with the race detector, which costs several times the
@@ -159,7 +171,7 @@ fuzz: postgres bench-packages temporal build ## Try every parser that meets a st
 golden: ## Write the golden files anew
 	go test ./internal/cloudinit ./agent/edge -update
 
-.PHONY: postgres temporal pebble versitygw caddy bench-packages edge-programs
+.PHONY: postgres temporal pebble versitygw caddy bench-packages
 postgres: # the server's binaries, unless a database is given
 	@tools/packages.sh postgres
 
@@ -171,9 +183,6 @@ temporal: $(TOOLS)/temporal-$(TEMPORAL_VERSION) # Temporal's CLI
 $(TOOLS)/temporal-$(TEMPORAL_VERSION):
 	@tools/install.sh $@ github.com/temporalio/cli/cmd/temporal@$(TEMPORAL_VERSION)
 	@ln -sfn $(@F) $(TOOLS)/temporal
-
-edge-programs: caddy pebble # what edges of simulated hosts run, and what issues their certificates
-	@tools/packages.sh haproxy
 
 caddy: $(TOOLS)/caddy-$(CADDY_VERSION)
 
@@ -190,7 +199,7 @@ axe: $(TOOLS)/axe-core-$(AXE_VERSION).js # what tests hold the console's pages a
 $(TOOLS)/axe-core-$(AXE_VERSION).js:
 	tools/axe.sh $(AXE_VERSION)
 
-screenshots: demo-parts build ## Make pictures of the console's pages, with what the demo leaves, in docs/console
+screenshots: demo-packages build demo-programs versitygw ## Make pictures of the console's pages, with what the demo leaves, in docs/console
 	@tools/packages.sh chromium
 	tools/screenshots.sh
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +30,9 @@ type demo struct {
 	out    io.Writer
 	suffix string
 	sites  devSites
-	moves  bool // there is object storage for moves to go through
+	// stored is closed when there is object storage, which moves go through. Without it the move is played later.
+	stored    <-chan struct{}
+	moveLater bool
 }
 
 func newDemo(ctx context.Context, out io.Writer, c *cli.Client) *demo {
@@ -43,19 +44,20 @@ func newDemo(ctx context.Context, out io.Writer, c *cli.Client) *demo {
 func (d *demo) play(standIn string) error {
 	return d.steps(
 		func() error {
-			return d.atOnce("One server of each role:", "server create app-eu-@ --role app --region eu --watch",
+			return d.atOnce("One server of each role; a node does what app, db-shard and redis-pool do together:",
+				"server create app-eu-@ --role app --region eu --watch",
 				"server create db-shard-sg-@ --role db-shard --region sg --volume-gb 20 --watch",
 				"server create redis-pool-us-@ --role redis-pool --region us --watch",
 				"server create node-eu-@ --role node --region eu --tag demo --watch",
 				"server create edge-eu-@ --role edge --region eu --watch")
 		},
 		func() error {
-			return d.run("A warm server, which the next tenant of its plan claims immediately:",
+			return d.run("A warm server, so that the next tenant of its plan need not wait for a server to boot:",
 				"org set acme --tier enterprise -q", "org set corp --tier enterprise -q", "pool warm set eu starter 1")
 		},
 		d.warm,
 		func() error {
-			return d.atOnce("A tenant of each plan: trial shares a server, starter claims the warm one, the others get dedicated ones:",
+			return d.atOnce("One tenant per plan: trial shares a server, starter claims the warm one, others get new ones:",
 				"tenant create trial-@ --org acme --region eu --plan trial --policy shared --watch",
 				"tenant create starter-@ --org acme --region eu --plan starter --apps erpnext --watch",
 				"tenant create business-@ --org corp --region eu --plan business --residency DE --watch",
@@ -63,28 +65,61 @@ func (d *demo) play(standIn string) error {
 		},
 		func() error { return d.openSites("trial", "starter", "business", "enterprise") },
 		d.move,
-		func() error { return d.run("The place of one, and why:", "tenant show business-@") },
+		func() error {
+			return d.run("Each decision is kept with its reasons. This is why a tenant is where it is:",
+				"tenant show business-@")
+		},
 		d.impact,
 		d.silence,
 		d.fleet,
 		func() error { return d.workloads(standIn) },
+		func() error {
+			if !d.moveLater {
+				return nil
+			}
+			return d.move()
+		},
 	)
 }
 
-// move moves a tenant to another app server while its site is asked for without a pause.
+// moveWhenStored plays the move as soon as there is object storage.
+func (d *demo) moveWhenStored() {
+	select {
+	case <-d.ctx.Done():
+	case <-d.stored:
+		if err := d.move(); err != nil && d.ctx.Err() == nil {
+			fmt.Fprintln(d.out, "\nThe move did not go as it should:", err)
+		}
+	}
+}
+
+// move moves a tenant to another app server while its site is requested without a pause.
 func (d *demo) move() error {
-	if d.sites.missing != "" || !d.moves {
-		fmt.Fprintf(d.out, "\nNo tenant moves: %s.\n", cmp.Or(d.sites.missing, "no versitygw here (make versitygw)"))
+	if d.sites.missing != "" {
+		fmt.Fprintf(d.out, "\nNo tenant moves: %s.\n", d.sites.missing)
 		return nil
 	}
-	if err := d.atOnce("Two app servers with the same tag, and a DB shard and a Redis pool for them:",
+	select {
+	case <-d.stored:
+		d.moveLater = false
+	default:
+		when := "moves later"
+		if d.moveLater {
+			when = "has not moved"
+		}
+		d.moveLater = true
+		fmt.Fprintf(d.out, "\nA tenant %s: that takes object storage, which is not installed yet (make versitygw).\n",
+			when)
+		return nil
+	}
+	if err := d.atOnce("Where a tenant can live and move to: two app servers with a tag, a DB shard and a Redis pool:",
 		"server create app-1-eu-@ --role app --region eu --tag moves-@ --watch",
 		"server create app-2-eu-@ --role app --region eu --tag moves-@ --watch",
 		"server create db-shard-eu-@ --role db-shard --region eu --watch",
 		"server create redis-pool-eu-@ --role redis-pool --region eu --watch"); err != nil {
 		return err
 	}
-	if err := d.run("A tenant that moves from one to the other while its site is asked for without a pause:",
+	if err := d.run("A tenant on one of them, which moves to the other while its site is requested without a pause:",
 		"tenant create mover-@ --org acme --region eu --plan starter --policy shared --require moves-@ --watch"); err != nil {
 		return err
 	}
@@ -143,7 +178,8 @@ func (d *demo) impact() error {
 	if err != nil {
 		return err
 	}
-	return d.run("What deleting its server would do; nothing changes:", "server delete "+where+" --dry-run")
+	return d.run("Each change has a preview. This is what deleting its server would do; nothing changes:",
+		"server delete "+where+" --dry-run")
 }
 
 // silence hangs the agent of a tenant's server, follows the advice, and looks what has become of the tenant's site.
@@ -156,7 +192,7 @@ func (d *demo) silence() error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(d.out, "\nThe agent of server %s hangs. Its site goes on, and status says what to do:\n", where)
+	fmt.Fprintf(d.out, "\nThe agent of server %s hangs. Its site keeps serving, and status names the remedy:\n", where)
 	stop := fmt.Sprintf("/_sim/hosts/%d/stop-agent", host.ID)
 	if err := d.cloud.Do(d.ctx, http.MethodPost, stop, nil, nil, nil); err != nil {
 		return err
@@ -169,7 +205,7 @@ func (d *demo) silence() error {
 		func() error { return d.line("status --todo --kind agent_silent") },
 		func() error { return d.serves(*t.SiteUrl) },
 		func() error {
-			return d.run("A reboot keeps its tenants, and states whom it interrupts:",
+			return d.run("The remedy: a reboot keeps the tenants. Its preview names those that it interrupts:",
 				reboot+" --dry-run", reboot+" --yes --watch")
 		},
 		func() error { return d.attention(where, false) },
@@ -264,7 +300,7 @@ func (d *demo) fleet() error {
 	var f api.Fleet
 	return d.steps(
 		func() error {
-			return d.run("A fleet over three regions, with at most one server in us:",
+			return d.run("A policy decides where a fleet grows; here in three regions, with at most one server in us:",
 				"policy create demo-spread --region eu=50 --region us=50:1 --region sg=25 -q",
 				"fleet create demo-pool --role redis-pool --policy demo-spread -q")
 		},
@@ -291,18 +327,19 @@ func (d *demo) workloads(standIn string) error {
 	}
 	return d.steps(
 		func() error {
-			return d.run("Process groups on a server that offers 1 GiB and 2 CPUs to them:",
+			return d.run("Customers' containers run as process groups; this server offers 1 GiB and 2 CPUs to them:",
 				"fleet create work-@ --role app --region eu --type cx53 --tag work-@ --workload-memory 1G --workload-cpus 2 -q",
 				"fleet scale-out work-@ --count 1 --watch", "org set small-@ --tier free -q",
 				"app create shop-@ --org small-@ -q", "env create prod-@ --app shop-@ --region eu -q",
 				group("prod", "web", "--memory 128M --replicas 2 --require work-@ --watch"), "instance list web-@")
 		},
 		func() error {
-			return d.refused("Refused by the org's quota when it is requested:",
+			return d.refused("An org's quota limits what it uses. More is rejected when it is requested:",
 				group("prod", "many", "--memory 64M --replicas 6"), prego.CodeQuotaExceeded)
 		},
 		func() error {
-			return d.run("Refused by the org's quota when it is scheduled: later waits for room; then the limit is lowered, and there is room:", group("prod", "later", "--memory 900M --require work-@ -q"))
+			return d.run("It is checked again when there is room; while this group waits, the limit is lowered:",
+				group("prod", "later", "--memory 900M --require work-@ -q"))
 		},
 		func() error { return d.await("later", "no_capacity_memory") },
 		func() error {
@@ -311,7 +348,8 @@ func (d *demo) workloads(standIn string) error {
 		},
 		func() error { return d.await("later", "org_quota_exceeded:max_instances") },
 		func() error {
-			return d.run("Within the quota, but there is no capacity:", "org set large-@ --tier paid -q",
+			return d.run("Within the quota, but without capacity: the reason is another one, and so is the remedy:",
+				"org set large-@ --tier paid -q",
 				"app create store-@ --org large-@ -q", "env create live-@ --app store-@ --region eu -q",
 				"env create elsewhere-@ --app store-@ --region us -q",
 				group("live", "huge", "--memory 64G --require work-@ -q"),

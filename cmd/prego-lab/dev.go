@@ -108,10 +108,14 @@ type stack struct {
 	sites devSites
 	// storage is the program of the object storage, "" if it is not here or hosts are no processes.
 	storage string
+	stored  chan struct{}          // closed when the object storage is in use; nil if it never will be
 	died    chan *devstack.Process // processes that are not restarted
+	client  *cli.Client            // of the API, as an operator
 
 	mu       sync.Mutex
 	procs    []*devstack.Process
+	workerAt int               // the worker's place in procs
+	replaced *devstack.Process // a worker that was stopped to get other settings
 	stopping bool
 }
 
@@ -127,28 +131,21 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 		}
 		return err
 	}
-	operator, err := s.operatorToken()
-	if err != nil {
-		return err
+	demoCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if s.stored != nil && s.storage == "" {
+		go s.awaitStorage(demoCtx)
 	}
-	apiURL := "http://127.0.0.1:" + strconv.Itoa(f.apiPort)
-	tokenFile := filepath.Join(s.dir, "operator.token")
-	if err := os.WriteFile(tokenFile, []byte(operator+"\n"), 0o600); err != nil {
-		return err
-	}
-	client := cli.NewClient(apiURL, operator)
+	d := newDemo(demoCtx, out, s.client)
+	d.cloud = cli.NewClient(fmt.Sprintf("http://127.0.0.1:%d", f.simPort), "")
+	d.sites, d.stored = s.sites, s.stored
 	if f.demo {
 		done := make(chan error, 1)
-		demoCtx, cancel := context.WithCancel(ctx)
-		defer cancel()
 		go func() {
-			d := newDemo(demoCtx, out, client)
-			d.cloud = cli.NewClient(fmt.Sprintf("http://127.0.0.1:%d", f.simPort), "")
 			if f.hosts == "machine" {
 				done <- d.machines()
 				return
 			}
-			d.sites, d.moves = s.sites, s.storage != ""
 			done <- d.play(f.standIn())
 		}()
 		select {
@@ -160,8 +157,9 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 			return nil
 		}
 	}
+	apiURL, tokenFile := s.client.Base, s.tokenFile()
 	fmt.Fprintf(out, "\nAPI          %s\nAPI docs     %s/docs\nTemporal UI  http://127.0.0.1:%d/namespaces/default/workflows?query=kind+IS+NULL\n", apiURL, apiURL, f.uiPort)
-	if err := s.console(ctx, out, client); err != nil {
+	if err := s.console(ctx); err != nil {
 		return err
 	}
 	if f.cloud == "sim" {
@@ -180,6 +178,9 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 		fmt.Fprintln(out, "\nThe demo did not go as it should:", err)
 	}
 	fmt.Fprintln(out, "\nCtrl-C stops everything; the data stays.")
+	if f.demo && err == nil && d.moveLater {
+		go d.moveWhenStored()
+	}
 	select {
 	case <-ctx.Done():
 		return nil
@@ -189,15 +190,17 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 }
 
 // console prints a link to the console that logs in once.
-func (s *stack) console(ctx context.Context, out io.Writer, client *cli.Client) error {
+func (s *stack) console(ctx context.Context) error {
 	var l api.ConsoleLogin
-	if err := client.Do(ctx, http.MethodPost, "/v1/console-logins", nil, nil, &l); err != nil {
+	if err := s.client.Do(ctx, http.MethodPost, "/v1/console-logins", nil, nil, &l); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "Console      %s%s (logs in once, within 5 minutes; another link: %s console)\n", client.Base,
-		l.Path, s.prego)
+	fmt.Fprintf(s.out, "Console      %s%s (logs in once, within 5 minutes; another link: %s console)\n",
+		s.client.Base, l.Path, s.prego)
 	return nil
 }
+
+func (s *stack) tokenFile() string { return filepath.Join(s.dir, "operator.token") }
 
 // prepare checks what can be checked before anything is started.
 func (s *stack) prepare() error {
@@ -242,7 +245,7 @@ func (s *stack) prepare() error {
 		{f.dnsPort, "--dns-port", "the simulated cloud's DNS", f.cloud != "sim"},
 		{f.acmePort, "--acme-port", "the ACME authority", s.sites.missing != ""},
 		{f.acmePort + 1, "--acme-port", "the ACME authority's management", s.sites.missing != ""},
-		{f.storagePort, "--storage-port", "object storage", s.storage == ""},
+		{f.storagePort, "--storage-port", "object storage", s.stored == nil},
 		{f.gwPort + 10002, "--gateway-port", "the worker's relay", false},
 	}
 	for _, p := range ports {
@@ -290,8 +293,9 @@ const (
 	restartAfter = time.Second
 )
 
-// keepUp is keep for our own processes, which are restarted when they die, as in production.
-func (s *stack) keepUp(out io.Writer, p *devstack.Process) {
+// keepUp is keep for our own processes, which again restarts when they die, as in production. It is called with s.mu
+// locked.
+func (s *stack) keepUp(out io.Writer, p *devstack.Process, again func() (*devstack.Process, error)) {
 	s.mu.Lock()
 	at := len(s.procs)
 	s.procs = append(s.procs, p)
@@ -307,10 +311,12 @@ func (s *stack) keepUp(out io.Writer, p *devstack.Process) {
 				s.died <- p
 				return
 			}
-			fmt.Fprintf(out, "\nstarted again: %v\n", p.Err())
-			again, err := p.Again()
+			if p != s.replaced {
+				fmt.Fprintf(out, "\nstarted again: %v\n", p.Err())
+			}
+			next, err := again()
 			if err == nil {
-				p, s.procs[at] = again, again
+				p, s.procs[at] = next, next
 			}
 			s.mu.Unlock()
 			if err != nil {
@@ -371,7 +377,7 @@ func (s *stack) start(ctx context.Context, out io.Writer) error {
 	}
 	s.keep(t.Process)
 	say("temporal is ready")
-	if err := s.environment(url); err != nil {
+	if err := errors.Join(s.environment(url), s.authorize()); err != nil {
 		return err
 	}
 	if err := migrations.Up(ctx, url); err != nil {
@@ -404,24 +410,34 @@ func (s *stack) start(ctx context.Context, out io.Writer) error {
 		}
 		say("certificate authority is ready")
 	}
-	if s.storage != "" {
+	switch {
+	case s.storage != "":
 		if err := s.startStorage(ctx); err != nil {
 			return err
 		}
+		close(s.stored)
 		say("object storage is ready")
+	case s.stored != nil:
+		say("object storage is not installed yet; backups and moves start with it (make versitygw)")
 	}
-	for _, c := range []struct{ name, ready string }{
-		{"api", fmt.Sprintf("http://127.0.0.1:%d/readyz", s.f.apiPort)},
-		{"agentgw", fmt.Sprintf("http://127.0.0.1:%d/readyz", s.f.gwPort+10000)},
-		{"worker", fmt.Sprintf("http://127.0.0.1:%d/readyz", s.f.gwPort+10001)},
-	} {
-		if err := s.child(ctx, c.name, c.ready); err != nil {
+	for _, c := range []struct {
+		name string
+		port int
+	}{{"api", s.f.apiPort}, {"agentgw", s.f.gwPort + 10000}, {"worker", s.f.gwPort + 10001}} {
+		if err := s.child(ctx, c.name, readyURL(c.port)); err != nil {
 			return err
 		}
 		say(c.name + " is ready")
+		if c.name == "api" {
+			if err := s.console(ctx); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
+
+func readyURL(port int) string { return fmt.Sprintf("http://127.0.0.1:%d/readyz", port) }
 
 // environment is the configuration of the project's own processes.
 func (s *stack) environment(databaseURL string) error {
@@ -475,6 +491,8 @@ func (s *stack) environment(databaseURL string) error {
 
 // set adds to the configuration of our own processes.
 func (s *stack) set(vars map[string]string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for k, v := range vars {
 		s.env = append(s.env, k+"="+v)
 		if slices.Contains(config.Secrets(), k) {
@@ -524,40 +542,47 @@ func findPrego(dir string) (string, error) {
 
 // child starts one of our own processes and waits until it is ready.
 func (s *stack) child(ctx context.Context, name, ready string, args ...string) error {
-	program, env := s.self, childEnvironment(name, s.env)
+	program, own := s.self, []string(nil)
 	if slices.Contains(keyset.Processes(), name) { // each gets its own, as in production
-		own := filepath.Join(s.dir, "keys-"+name)
-		if err := keyset.Share(filepath.Join(s.dir, "keys"), name, own, -1); err != nil {
+		keys := filepath.Join(s.dir, "keys-"+name)
+		if err := keyset.Share(filepath.Join(s.dir, "keys"), name, keys, -1); err != nil {
 			return err
 		}
-		program, env = s.prego, append(env[:len(env):len(env)], "PREGO_KEYS_DIR="+own)
+		program, own = s.prego, []string{"PREGO_KEYS_DIR=" + keys}
 	}
 	switch name {
 	case "agentgw":
-		env = append(env[:len(env):len(env)], "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.gwPort+10000))
+		own = append(own, "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.gwPort+10000))
 	case "worker":
-		env = append(env[:len(env):len(env)], "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.gwPort+10001))
+		own = append(own, "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.gwPort+10001))
+		s.workerAt = len(s.procs)
 	}
-	p, err := devstack.Start(devstack.Spec{
-		Name: name, Path: program, Args: append([]string{name}, args...), Env: env,
-		LogFile: s.log(name),
-	})
+	launch := func() (*devstack.Process, error) {
+		return devstack.Start(devstack.Spec{
+			Name: name, Path: program, Args: append([]string{name}, args...),
+			Env: append(childEnvironment(name, s.env), own...), LogFile: s.log(name),
+		})
+	}
+	p, err := launch()
 	if err != nil {
 		return err
 	}
-	s.keepUp(s.out, p)
+	s.keepUp(s.out, p, launch)
 	return p.AwaitHTTP(ctx, ready, 60*time.Second)
 }
 
-func (s *stack) operatorToken() (string, error) {
+// authorize makes a client of the API, and leaves its token in a file.
+func (s *stack) authorize() error {
 	keys, err := token.OpenKeyring(filepath.Join(s.dir, "keys"), token.UseAPI)
 	if err != nil {
-		return "", err
+		return err
 	}
-	return token.NewAPI(token.APIConfig{
+	operator, err := token.NewAPI(token.APIConfig{
 		Keys: keys, Issuer: "prego", Audience: "prego-api",
 		RolesClaim: "role",
 	}).Issue("demo-operator", token.RoleOperator, 8*time.Hour)
+	s.client = cli.NewClient("http://127.0.0.1:"+strconv.Itoa(s.f.apiPort), operator)
+	return errors.Join(err, os.WriteFile(s.tokenFile(), []byte(operator+"\n"), 0o600))
 }
 
 // secret reads 32 random bytes as hex from a file, creating it the first time.

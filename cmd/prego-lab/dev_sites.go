@@ -44,9 +44,8 @@ func (s *stack) findSites() {
 		return
 	}
 	s.sites.roots, s.sites.dns = filepath.Join(s.dir, "acme-roots.pem"), "127.0.0.1:"+strconv.Itoa(s.f.dnsPort)
-	dirs := append([]string{filepath.Join(s.dir, "bin"), filepath.Dir(s.self), ".prego/bin"},
-		append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin")...)
-	s.storage = findProgram("versitygw", dirs)
+	dirs := s.programDirs()
+	s.storage, s.stored = findProgram("versitygw", dirs), make(chan struct{})
 	var missing []string
 	for _, p := range []struct {
 		name string
@@ -74,6 +73,11 @@ func (s *stack) findSites() {
 		}
 	}
 	s.sites.missing = strings.Join(missing, ", ")
+}
+
+func (s *stack) programDirs() []string {
+	return append([]string{filepath.Join(s.dir, "bin"), filepath.Dir(s.self), ".prego/bin"},
+		append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin")...)
 }
 
 func findProgram(name string, dirs []string) string {
@@ -136,6 +140,45 @@ func (s *stack) startStorage(ctx context.Context) error {
 	})
 }
 
+// awaitStorage starts the object storage when its program is installed, and replaces the worker with one that uses it.
+func (s *stack) awaitStorage(ctx context.Context) {
+	const every = time.Second // as quick as a person notices
+	var program string
+	for program == "" {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(every):
+			program = findProgram("versitygw", s.programDirs())
+		}
+	}
+	s.storage = program
+	if err := errors.Join(s.startStorage(ctx), s.replaceWorker(ctx)); err != nil {
+		if ctx.Err() == nil {
+			fmt.Fprintln(s.out, "\nno object storage:", err)
+		}
+		return
+	}
+	fmt.Fprintln(s.out, "\nobject storage is ready: backups and moves work from now on")
+	close(s.stored)
+}
+
+// replaceWorker stops the worker, and waits until the next one is ready.
+func (s *stack) replaceWorker(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	s.mu.Lock()
+	s.replaced = s.procs[s.workerAt]
+	p := s.replaced
+	s.mu.Unlock()
+	p.Stop(25 * time.Second)
+	_, err := cli.Until(ctx, func(string) {}, 0, func(ctx context.Context) (v visited, err error) {
+		v, _ = visit(ctx, http.DefaultClient, readyURL(s.f.gwPort+10001)) // refused until it listens
+		return v, nil
+	}, func(v visited) bool { return v.status == http.StatusOK })
+	return err
+}
+
 // resolver asks the cloud's DNS.
 func (d devSites) resolver() *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -195,7 +238,7 @@ func (d *demo) openSites(slugs ...string) error {
 		fmt.Fprintf(d.out, "\nTheir sites are not opened: %s.\n", d.sites.missing)
 		return nil
 	}
-	fmt.Fprintln(d.out, "\nTheir sites, asked for by name: through the cloud's DNS, an edge, and a certificate of Pebble's:")
+	fmt.Fprintln(d.out, "\nTheir sites open by name, as for a visitor: through DNS, an edge, and a certificate:")
 	client, err := d.sites.visitor()
 	if err != nil {
 		return err

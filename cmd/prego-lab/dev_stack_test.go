@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
@@ -23,7 +26,7 @@ func TestDevRestartsDeadProcesses(t *testing.T) {
 	})
 	require.NoError(t, err)
 	var out bytes.Buffer
-	s.keepUp(&out, p)
+	s.keepUp(&out, p, p.Again)
 	require.Eventually(t, func() bool {
 		b, _ := os.ReadFile(lives)
 		return bytes.Count(b, []byte("\n")) == 2
@@ -35,4 +38,44 @@ func TestDevRestartsDeadProcesses(t *testing.T) {
 	info, err := os.Stat(log)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+}
+
+// TestTheWorkerIsReplacedWhenObjectStorageAppears: by one with the new settings, and without a report of a death.
+func TestTheWorkerIsReplacedWhenObjectStorageAppears(t *testing.T) {
+	t.Parallel()
+	ready := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(ready.Close)
+	ready.Config.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	address, err := net.ResolveTCPAddr("tcp", ready.Listener.Addr().String())
+	require.NoError(t, err)
+	dir := t.TempDir()
+	seen := filepath.Join(dir, "seen")
+	var out bytes.Buffer
+	s := &stack{
+		dir: dir, out: &out, died: make(chan *devstack.Process, 1), f: devFlags{gwPort: address.Port - 10001},
+		env: []string{"PREGO_BACKUP_ENDPOINT=before"},
+	}
+	launch := func() (*devstack.Process, error) {
+		return devstack.Start(devstack.Spec{
+			Name: "worker", Path: "/bin/sh", Env: s.env,
+			Args: []string{"-c", `echo $PREGO_BACKUP_ENDPOINT >>` + seen + `; exec sleep 600`},
+		})
+	}
+	p, err := launch()
+	require.NoError(t, err)
+	s.keepUp(&out, p, launch)
+	wrote := func(want string) {
+		require.Eventually(t, func() bool {
+			b, _ := os.ReadFile(seen)
+			return string(b) == want
+		}, time.Minute, 20*time.Millisecond)
+	}
+	wrote("before\n")
+	require.NoError(t, s.set(map[string]string{"PREGO_BACKUP_ENDPOINT": "after"}))
+	t.Cleanup(func() { _ = os.Unsetenv("PREGO_BACKUP_ENDPOINT") })
+	require.NoError(t, s.replaceWorker(t.Context()))
+	wrote("before\nafter\n")
+	s.stop()
+	<-s.died
+	require.Empty(t, out.String())
 }
