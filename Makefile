@@ -199,9 +199,9 @@ axe: $(TOOLS)/axe-core-$(AXE_VERSION).js # what tests hold the console's pages a
 $(TOOLS)/axe-core-$(AXE_VERSION).js:
 	tools/axe.sh $(AXE_VERSION)
 
-screenshots: demo-packages build demo-programs versitygw ## Make pictures of the console's pages, with what the demo leaves, in docs/console
+screenshots: demo-packages build demo-programs versitygw ## Make pictures of the console's pages, with what the demo leaves, in docs/console (ONLY=now,move for some)
 	@tools/packages.sh chromium
-	tools/screenshots.sh
+	tools/screenshots.sh $(ONLY)
 
 pebble: $(TOOLS)/pebble-$(PEBBLE_VERSION) # Let's Encrypt's ACME server for tests, and its DNS, built once into .prego/bin
 

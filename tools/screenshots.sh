@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Plays the demo in a separate installation, and takes screenshots of the console's pages.
+# screenshots.sh [NAME,…]: plays the demo in a separate installation, and takes screenshots of the console's pages, or of
+# those that are named; move is the film of a tenant's move.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=$(mktemp -d)
@@ -14,4 +15,4 @@ for ((i = 0; ; i++)); do
 	}
 	sleep 1
 done
-go run ./tools/screenshots -api-url http://127.0.0.1:18080 -token-file "$dir/operator.token" -out docs/console
+go run ./tools/screenshots -api-url http://127.0.0.1:18080 -token-file "$dir/operator.token" -out docs/console -only "${1:-}"

@@ -1,4 +1,4 @@
-// Command screenshots makes pictures of the console's pages: each at three widths, light and dark.
+// Command screenshots makes pictures of the console's pages: each at three widths, light and dark, and a film of a move.
 package main
 
 import (
@@ -87,6 +87,12 @@ func run(base, tokenFile, out, only string) error {
 			}
 		}
 		fmt.Println(p.name, p.path)
+	}
+	if only == "" || strings.Contains(","+only+",", ",move,") {
+		if err := film(context.Background(), tab, base, token, out); err != nil {
+			return err
+		}
+		fmt.Println("move")
 	}
 	for _, problem := range tab.Problems() {
 		fmt.Println("problem:", problem)
