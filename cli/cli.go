@@ -117,18 +117,20 @@ func formed(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// finish gives all commands the same behaviour: an unknown verb ends with a suggestion,
-// and flags with a closed set of values complete.
+// finish gives all commands the same behaviour: an unknown verb ends with a suggestion, ls is list, and flags with a
+// closed set of values complete.
 func (c *CLI) finish(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		c.finish(sub)
 	}
+	if cmd.Name() == "list" {
+		cmd.Aliases = append(cmd.Aliases, "ls")
+	}
 	if cmd.HasSubCommands() {
-		cmd.SuggestionsMinimumDistance = 2
 		check := cmd.Args
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("unknown command %q for %q%s", args[0], cmd.CommandPath(), suggest(args[0], cmd.SuggestionsFor(args[0])))
+				return unknownCommand(cmd, args)
 			}
 			if check == nil {
 				return nil
@@ -141,21 +143,6 @@ func (c *CLI) finish(cmd *cobra.Command) {
 	}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { c.completeFlag(cmd, f) })
 	cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) { c.completeFlag(cmd, f) })
-}
-
-// suggest names the similar words, if there are any.
-func suggest(word string, words []string) string {
-	if word == "" {
-		return ""
-	}
-	near := &cobra.Command{SuggestionsMinimumDistance: 2}
-	for _, w := range words {
-		near.AddCommand(&cobra.Command{Use: w, Run: func(*cobra.Command, []string) {}})
-	}
-	if found := near.SuggestionsFor(word); len(found) > 0 {
-		return fmt.Sprintf("; did you mean %s?", oneOrOther(found))
-	}
-	return ""
 }
 
 func oneOrOther(words []string) string {

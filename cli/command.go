@@ -142,7 +142,7 @@ func (c *CLI) own(operation string) (*cobra.Command, *api.Verb) {
 // bare is a command without flags.
 func bare(v *api.Verb) *cobra.Command {
 	use := strings.Join(strings.Fields(v.Use)[len(verbWords(v))-1:], " ")
-	return &cobra.Command{Use: use, Short: v.Short, Long: v.Long, Example: v.Example, Aliases: v.Aliases}
+	return harms(&cobra.Command{Use: use, Short: v.Short, Long: v.Long, Example: v.Example, Aliases: v.Aliases}, v)
 }
 
 // addFlag adds a flag of the contract's.

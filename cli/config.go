@@ -235,6 +235,7 @@ func contextCommand(c *CLI) *cobra.Command {
 		}),
 		contextList(c),
 	)
+	child(cmd, "delete").Annotations = map[string]string{Harms: "true"}
 	return cmd
 }
 

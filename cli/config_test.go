@@ -136,7 +136,7 @@ func TestCompletion(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		require.NotEmpty(t, run(t, around{}, "completion", shell).out)
 	}
-	r = run(t, around{}, "completion", "bsh")
+	r = run(t, around{}, "completion", "bahs")
 	require.Equal(t, ExitUsage, r.code)
 	require.Contains(t, r.errs, "did you mean bash")
 }

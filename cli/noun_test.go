@@ -90,8 +90,15 @@ func TestAnUnknownVerbEndsWithASuggestion(t *testing.T) {
 			word := verb.Name()[:len(verb.Name())-1] + "~"
 			r := run(t, around{}, noun.Name(), word)
 			require.Equal(t, ExitUsage, r.code, "%s %s: %s", noun.Name(), word, r.out)
-			require.Contains(t, r.errs, "did you mean", "%s %s", noun.Name(), word)
-			require.Contains(t, r.errs, verb.Name())
+			if verb.Annotations[Harms] != "" {
+				require.NotContains(t, r.errs, "did you mean "+verb.Name(), "%s %s", noun.Name(), word)
+				continue
+			}
+			if len(word) < 3 || len(nearest(word, namesOf(noun))) > 1 { // like action and actions
+				require.NotContains(t, r.errs, "did you mean", "%s %s", noun.Name(), word)
+				continue
+			}
+			require.Contains(t, r.errs, "did you mean "+verb.Name()+"?", "%s %s", noun.Name(), word)
 		}
 		if noun.HasSubCommands() && noun.Name() != "catalog" {
 			r := run(t, around{}, noun.Name())
@@ -99,7 +106,34 @@ func TestAnUnknownVerbEndsWithASuggestion(t *testing.T) {
 			require.Contains(t, r.out, "Available Commands", "without a verb there is help")
 		}
 	}
-	require.Equal(t, "prego: unknown command \"servr\" for \"prego\"; did you mean server?\n", run(t, around{}, "servr", "list").errs)
+	for args, want := range map[string]string{
+		"servr list":              "prego: unknown command \"servr\" for \"prego\"; did you mean server?\n",
+		"get servers":             "prego: unknown command \"get\" for \"prego\"; did you mean prego server list?\n",
+		"describe tenant t":       "prego: unknown command \"describe\" for \"prego\"; did you mean prego tenant show?\n",
+		"delete server app-7":     "prego: unknown command \"delete\" for \"prego\"; prego server --help lists the commands\n",
+		"server lsot":             "prego: unknown command \"lsot\" for \"prego server\"; prego server --help lists the commands\n",
+		"tenant terminat acme":    "prego: unknown command \"terminat\" for \"prego tenant\"; prego tenant --help lists the commands\n",
+		"context delte prod":      "prego: unknown command \"delte\" for \"prego context\"; prego context --help lists the commands\n",
+		"server list --region de": "prego: invalid argument \"de\" for \"--region\" flag: must be sg, eu or us\n",
+		"server list --region ue": "prego: invalid argument \"ue\" for \"--region\" flag: must be sg, eu or us\n",
+		"server list --region es": "prego: invalid argument \"es\" for \"--region\" flag: must be sg, eu or us\n",
+		"server list --region e":  "prego: invalid argument \"e\" for \"--region\" flag: must be sg, eu or us; did you mean eu?\n",
+	} {
+		r := run(t, around{}, strings.Fields(args)...)
+		require.Equal(t, ExitUsage, r.code, args)
+		require.Equal(t, want, r.errs, args)
+	}
+}
+
+func TestLsIsList(t *testing.T) {
+	t.Parallel()
+	r := run(t, around{say: always(map[string]any{"GET /v1/orgs": `{"orgs":[{"org_id":"acme"}]}`})}, "org", "ls", "-q")
+	require.Equal(t, "acme\n", r.out, r.errs)
+	for _, noun := range nouns(t) {
+		for _, verb := range noun.Commands() {
+			require.Equal(t, verb.Name() == "list", verb.HasAlias("ls"), verb.CommandPath())
+		}
+	}
 }
 
 // filled returns a value of a type with every field set.
