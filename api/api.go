@@ -110,6 +110,8 @@ type Deps struct {
 	Trace    func(*http.Request) (ctx context.Context, end func(method, route string, status int))
 	Log      *zap.Logger
 	Registry *prometheus.Registry
+	// Version is the program's, for callers.
+	Version string
 	// RatePerSecond and RateBurst limit each caller.
 	RatePerSecond float64
 	RateBurst     int

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
@@ -51,6 +52,19 @@ func SessionOf(p Principal, now time.Time) ops.ConsoleSession {
 		ends = p.Expires
 	}
 	return ops.ConsoleSession{Subject: p.Subject, Operator: p.Operator, ExpiresAt: ends}
+}
+
+// Whoami shows the caller.
+func (a *API) Whoami(c echo.Context) error {
+	p := caller(c)
+	out := Caller{Subject: p.Subject, Role: CallerRoleViewer, ApiVersion: cmp.Or(a.d.Version, "dev")}
+	if p.Operator {
+		out.Role = CallerRoleOperator
+	}
+	if !p.Expires.IsZero() {
+		out.ExpiresAt = new(p.Expires.UTC())
+	}
+	return c.JSON(http.StatusOK, out)
 }
 
 // CreateConsoleLogin makes a link that logs its caller in to the console, once.

@@ -68,6 +68,24 @@ func (e AttentionActionMethod) Valid() bool {
 	}
 }
 
+// Defines values for CallerRole.
+const (
+	CallerRoleOperator CallerRole = "operator"
+	CallerRoleViewer   CallerRole = "viewer"
+)
+
+// Valid indicates whether the value is a known member of the CallerRole enum.
+func (e CallerRole) Valid() bool {
+	switch e {
+	case CallerRoleOperator:
+		return true
+	case CallerRoleViewer:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for CatalogProblemKind.
 const (
 	CatalogProblemKindImage      CatalogProblemKind = "image"
@@ -3211,6 +3229,20 @@ type BuildImage struct {
 	// Region Part of the world; the configuration maps it to locations of the provider
 	Region *Region `json:"region,omitempty"`
 }
+
+// Caller defines model for Caller.
+type Caller struct {
+	// ApiVersion The version of the program that answers
+	ApiVersion string `json:"api_version"`
+
+	// ExpiresAt When the token expires; absent if that is not known
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	Role      CallerRole `json:"role"`
+	Subject   string     `json:"subject"`
+}
+
+// CallerRole defines model for Caller.Role.
+type CallerRole string
 
 // CancelledQueue defines model for CancelledQueue.
 type CancelledQueue struct {
@@ -11735,6 +11767,9 @@ type ServerInterface interface {
 	// PutWarmPool Set the size of a warm pool
 	// (PUT /v1/warm-pools/{region}/{plan})
 	PutWarmPool(ctx echo.Context, region RegionInPath, plan PlanInPath, params PutWarmPoolParams) error
+	// Whoami Show the caller
+	// (GET /v1/whoami)
+	Whoami(ctx echo.Context) error
 }
 
 // ServerInterfaceWrapper converts echo contexts to parameters.
@@ -21461,6 +21496,15 @@ func (w *ServerInterfaceWrapper) PutWarmPool(ctx echo.Context) error {
 	return err
 }
 
+// Whoami converts echo context to params.
+func (w *ServerInterfaceWrapper) Whoami(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.Whoami(ctx)
+	return err
+}
+
 // This is a simple interface which specifies echo.Route addition functions which
 // are present on both echo.Echo and echo.Group, since we want to allow using
 // either of them for path registration
@@ -21741,6 +21785,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.DELETE(options.BaseURL+"/v1/envs/:env_id", wrapper.DeleteEnv, options.OperationMiddlewares["deleteEnv"]...)
 	router.GET(options.BaseURL+"/v1/envs/:env_id", wrapper.GetEnv, options.OperationMiddlewares["getEnv"]...)
 	router.POST(options.BaseURL+"/v1/console-logins", wrapper.CreateConsoleLogin, options.OperationMiddlewares["createConsoleLogin"]...)
+	router.GET(options.BaseURL+"/v1/whoami", wrapper.Whoami, options.OperationMiddlewares["whoami"]...)
 	router.GET(options.BaseURL+"/healthz", wrapper.Healthz, options.OperationMiddlewares["healthz"]...)
 	router.GET(options.BaseURL+"/readyz", wrapper.Readyz, options.OperationMiddlewares["readyz"]...)
 	router.GET(options.BaseURL+"/metrics", wrapper.Metrics, options.OperationMiddlewares["metrics"]...)

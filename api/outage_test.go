@@ -46,6 +46,7 @@ var bodies = map[string]string{
 
 // answered are operations that need no database, and why.
 var answered = map[string]string{
+	"GET /v1/whoami":                 "the token is all it reads",
 	"POST /internal/catalog/refresh": "a run is started",
 	"POST /internal/reconcile":       "a run is started",
 	"POST /v1/agent-releases":        "who signed it is looked at first",

@@ -26,6 +26,7 @@ type Verb struct {
 	Say                     string       // a text in place of the table
 	Impact                  impact.Class // the worst that it may do
 	Own                     bool         // the program has code for it
+	Page                    bool         // the console has a page of what it lists or shows
 }
 
 // Flag is a flag or an argument, and where its value goes.

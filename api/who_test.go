@@ -86,3 +86,16 @@ func TestWhoIsLeftOnADrainedServer(t *testing.T) {
 	kept := as[api.Maintenance](t, b.ok(200, "GET", "/v1/servers/app-1/maintenance", ""))
 	require.Len(t, kept.Tenants, 1, "until it has ended")
 }
+
+func TestWhoami(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	for _, role := range []string{"operator", "viewer"} {
+		resp, body := b.do("GET", "/v1/whoami", role, "", "")
+		require.Equal(t, 200, resp.StatusCode, string(body))
+		who := as[api.Caller](t, body)
+		require.Equal(t, api.Caller{Subject: role, Role: api.CallerRole(role), ApiVersion: "dev"}, who)
+	}
+	resp, _ := b.do("GET", "/v1/whoami", "", "", "")
+	require.Equal(t, 401, resp.StatusCode)
+}

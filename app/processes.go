@@ -103,7 +103,7 @@ func (p *Process) API(runs *workflows.Client) (*api.API, error) {
 		},
 		Mode: placer.Policy.Mode, Periods: p.cfg.Tenants.Periods(), Attention: p.attentionLimits(),
 		RatePerSecond: p.cfg.API.RatePerSecond, RateBurst: int(2 * p.cfg.API.RatePerSecond), Unavailable: store.Unavailable,
-		Trusted: p.trust,
+		Trusted: p.trust, Version: p.version,
 		Checks: []api.Check{
 			{Name: "database", Run: p.db.Writable},
 			{Name: "migrations", Run: func(ctx context.Context) error { return migrated(ctx, p.cfg.DatabaseURL) }},

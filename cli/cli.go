@@ -26,13 +26,15 @@ type CLI struct {
 	Now    func() time.Time
 	// Width is the width of a stream's terminal in columns; 0 if it is none.
 	Width func(stream any) int
+	// Browse opens a URL in a browser.
+	Browse func(ctx context.Context, url string) error
 
 	context, api, tokenFile string // the flags of all verbs
 }
 
 // New returns a CLI on this process's terminal. getenv reads the environment.
 func New(getenv func(string) string) *CLI {
-	return &CLI{Getenv: getenv, Now: time.Now, Width: func(stream any) int {
+	return &CLI{Getenv: getenv, Now: time.Now, Browse: browse, Width: func(stream any) int {
 		f, ok := stream.(*os.File)
 		if !ok || !term.IsTerminal(int(f.Fd())) {
 			return 0
@@ -68,6 +70,7 @@ func (c *CLI) AddTo(root *cobra.Command) {
 	root.AddGroup(&cobra.Group{ID: "api", Title: "Commands that call the API:"})
 	for _, cmd := range []*cobra.Command{
 		contextCommand(c), loginCommand(c), statusCommand(c), catalogCommand(c), costCommand(c), eventsCommand(c),
+		versionCommand(c), openCommand(c),
 	} {
 		root.AddCommand(c.top(cmd))
 	}

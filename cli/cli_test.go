@@ -90,6 +90,7 @@ type ran struct {
 	*script
 	out, errs string
 	code      int
+	browsed   string // the URL that a browser was asked to open
 }
 
 func program(c *CLI, out io.Writer) *cobra.Command {
@@ -108,6 +109,11 @@ func run(t *testing.T, a around, args ...string) ran {
 	maps.Copy(env, a.env)
 	c := &CLI{Getenv: func(k string) string { return env[k] }, Now: func() time.Time { return born.Add(36 * time.Hour) }, Width: func(any) int { return a.width }}
 	var out, errs bytes.Buffer
+	browsed := ""
+	c.Browse = func(_ context.Context, u string) error {
+		browsed = u
+		return nil
+	}
 	root := program(c, &out)
 	root.SetErr(&errs)
 	root.SetIn(strings.NewReader(a.stdin))
@@ -116,7 +122,7 @@ func run(t *testing.T, a around, args ...string) ran {
 		a.ctx = t.Context()
 	}
 	code := Report(&errs, root.ExecuteContext(a.ctx))
-	return ran{script: s, out: out.String(), errs: strings.ReplaceAll(errs.String(), srv.URL, "URL"), code: code}
+	return ran{script: s, out: out.String(), errs: strings.ReplaceAll(errs.String(), srv.URL, "URL"), code: code, browsed: browsed}
 }
 
 // always is a script with one answer for each request.

@@ -111,10 +111,14 @@ func (s *settings) names() []string { return slices.Sorted(maps.Keys(s.Contexts)
 
 // chosen is the context selected by flags, environment or file; empty for none.
 func (c *CLI) chosen(s *settings) (place, error) {
-	if name := cmp.Or(c.context, c.Getenv("PREGO_CONTEXT")); name != "" {
-		return s.Contexts[name], s.known(name)
+	name, err := cmp.Or(c.context, c.Getenv("PREGO_CONTEXT")), error(nil)
+	if name != "" {
+		err = s.known(name)
 	}
-	return s.Contexts[s.Current], nil
+	name = cmp.Or(name, s.Current)
+	p := s.Contexts[name]
+	p.Name = name
+	return p, err
 }
 
 // API returns the API's URL as configured by flags, environment or context, in this order.

@@ -54,4 +54,5 @@ var hooks = map[string]hook{
 	"tenant resume": tenantChanges, "tenant retry": {watch: watchTenant(tenantIs(tenant.Active))},
 	"tenant show": showTenant, "tenant storage-quota": storageQuota, "tenant suspend": tenantChanges,
 	"tenant terminate": tenantChanges, "tenant user add": addUser, "volume create": createVolume,
+	"whoami": whoami,
 }

@@ -74,6 +74,7 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"audit list --kind fleet --id web --actor ada --verb update --request r-1 --since 2026-11-01T00:00:00Z", "", "GET /v1/audit?actor=ada&id=web&kind=fleet&limit=100&request_id=r-1&since=2026-11-01T00%3A00%3A00Z&verb=update", ""},
 		{"audit show 4711", "", "GET /v1/audit/4711", ""},
 		{"audit head", "", "GET /v1/audit/head", ""},
+		{"whoami", "", "GET /v1/whoami", ""},
 		{"audit verify --head 1:00 --from 7", "", "GET /v1/audit/verification?from=7&head=1%3A00", ""},
 		{"reconcile", "", "POST /internal/reconcile", ""},
 		{"ledger list --untracked", "", "GET /v1/ledger?limit=200&state=untracked", ""},

@@ -283,7 +283,7 @@ func (g *generator) verb(method, path string, item *openapi3.PathItem, op *opena
 	g.known(where, x, "use short long example aliases flags set say limit own")
 	v := api.Verb{
 		Operation: op.OperationID, Method: method, Path: path, Short: cmp.Or(text(x, "short"), op.Summary), Long: text(x, "long"), Example: text(x, "example"),
-		Say: text(x, "say"), Own: x["own"] == true,
+		Say: text(x, "say"), Own: x["own"] == true, Page: op.Extensions["x-page"] != nil,
 	}
 	if bound, ok := op.Extensions["x-impact"].(string); ok {
 		v.Impact = impact.Class(bound)
