@@ -110,7 +110,9 @@ var whoami = hook{say: func(in *call) (string, error) {
 }}
 
 // browse opens a URL in the browser of a desktop.
-func browse(ctx context.Context, u string) error { return osexec.CommandContext(ctx, "xdg-open", u).Run() }
+func browse(ctx context.Context, u string) error {
+	return osexec.CommandContext(ctx, "xdg-open", u).Run()
+}
 
 func openCommand(c *CLI) *cobra.Command {
 	cmd := &cobra.Command{

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"mime"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -110,17 +111,44 @@ func (c *Client) stream(ctx context.Context, by *http.Client, method, path strin
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode/100 == 2 {
-		return read(resp.Body)
+		if err = read(resp.Body); unreadable(err) {
+			err = c.foreign(method, path, kindOf(resp))
+		}
+		return err
 	}
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
 		return err
 	}
 	r := &Refusal{}
-	if json.Unmarshal(b, r) != nil || r.Code == "" {
-		return fmt.Errorf("the API answered %s", resp.Status)
+	switch {
+	case json.Unmarshal(b, r) == nil && r.Code != "":
+		return &Exit{Code: ExitRefused, Err: r}
+	case resp.StatusCode < http.StatusInternalServerError:
+		return c.foreign(method, path, resp.Status+", "+kindOf(resp))
 	}
-	return &Exit{Code: ExitRefused, Err: r}
+	return fmt.Errorf("the API answered %s", resp.Status) // a proxy before it did
+}
+
+// foreign is the error for an answer that prego's API does not give.
+func (c *Client) foreign(method, path, answer string) error {
+	path, _, _ = strings.Cut(path, "?")
+	return usagef("this is not prego's API: %s %s answered %s", method, c.Base+path, answer)
+}
+
+// kindOf is an answer's media type.
+func kindOf(r *http.Response) string {
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil {
+		return "without a type"
+	}
+	return kind
+}
+
+// unreadable reports whether an answer is no JSON.
+func unreadable(err error) bool {
+	_, ok := errors.AsType[*json.SyntaxError](err)
+	return ok
 }
 
 // everyPage reads a list to its end, or until there are limit items; 0 is for lists
@@ -134,6 +162,9 @@ func (c *Client) everyPage(ctx context.Context, path, items string, query url.Va
 		var page map[string]json.RawMessage
 		if err := c.Do(ctx, http.MethodGet, path, query, nil, &page); err != nil {
 			return nil, err
+		}
+		if page[items] == nil {
+			return nil, c.foreign(http.MethodGet, path, "without "+items)
 		}
 		var some []json.RawMessage
 		if err := json.Unmarshal(page[items], &some); err != nil {

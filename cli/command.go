@@ -515,6 +515,11 @@ func (c *CLI) list(cmd *cobra.Command, v *api.Verb) {
 		if err != nil {
 			return nil, err
 		}
+		if len(raw) == 0 {
+			if err := in.known(v); err != nil {
+				return nil, err
+			}
+		}
 		things, err := thingsOf(v.Table, raw)
 		if err != nil {
 			return nil, err

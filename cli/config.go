@@ -9,6 +9,8 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -132,7 +134,27 @@ func (c *CLI) place() (base string, p place, err error) {
 	if err == nil {
 		p, err = c.chosen(s)
 	}
-	return cmp.Or(c.api, c.Getenv("PREGO_API_URL"), p.API, defaultAPI), p, err
+	base = cmp.Or(c.api, c.Getenv("PREGO_API_URL"), p.API, defaultAPI)
+	return base, p, cmp.Or(err, checkURL(base))
+}
+
+// checkURL refuses what cannot be the URL of an API.
+func checkURL(base string) error {
+	u, err := url.Parse(base)
+	switch {
+	case err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "":
+		return nil
+	case strings.Contains(base, "://"):
+		return usagef("%q is not the URL of an API: it must begin with http:// or https:// and a host", base)
+	}
+	scheme, host := "https", base
+	if h, _, err := net.SplitHostPort(base); err == nil {
+		host = h
+	}
+	if ip := net.ParseIP(host); host == "localhost" || ip.IsLoopback() {
+		scheme = "http"
+	}
+	return usagef("%q is not the URL of an API: write %s://%s", base, scheme, base)
 }
 
 // Client returns a client as configured by flags, environment or context, in this
@@ -218,6 +240,9 @@ func contextCommand(c *CLI) *cobra.Command {
 	cmd.AddCommand(
 		change("add", "Add a context, with --api-url and --token-file, or change it", "add prod --api-url https://prego.example.com --token-file ~/prod.token", func(s *settings, name string) (string, error) {
 			p := place{API: cmp.Or(c.api, c.Getenv("PREGO_API_URL"), defaultAPI), TokenFile: c.tokenFile}
+			if err := checkURL(p.API); err != nil {
+				return "", err
+			}
 			if old := s.Contexts[name]; p.TokenFile == "" && old.API == p.API {
 				p.Token, p.TokenFile = old.Token, old.TokenFile
 			}
@@ -286,6 +311,9 @@ the current one, or else one called default; --api-url creates it or changes its
 			}
 			name := cmp.Or(append(args, c.context, c.Getenv("PREGO_CONTEXT"), s.Current, "default")...)
 			p := place{API: cmp.Or(c.api, c.Getenv("PREGO_API_URL"), s.Contexts[name].API, defaultAPI)}
+			if err := checkURL(p.API); err != nil {
+				return err
+			}
 			if c.tokenFile == "" && c.Width(cmd.InOrStdin()) > 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "Token for %s: ", p.API)
 			}

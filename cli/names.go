@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -14,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/api"
 	"github.com/prego/prego/tenant"
 )
 
@@ -89,7 +92,33 @@ func (in *call) resolve(what, given string) (string, error) {
 	case strings.HasPrefix(given, k.prefix):
 		return given, nil
 	}
-	return "", &Exit{Code: ExitRefused, Err: errors.New("there is no " + what + " " + given)}
+	text := "there is no " + what + " " + given
+	ended, err := in.client.everyPage(in.Context(), k.path, k.items, url.Values{k.name: {given}, "all": {"true"}}, maxPage)
+	for _, raw := range ended { // an error means that the list has no ended ones
+		if id := idOf(raw, k.id); err == nil && idOf(raw, k.name) == given {
+			text = fmt.Sprintf("%s %s is %s: prego %[1]s list --all lists it, and prego %[1]s show %[4]s shows it", what, given,
+				cmp.Or(idOf(raw, "state"), idOf(raw, "status"), "deleted"), id)
+		}
+	}
+	return "", &Exit{Code: ExitRefused, Err: errors.New(text)}
+}
+
+// known refuses the filters of an empty list that name an object which does not exist.
+func (in *call) known(v *api.Verb) error {
+	for _, fl := range v.Flags {
+		what, isID := strings.CutSuffix(fl.Field, "_id")
+		k, ok := kinds[strings.ReplaceAll(what, "_", "-")]
+		if fl.In != "query" || !isID || !ok || k.name != "" || strings.Contains(k.path, "{") || !in.given(fl.Name) {
+			continue
+		}
+		for id := range strings.SplitSeq(in.text(fl.Name), ",") {
+			err := in.client.Do(in.Context(), http.MethodGet, k.path+"/"+url.PathEscape(id), nil, nil, nil)
+			if refused, ok := errors.AsType[*Refusal](err); ok && refused.Status == http.StatusNotFound {
+				return &Exit{Code: ExitRefused, Err: errors.New("there is no " + what + " " + id)}
+			}
+		}
+	}
+	return nil
 }
 
 // completion is how long a shell waits for the API.

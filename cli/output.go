@@ -200,6 +200,14 @@ func (p *printer) rows(t *api.Table, things []thing) error {
 			spare = append(spare, slices.IndexFunc(columns, func(c api.Column) bool { return key(c) == name }))
 		}
 	}
+	if len(things) == 0 && p.Width(p.w) > 0 {
+		text := "nothing found"
+		if all := p.cmd.Flag("all"); all != nil && !all.Changed {
+			text += "; --all includes what has ended"
+		}
+		fmt.Fprintln(p.cmd.ErrOrStderr(), text)
+		return nil
+	}
 	header, fixed, lines := make([]string, len(columns)), make([]bool, len(columns)), make([][]string, len(things))
 	for i, c := range columns {
 		header[i] = strings.ToUpper(c.Title)

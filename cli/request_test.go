@@ -251,8 +251,8 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		asks := at.Replace(tc.asks)
 		all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{}`)}
 		if strings.HasPrefix(asks, "GET ") {
-			all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{"tenants":[],"backups":[],"site_pools":[],
-"servers":[],"providers":[],"residency_zones":[],"capacity_defaults":[],"scaling_events":[],"events":[],"apps":[],"instances":[],"groups":[],"rollouts":[],"images":[],"activations":[],"backup_policies":[],"decisions":[],"resources":[],"routes":[],"ipv4_addresses":[],"results":[],"entries":[],"upcoming":[]}`)}
+			all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{"tenants":[{}],"backups":[{}],"site_pools":[{}],
+"servers":[{}],"providers":[{}],"residency_zones":[{}],"capacity_defaults":[{}],"scaling_events":[{}],"events":[{}],"apps":[{}],"instances":[{}],"groups":[{}],"rollouts":[{}],"images":[{}],"activations":[{}],"backup_policies":[{}],"decisions":[{}],"resources":[{}],"routes":[{}],"ipv4_addresses":[{}],"results":[{}],"entries":[{}],"upcoming":[{}]}`)}
 		}
 		all["GET /v1/audit/verification?from=7&head=1%3A00"] = []func(http.ResponseWriter){say(http.StatusOK, `{"ok":true}`)}
 		all["POST /v1/fleets"] = []func(http.ResponseWriter){say(http.StatusCreated, `{"fleet_id":"pool"}`)}

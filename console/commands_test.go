@@ -64,14 +64,14 @@ func (a *recorder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, answer)
 }
 
-// everyList is an answer with every list there is, all of them empty.
+// everyList is an answer with every list there is, each with one item.
 var everyList = sync.OnceValue(func() string {
 	out := map[string]any{}
 	listings, _ := described()
 	for _, l := range listings {
-		out[l.Items] = []any{}
+		out[l.Items] = []any{map[string]any{}}
 	}
-	out["results"] = []any{} // of a search
+	out["results"] = []any{map[string]any{}} // of a search
 	b, _ := json.Marshal(out)
 	return string(b)
 })
