@@ -225,7 +225,7 @@ func (o *operation) readBody(c echo.Context) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), r.Body, o.maxBody))
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
-		return nil, prego.Errorf(prego.CodeBodyTooLarge, "the body may hold at most %d bytes", o.maxBody)
+		return nil, prego.Errorf(prego.CodeBodyTooLarge, "the body may hold at most %s", sizeText(o.maxBody))
 	}
 	if err != nil {
 		return nil, prego.Errorf(prego.CodeInvalidJSON, "the body could not be read to its end")
@@ -339,18 +339,22 @@ func describe(e *openapi3.SchemaError) string {
 		if message, ok := s.Extensions["x-message"].(string); ok {
 			return message
 		}
-		return "must be " + bounds(s.Min, s.Max)
+		name := ""
+		if path := e.JSONPointer(); len(path) > 0 {
+			name = path[len(path)-1]
+		}
+		return "must be " + figures(name, s)
 	case "minLength", "maxLength":
-		return "must be " + bounds(new(float64(s.MinLength)), number(s.MaxLength)) + " characters"
+		return "must be " + bounds(new(float64(s.MinLength)), number(s.MaxLength), plainFigure) + " characters"
 	case "minItems", "maxItems":
-		return "must be " + bounds(new(float64(s.MinItems)), number(s.MaxItems)) + " items"
+		return "must be " + bounds(new(float64(s.MinItems)), number(s.MaxItems), plainFigure) + " items"
 	case "uniqueItems":
 		return "must not hold a value twice"
 	case "pattern":
 		if message, ok := s.Extensions["x-message"].(string); ok {
 			return message
 		}
-		return "must match " + s.Pattern
+		return inWords(s.Pattern)
 	}
 	return e.Reason
 }
@@ -362,15 +366,14 @@ func number(n *uint64) *float64 {
 	return new(float64(*n))
 }
 
-func bounds(least, most *float64) string {
-	text := func(f *float64) string { return strconv.FormatFloat(*f, 'f', -1, 64) }
+func bounds(least, most *float64, text func(float64) string) string {
 	switch {
 	case least != nil && most != nil:
-		return text(least) + " to " + text(most)
+		return text(*least) + " to " + text(*most)
 	case least != nil:
-		return "at least " + text(least)
+		return "at least " + text(*least)
 	case most != nil:
-		return "at most " + text(most)
+		return "at most " + text(*most)
 	}
 	return "of another size"
 }

@@ -24,8 +24,8 @@ func TestEveryWrongFieldIsNamedAtOnce(t *testing.T) {
 		fields = append(fields, e.Field+" "+e.Message)
 	}
 	require.Equal(t, []string{
-		"region is required", "role must be one of app, db-shard, redis-pool, node, edge", "server_id must match ^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
-		"spec.tags[0] must match ^[!-~]+$", "spec.volume_gb must be a whole number, not a string",
+		"region is required", "role must be one of app, db-shard, redis-pool, node, edge", "server_id must be lower-case letters, digits and hyphens, with a letter or digit at both ends",
+		"spec.tags[0] must be printable ASCII without spaces", "spec.volume_gb must be a whole number, not a string",
 	}, fields)
 	require.Equal(t, "region", deref(p.Field))
 	_, body = b.do("GET", "/v1/servers?limit=0&role=king,app&rol=app", "viewer", "", "")

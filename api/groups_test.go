@@ -179,7 +179,7 @@ func TestFleetsOfferRoomToInstances(t *testing.T) {
 		require.Equal(t, http.StatusUnprocessableEntity, resp.StatusCode, "%s", body)
 		p := as[api.Problem](t, body)
 		require.Equal(t, []any{"invalid_field", "workload_memory_bytes"}, []any{p.Code, *p.Field})
-		require.Contains(t, *p.Detail, "must be at most 16106127360: of the 16 GiB of cx43")
+		require.Contains(t, *p.Detail, "must be at most 15360 MiB: of the 16 GiB of cx43")
 	}
 	resp, body = b.do("PATCH", "/v1/fleets/nodes", "operator", js, `{"workload_memory_bytes":16106127360}`)
 	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", body)

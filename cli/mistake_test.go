@@ -98,3 +98,15 @@ func TestAnEndedTenantIsNamed(t *testing.T) {
 	require.Equal(t, ExitRefused, r.code)
 	require.Equal(t, "prego: tenant acme-eu is terminated: prego tenant list --all lists it, and prego tenant show t-k3jq5x2m7abc shows it\n", r.errs)
 }
+
+func TestASizeWithoutAUnitIsAMistake(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"volume create acme data --size 20": `invalid argument "20" for "--size" flag: 20 is 20 bytes: did you mean 20GB?`,
+	} {
+		r := run(t, around{}, strings.Fields(args)...)
+		require.Equal(t, ExitUsage, r.code, args)
+		require.Contains(t, r.errs, want)
+		require.Empty(t, r.asked)
+	}
+}

@@ -37,12 +37,12 @@ func (s CatalogState) CheckOffer(c Catalog, stack Stack, f Fleet) error {
 	}
 	taken := stack.MemoryBytes(f.Role)
 	if most := max(0, int64(memory.MemoryGB*(1<<30))-taken-hostMemory); f.WorkloadMemory > most {
-		return prego.Invalid("workload_memory_bytes", fmt.Sprintf("must be at most %d: of the %g GiB of %s, the smallest machine type of the fleet, its stack takes %d MiB and the system %d MiB",
-			most, memory.MemoryGB, memory.Name, taken>>20, int64(hostMemory)>>20))
+		return prego.Invalid("workload_memory_bytes", fmt.Sprintf("must be at most %d MiB: of the %g GiB of %s, the smallest machine type of the fleet, its stack takes %d MiB and the system %d MiB",
+			most>>20, memory.MemoryGB, memory.Name, taken>>20, int64(hostMemory)>>20))
 	}
 	if most := max(0, int64(disk.DiskGB)<<30-hostDisk); f.WorkloadDisk > most {
-		return prego.Invalid("workload_disk_bytes", fmt.Sprintf("must be at most %d: of the %d GiB of %s, the smallest machine type of the fleet, the system and images take %d GiB",
-			most, disk.DiskGB, disk.Name, int64(hostDisk)>>30))
+		return prego.Invalid("workload_disk_bytes", fmt.Sprintf("must be at most %d GiB: of the %d GiB of %s, the smallest machine type of the fleet, the system and images take %d GiB",
+			most>>30, disk.DiskGB, disk.Name, int64(hostDisk)>>30))
 	}
 	return nil
 }

@@ -26,11 +26,11 @@ func TestAnOfferFitsTheMachine(t *testing.T) {
 		"as much as the smallest has": {fleet: Fleet{Region: "eu", WorkloadMemory: 5 << 30, WorkloadDisk: 20 << 30}},
 		"more memory": {
 			fleet: Fleet{Region: "eu", WorkloadMemory: 5<<30 + 1}, field: "workload_memory_bytes",
-			says: "must be at most 5368709120: of the 8 GiB of small, the smallest machine type of the fleet, its stack takes 2048 MiB and the system 1024 MiB",
+			says: "must be at most 5120 MiB: of the 8 GiB of small, the smallest machine type of the fleet, its stack takes 2048 MiB and the system 1024 MiB",
 		},
 		"more disk": {
 			fleet: Fleet{Region: "eu", WorkloadDisk: 20<<30 + 1}, field: "workload_disk_bytes",
-			says: "must be at most 21474836480: of the 40 GiB of large, the smallest machine type of the fleet, the system and images take 20 GiB",
+			says: "must be at most 20 GiB: of the 40 GiB of large, the smallest machine type of the fleet, the system and images take 20 GiB",
 		},
 		"a region of larger ones":   {fleet: Fleet{Region: "us", WorkloadMemory: 13 << 30}},
 		"any region":                {fleet: Fleet{WorkloadMemory: 13 << 30}, field: "workload_memory_bytes"},

@@ -359,9 +359,12 @@ FROM site_usage u JOIN tenants t ON t.tenant_id = u.tenant_id WHERE u.level <> '
 	sqlAttOrgQuota = `
 WITH used AS MATERIALIZED (` + usedByOrgs + `
 ), ` + limitsOfTiers + `, ` + attFrom + `
-SELECT 'org', u.org_id, u.org_id, '', u.org_id, u.dimension, 'it uses ' || u.usage || ' of ' || l.limit_value || ' (' || u.dimension || ')', now(), 'installation', 'prego'
+SELECT 'org', u.org_id, u.org_id, '', u.org_id, u.dimension, 'it uses ' || trim_scale(round((u.usage / l.unit)::numeric, 2)) || ' of ' ||
+    trim_scale(round((l.limit_value / l.unit)::numeric, 2)) || l.named || ' (' || u.dimension || ')', now(), 'installation', 'prego'
 FROM used u JOIN orgs o ON o.org_id = u.org_id LEFT JOIN org_quotas q ON q.org_id = u.org_id AND q.dimension = u.dimension
-LEFT JOIN tiers t ON t.tier = o.tier AND t.dimension = u.dimension CROSS JOIN LATERAL (SELECT COALESCE(q.limit_value, t.limit_value, 0) AS limit_value) l
+LEFT JOIN tiers t ON t.tier = o.tier AND t.dimension = u.dimension CROSS JOIN LATERAL (SELECT COALESCE(q.limit_value, t.limit_value, 0) AS limit_value,
+    CASE WHEN u.dimension LIKE '%memory_bytes' THEN 1073741824 WHEN u.dimension LIKE '%_bytes' THEN 1000000000 ELSE 1 END AS unit,
+    CASE WHEN u.dimension LIKE '%memory_bytes' THEN ' GiB' WHEN u.dimension LIKE '%_bytes' THEN ' GB' ELSE '' END AS named) l
 WHERE $2 > 0 AND u.usage > 0 AND u.usage > $4::float8 * l.limit_value AND u.usage <= $5::float8 * l.limit_value` + attTo
 
 	sqlAttPatchesMissing = `WITH ` + attFrom + `
