@@ -29,6 +29,12 @@ type Verb struct {
 	Page                    bool         // the console has a page of what it lists or shows
 }
 
+// Purpose is a group of commands in the help.
+type Purpose struct {
+	Title    string
+	Commands []string // their first words
+}
+
 // Flag is a flag or an argument, and where its value goes.
 type Flag struct {
 	Name, Short, Help string

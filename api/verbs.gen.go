@@ -54,6 +54,17 @@ var Nouns = map[string]string{
 	"volume restore": "Restore volumes from backups",
 }
 
+// Purposes are the groups of commands in the help.
+var Purposes = []Purpose{
+	{Title: "Tenants and sites", Commands: []string{"certificate", "decision", "domain", "org", "placement", "placement-pool", "queue", "quota", "tenant"}},
+	{Title: "Servers and fleets", Commands: []string{"container", "fleet", "image", "patch-wave", "policy", "pool", "rebalance", "scaling", "server", "exec"}},
+	{Title: "Customers' containers", Commands: []string{"app", "env", "group", "instance", "ipv4", "registry", "route", "volume"}},
+	{Title: "Backups", Commands: []string{"backup", "drill", "restore", "snapshot"}},
+	{Title: "Money", Commands: []string{"ledger", "cost", "catalog"}},
+	{Title: "Access", Commands: []string{"audit", "login", "context", "whoami", "open", "console"}},
+	{Title: "Installation", Commands: []string{"agent", "impact", "operation", "release", "status", "events", "search", "freeze", "unfreeze", "freeze-status", "reconcile", "version"}},
+}
+
 var tables = []Table{
 	{Type: "Accepted", ID: "server_id"},
 	{Type: "ActivationStats", List: []Column{

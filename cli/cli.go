@@ -18,6 +18,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
+
+	"github.com/prego/prego/api"
 )
 
 // CLI makes the commands. Its environment can be replaced in tests.
@@ -67,7 +69,11 @@ func (c *CLI) AddTo(root *cobra.Command) {
 	f.StringVar(&c.api, "api-url", "", "URL of the API")
 	f.StringVar(&c.tokenFile, "token-file", "", "file that holds the token")
 	root.Long = cmp.Or(root.Long, root.Short+".\n\n"+environment)
-	root.AddGroup(&cobra.Group{ID: "api", Title: "Commands that call the API:"})
+	for _, p := range api.Purposes {
+		root.AddGroup(&cobra.Group{ID: p.Title, Title: p.Title + ":"})
+	}
+	root.SetHelpCommandGroupID("Installation")
+	root.SetCompletionCommandGroupID("Installation")
 	for _, cmd := range []*cobra.Command{
 		contextCommand(c), loginCommand(c), statusCommand(c), catalogCommand(c), costCommand(c), eventsCommand(c),
 		versionCommand(c), openCommand(c),
@@ -110,7 +116,11 @@ func (c *Client) Run(ctx context.Context, out io.Writer, words ...string) error 
 
 // top is a command of the program itself, with what all of them have.
 func (c *CLI) top(cmd *cobra.Command) *cobra.Command {
-	cmd.GroupID = "api"
+	for _, p := range api.Purposes {
+		if slices.Contains(p.Commands, cmd.Name()) {
+			cmd.GroupID = p.Title
+		}
+	}
 	return formed(cmd)
 }
 

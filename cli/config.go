@@ -33,8 +33,8 @@ const environment = `Environment, each weaker than the flag and stronger than th
   NO_COLOR           when set, nothing is coloured; neither with TERM=dumb
 
 Exit status: 0 done; 1 wrong usage, no answer from the API, or interrupted; 2 refused
-by the API; 3 what was waited for ended otherwise than wanted. exec ends with the
-status of the command that it ran.`
+by the API; 3 the watched operation did not succeed. exec ends with the status of the
+command that it ran.`
 
 // place is a context: an API and a token.
 type place struct {

@@ -125,6 +125,23 @@ func TestAnUnknownVerbEndsWithASuggestion(t *testing.T) {
 	}
 }
 
+// TestHelpHasGroups: each command belongs to one of the groups that the contract declares, and each of those exists.
+func TestHelpHasGroups(t *testing.T) {
+	t.Parallel()
+	root := program(New(func(string) string { return "" }), io.Discard)
+	for _, noun := range nouns(t) {
+		require.NotEmpty(t, noun.GroupID, "%s has no group: add it to x-nouns", noun.Name())
+	}
+	for _, p := range api.Purposes {
+		for _, name := range p.Commands {
+			require.NotNil(t, child(root, name), name)
+		}
+	}
+	r := run(t, around{}, "--help")
+	require.Contains(t, r.out, "\nBackups:\n  backup ")
+	require.NotContains(t, r.out, "Additional Commands")
+}
+
 func TestLsIsList(t *testing.T) {
 	t.Parallel()
 	r := run(t, around{say: always(map[string]any{"GET /v1/orgs": `{"orgs":[{"org_id":"acme"}]}`})}, "org", "ls", "-q")

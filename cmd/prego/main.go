@@ -34,8 +34,12 @@ func newRoot() *cobra.Command {
 		newPlanCommand(), newSimulateCommand(), newImportBackupsCommand(),
 	)
 	verbs := cli.New(os.Getenv)
-	verbs.AddTo(root)
 	root.AddCommand(newHealthCommand(verbs.API))
+	for _, cmd := range root.Commands() {
+		cmd.GroupID = "processes"
+	}
+	verbs.AddTo(root)
+	root.AddGroup(&cobra.Group{ID: "processes", Title: "Processes of the control plane, and commands that need no API:"})
 	if restore, _, err := root.Find([]string{"restore"}); err == nil {
 		restore.AddCommand(newRestoreCheckCommand(), newRestoreApplyCommand()) // needs a worker's keys, and no API
 	}
