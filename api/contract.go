@@ -115,6 +115,7 @@ func (a *API) check(next echo.HandlerFunc) echo.HandlerFunc {
 		if op == nil {
 			return next(c)
 		}
+		op.joinLists(c)
 		wrong := op.checkParameters(c)
 		if op.body != nil && (len(wrong) == 0 || wrong[0].Field != "query") {
 			body, err := op.readBody(c)
@@ -137,6 +138,19 @@ func (a *API) check(next echo.HandlerFunc) echo.HandlerFunc {
 			return &fieldErrors{all: wrong[:min(len(wrong), mostErrors)]}
 		}
 		return next(c)
+	}
+}
+
+// joinLists accepts a list that repeats its parameter, as many clients send it, like one with commas.
+func (o *operation) joinLists(c echo.Context) {
+	query, joined := c.QueryParams(), false
+	for _, p := range o.parameters {
+		if given := query[p.Name]; p.In == openapi3.ParameterInQuery && len(given) > 1 && p.Schema.Value.Type.Is(openapi3.TypeArray) {
+			query[p.Name], joined = []string{strings.Join(given, ",")}, true
+		}
+	}
+	if joined {
+		c.Request().URL.RawQuery = query.Encode()
 	}
 }
 

@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"compress/gzip"
 	_ "embed" // the page and its viewer
+	"encoding/json"
 	"io"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/labstack/echo/v4"
+	"go.yaml.in/yaml/v3"
 )
 
 //go:embed docs.html
@@ -32,9 +36,34 @@ var (
 // service. The viewer sets its own styles, and has data: images.
 const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
+// buildTime are the contract's annotations for our own generated code, in both styles of YAML. They name packages that
+// other generators' clients can't import.
+var buildTime = regexp.MustCompile(`(?m)^ +x-go-type(-import)?: .*\n|, x-go-type(-import)?: (\{[^}]*\}|[^,}]+)|x-go-type(-import)?: (\{[^}]*\}|[^,}]+), `)
+
+// published is the contract as callers get it, in YAML and in JSON.
+var published = sync.OnceValues(func() (asYAML, asJSON []byte) {
+	asYAML = buildTime.ReplaceAll(spec, nil)
+	var doc any
+	err := yaml.Unmarshal(asYAML, &doc)
+	if err == nil {
+		asJSON, err = json.Marshal(doc)
+	}
+	if err != nil {
+		panic("api: " + err.Error()) // a test reads both
+	}
+	return asYAML, asJSON
+})
+
 // serveDocs serves the contract, and a page that shows it.
 func serveDocs(e *echo.Echo) {
-	e.GET("/openapi.yaml", func(c echo.Context) error { return c.Blob(http.StatusOK, "application/yaml", spec) })
+	e.GET("/openapi.yaml", func(c echo.Context) error {
+		asYAML, _ := published()
+		return c.Blob(http.StatusOK, "application/yaml", asYAML)
+	})
+	e.GET("/openapi.json", func(c echo.Context) error {
+		_, asJSON := published()
+		return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, asJSON)
+	})
 	e.GET("/docs", func(c echo.Context) error {
 		c.Response().Header().Set("Content-Security-Policy", docsPolicy)
 		return c.HTMLBlob(http.StatusOK, docsPage)

@@ -36,7 +36,7 @@ func requestID(c echo.Context) string {
 }
 
 // open are the paths that need no token.
-var open = map[string]bool{"/healthz": true, "/readyz": true, "/metrics": true, "/openapi.yaml": true, "/docs": true, "/docs/licenses": true, "/docs/redoc.js": true}
+var open = map[string]bool{"/healthz": true, "/readyz": true, "/metrics": true, "/openapi.yaml": true, "/openapi.json": true, "/docs": true, "/docs/licenses": true, "/docs/redoc.js": true}
 
 // authenticate runs before anything in the request is looked at: unauthenticated
 // callers must not learn what exists.
