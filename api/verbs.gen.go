@@ -152,7 +152,7 @@ var tables = []Table{
 		{Path: "encoding", Title: "encoding"},
 		{Path: "prev_hash", Title: "prev hash"},
 		{Path: "hash", Title: "hash"},
-	}, Spare: []string{"operation", "from", "at"}},
+	}, Spare: []string{"operation", "from", "kind", "at"}},
 	{Type: "AuditHead", ID: "head", List: []Column{
 		{Path: "head", Title: "head", Text: "{seq}:{hash}"},
 		{Path: "seq", Title: "seq"},
@@ -503,7 +503,7 @@ var tables = []Table{
 		{Path: "since", Title: "since", Format: "age"},
 		{Path: "until", Title: "until", Format: "time"},
 		{Path: "price_known", Title: "price known"},
-	}, Spare: []string{"currency", "type", "location"}},
+	}, Spare: []string{"currency", "type", "location", "age", "kind"}},
 	{Type: "Maintenance", ID: "server_id", List: []Column{
 		{Path: "server_id", Title: "server"},
 		{Path: "kind", Title: "kind"},

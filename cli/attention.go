@@ -75,6 +75,7 @@ func (in *call) status(out api.AttentionList, wide bool) error {
 	switch {
 	case len(out.Items) == 0:
 	case !wide:
+		in.wrap = !in.given("columns")
 		if err := parts(in.printer, "Attention", out.Items); err != nil {
 			return err
 		}

@@ -176,6 +176,49 @@ func TestANarrowTerminalGetsFewerColumns(t *testing.T) {
 	require.Contains(t, r.out, "AGE", "columns that were asked for stay")
 }
 
+// TestImportantColumnsFitEightyColumns: with the lengths that names have in an installation.
+func TestImportantColumnsFitEightyColumns(t *testing.T) {
+	t.Parallel()
+	server, message := "n-t-66fkcs6n4xjs-g1", "no server fits: 1 server was checked; it has 3.7 GiB free and 64 GiB are needed, until tomorrow"
+	price := "15.99"
+	attention := api.AttentionList{AsOf: born, Items: []api.Attention{{
+		Id: "x", Kind: "tenant_waits", Severity: "critical", Message: message, Since: born, Reason: "insufficient_resources",
+	}}}
+	attention.Items[0].Subject.Kind, attention.Items[0].Subject.Name = "tenant", "starter-123250"
+	attention.Counts.Critical = 1
+	on := always(map[string]any{
+		"GET /v1/attention": attention,
+		"GET /v1/ledger": `{"resources":[{"name":"prego-demo-` + server + `-ip0","kind":"placement_group","owner":"server:` + server +
+			`","state":"releasing","since":"2026-01-02T03:04:05Z","price_month":"` + price + `","currency":"EUR","type":"ipv4","location":"fsn1"}]}`,
+		"GET /v1/audit": `{"entries":[{"entry_id":123456,"at":"2026-01-02T03:04:05Z","actor":"ann.of.the.operators@example.com","verb":"create",
+			"kind":"quota","id":"acme/max_total_volume_bytes","from":"203.0.113.7","operation":"setOrgQuota"}]}`,
+	})
+	for args, want := range map[string][]string{
+		"ledger list": {"prego-demo-" + server + "-ip0", "releasing", price},
+		"audit list":  {"123456", "2026-01-02T03:04:05Z", "ann.of", "create", "acme/max"},
+		"status":      {"critical", "tenant starter-123250", "no server fits", "64 GiB are", "until tomorrow"},
+	} {
+		r := run(t, around{width: 80, say: on, env: map[string]string{"NO_COLOR": "1"}}, strings.Fields(args)...)
+		require.Zero(t, r.code, "%s", r.errs)
+		for _, text := range want {
+			require.Contains(t, r.out, text, args)
+		}
+		for line := range strings.SplitSeq(r.out, "\n") {
+			require.LessOrEqual(t, len([]rune(line)), 80, "%s: %q", args, line)
+		}
+	}
+}
+
+func TestTextsAreWrappedBetweenWords(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "  one two\n  three", wrapped("one two three", 14, 2))
+	require.Equal(t, "abcdefghijkl\nmnop", wrapped("abcdefghijklmnop", 12, 0), "a word that is too long is broken")
+	require.Equal(t, "  short", wrapped("short", 80, 2))
+	var out bytes.Buffer
+	(&spinner{w: &out, terminal: 40}).event("    0.00s", "acme-eu          asked for a server  provisioning → failed  [ann]")
+	require.Equal(t, "    0.00s  acme-eu          asked for a\n           server  provisioning → failed\n           [ann]\n", out.String())
+}
+
 func TestAnOperationIsFollowedToItsEnd(t *testing.T) {
 	t.Parallel()
 	const id = "server-provision/app-7"

@@ -29,6 +29,7 @@ type printer struct {
 	answered []json.RawMessage
 	shown    int           // how many things were shown as text
 	stdin    *bufio.Reader // of the terminal
+	wrap     bool          // the last column of tables is wrapped, not cut
 }
 
 func (c *CLI) printer(cmd *cobra.Command, many bool) *printer {
@@ -55,7 +56,7 @@ func (p *printer) progress() io.Writer {
 
 // look is the style of tables on a stream.
 func (p *printer) look(w io.Writer) look {
-	l := look{width: p.Width(w)}
+	l := look{width: p.Width(w), wrap: p.wrap}
 	l.colour = l.width > 0 && p.Getenv("NO_COLOR") == "" && p.Getenv("TERM") != "dumb"
 	if f := p.cmd.Flag("no-header"); f != nil {
 		l.noHeader = f.Value.String() == "true"
@@ -211,7 +212,7 @@ func (p *printer) rows(t *api.Table, things []thing) error {
 	header, fixed, lines := make([]string, len(columns)), make([]bool, len(columns)), make([][]string, len(things))
 	for i, c := range columns {
 		header[i] = strings.ToUpper(c.Title)
-		fixed[i] = i == 0 || c.Path == "name" || c.Path == "slug" || strings.HasSuffix(c.Path, "_id") || c.Path == "at" || strings.HasSuffix(c.Path, "_at")
+		fixed[i] = i == 0 || c.Path == "subject" || c.Path == "name" || c.Path == "slug" || strings.HasSuffix(c.Path, "_id") || c.Path == "at" || strings.HasSuffix(c.Path, "_at")
 	}
 	for n, thing := range things {
 		lines[n] = make([]string, len(columns))

@@ -351,6 +351,9 @@ const columnGap = 2
 // cutWidth is the minimum width of a cut column.
 const cutWidth = 12
 
+// wrapWidth is the minimum width of a wrapped column.
+const wrapWidth = 40
+
 // grid writes rows under a header. On a terminal that is too narrow for them, spare
 // columns are left out, in this order, and then longer cells are cut, except fixed
 // ones, which people copy, and the word that is a state.
@@ -366,6 +369,8 @@ func grid(w io.Writer, look look, header []string, fixed []bool, spare []int, ro
 			switch floor[i] = max(floor[i], min(widths[i], cutWidth)); {
 			case fixed[i]:
 				floor[i] = widths[i]
+			case look.wrap && i == len(header)-1:
+				floor[i] = min(widths[i], wrapWidth)
 			case stateful[header[i]]:
 				floor[i] = max(floor[i], len(firstWord(text))+1)
 			}
@@ -378,6 +383,11 @@ func grid(w io.Writer, look look, header []string, fixed []bool, spare []int, ro
 		var line strings.Builder
 		for i, text := range row {
 			if widths[i] == 0 {
+				continue
+			}
+			if look.wrap && i == len(row)-1 && look.width > 0 {
+				indent := total(widths) - widths[i]
+				line.WriteString(strings.TrimLeft(wrapped(text, look.width, indent), " "))
 				continue
 			}
 			if look.width > 0 {
@@ -430,6 +440,24 @@ func total(widths []int) int {
 type look struct {
 	width            int
 	colour, noHeader bool
+	wrap             bool // the last column, on further lines
+}
+
+// wrapped breaks a text between words, and indents its lines.
+func wrapped(text string, width, indent int) string {
+	room := max(width-indent, cutWidth)
+	var lines []string
+	for runewidth.StringWidth(text) > room {
+		head := runewidth.Truncate(text, room+1, "")
+		if at := strings.LastIndexByte(head, ' '); at > 0 {
+			head = head[:at]
+		} else {
+			head = runewidth.Truncate(text, room, "")
+		}
+		lines, text = append(lines, strings.TrimRight(head, " ")), strings.TrimLeft(text[len(head):], " ")
+	}
+	before := strings.Repeat(" ", indent)
+	return before + strings.Join(append(lines, text), "\n"+before)
 }
 
 // stateful are the columns whose words are coloured.

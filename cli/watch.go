@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -158,7 +159,7 @@ func (w Watch[T]) until(ctx context.Context, c *Client, path string, seen map[st
 			if seen[l.key] = true; base.IsZero() {
 				base = at
 			}
-			spin.line(stamp(at.Sub(base), at) + "  " + l.text)
+			spin.event(stamp(at.Sub(base), at), l.text)
 		}
 		spin.turn(w.Doing(thing))
 		return w.Rests(thing)
@@ -229,6 +230,14 @@ func (s *spinner) clear() {
 		fmt.Fprint(s.w, "\r\x1b[K")
 	}
 	s.drawn = false
+}
+
+// event prints an event; one that is too long for the terminal continues below its text.
+func (s *spinner) event(at, text string) {
+	if at += "  "; s.terminal > 0 {
+		text = strings.TrimLeft(wrapped(text, s.terminal, len(at)), " ")
+	}
+	s.line(at + text)
 }
 
 func (s *spinner) line(text string) {
