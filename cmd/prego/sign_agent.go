@@ -15,6 +15,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"time"
 
@@ -26,7 +27,7 @@ import (
 // newSignAgentCommand signs a release of the agent, where it is built: the key belongs to no
 // process of the control plane.
 func newSignAgentCommand() *cobra.Command {
-	var key string
+	var key, reported string
 	cmd := &cobra.Command{
 		Use: "sign-agent FILE", Short: "Sign a release of the agent with an Ed25519 key in PEM", Args: cobra.ExactArgs(1),
 		Example: "  openssl genpkey -algorithm ed25519 -out agent-release.pem\n  prego keys sign-agent bin/prego-agent --key agent-release.pem > signed.json",
@@ -35,7 +36,7 @@ func newSignAgentCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			signed, err := signAgent(cmd.Context(), args[0], private, time.Now())
+			signed, err := signAgent(cmd.Context(), args[0], reported, private, time.Now())
 			if err != nil {
 				return err
 			}
@@ -45,6 +46,8 @@ func newSignAgentCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&key, "key", "", "file with the private key")
+	cmd.Flags().StringVar(&reported, "version", "",
+		"version that the program reports, if it is for another architecture")
 	_ = cmd.MarkFlagRequired("key")
 	return cmd
 }
@@ -72,8 +75,11 @@ func releaseKey(file string) (ed25519.PrivateKey, error) {
 // archs are GOARCH by the machines of programs.
 var archs = map[elf.Machine]string{elf.EM_X86_64: "amd64", elf.EM_AARCH64: "arm64"}
 
-// signAgent signs a program, with the version that it reports.
-func signAgent(ctx context.Context, file string, key ed25519.PrivateKey, now time.Time) (wire.SignedAgentUpdate, error) {
+// signAgent signs a program with the version that it reports. A program that cannot run here is taken at its builder's
+// word: hosts refuse it if it reports another version.
+func signAgent(
+	ctx context.Context, file, reported string, key ed25519.PrivateKey, now time.Time,
+) (wire.SignedAgentUpdate, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return wire.SignedAgentUpdate{}, err
@@ -88,11 +94,28 @@ func signAgent(ctx context.Context, file string, key ed25519.PrivateKey, now tim
 	if err != nil || archs[program.Machine] == "" {
 		return wire.SignedAgentUpdate{}, errors.Join(fmt.Errorf("%s is no program for hosts", file), err)
 	}
-	printed, err := exec.CommandContext(ctx, file, "version").Output()
+	arch := archs[program.Machine]
+	version, err := agentVersion(ctx, file, arch, reported)
 	if err != nil {
-		return wire.SignedAgentUpdate{}, fmt.Errorf("ask %s for its version: %w", file, err)
+		return wire.SignedAgentUpdate{}, err
 	}
 	return wire.SignAgentUpdate(wire.AgentUpdate{
-		Version: strings.TrimSpace(string(printed)), Serial: now.Unix(), SHA256: hex.EncodeToString(sum.Sum(nil)), Bytes: n, Arch: archs[program.Machine],
+		Version: version, Serial: now.Unix(), SHA256: hex.EncodeToString(sum.Sum(nil)), Bytes: n, Arch: arch,
 	}, key)
+}
+
+func agentVersion(ctx context.Context, file, arch, reported string) (string, error) {
+	printed, err := exec.CommandContext(ctx, file, "version").Output()
+	version := strings.TrimSpace(string(printed))
+	switch {
+	case err != nil && arch != runtime.GOARCH && reported != "":
+		return reported, nil
+	case err != nil && arch != runtime.GOARCH:
+		return "", fmt.Errorf("%s is for %s and can't run here: name its version with --version", file, arch)
+	case err != nil:
+		return "", fmt.Errorf("ask %s for its version: %w", file, err)
+	case reported != "" && reported != version:
+		return "", fmt.Errorf("%s reports version %s, not %s", file, version, reported)
+	}
+	return version, nil
 }
