@@ -233,6 +233,13 @@ $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION):
 $(GOTESTSUM):
 	tools/install.sh $@ gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
 
+.PHONY: release
+# Compilation is the same as of make build; the tool's dependencies are those of its own module.
+release: ## Build release files into .prego/release/VERSION (VERSION=v0.1.0; RELEASE_KEY=file signs; docs/install.md)
+	@go -C tools/release run . -root $(CURDIR) -version '$(if $(filter command%,$(origin VERSION)),$(VERSION))' \
+		-out $(CURDIR)/.prego/release/$(VERSION) -key '$(if $(RELEASE_KEY),$(abspath $(RELEASE_KEY)))' \
+		-agent-keys '$(AGENT_RELEASE_KEYS)'
+
 .PHONY: house
 house: ## Count what the project is made of (lines, rooms, settings, terms, habits of English) and hold it against its limits
 	go run ./tools/house $(ARGS)
