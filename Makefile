@@ -233,12 +233,17 @@ $(TOOLS)/workflowcheck-$(WORKFLOWCHECK_VERSION):
 $(GOTESTSUM):
 	tools/install.sh $@ gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
 
-.PHONY: release
+.PHONY: release release-install-test
 # Compilation is the same as of make build; the tool's dependencies are those of its own module.
 release: ## Build release files into .prego/release/VERSION (VERSION=v0.1.0; RELEASE_KEY=file signs; docs/install.md)
 	@go -C tools/release run . -root $(CURDIR) -version '$(if $(filter command%,$(origin VERSION)),$(VERSION))' \
 		-out $(CURDIR)/.prego/release/$(VERSION) -key '$(if $(RELEASE_KEY),$(abspath $(RELEASE_KEY)))' \
 		-agent-keys '$(AGENT_RELEASE_KEYS)'
+
+release-install-test: temporal machines ## Build a release twice, compare, and install it on Debians without Go (as root)
+	@tools/packages.sh postgres-server setpriv systemd-nspawn openssl ip nsenter docker dockerd
+	go -C tools/release vet ./... && CGO_ENABLED=0 go -C tools/release test -count=1 -trimpath ./...
+	tools/release-install-test.sh
 
 .PHONY: house
 house: ## Count what the project is made of (lines, rooms, settings, terms, habits of English) and hold it against its limits

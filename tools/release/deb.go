@@ -31,7 +31,7 @@ func (r *release) deb(arch string) error {
 			Scripts: nfpm.Scripts{
 				PostInstall: script("postinst"), PreRemove: script("prerm"), PostRemove: script("postrm"),
 			},
-			Deb: nfpm.Deb{Compression: "gzip"}, // xz takes a minute more and saves a fifth
+			Deb: nfpm.Deb{Compression: "gzip"}, // xz takes a minute more and saves a tenth
 		},
 	})
 	if err := nfpm.PrepareForPackager(info, "deb"); err != nil {
