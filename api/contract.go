@@ -145,7 +145,8 @@ func (a *API) check(next echo.HandlerFunc) echo.HandlerFunc {
 func (o *operation) joinLists(c echo.Context) {
 	query, joined := c.QueryParams(), false
 	for _, p := range o.parameters {
-		if given := query[p.Name]; p.In == openapi3.ParameterInQuery && len(given) > 1 && p.Schema.Value.Type.Is(openapi3.TypeArray) {
+		given := query[p.Name]
+		if len(given) > 1 && p.In == openapi3.ParameterInQuery && p.Schema.Value.Type.Is(openapi3.TypeArray) {
 			query[p.Name], joined = []string{strings.Join(given, ",")}, true
 		}
 	}

@@ -38,7 +38,8 @@ const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'unsafe-inl
 
 // buildTime are the contract's annotations for our own generated code, in both styles of YAML. They name packages that
 // other generators' clients can't import.
-var buildTime = regexp.MustCompile(`(?m)^ +x-go-type(-import)?: .*\n|, x-go-type(-import)?: (\{[^}]*\}|[^,}]+)|x-go-type(-import)?: (\{[^}]*\}|[^,}]+), `)
+var buildTime = regexp.MustCompile(`(?m)^ +x-go-type(-import)?: .*\n` +
+	`|, x-go-type(-import)?: (\{[^}]*\}|[^,}]+)` + `|x-go-type(-import)?: (\{[^}]*\}|[^,}]+), `)
 
 // published is the contract as callers get it, in YAML and in JSON.
 var published = sync.OnceValues(func() (asYAML, asJSON []byte) {

@@ -3235,7 +3235,7 @@ type Caller struct {
 	// ApiVersion The version of the program that answers
 	ApiVersion string `json:"api_version"`
 
-	// ExpiresAt When the token expires; absent if that is not known
+	// ExpiresAt Absent if the expiry is not known
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 	Role      CallerRole `json:"role"`
 	Subject   string     `json:"subject"`

@@ -60,7 +60,8 @@ func versionCommand(c *CLI) *cobra.Command {
 			}
 			p := c.printer(cmd, false)
 			if p.forPeople() {
-				p.pairs(p.w, [2]string{"prego", v.Version}, [2]string{"commit", v.Commit}, [2]string{"go", v.Go}, [2]string{"api", text})
+				p.pairs(p.w, [2]string{"prego", v.Version}, [2]string{"commit", v.Commit}, [2]string{"go", v.Go},
+					[2]string{"api", text})
 				return nil
 			}
 			raw, err := json.Marshal(v)
@@ -96,8 +97,9 @@ func callerText(in *call, who api.Caller) (string, error) {
 		expires = at.Format(time.RFC3339) + ", in " + age(at.Sub(in.Now()))
 	}
 	var out strings.Builder
-	in.pairs(&out, [2]string{"subject", who.Subject}, [2]string{"role", string(who.Role)}, [2]string{"expires", expires},
-		[2]string{"context", p.Name}, [2]string{"api", in.client.Base + ", version " + who.ApiVersion})
+	in.pairs(&out, [2]string{"subject", who.Subject}, [2]string{"role", string(who.Role)},
+		[2]string{"expires", expires}, [2]string{"context", p.Name},
+		[2]string{"api", in.client.Base + ", version " + who.ApiVersion})
 	return strings.TrimSpace(out.String()), nil
 }
 
@@ -117,8 +119,8 @@ func browse(ctx context.Context, u string) error {
 func openCommand(c *CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "open [NOUN [NAME]]", Short: "Open a page of the console in the browser",
-		Long: "Print the URL of the console's page of an object, of a noun's list, or of everything, and open it in the browser\n" +
-			"where there is a display. With --login the link also logs you in, once and within five minutes.",
+		Long: "Print the URL of the console's page of an object, of a noun's list, or of everything, and open it\n" +
+			"in the browser where there is a display. With --login the link also logs you in, once and within five minutes.",
 		Example: "  prego open tenant acme-eu\n  prego open server\n  prego open --login",
 	}
 	cmd.Flags().Bool("login", false, "log in to the console with it")
@@ -188,8 +190,10 @@ func (in *call) page(words []string) (string, error) {
 	nouns := pages()
 	for n := min(2, len(words)); n > 0; n-- {
 		if noun := strings.Join(words[:n], " "); slices.Contains(nouns, noun) {
-			return "", usagef("the console has no page of %q; prego open %s NAME opens one of its objects", strings.Join(words, " "), noun)
+			return "", usagef("the console has no page of %q; prego open %s NAME opens one of its objects",
+				strings.Join(words, " "), noun)
 		}
 	}
-	return "", usagef("the console has no page of %q%s; it has pages of %s", words[0], suggest(words[0], nouns), strings.Join(nouns, ", "))
+	return "", usagef("the console has no page of %q%s; it has pages of %s", words[0], suggest(words[0], nouns),
+		strings.Join(nouns, ", "))
 }

@@ -93,11 +93,12 @@ func (in *call) resolve(what, given string) (string, error) {
 		return given, nil
 	}
 	text := "there is no " + what + " " + given
-	ended, err := in.client.everyPage(in.Context(), k.path, k.items, url.Values{k.name: {given}, "all": {"true"}}, maxPage)
+	q := url.Values{k.name: {given}, "all": {"true"}}
+	ended, err := in.client.everyPage(in.Context(), k.path, k.items, q, maxPage)
 	for _, raw := range ended { // an error means that the list has no ended ones
 		if id := idOf(raw, k.id); err == nil && idOf(raw, k.name) == given {
-			text = fmt.Sprintf("%s %s is %s: prego %[1]s list --all lists it, and prego %[1]s show %[4]s shows it", what, given,
-				cmp.Or(idOf(raw, "state"), idOf(raw, "status"), "deleted"), id)
+			text = fmt.Sprintf("%s %s is %s: prego %[1]s list --all lists it, and prego %[1]s show %[4]s shows it",
+				what, given, cmp.Or(idOf(raw, "state"), idOf(raw, "status"), "deleted"), id)
 		}
 	}
 	return "", &Exit{Code: ExitRefused, Err: errors.New(text)}

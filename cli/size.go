@@ -57,7 +57,9 @@ func (f sizeFlag) String() string {
 
 func (f sizeFlag) Set(s string) (err error) {
 	*f.n, err = f.read(s)
-	if n, noNumber := strconv.Atoi(s); err == nil && noNumber == nil && n > 0 && n < 1<<20 && f.text(1e9) == diskText(1e9) { // no disk is that small
+	n, noNumber := strconv.Atoi(s)
+	isDisk := f.text(1e9) == diskText(1e9)
+	if err == nil && noNumber == nil && isDisk && n > 0 && n < 1<<20 { // no disk is that small
 		return fmt.Errorf("%s is %[1]s bytes: did you mean %[1]sGB?", s)
 	}
 	return err

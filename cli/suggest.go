@@ -75,7 +75,9 @@ func verbOf(noun *cobra.Command, word string) string {
 
 // harmful reports whether a word resembles a command that does harm.
 func harmful(cmd *cobra.Command, word string) bool {
-	return slices.ContainsFunc(nearest(word, namesOf(cmd)), func(name string) bool { return child(cmd, name).Annotations[Harms] != "" })
+	return slices.ContainsFunc(nearest(word, namesOf(cmd)), func(name string) bool {
+		return child(cmd, name).Annotations[Harms] != ""
+	})
 }
 
 // meant is the harmless command that a word resembles, "" if there is none or more than one.

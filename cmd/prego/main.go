@@ -39,7 +39,9 @@ func newRoot() *cobra.Command {
 		cmd.GroupID = "processes"
 	}
 	verbs.AddTo(root)
-	root.AddGroup(&cobra.Group{ID: "processes", Title: "Processes of the control plane, and commands that need no API:"})
+	root.AddGroup(&cobra.Group{
+		ID: "processes", Title: "Processes of the control plane, and commands that need no API:",
+	})
 	if restore, _, err := root.Find([]string{"restore"}); err == nil {
 		restore.AddCommand(newRestoreCheckCommand(), newRestoreApplyCommand()) // needs a worker's keys, and no API
 	}

@@ -71,7 +71,8 @@ something that exists would be destroyed.`,
 func newRestoreApplyCommand() *cobra.Command {
 	var asIs, yes bool
 	cmd := &cobra.Command{
-		Use: "apply", Short: "Complete a restored database from its redo log", Annotations: map[string]string{cli.Harms: "true"},
+		Use: "apply", Short: "Complete a restored database from its redo log",
+		Annotations: map[string]string{cli.Harms: "true"},
 		Long: `After the database was restored to an earlier moment: bring every row to where the redo log in the
 storage has it, and end Temporal's open runs, since the rows decide what continues. Run it with a worker's
 settings and keys. Hosts and the provider are not asked for anything. Workers continue within a second.`,
