@@ -164,6 +164,7 @@ func (c *Console) failed(err error, ec echo.Context) {
 // page is what a template shows.
 type page struct {
 	Title    string
+	Tab      string // the browser's title, if it is not Title
 	Section  string // the entry of the navigation that it belongs to
 	Crumbs   []crumb
 	Template string
@@ -193,7 +194,7 @@ type command struct{ Name, Line string }
 func (c *Console) show(ec echo.Context, status int, p *page) error {
 	p.Who, _ = ec.Get(visitorKey).(*visitor)
 	p.Since, _ = ec.Get(sinceKey).(string)
-	p.Nav, p.Self, p.Path, p.Now = navigation(p.Section), ec.Request().URL.RequestURI(), ec.Request().URL.EscapedPath(), c.d.Now()
+	p.Nav, p.Self, p.Path, p.Now = navigation(sectionOf(ec.Request().URL.Path, p.Section)), ec.Request().URL.RequestURI(), ec.Request().URL.EscapedPath(), c.d.Now()
 	if k, err := ec.Cookie(themeCookie); err == nil && (k.Value == "dark" || k.Value == "light") {
 		p.Theme = k.Value
 	}

@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -128,7 +129,7 @@ func (c *Console) table(ec echo.Context, l listing, params map[string]string, gi
 		}
 		return self + "?" + q.Encode()
 	}
-	t := &table{Name: l.Title, Empty: "There is nothing here."}
+	t := &table{Name: l.Title, Empty: cmp.Or(l.Empty, "No "+lower(l.Title)+" yet.")}
 	sorts, sort := op.sorts()
 	if s := asked.Get("sort"); s != "" {
 		sort = s
@@ -226,9 +227,6 @@ func cells(columns []column, row object, page string, now time.Time) []value {
 	out := make([]value, len(columns))
 	for i, col := range columns {
 		out[i] = shown(col.Field, row.at(col.Field), now)
-		if col.Field == "owner" || col.Field == "subject" || col.Field == "target" {
-			out[i] = subject(row.at(col.Field))
-		}
 		if col.Field == "new" && (row.at("old") != nil || row.at("new") != nil) { // of an entry of the audit, whose page has the values
 			out[i] = changedNames(row)
 		}
@@ -259,9 +257,7 @@ func changedNames(row object) value {
 }
 
 // subject is a thing that is named by kind and id.
-func subject(v any) value {
-	m, _ := v.(map[string]any)
-	o := object(m)
+func subject(o object) value {
 	id := o.text("id")
 	if id == "" {
 		return value{None: o.text("kind") == "" || o.text("kind") == "none", Text: o.text("kind")}

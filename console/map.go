@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 )
@@ -183,6 +184,24 @@ func (c *Console) packing(ec echo.Context) error {
 	})
 }
 
+// completeness is whether a month's costs are all there, and what is missing.
+func completeness(o object, now time.Time) value {
+	if o.at("complete") == true {
+		return value{Text: "yes"}
+	}
+	var missing []string
+	if n := o.number("unpriced"); n > 0 {
+		missing = append(missing, fmt.Sprintf("the price of %.0f billed resources is unknown", n))
+	}
+	switch upTo := shown("as_of", o.at("as_of"), now); {
+	case upTo.None:
+		missing = append(missing, "no costs are recorded yet")
+	case len(missing) == 0:
+		missing = append(missing, "costs are recorded until "+upTo.Title)
+	}
+	return value{Text: "no: " + strings.Join(missing, "; ")}
+}
+
 // costs shows what things cost in a month, idle capacity apart.
 func (c *Console) costs(ec echo.Context) error {
 	op := operations()["getCosts"]
@@ -206,11 +225,16 @@ func (c *Console) costs(ec echo.Context) error {
 	t.Empty = "Nothing was billed in this month."
 	t.CSV = "/console/costs.csv?" + q.Encode()
 	var sums []fact
-	for _, f := range []string{"month", "currency", "total", "idle", "shared", "untracked", "unpriced", "complete", "as_of"} {
-		if v := shown(f, o.at(f), now); !v.None {
+	for _, f := range []string{"month", "total", "idle", "shared", "untracked"} {
+		v := shown(f, o.at(f), now)
+		if f != "month" && !v.None && o.text("currency") != "" {
+			v.Text += " " + o.text("currency")
+		}
+		if !v.None {
 			sums = append(sums, fact{Name: words(f), value: v})
 		}
 	}
+	sums = append(sums, fact{Name: "complete", value: completeness(o, now)})
 	choices := []string{}
 	if p := op.parameter("by"); p != nil {
 		choices = values(p.Schema.Value)

@@ -37,7 +37,7 @@ func (c *Console) now(ec echo.Context) error {
 		i := item{
 			Severity: e.text("severity"), Kind: strings.ReplaceAll(e.text("kind"), "_", " "), Reason: e.text("reason"), Message: e.text("message"), Todo: e.text("todo"),
 			Affected: e.text("affected.summary"),
-			Count:    e.text("count"), Subject: subject(e.at("subject")), Since: shown("since", e.at("since"), now), Tone: map[string]string{"critical": "bad", "warning": "busy", "info": "idle"}[e.text("severity")],
+			Count:    e.text("count"), Subject: shown("subject", e.at("subject"), now), Since: shown("since", e.at("since"), now), Tone: map[string]string{"critical": "bad", "warning": "busy", "info": "idle"}[e.text("severity")],
 		}
 		if i.Count == "1" || i.Count == "0" {
 			i.Count = ""

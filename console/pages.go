@@ -20,6 +20,7 @@ type listing struct {
 	Title   string
 	Section string
 	About   string
+	Empty   string // what such a thing is, and where it comes from, for a list without rows
 	Op      *operation
 	Items   string // the field of the answer with the rows
 	Columns string // fields as "a, b.c: header"; the first one links to Row

@@ -5,6 +5,8 @@ import (
 	"html/template"
 	"io"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 )
@@ -13,7 +15,7 @@ import (
 var files embed.FS
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"words": words, "grouped": grouped,
+	"words": words, "grouped": grouped, "code": code, "bare": bare,
 	"dict": func(pairs ...any) map[string]any {
 		out := map[string]any{}
 		for i := 0; i+1 < len(pairs); i += 2 {
@@ -23,6 +25,26 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	},
 	"body": func(p *page) template.HTML { return p.body },
 }).ParseFS(files, "templates/*.html"))
+
+// code is a text whose words between backticks are code.
+func code(text string) template.HTML {
+	var b strings.Builder
+	for i, part := range strings.Split(text, "`") {
+		part = template.HTMLEscapeString(part)
+		switch {
+		case i%2 == 1 && i < strings.Count(text, "`"):
+			b.WriteString("<code>" + part + "</code>")
+		case i%2 == 1: // it has no end
+			b.WriteString("`" + part)
+		default:
+			b.WriteString(part)
+		}
+	}
+	return template.HTML(b.String()) //nolint:gosec // it is escaped
+}
+
+// bare is such a text where there can be no code.
+func bare(text string) string { return strings.ReplaceAll(text, "`", "") }
 
 // rendered is a template's output.
 func rendered(name string, data any) (template.HTML, error) {
@@ -65,6 +87,18 @@ type navGroup struct {
 type navItem struct {
 	Text, Href, Key string
 	Here            bool
+}
+
+// sectionOf is the entry of the navigation that a path is of, or is part of; pages of none have their own.
+func sectionOf(path, otherwise string) string {
+	for path = strings.TrimPrefix(path, "/console/"); path != ""; path = path[:max(0, strings.LastIndexByte(path, '/'))] {
+		for _, g := range navigation("") {
+			if slices.ContainsFunc(g.Items, func(i navItem) bool { return i.Href == "/console/"+path }) {
+				return path
+			}
+		}
+	}
+	return otherwise
 }
 
 // navigation marks the current page.

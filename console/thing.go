@@ -51,18 +51,11 @@ func (c *Console) thing(t thing) echo.HandlerFunc {
 		}
 		now := c.d.Now()
 		used := map[string]bool{}
-		var states []value
+		states := statesOf(o, names(t.States), now)
 		for _, f := range names(t.States) {
-			if v := shown(f, o.at(f), now); !v.None {
-				v.Title = words(f)
-				if strings.Contains(f, ".") {
-					v.Text = f[:strings.IndexByte(f, '.')] + " " + v.Text
-				}
-				states = append(states, v)
-			}
 			used[f] = true
 		}
-		body := map[string]any{"Noun": t.Noun, "Log": logOf(t, id), "States": states, "Do": c.buttons(ec, t.Do, params, o)}
+		body := map[string]any{"Log": logOf(t, id), "States": states, "Do": c.buttons(ec, t.Do, params, o)}
 		body["Facts"] = facts(o, names(t.Facts), used, c.d.Now())
 		var sections []section
 		for _, p := range t.Parts {
@@ -100,7 +93,7 @@ func (c *Console) thing(t thing) echo.HandlerFunc {
 		}
 		body["Sections"] = sections
 		p := &page{
-			Title: t.Noun + " " + name, Section: t.Section, Crumbs: above(t.Page, params), Template: "thing", Body: body,
+			Title: t.Noun + " " + name, Tab: name + " · " + lower(t.Noun), Section: t.Section, Crumbs: above(t.Page, params), Template: "thing", Body: body,
 			Commands: c.readCommands(ec, t.Op, nil, params),
 		}
 		for _, v := range params { // events of its parents also concern it
@@ -114,15 +107,34 @@ func (c *Console) thing(t thing) echo.HandlerFunc {
 	}
 }
 
+// statesOf are a thing's states for the head of its page. The first is its own; others have a name, and are left out
+// if they are the same.
+func statesOf(o object, fields []string, now time.Time) []fact {
+	var out []fact
+	for _, f := range fields {
+		v := shown(f, o.at(f), now)
+		if v.None || len(out) > 0 && v.Text == out[0].Text {
+			continue
+		}
+		s := fact{value: v}
+		s.Title = words(f)
+		if len(out) > 0 {
+			s.Name = strings.TrimSuffix(words(f), " state")
+			if i := strings.IndexByte(f, '.'); i > 0 {
+				s.Name = f[:i]
+			}
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
 // facts are some fields of an object; empty ones are left out.
 func facts(o object, fields []string, used map[string]bool, now time.Time) []fact {
 	var out []fact
 	for _, f := range fields {
 		used[f] = true
 		v := shown(f, o.at(f), now)
-		if f == "owner" || f == "subject" || f == "target" {
-			v = subject(o.at(f))
-		}
 		if f == "id" {
 			v.Href = pageOf(o.text("kind"), o.text("id"))
 		}

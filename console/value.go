@@ -6,11 +6,14 @@ import (
 	"maps"
 	"math"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/prego/prego/api"
 )
 
 // value is one value as pages show it.
@@ -122,6 +125,12 @@ func shown(name string, v any, now time.Time) value {
 		out.None = len(out.Items) == 0
 		return out
 	case map[string]any:
+		if name == "owner" || name == "subject" || name == "target" {
+			return subject(v)
+		}
+		if price, ok := priceOf(v); ok {
+			return price
+		}
 		var out value
 		for _, k := range slices.Sorted(maps.Keys(v)) {
 			e := shown(k, v[k], now)
@@ -144,6 +153,9 @@ func shownText(name, text string, now time.Time) value {
 	last := name[strings.LastIndexByte(name, '.')+1:]
 	if last == "at" || last == "since" || last == "until" || last == "as_of" || strings.HasSuffix(last, "_at") || strings.HasSuffix(last, "_since") || strings.HasSuffix(last, "_until") {
 		if at, err := time.Parse(time.RFC3339, text); err == nil {
+			if at.Year() <= 2000 { // the schema's own rows
+				return value{Text: "built in", Title: "It is part of every installation"}
+			}
 			return value{Text: ago(now.Sub(at)), Title: at.UTC().Format("2006-01-02 15:04:05 UTC"), Time: text}
 		}
 	}
@@ -153,6 +165,9 @@ func shownText(name, text string, now time.Time) value {
 	if href := hrefOf(name, text); href != "" {
 		return value{Text: text, Href: href}
 	}
+	if amounts()[last] && decimal.MatchString(text) {
+		return value{Text: rounded(text), Title: text}
+	}
 	if strings.HasSuffix(last, "url") && (strings.HasPrefix(text, "https://") || strings.HasPrefix(text, "http://")) {
 		return value{Text: text, Href: text}
 	}
@@ -161,7 +176,10 @@ func shownText(name, text string, now time.Time) value {
 
 func shownNumber(name string, n json.Number) value {
 	f, _ := n.Float64()
+	last := name[strings.LastIndexByte(name, '.')+1:]
 	switch {
+	case f == -1 && (strings.HasPrefix(last, "max_") || last == "cap" || last == "limit"):
+		return value{Text: "no limit"}
 	case strings.HasSuffix(name, "_bytes"):
 		return value{Text: size(f), Title: n.String() + " bytes"}
 	case strings.HasSuffix(name, "_mb"):
@@ -192,9 +210,66 @@ func size(bytes float64) string {
 	return strconv.FormatFloat(bytes, 'f', 0, 64) + " B"
 }
 
+// amounts are the names of the contract's fields with amounts of money.
+var amounts = sync.OnceValue(func() map[string]bool {
+	out := map[string]bool{}
+	for _, s := range api.Contract().Components.Schemas {
+		for name, p := range s.Value.Properties {
+			if strings.HasSuffix(p.Ref, "/Amount") {
+				out[name] = true
+			}
+		}
+	}
+	return out
+})
+
+// decimal is how the contract writes amounts.
+var decimal = regexp.MustCompile(`^[0-9]+\.[0-9]{2,6}$`)
+
+// rounded is an amount with two decimals, or as many as its first two digits need.
+func rounded(amount string) string {
+	f, err := strconv.ParseFloat(amount, 64)
+	if err != nil {
+		return amount
+	}
+	places := 2
+	for least := 0.1; f > 0 && f < least && places < 6; least /= 10 {
+		places++
+	}
+	return strconv.FormatFloat(f, 'f', places, 64)
+}
+
+// priceOf is what something costs, without tax.
+func priceOf(m object) (value, bool) {
+	month, hour, currency := m.text("monthly.net"), m.text("hourly.net"), m.text("currency")
+	if month == "" || currency == "" {
+		return value{}, false
+	}
+	v := value{Text: fmt.Sprintf("%s %s a month", rounded(month), currency), Title: "net"}
+	if gross := m.text("monthly.gross"); gross != "" {
+		v.Title += fmt.Sprintf("; %s with tax", rounded(gross))
+	}
+	if hour != "" {
+		v.Title += fmt.Sprintf("; %s an hour", rounded(hour))
+	}
+	if parts := shown("parts", m.at("parts"), time.Time{}); !parts.None {
+		var names []string
+		for _, p := range parts.Items {
+			names = append(names, p.Text)
+		}
+		v.Text += " (" + strings.Join(names, ", ") + ")"
+	}
+	return v, true
+}
+
 // span is how long something takes.
 func span(d time.Duration) string {
+	if d.Abs() < time.Second {
+		d = d.Round(time.Millisecond)
+	}
 	switch {
+	case d == 0:
+		return "0 s"
 	case d < 0:
 		return "-" + span(-d)
 	case d < time.Second:
@@ -230,6 +305,14 @@ func about(d time.Duration) string {
 		return fmt.Sprintf("%d h", int(d.Hours()))
 	}
 	return fmt.Sprintf("%d days", int(d.Hours()/24))
+}
+
+// lower is a title within a sentence; an abbreviation keeps its letters.
+func lower(title string) string {
+	if len(title) > 1 && title[1] >= 'A' && title[1] <= 'Z' {
+		return title
+	}
+	return strings.ToLower(title[:min(1, len(title))]) + title[min(1, len(title)):]
 }
 
 // words is a name of a field as people read it.
