@@ -120,9 +120,13 @@ func (a *API) GetCosts(c echo.Context, p GetCostsParams) error {
 		})
 	}
 	for _, d := range m.Days {
-		out.Days = append(out.Days, CostDay{Day: types.Date{Time: d.Day.UTC()}, Cost: d.Cost.String(), Idle: d.Idle.String()})
+		out.Days = append(out.Days, costDayView(d))
 	}
 	return c.JSON(http.StatusOK, out)
+}
+
+func costDayView(d cost.Day) CostDay {
+	return CostDay{Day: types.Date{Time: d.Day.UTC()}, Cost: d.Cost.String(), Idle: d.Idle.String()}
 }
 
 func costRows(month time.Time, m cost.Month, report cost.Report) [][]string {

@@ -5576,6 +5576,122 @@ type OrgQuotas struct {
 	Tier Tier `json:"tier"`
 }
 
+// Overview defines model for Overview.
+type Overview struct {
+	AsOf time.Time `json:"as_of"`
+
+	// Costs Of the current month, without tax
+	Costs   OverviewCosts   `json:"costs"`
+	Servers OverviewServers `json:"servers"`
+
+	// Sites Sites that should answer and that edges probe now
+	Sites   OverviewSites   `json:"sites"`
+	Tenants OverviewTenants `json:"tenants"`
+
+	// Waiting As in the queue
+	Waiting OverviewWaiting `json:"waiting"`
+}
+
+// OverviewCosts Of the current month, without tax
+type OverviewCosts struct {
+	// Currency Absent while no price is known
+	//
+	// Example: EUR
+	Currency *string `json:"currency,omitempty"`
+
+	// Days The last seven days with costs, the oldest first
+	Days []CostDay `json:"days"`
+
+	// Kinds The most expensive first
+	Kinds []OverviewKind `json:"kinds"`
+
+	// Month Example: 2026-11
+	Month string `json:"month"`
+
+	// Total Net, as a decimal number
+	//
+	// Example: 15.99
+	Total Amount `json:"total"`
+}
+
+// OverviewHour defines model for OverviewHour.
+type OverviewHour struct {
+	At time.Time `json:"at"`
+
+	// MemoryPct Their mean
+	MemoryPct *float32 `json:"memory_pct,omitempty"`
+
+	// Servers Whose agents reported at the start of the hour
+	Servers int `json:"servers"`
+}
+
+// OverviewKind defines model for OverviewKind.
+type OverviewKind struct {
+	// Cost Net, as a decimal number
+	//
+	// Example: 15.99
+	Cost Amount `json:"cost"`
+
+	// Kind Kind of the resources
+	//
+	// Example: server
+	Kind string `json:"kind"`
+}
+
+// OverviewMonth defines model for OverviewMonth.
+type OverviewMonth struct {
+	// Month Example: 2026-11
+	Month string `json:"month"`
+
+	// Sites Probed by an edge in this month
+	Sites int `json:"sites"`
+
+	// UptimePct Share of the observed time in which they answered; absent if nothing was observed
+	UptimePct *float32 `json:"uptime_pct,omitempty"`
+}
+
+// OverviewServers defines model for OverviewServers.
+type OverviewServers struct {
+	Active int `json:"active"`
+
+	// Hours Of the last day, the oldest first
+	Hours []OverviewHour `json:"hours"`
+
+	// MemoryPct Mean of what active servers reported last
+	MemoryPct *float32 `json:"memory_pct,omitempty"`
+
+	// Silent Active without a connected agent
+	Silent int `json:"silent"`
+
+	// Total Not terminated
+	Total int `json:"total"`
+}
+
+// OverviewSites Sites that should answer and that edges probe now
+type OverviewSites struct {
+	Down int `json:"down"`
+	Up   int `json:"up"`
+}
+
+// OverviewTenants defines model for OverviewTenants.
+type OverviewTenants struct {
+	Active int `json:"active"`
+
+	// Months The oldest first
+	Months []OverviewMonth `json:"months"`
+
+	// Total Not terminated
+	Total int `json:"total"`
+}
+
+// OverviewWaiting As in the queue
+type OverviewWaiting struct {
+	Count int `json:"count"`
+
+	// Since The longest waiting
+	Since *time.Time `json:"since,omitempty"`
+}
+
 // PackageUpdate defines model for PackageUpdate.
 type PackageUpdate struct {
 	// From The version before; absent for a package that is new
@@ -11353,6 +11469,9 @@ type ServerInterface interface {
 	// SetOrgQuota Override a limit of an org
 	// (PUT /v1/orgs/{org_id}/quotas/{dimension})
 	SetOrgQuota(ctx echo.Context, orgId OrgID, dimension DimensionInPath, params SetOrgQuotaParams) error
+	// GetOverview Show the installation in a few numbers
+	// (GET /v1/overview)
+	GetOverview(ctx echo.Context) error
 	// PlanPacking Plan moves that empty app servers
 	// (POST /v1/packing-plans)
 	PlanPacking(ctx echo.Context, params PlanPackingParams) error
@@ -16183,6 +16302,15 @@ func (w *ServerInterfaceWrapper) SetOrgQuota(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.SetOrgQuota(ctx, orgId, dimension, params)
+	return err
+}
+
+// GetOverview converts echo context to params.
+func (w *ServerInterfaceWrapper) GetOverview(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetOverview(ctx)
 	return err
 }
 
@@ -21725,6 +21853,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/moves", wrapper.CreateMove, options.OperationMiddlewares["createMove"]...)
 	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/moves/:move_id", wrapper.CancelMove, options.OperationMiddlewares["cancelMove"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/moves/:move_id", wrapper.GetMove, options.OperationMiddlewares["getMove"]...)
+	router.GET(options.BaseURL+"/v1/overview", wrapper.GetOverview, options.OperationMiddlewares["getOverview"]...)
 	router.GET(options.BaseURL+"/v1/attention", wrapper.ListAttention, options.OperationMiddlewares["listAttention"]...)
 	router.GET(options.BaseURL+"/v1/impact/upcoming", wrapper.ListUpcoming, options.OperationMiddlewares["listUpcoming"]...)
 	router.GET(options.BaseURL+"/v1/queue", wrapper.ListQueue, options.OperationMiddlewares["listQueue"]...)

@@ -36,7 +36,6 @@ var patterns = map[string]string{
 	`^([A-Z]{2})?$`:                           "must be a country's code of two capital letters, such as KR",
 	`^20[0-9]{2}-(0[1-9]|1[0-2])$`:            "must be a month, such as 2026-11",
 	`^(free|paid|enterprise)?$`:               "must be free, paid or enterprise",
-	`^([0-9]|[1-9][0-9]|100)%$`:               "must be 0% to 100%",
 	`^[0-9]+\.[0-9]{2,6}$`:                    "must be an amount with two to six decimals, such as 16.49",
 	`^([0-9]{1,2})?$`:                         "must be the number of a Debian release, such as 13",
 	`^[1-9][0-9]{0,19}$`:                      "must be a number, such as 48213377",

@@ -165,6 +165,9 @@ func (c *Console) table(ec echo.Context, l listing, params map[string]string, gi
 		t.Filters = append(t.Filters, f)
 		if asked.Get(p.Name) != "" {
 			t.Clear, t.Empty = self, "Nothing matches these filters."
+			if h := ec.Request().Header; h.Get("Hx-Request") != "" && h.Get("Hx-Target") == "" { // a part of a page
+				t.Empty = "None."
+			}
 		}
 	}
 	if next := answer.text("next_cursor"); next != "" {

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -30,8 +31,17 @@ func (c *Console) now(ec echo.Context) error {
 	if err != nil {
 		return err
 	}
+	numbers, err := c.get(ec, "/v1/overview", nil)
+	var refused *Refusal
+	if err != nil && !errors.As(err, &refused) { // what needs attention is shown without them
+		return err
+	}
 	v := ec.Get(visitorKey).(*visitor)
 	now := c.d.Now()
+	var figures []figure
+	if numbers != nil {
+		figures = overviewOf(numbers, now)
+	}
 	var items []item
 	for _, e := range o.objects("items") {
 		i := item{
@@ -55,7 +65,7 @@ func (c *Console) now(ec echo.Context) error {
 	counts, _ := o.at("counts").(map[string]any)
 	return c.show(ec, http.StatusOK, &page{
 		Title: "Now", Section: "now", Template: "now", Kinds: []string{"server", "tenant", "group", "instance", "fleet", "backup", "certificate", "move", "volume", "org", "release", "rebalance", "image", "domain"},
-		Body: map[string]any{"Items": items, "Counts": object(counts), "Chosen": ec.QueryParam("severity"), "Do": c.buttons(ec, general, nil, nil)}, Commands: c.readCommands(ec, operations()["listAttention"], q, nil),
+		Body: map[string]any{"Figures": figures, "Items": items, "Counts": object(counts), "Chosen": ec.QueryParam("severity"), "Do": c.buttons(ec, general, nil, nil)}, Commands: c.readCommands(ec, operations()["listAttention"], q, nil),
 	})
 }
 

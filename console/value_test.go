@@ -129,5 +129,6 @@ func TestTabsNameTheThing(t *testing.T) {
 	require.Contains(t, w.Body.String(), "<title>acme-eu · tenant · prego</title>")
 	later := `hx-select="#part"`
 	require.Positive(t, strings.Count(w.Body.String(), later))
-	require.Equal(t, strings.Count(w.Body.String(), later), strings.Count(w.Body.String(), later+` hx-swap="innerHTML ignoreTitle:true"`))
+	quiet := later + ` hx-swap="innerHTML ignoreTitle:true"`
+	require.Equal(t, strings.Count(w.Body.String(), later), strings.Count(w.Body.String(), quiet))
 }

@@ -74,6 +74,12 @@ type Day struct {
 	Idle Micro
 }
 
+// KindTotal is what the resources of a kind cost.
+type KindTotal struct {
+	Kind string
+	Cost Micro
+}
+
 // Month is the record of a calendar month, in UTC.
 type Month struct {
 	Currency string // "" if there is nothing

@@ -83,6 +83,9 @@ func TestMonthIsCountedExactly(t *testing.T) {
 			_, err := s.CountCosts(ctx, at, nil)
 			require.NoError(t, err)
 		}
+		if at.Hour() < 6 { // about once a day
+			overviewCostsAgree(t, s, at)
+		}
 	}
 	require.Empty(t, events)
 	month := september(1, 0, 0)
@@ -128,6 +131,22 @@ func TestMonthIsCountedExactly(t *testing.T) {
 	_, err = s.CountCosts(ctx, time.Date(2026, 10, 2, 0, 0, 0, 0, time.UTC), nil)
 	require.NoError(t, err)
 	check()
+}
+
+// overviewCostsAgree compares the month so far in the overview with the costs of the month.
+func overviewCostsAgree(t *testing.T, s *Store, at time.Time) {
+	t.Helper()
+	o, err := s.Overview(t.Context(), at)
+	require.NoError(t, err)
+	m, err := s.Costs(t.Context(), cost.ByKind, cost.MonthOf(at))
+	require.NoError(t, err)
+	r := cost.Summarize(cost.ByKind, m.Lines, 100)
+	require.Equal(t, r.Total, o.Costs.Total, at)
+	require.NotEmpty(t, o.Costs.Kinds)
+	require.LessOrEqual(t, len(o.Costs.Days), 7)
+	for i := range min(len(m.Days), len(o.Costs.Days)) {
+		require.Equal(t, m.Days[len(m.Days)-1-i], o.Costs.Days[len(o.Costs.Days)-1-i])
+	}
 }
 
 // TestPriceHistoryIsKept: reading the same list again adds nothing, and a changed price ends when the next

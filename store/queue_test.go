@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -33,6 +34,14 @@ func TestTheQueueIsInTheOrderInWhichItIsServed(t *testing.T) {
 
 	q, err := s.Queue(ctx)
 	require.NoError(t, err)
+	o, err := s.Overview(ctx, time.Now())
+	require.NoError(t, err)
+	oldest := slices.MinFunc(q.Waiters, func(a, b placement.Waiter) int {
+		return a.WaitingSince.Compare(b.WaitingSince)
+	})
+	require.Len(t, q.Waiters, o.Waiting.Count)
+	require.True(t, oldest.WaitingSince.Equal(*o.Waiting.Since))
+	require.Equal(t, 40, o.Tenants.Total)
 	listed := map[prego.Region]map[placement.WaiterKind][]string{}
 	for _, w := range q.Waiters {
 		if listed[w.Region] == nil {

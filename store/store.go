@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,6 +27,7 @@ type Store struct {
 	newOrgs    prego.Tier
 	workLimit  int
 	tries      chan struct{} // has an entry for each dry run
+	past       atomic.Pointer[overviewPast]
 }
 
 // New makes a Store over a pool that the caller closes, with the limits that come with
