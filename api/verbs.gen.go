@@ -62,7 +62,7 @@ var Purposes = []Purpose{
 	{Title: "Backups", Commands: []string{"backup", "drill", "restore", "snapshot"}},
 	{Title: "Money", Commands: []string{"ledger", "cost", "catalog"}},
 	{Title: "Access", Commands: []string{"audit", "login", "context", "whoami", "open", "console"}},
-	{Title: "Installation", Commands: []string{"agent", "impact", "operation", "release", "status", "events", "search", "freeze", "unfreeze", "freeze-status", "reconcile", "version"}},
+	{Title: "Installation", Commands: []string{"agent", "impact", "operation", "release", "status", "overview", "events", "search", "freeze", "unfreeze", "freeze-status", "reconcile", "version"}},
 }
 
 var tables = []Table{

@@ -6,7 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -132,9 +134,10 @@ func TestAServerWithARealEngine(t *testing.T) {
 		require.Equal(t, "running", i.State)
 		require.Equal(t, "healthy", i.Health)
 	}
-	var logs bytes.Buffer
-	require.NoError(t, h.Logs(t.Context(), "first", dockerhost.LogOptions{}, &logs))
-	require.Contains(t, logs.String(), c.id("real"))
+	eventually(t, func() bool { // the engine writes what a program printed a moment later
+		var logs bytes.Buffer
+		return h.Logs(t.Context(), "first", dockerhost.LogOptions{}, &logs) == nil && strings.Contains(logs.String(), c.id("real"))
+	}, patience, 20*time.Millisecond, "its program prints the server's id")
 
 	require.NoError(t, h.Remove(t.Context(), "second"))
 	c.reconcile()
