@@ -49,7 +49,7 @@ computing) # a part of all
 	# Properties on PREGO_TEST_DEEP times as many cases.
 	tools/part.sh "properties" go test ${TESTFLAGS:-} -count 1 -timeout 120m $(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/pgregory.net\/rapid/ {print $1}') \
 		-rapid.checks=$((100 * ${PREGO_TEST_DEEP:-1})) || true
-	# Pushes play other seeds: twenty of them, 400 more.
+	# Pushes play other seeds: twenty of them, 160 more.
 	tools/part.sh "seeded world and all planted bugs" env SEEDS=1000 tools/chaos.sh || true
 	;;
 check)
