@@ -169,7 +169,8 @@ fuzz: postgres bench-packages temporal build ## Try every parser that meets a st
 	SEED=$(SEED) tools/schemathesis.sh
 
 golden: ## Write the golden files anew
-	go test ./internal/cloudinit ./agent/edge -update
+	go test ./internal/cloudinit ./agent/edge ./api ./cli ./placement/pack ./placement/sim \
+		-run '^(TestGolden|TestCaddysConfiguration|TestTraefikDocument|TestEveryNounAsItIsShown|Test(Packings|Reports)AreAsRecorded)$$' -update
 
 .PHONY: postgres temporal pebble versitygw caddy bench-packages
 postgres: # the server's binaries, unless a database is given

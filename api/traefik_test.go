@@ -1,18 +1,15 @@
 package api
 
 import (
-	"flag"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/lab/golden"
 	"github.com/prego/prego/workload"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestTraefikDocument(t *testing.T) {
 	t.Parallel()
@@ -42,14 +39,7 @@ func TestTraefikDocument(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, string(got), string(again), "the order of routes does not matter")
 	}
-	golden := filepath.Join("testdata", "traefik.json")
-	if *update {
-		require.NoError(t, os.MkdirAll("testdata", 0o755))
-		require.NoError(t, os.WriteFile(golden, append(got, '\n'), 0o600))
-	}
-	want, err := os.ReadFile(golden)
-	require.NoError(t, err)
-	require.Equal(t, string(want), string(got)+"\n")
+	golden.Equal(t, filepath.Join("testdata", "traefik.json"), string(got)+"\n")
 
 	empty, err := traefikDocument(nil)
 	require.NoError(t, err)

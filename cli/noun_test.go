@@ -2,14 +2,12 @@ package cli
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"io"
 	"net/http"
-	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -21,10 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/lab/golden"
 	"github.com/prego/prego/placement"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // leaves are the leaf verbs below a command.
 func leaves(cmd *cobra.Command) []*cobra.Command {
@@ -332,13 +329,7 @@ func TestEveryNounAsItIsShown(t *testing.T) {
 			}
 		}
 		file := filepath.Join("testdata", strings.NewReplacer(" ", "-", "/", "-", "-k3jq5x2m7abc", "").Replace(args)+".txt")
-		if *update {
-			require.NoError(t, os.MkdirAll("testdata", 0o750))
-			require.NoError(t, os.WriteFile(file, []byte(out.String()), 0o600))
-		}
-		want, err := os.ReadFile(file)
-		require.NoError(t, err, "go test ./cli -update writes it")
-		require.Equal(t, string(want), out.String(), args)
+		golden.Equal(t, file, out.String())
 	}
 	for _, noun := range nouns(t) {
 		for _, verb := range noun.Commands() {

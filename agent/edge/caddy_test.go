@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -24,8 +23,6 @@ import (
 	"github.com/prego/prego/lab/child"
 	"github.com/prego/prego/lab/need"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // proxy is a real Caddy.
 type proxy struct {

@@ -38,6 +38,7 @@ import (
 
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/lab/child"
+	"github.com/prego/prego/lab/golden"
 	"github.com/prego/prego/lab/need"
 )
 
@@ -765,14 +766,7 @@ func TestCaddysConfiguration(t *testing.T) {
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	require.NoError(t, enc.Encode(v))
-	const file = "testdata/caddy.json"
-	if *update {
-		require.NoError(t, os.MkdirAll("testdata", 0o755))
-		require.NoError(t, os.WriteFile(file, []byte(indented.String()), 0o600))
-	}
-	want, err := os.ReadFile(file)
-	require.NoError(t, err, "make golden writes it")
-	require.Equal(t, string(want), indented.String(), "make golden if the change is meant")
+	golden.Equal(t, "testdata/caddy.json", indented.String())
 }
 
 // TestPortsAreForwarded: bytes go both ways, and a port without instances is closed.

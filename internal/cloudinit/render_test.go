@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"flag"
 	"io"
 	"os"
 	"os/exec"
@@ -22,9 +21,8 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/lab/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 const (
 	token = "dG9rZW4tdG9rZW4tdG9rZW4tdG9rZW4tdG9rZW4tMTI"
@@ -53,14 +51,7 @@ func TestGolden(t *testing.T) {
 	for name, in := range map[string]Input{"plain": input(), "volume": volume, "two-stage": small, "high-port": port, "edge": edge} {
 		out, err := Render(in)
 		require.NoError(t, err, name)
-		file := filepath.Join("testdata", name+".yaml")
-		if *update {
-			require.NoError(t, os.MkdirAll("testdata", 0o755))
-			require.NoError(t, os.WriteFile(file, []byte(out.UserData), 0o600))
-		}
-		want, err := os.ReadFile(file)
-		require.NoError(t, err, "make golden writes it")
-		require.Equal(t, string(want), out.UserData, "%s: make golden if the change is meant", name)
+		golden.Equal(t, filepath.Join("testdata", name+".yaml"), out.UserData)
 		again, err := Render(in)
 		require.NoError(t, err)
 		require.Equal(t, out, again, "the same input, the same bytes")

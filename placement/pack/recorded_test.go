@@ -1,11 +1,9 @@
 package pack
 
 import (
-	"flag"
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -16,10 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/lab/golden"
 	"github.com/prego/prego/server"
 )
-
-var update = flag.Bool("update", false, "rewrite the record of packings")
 
 // TestPackingsAreAsRecorded compares each stage with testdata/recorded.txt. The same steps give the same result, so
 // that a difference is a decision to pack in another way: -update records it, and BenchmarkPack shows whether it is a
@@ -30,37 +27,17 @@ func TestPackingsAreAsRecorded(t *testing.T) {
 		t.Skip("other processors fuse multiplications and additions, and round otherwise")
 	}
 	at := filepath.Join("testdata", "recorded.txt")
-	want, err := os.ReadFile(at)
-	require.NoError(t, err)
 	var out strings.Builder
-	check := func() {
-		if !*update && !strings.HasPrefix(string(want), out.String()) {
-			differs(t, string(want), out.String())
-		}
-	}
 	for _, c := range recordedProblems() {
 		record(t, &out, c.name, c.p)
-		check()
+		golden.Begins(t, at, out.String())
 	}
 	for seed := range uint64(12) {
 		recordConsolidation(t, &out, seed)
 		recordPlan(t, &out, seed)
-		check()
+		golden.Begins(t, at, out.String())
 	}
-	if *update {
-		require.NoError(t, os.WriteFile(at, []byte(out.String()), 0o600))
-	} else {
-		require.Len(t, out.String(), len(want))
-	}
-}
-
-// differs fails with the first line that is not as recorded.
-func differs(t *testing.T, want, got string) {
-	t.Helper()
-	wants := strings.Split(want, "\n")
-	for i, line := range strings.Split(got, "\n") {
-		require.Equal(t, wants[min(i, len(wants)-1)], line, "line %d of the record", i+1)
-	}
+	golden.Equal(t, at, out.String())
 }
 
 type recordedProblem struct {

@@ -1,25 +1,20 @@
 package sim_test
 
 import (
-	"flag"
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
+	"github.com/prego/prego/lab/golden"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/placement/sim"
 	"github.com/prego/prego/tenant"
 )
-
-var update = flag.Bool("update", false, "rewrite the recorded reports")
 
 // TestReportsAreAsRecorded compares whole reports with testdata/recorded.txt: the text, and digests of the document and
 // of the page. A difference is a decision to simulate, place or display in another way, which -update records.
@@ -29,15 +24,11 @@ func TestReportsAreAsRecorded(t *testing.T) {
 		t.Skip("other processors fuse multiplications and additions, and round otherwise")
 	}
 	at := filepath.Join("testdata", "recorded.txt")
-	want, err := os.ReadFile(at)
-	require.NoError(t, err)
 	var out strings.Builder
 	report := func(name string, r sim.Report) {
 		text, html, doc := rendered(t, r)
 		fmt.Fprintf(&out, "== %s: document %s, page %s\n%s\n", name, digest(doc), digest(html), text)
-		if !*update && !strings.HasPrefix(string(want), out.String()) {
-			differs(t, string(want), out.String())
-		}
+		golden.Begins(t, at, out.String())
 	}
 	for _, mode := range []tenant.PlacementMode{tenant.ModeShared, tenant.ModeOneTenantOneServer} {
 		for seed := range uint64(4) {
@@ -61,20 +52,7 @@ func TestReportsAreAsRecorded(t *testing.T) {
 	report("nothing", sim.Report{Violations: []string{"one", "another"}})
 	report("a moment", sim.Report{Samples: []sim.Sample{{Tenants: 1, CostPerMonth: 2}}})
 	report("many", many())
-	if *update {
-		require.NoError(t, os.WriteFile(at, []byte(out.String()), 0o600))
-	} else {
-		require.Len(t, out.String(), len(want))
-	}
-}
-
-// differs fails with the first line that is not as recorded.
-func differs(t *testing.T, want, got string) {
-	t.Helper()
-	wants := strings.Split(want, "\n")
-	for i, line := range strings.Split(got, "\n") {
-		require.Equal(t, wants[min(i, len(wants)-1)], line, "line %d of the record", i+1)
-	}
+	golden.Equal(t, at, out.String())
 }
 
 // many has more servers and samples than a page draws one by one.
