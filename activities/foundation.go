@@ -3,7 +3,6 @@ package activities
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/server"
@@ -67,9 +66,8 @@ func ensurePublicFirewall(store *store.Store, environment string, own []int) ens
 		if err != nil {
 			return "", err
 		}
-		ports = slices.DeleteFunc(ports, func(p int) bool { return slices.Contains(own, p) })
 		return infra.EnsureFirewall(ctx, server.FirewallParams{
-			Environment: environment, Name: name, Everyone: append([]int{80, 443}, ports...),
+			Environment: environment, Name: name, Everyone: server.EdgePorts(ports, own),
 		})
 	}
 }

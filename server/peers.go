@@ -88,13 +88,18 @@ func Peers(in PeersInput) PeersRule {
 	case prego.RoleApp, prego.RoleNode:
 		instances = append(slices.Clone(instances), PortFrontend)
 	case prego.RoleEdge:
-		public := slices.DeleteFunc(slices.Clone(in.PublicPorts), func(p int) bool {
-			return slices.Contains(out.Control.Ports, p)
-		})
-		out.Access = append(out.Access, PeersGrant{Ports: sorted(append(public, 80, 443)), From: []string{Everyone}})
+		open := EdgePorts(in.PublicPorts, out.Control.Ports)
+		out.Access = append(out.Access, PeersGrant{Ports: open, From: []string{Everyone}})
 	}
 	grant(instances, in.Edges)
 	return out
+}
+
+// EdgePorts are the ports at which edges let everyone in: HTTP, HTTPS and the public ones of routes, except the control
+// plane's own.
+func EdgePorts(public, own []int) []int {
+	others := slices.DeleteFunc(slices.Clone(public), func(p int) bool { return slices.Contains(own, p) })
+	return sorted(append(others, 80, 443))
 }
 
 // reachedFrom are the addresses of the servers in its network, in order.
