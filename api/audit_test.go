@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/lab/need"
 )
 
 func (b *bundle) audit(query string) []api.AuditEntry {
@@ -36,12 +37,12 @@ func TestEveryMutationIsInTheAudit(t *testing.T) {
 				begin, end := strings.Index(at, "{"), strings.Index(at, "}")
 				at = at[:begin] + "x-1" + at[end+1:]
 			}
-			resp, err := http.DefaultClient.Do(request(t, srv.URL, method, at, "operator", "", ""))
+			resp, err := need.HTTP.Do(request(t, srv.URL, method, at, "operator", "", ""))
 			require.NoError(t, err)
 			require.NoError(t, resp.Body.Close())
 			require.Equal(t, http.StatusNoContent, resp.StatusCode, "%s %s", method, path)
 			asks := method == http.MethodGet || op.Extensions["x-changes"] == "nothing"
-			viewed, err := http.DefaultClient.Do(request(t, srv.URL, method, at, "viewer", "", ""))
+			viewed, err := need.HTTP.Do(request(t, srv.URL, method, at, "viewer", "", ""))
 			require.NoError(t, err)
 			require.NoError(t, viewed.Body.Close())
 			require.Equal(t, asks, viewed.StatusCode == http.StatusNoContent, "%s %s as a viewer: %d", method, path, viewed.StatusCode)

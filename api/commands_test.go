@@ -20,6 +20,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/server"
 )
 
@@ -335,7 +336,7 @@ func TestStreamsEndWithTheirCallerAndTheProcess(t *testing.T) {
 	go func() { served <- a.Serve(ctx, l, 10*time.Second) }()
 	open := func(ctx context.Context, method, path, body string) *bufio.Scanner {
 		req := request(t, "http://"+l.Addr().String(), method, path, "operator", js, body).WithContext(ctx)
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := need.HTTP.Do(req)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = resp.Body.Close() })
 		require.Equal(t, 200, resp.StatusCode)

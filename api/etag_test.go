@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/lab/need"
 )
 
 // replaced is what PUTs replace: the first body creates it where a PUT does, and each of
@@ -117,7 +118,7 @@ func TestOfTwoWritersOneWins(t *testing.T) {
 			for i := range 4 {
 				wg.Go(func() {
 					body := strings.NewReplacer(`"limit":7`, fmt.Sprint(`"limit":`, 100*round+10+i)).Replace(bodies[0])
-					resp, err := http.DefaultClient.Do(withHeader(request(t, b.srv.URL, "PUT", path, "operator", js, body), "If-Match", tag))
+					resp, err := need.HTTP.Do(withHeader(request(t, b.srv.URL, "PUT", path, "operator", js, body), "If-Match", tag))
 					if err != nil {
 						return
 					}

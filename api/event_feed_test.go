@@ -19,6 +19,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/ops"
 )
 
@@ -262,7 +263,7 @@ func (b *bundle) stream(path, token, lastID string) (*http.Response, func() sse)
 	}
 	ctx, cancel := context.WithTimeout(b.t.Context(), 60*time.Second)
 	b.t.Cleanup(cancel)
-	resp, err := http.DefaultClient.Do(req.WithContext(ctx))
+	resp, err := need.HTTP.Do(req.WithContext(ctx))
 	require.NoError(b.t, err)
 	b.t.Cleanup(func() { _ = resp.Body.Close() })
 	lines := bufio.NewScanner(resp.Body)

@@ -26,6 +26,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/ops/attention"
 	"github.com/prego/prego/ops/impact"
@@ -269,7 +270,7 @@ func request(t *testing.T, base, method, path, token, contentType, body string) 
 // send sends a request and returns the answer as it is.
 func (b *bundle) send(method, path, token, contentType, body string) (*http.Response, []byte) {
 	b.t.Helper()
-	resp, err := http.DefaultClient.Do(request(b.t, b.srv.URL, method, path, token, contentType, body))
+	resp, err := need.HTTP.Do(request(b.t, b.srv.URL, method, path, token, contentType, body))
 	require.NoError(b.t, err)
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(resp.Body)
@@ -289,7 +290,7 @@ func (b *bundle) sendAs(token, method, path, body, header string, values ...stri
 	for _, v := range values {
 		req.Header.Add(header, v)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := need.HTTP.Do(req)
 	require.NoError(b.t, err)
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(resp.Body)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/ops/impact"
 )
 
@@ -153,7 +154,7 @@ func TestAnAcceptanceKeepsTheKey(t *testing.T) {
 		if accepted != "" {
 			req.Header.Set("Impact-Accepted", accepted)
 		}
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := need.HTTP.Do(req)
 		require.NoError(t, err)
 		defer func() { _ = resp.Body.Close() }()
 		answer, err := io.ReadAll(resp.Body)

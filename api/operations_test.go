@@ -16,6 +16,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/ops"
 	"github.com/prego/prego/server"
 )
@@ -145,7 +146,7 @@ func TestTheContractAndItsPageAreServed(t *testing.T) {
 	require.Contains(t, script, "Redoc")
 	plain := request(t, b.srv.URL, "GET", "/docs/redoc.js", "", "", "")
 	plain.Header.Set("Accept-Encoding", "identity")
-	whole, err := http.DefaultClient.Do(plain)
+	whole, err := need.HTTP.Do(plain)
 	require.NoError(t, err)
 	defer func() { _ = whole.Body.Close() }()
 	same, err := io.ReadAll(whole.Body)

@@ -17,6 +17,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/lab/deep"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/server"
 )
 
@@ -172,7 +173,7 @@ func TestACallerWhoHangsUpHasAnAcceptedServer(t *testing.T) {
 		<-starting
 		hangUp()
 	}()
-	_, err = http.DefaultClient.Do(req)
+	_, err = need.HTTP.Do(req)
 	require.ErrorIs(t, err, context.Canceled)
 	close(gone)
 	require.NoError(t, <-result)

@@ -360,7 +360,7 @@ func TestOnlyCaddyGetsItsKeys(t *testing.T) {
 	d := wire.EdgeDocument{Version: 1, Hosts: hosts, Certificates: refs}
 	require.NoError(t, e.Apply(context.Background(), d, slices.Collect(maps.Values(certs))))
 	get := func(path string) (int, string) {
-		resp, err := http.Get("http://" + e.Edge.settings.keysAt().String() + path)
+		resp, err := need.HTTP.Get("http://" + e.Edge.settings.keysAt().String() + path)
 		require.NoError(t, err)
 		defer func() { _ = resp.Body.Close() }()
 		content := make([]byte, 1<<16)

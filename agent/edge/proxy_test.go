@@ -156,7 +156,7 @@ func TestHostsAreAnsweredFor(t *testing.T) {
 	require.Error(t, err)
 
 	// On an environment's own address the same name is another route's.
-	resp, err := http.DefaultClient.Do(requestTo(t, net.JoinHostPort("127.0.0.2", strconv.Itoa(p.proxy.settings.HTTPPort)), "plain.example.org"))
+	resp, err := need.HTTP.Do(requestTo(t, net.JoinHostPort("127.0.0.2", strconv.Itoa(p.proxy.settings.HTTPPort)), "plain.example.org"))
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(resp.Body)

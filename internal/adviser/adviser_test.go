@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/internal/adviser"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/placement"
 )
 
@@ -60,7 +61,7 @@ func TestWhatIsNoAdviceIsAnError(t *testing.T) {
 		require.ErrorContains(t, err, want)
 		require.Zero(t, a)
 	}
-	_, err := adviser.HTTP{URL: "http://user:password@%zz", Client: http.DefaultClient}.Advise(t.Context(), placement.AdviceRequest{})
+	_, err := adviser.HTTP{URL: "http://user:password@%zz", Client: need.HTTP}.Advise(t.Context(), placement.AdviceRequest{})
 	require.ErrorContains(t, err, "PLACEMENT_ADVISER_URL")
 	require.NotContains(t, err.Error(), "password")
 }

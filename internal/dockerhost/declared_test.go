@@ -196,7 +196,7 @@ func (d *declared) page(site string) (status int, body string) {
 	req, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", d.port), nil)
 	require.NoError(d.t, err)
 	req.Host = site
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := need.HTTP.Do(req)
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -487,7 +487,7 @@ func (d *declared) login(site, user, password string) int {
 	require.NoError(d.t, err)
 	req.Host = site
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := need.HTTP.Do(req)
 	require.NoError(d.t, err)
 	_ = resp.Body.Close()
 	return resp.StatusCode

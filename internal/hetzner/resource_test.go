@@ -15,6 +15,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/internal/hetzner"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
 )
@@ -59,7 +60,7 @@ func (c *cloud) call(method, path string, body any) map[string]any {
 	req, err := http.NewRequestWithContext(c.t.Context(), method, c.URL()+path, bytes.NewReader(b))
 	require.NoError(c.t, err)
 	req.Header.Set("Authorization", "Bearer "+apiToken)
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := need.HTTP.Do(req)
 	require.NoError(c.t, err)
 	defer func() { _ = resp.Body.Close() }()
 	var out map[string]any

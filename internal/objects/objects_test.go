@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/internal/objects"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/s3test"
 )
 
@@ -37,7 +38,7 @@ func send(t *testing.T, method, url string, body []byte) (status int, answer []b
 	t.Helper()
 	req, err := http.NewRequestWithContext(context.Background(), method, url, bytes.NewReader(body))
 	require.NoError(t, err)
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := need.HTTP.Do(req)
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	answer, err = io.ReadAll(resp.Body)

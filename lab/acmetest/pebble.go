@@ -151,7 +151,7 @@ func (p *Pebble) startDNS(program string) {
 	require.Eventually(p.t, func() bool {
 		req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+p.challenges, nil)
 		require.NoError(p.t, err)
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := need.HTTP.Do(req)
 		if err != nil {
 			return false
 		}
@@ -194,7 +194,7 @@ func (p *Pebble) SetDNS(what string, fields map[string]any) {
 	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, "http://"+p.challenges+"/"+what,
 		bytes.NewReader(b))
 	require.NoError(p.t, err)
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := need.HTTP.Do(req)
 	require.NoError(p.t, err)
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(resp.Body)

@@ -32,6 +32,7 @@ import (
 	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/lab/child"
 	"github.com/prego/prego/lab/devstack"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
@@ -391,7 +392,7 @@ func (c *cell) requestOnce(method, path string, body any, accepted ...string) (i
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := need.HTTP.Do(req)
 	require.NoError(c.t, err)
 	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(resp.Body)
@@ -535,7 +536,7 @@ func (c *cell) provider(method, path string, body any) {
 	req, err := http.NewRequest(method, c.sim.URL()+path, bytes.NewReader(b))
 	require.NoError(c.t, err)
 	req.Header.Set("Authorization", "Bearer "+c.vars["HCLOUD_TOKEN"])
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := need.HTTP.Do(req)
 	require.NoError(c.t, err)
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(resp.Body)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/lab/devstack"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/migrations"
 	"github.com/prego/prego/tenant"
 )
@@ -207,7 +208,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 			require.NoError(t, os.Remove(crash+".hit")) // the worker continues, without a database
 			for _, p := range []string{"api", "agentgw-ops", "worker-ops"} {
 				eventually(t, func() bool {
-					resp, err := http.Get("http://" + c.addr(p) + "/readyz")
+					resp, err := need.HTTP.Get("http://" + c.addr(p) + "/readyz")
 					if err != nil {
 						return false
 					}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
 )
@@ -222,7 +223,7 @@ func (m *machine) asks(method, path string, body, into any) {
 	req, err := http.NewRequest(method, m.sim.URL()+path, r)
 	require.NoError(m.t, err)
 	req.Header.Set("Authorization", "Bearer "+m.vars["HCLOUD_TOKEN"])
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := need.HTTP.Do(req)
 	require.NoError(m.t, err)
 	defer func() { _ = resp.Body.Close() }()
 	require.Equal(m.t, 2, resp.StatusCode/100)

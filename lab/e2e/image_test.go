@@ -20,6 +20,7 @@ import (
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/lab/deep"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
 )
@@ -63,7 +64,7 @@ func (c *cell) cloud(method, path string, body any) map[string]any {
 	req, err := http.NewRequest(method, c.sim.URL()+path, bytes.NewReader(b))
 	require.NoError(c.t, err)
 	req.Header.Set("Authorization", "Bearer "+c.vars["HCLOUD_TOKEN"])
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := need.HTTP.Do(req)
 	require.NoError(c.t, err)
 	defer func() { _ = resp.Body.Close() }()
 	var out map[string]any

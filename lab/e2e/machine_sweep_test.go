@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/sim"
 )
 
@@ -45,7 +46,7 @@ func TestMachineOfAKilledSimulatorIsRemoved(t *testing.T) {
 		req, err := http.NewRequest(method, addr+path, bytes.NewReader(b))
 		require.NoError(t, err)
 		req.Header.Set("Authorization", "Bearer simulated")
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := need.HTTP.Do(req)
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/prego/prego/app"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/telemetry"
+	"github.com/prego/prego/lab/need"
 )
 
 // part is a process of the control plane that runs within this one: with the same wiring, settings, keys, ports and
@@ -61,7 +62,7 @@ func (p *part) awaitHTTP(t testing.TB, url string) {
 			t.Fatalf("%s: it ended: %v", url, p.err)
 		default:
 		}
-		resp, err := http.Get(url)
+		resp, err := need.HTTP.Get(url)
 		if err != nil {
 			last = err.Error()
 			return false

@@ -32,6 +32,7 @@ import (
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/lab/child"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/tenant"
 )
 
@@ -209,7 +210,7 @@ func (w *web) ask(site, path, session string, fields ...string) (status int, bod
 	if session != "" {
 		req.Header.Set("Cookie", session)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := need.HTTP.Do(req)
 	require.NoError(w.c.t, err)
 	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(resp.Body)

@@ -19,6 +19,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
@@ -131,7 +132,7 @@ func (l *load) ask(ctx context.Context, token, method, path string, body any, wa
 	if method == http.MethodPost {
 		req.Header.Set("Idempotency-Key", fmt.Sprintf("%s-%d", l.env, time.Now().UnixNano()))
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := need.HTTP.Do(req)
 	if err != nil {
 		return err
 	}

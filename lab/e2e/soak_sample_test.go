@@ -26,6 +26,7 @@ import (
 
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/lab/devstack"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/s3test"
 	"github.com/prego/prego/lab/soak"
 )
@@ -204,7 +205,7 @@ func scrape(ctx context.Context, url string) (map[string]float64, int, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := need.HTTP.Do(req)
 	if err != nil {
 		return nil, 0, err
 	}

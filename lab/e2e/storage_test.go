@@ -87,7 +87,7 @@ func smallDisk(t testing.TB, at string, bytes int) (gone func()) {
 func (c *cell) metric(process, name string) float64 {
 	req, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, "http://"+c.addr(process+"-ops")+"/metrics", nil)
 	require.NoError(c.t, err)
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := need.HTTP.Do(req)
 	if err != nil {
 		return 0
 	}

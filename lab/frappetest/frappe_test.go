@@ -26,6 +26,7 @@ import (
 	"github.com/prego/prego/agent/site"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/lab/child"
+	"github.com/prego/prego/lab/need"
 )
 
 const rootPassword = "r00t-of-this-test"
@@ -164,7 +165,7 @@ func (s *stack) ask(host, path, session string, fields ...string) (int, string, 
 	if session != "" {
 		req.Header.Set("Cookie", session)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := need.HTTP.Do(req)
 	if err != nil {
 		return 0, err.Error(), nil
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agent/wire"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
 )
@@ -105,7 +106,7 @@ func (c *caller) send(ctx context.Context, replica int, method, path, key string
 	if key != "" {
 		req.Header.Set("Idempotency-Key", key)
 	}
-	return http.DefaultClient.Do(req)
+	return need.HTTP.Do(req)
 }
 
 // exec has a command run on a host, once, and returns its result.

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/internal/config"
+	"github.com/prego/prego/lab/need"
 )
 
 // TestTheStackOfDockerCompose starts what docker-compose.yml declares and works with it.
@@ -201,7 +202,7 @@ func answers(url string) bool {
 	if err != nil {
 		return false
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := need.HTTP.Do(req)
 	if err != nil {
 		return false
 	}

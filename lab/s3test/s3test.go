@@ -93,7 +93,7 @@ func (s *Server) Boot() {
 	require.Eventually(s.t, func() bool {
 		req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, s.Endpoint, nil)
 		require.NoError(s.t, err)
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := need.HTTP.Do(req)
 		if err != nil {
 			return false
 		}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/lab/need"
 )
 
 // other is a bench on another host of the same cloud.
@@ -66,7 +68,7 @@ func TestStandInFaults(t *testing.T) {
 	defer s.Close()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, s.ControlURL()+"/faults", nil)
 	require.NoError(t, err)
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := need.HTTP.Do(req)
 	require.NoError(t, err)
 	require.NoError(t, resp.Body.Close())
 	require.Equal(t, http.StatusNoContent, resp.StatusCode)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/lab/child"
+	"github.com/prego/prego/lab/need"
 )
 
 // page serves a bench's sites as gunicorn does in the image, from one process.
@@ -61,7 +62,7 @@ func (p *page) ask(host, path, session string, fields ...string) (int, string, h
 	if session != "" {
 		req.Header.Set("Cookie", session)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := need.HTTP.Do(req)
 	require.NoError(p.t, err)
 	text, err := io.ReadAll(resp.Body)
 	require.NoError(p.t, err)
@@ -143,7 +144,7 @@ func TestStandInServesSites(t *testing.T) {
 		req.Host = site
 		req.Header.Set("Content-Type", "multipart/form-data; boundary=x")
 		req.Header.Set("Cookie", session)
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := need.HTTP.Do(req)
 		require.NoError(t, err)
 		text, err := io.ReadAll(resp.Body)
 		require.NoError(t, errors.Join(err, resp.Body.Close()))

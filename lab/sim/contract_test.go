@@ -11,6 +11,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/sim/judge"
 )
 
@@ -23,7 +24,7 @@ func TestTheContractRefusesBadAnswers(t *testing.T) {
 		req, err := http.NewRequest(http.MethodGet, s.URL()+path, nil)
 		require.NoError(t, err)
 		req.Header.Set("Authorization", "Bearer secret")
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := need.HTTP.Do(req)
 		require.NoError(t, err)
 		defer func() { _ = resp.Body.Close() }()
 		b, err := io.ReadAll(resp.Body)

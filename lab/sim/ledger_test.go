@@ -1,11 +1,12 @@
 package sim_test
 
 import (
-	"net/http"
 	"testing"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
 	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/lab/need"
 )
 
 // TestTheLedgerFollowsPrices: what changes a price changes the ledger, which leak checks and
@@ -13,7 +14,7 @@ import (
 func TestTheLedgerFollowsPrices(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, nil)
-	c := client(s, http.DefaultTransport)
+	c := client(s, need.HTTP.Transport)
 	ctx := t.Context()
 	monthly := func(kind string) float64 {
 		t.Helper()

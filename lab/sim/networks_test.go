@@ -14,6 +14,7 @@ import (
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/lab/sim/judge"
 )
@@ -28,7 +29,7 @@ type privately struct {
 func newPrivately(t *testing.T, change func(*sim.Config)) *privately {
 	t.Helper()
 	s := newSim(t, change)
-	return &privately{T: t, sim: s, Client: client(s, http.DefaultTransport)}
+	return &privately{T: t, sim: s, Client: client(s, need.HTTP.Transport)}
 }
 
 func (p *privately) network(name, ipRange string, subnets ...string) *hcloud.Network {
@@ -321,7 +322,7 @@ func TestNetworksOutliveTheProcess(t *testing.T) {
 	before, err := sim.New(cfg)
 	require.NoError(t, err)
 	require.NoError(t, before.Start())
-	p := &privately{T: t, sim: before, Client: client(before, http.DefaultTransport)}
+	p := &privately{T: t, sim: before, Client: client(before, need.HTTP.Transport)}
 	n := p.network("n", "10.0.0.0/16", "10.0.0.0/24")
 	s := p.server("s", "fsn1", n)
 	was := p.addresses(s)

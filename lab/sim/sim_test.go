@@ -12,6 +12,7 @@ import (
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/lab/sim/judge"
 )
@@ -173,7 +174,7 @@ func TestRefusalsOutsideOfTheSpecification(t *testing.T) {
 		req, err := http.NewRequest(http.MethodGet, strings.TrimSuffix(s.URL(), "/v1")+path, nil)
 		require.NoError(t, err)
 		req.Header.Set("Authorization", "Bearer "+token)
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := need.HTTP.Do(req)
 		require.NoError(t, err)
 		defer func() { _ = resp.Body.Close() }()
 		b, err := io.ReadAll(resp.Body)
@@ -208,14 +209,14 @@ func TestFaultsAreCheckedAndCounted(t *testing.T) {
 		`{`, `{"kind":"earthquake"}`, `{"kind":"http"}`, `{"kind":"http","action":"respond","status":200}`, `{"kind":"http","action":"reset","path":"["}`,
 		`{"kind":"never_boot","times":-1}`, `{"kind":"never_boot","colour":"red"}`,
 	} {
-		resp, err := http.Post(s.ControlURL()+"/faults", "application/json", strings.NewReader(bad))
+		resp, err := need.HTTP.Post(s.ControlURL()+"/faults", "application/json", strings.NewReader(bad))
 		require.NoError(t, err)
 		_ = resp.Body.Close()
 		require.Equal(t, 400, resp.StatusCode, bad)
 	}
 	_, err := s.Inject(sim.Fault{Kind: "http", Method: "GET", Path: "/v1/servers", Action: "respond", Status: 503, Skip: 1, Times: 2})
 	require.NoError(t, err)
-	c := client(s, http.DefaultTransport)
+	c := client(s, need.HTTP.Transport)
 	var outcomes []bool
 	for range 5 {
 		_, err := c.Server.All(context.Background())
@@ -232,7 +233,7 @@ func TestStateOutlivesTheProcess(t *testing.T) {
 	first, err := sim.New(cfg)
 	require.NoError(t, err)
 	require.NoError(t, first.Start())
-	_, _, err = client(first, http.DefaultTransport).Server.Create(context.Background(), hcloud.ServerCreateOpts{
+	_, _, err = client(first, need.HTTP.Transport).Server.Create(context.Background(), hcloud.ServerCreateOpts{
 		Name: "kept", ServerType: &hcloud.ServerType{Name: "ccx13"}, Image: &hcloud.Image{Name: "debian-12"}, Location: &hcloud.Location{Name: "sin"},
 	})
 	require.NoError(t, err)
@@ -241,7 +242,7 @@ func TestStateOutlivesTheProcess(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, second.Start())
 	t.Cleanup(second.Close)
-	s, _, err := client(second, http.DefaultTransport).Server.GetByName(context.Background(), "kept")
+	s, _, err := client(second, need.HTTP.Transport).Server.GetByName(context.Background(), "kept")
 	require.NoError(t, err)
 	require.NotNil(t, s)
 	require.Len(t, second.Ledger(true), 3, "a server and its two addresses")

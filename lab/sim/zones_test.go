@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/lab/sim/judge"
 )
@@ -136,7 +137,7 @@ func TestZonesConformToTheProvidersSpecification(t *testing.T) {
 
 func TestZonesFollowTheSpecification(t *testing.T) {
 	t.Parallel()
-	n := newNamed(t, http.DefaultTransport)
+	n := newNamed(t, need.HTTP.Transport)
 	for _, name := range []string{"sub.example.com", "co.uk", "Example.com", "example.com."} {
 		_, _, err := n.Zone.Create(t.Context(), hcloud.ZoneCreateOpts{Name: name, Mode: hcloud.ZoneModePrimary})
 		require.True(t, hcloud.IsError(err, hcloud.ErrorCodeInvalidInput), "%s: %v", name, err)
@@ -173,7 +174,7 @@ func TestZonesFollowTheSpecification(t *testing.T) {
 // TestZonesAreServed: published records are answered over UDP and TCP, by the rules of wildcards and aliases.
 func TestZonesAreServed(t *testing.T) {
 	t.Parallel()
-	n := newNamed(t, http.DefaultTransport)
+	n := newNamed(t, need.HTTP.Transport)
 	z := n.zone("example.com")
 	n.add(z, "e1.edges", "A", "192.0.2.1", "192.0.2.2")
 	n.add(z, "e2.edges", "A", "192.0.2.3")
@@ -202,7 +203,7 @@ func TestZonesAreServed(t *testing.T) {
 // TestPublicationCanFail: then the API has what the name servers have not.
 func TestPublicationCanFail(t *testing.T) {
 	t.Parallel()
-	n := newNamed(t, http.DefaultTransport)
+	n := newNamed(t, need.HTTP.Transport)
 	z := n.zone("example.com")
 	_, err := n.sim.Inject(sim.Fault{Kind: "publish", Record: "www.*", Times: 1})
 	require.NoError(t, err)
@@ -230,7 +231,7 @@ func TestZonesOutliveTheProcess(t *testing.T) {
 		s, err := sim.New(cfg)
 		require.NoError(t, err)
 		require.NoError(t, s.Start())
-		return &named{T: t, sim: s, Client: client(s, http.DefaultTransport)}
+		return &named{T: t, sim: s, Client: client(s, need.HTTP.Transport)}
 	}
 	n := start()
 	n.add(n.zone("example.com"), "www", "A", "192.0.2.1")
