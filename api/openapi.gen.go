@@ -6231,6 +6231,67 @@ type ProcessGroup struct {
 	WorkflowId   string     `json:"workflow_id"`
 }
 
+// Progress defines model for Progress.
+type Progress struct {
+	// Current Being worked on, at most three of them
+	Current []ProgressPart `json:"current"`
+	Done    int            `json:"done"`
+
+	// ExpectedAt When it ends at the pace so far; absent if that can't be measured
+	ExpectedAt *time.Time `json:"expected_at,omitempty"`
+
+	// Kind drain, reboot, replace, resize and patch empty a server. wave: security updates of several servers. rollout: of a process group
+	Kind string `json:"kind"`
+
+	// Message For people
+	Message string `json:"message"`
+
+	// Running Work is being done now; false while it waits or is paused
+	Running bool      `json:"running"`
+	Since   time.Time `json:"since"`
+
+	// State As the subject's own page has it
+	//
+	// Example: moving
+	State   string          `json:"state"`
+	Subject ProgressSubject `json:"subject"`
+
+	// Total 0 if nothing can be counted
+	Total int `json:"total"`
+
+	// Unit What `done` and `total` count; steps differ in length
+	//
+	// Example: tenants moved
+	Unit string `json:"unit"`
+}
+
+// ProgressList defines model for ProgressList.
+type ProgressList struct {
+	AsOf     time.Time  `json:"as_of"`
+	Progress []Progress `json:"progress"`
+}
+
+// ProgressPart defines model for ProgressPart.
+type ProgressPart struct {
+	Id string `json:"id"`
+
+	// Kind Example: tenant
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+
+	// State Example: copying
+	State string `json:"state"`
+}
+
+// ProgressSubject defines model for ProgressSubject.
+type ProgressSubject struct {
+	Id string `json:"id"`
+
+	// Kind Example: server
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+}
+
 // Provider defines model for Provider.
 type Provider struct {
 	Enabled  bool     `json:"enabled"`
@@ -9742,6 +9803,15 @@ type PutPolicyParams struct {
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
+// ListProgressParams defines parameters for ListProgress.
+type ListProgressParams struct {
+	// Id Only of these servers, tenants, volumes, groups, releases, waves or packing plans
+	Id *[]string `form:"id,omitempty" json:"id,omitempty"`
+
+	// Limit Items
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
 // PatchProviderParams defines parameters for PatchProvider.
 type PatchProviderParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
@@ -11523,6 +11593,9 @@ type ServerInterface interface {
 	// PutPolicy Replace a policy's spec
 	// (PUT /v1/policies/{policy_id})
 	PutPolicy(ctx echo.Context, policyId PolicyID, params PutPolicyParams) error
+	// ListProgress List what takes a while, with how far it is
+	// (GET /v1/progress)
+	ListProgress(ctx echo.Context, params ListProgressParams) error
 	// ListProviders List providers
 	// (GET /v1/providers)
 	ListProviders(ctx echo.Context) error
@@ -16847,6 +16920,31 @@ func (w *ServerInterfaceWrapper) PutPolicy(ctx echo.Context) error {
 	return err
 }
 
+// ListProgress converts echo context to params.
+func (w *ServerInterfaceWrapper) ListProgress(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListProgressParams
+	// ------------- Optional query parameter "id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "id", ctx.QueryParams(), &params.Id, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListProgress(ctx, params)
+	return err
+}
+
 // ListProviders converts echo context to params.
 func (w *ServerInterfaceWrapper) ListProviders(ctx echo.Context) error {
 	var err error
@@ -21854,6 +21952,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.DELETE(options.BaseURL+"/v1/tenants/:tenant_id/moves/:move_id", wrapper.CancelMove, options.OperationMiddlewares["cancelMove"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/moves/:move_id", wrapper.GetMove, options.OperationMiddlewares["getMove"]...)
 	router.GET(options.BaseURL+"/v1/overview", wrapper.GetOverview, options.OperationMiddlewares["getOverview"]...)
+	router.GET(options.BaseURL+"/v1/progress", wrapper.ListProgress, options.OperationMiddlewares["listProgress"]...)
 	router.GET(options.BaseURL+"/v1/attention", wrapper.ListAttention, options.OperationMiddlewares["listAttention"]...)
 	router.GET(options.BaseURL+"/v1/impact/upcoming", wrapper.ListUpcoming, options.OperationMiddlewares["listUpcoming"]...)
 	router.GET(options.BaseURL+"/v1/queue", wrapper.ListQueue, options.OperationMiddlewares["listQueue"]...)

@@ -62,7 +62,7 @@ var Purposes = []Purpose{
 	{Title: "Backups", Commands: []string{"backup", "drill", "restore", "snapshot"}},
 	{Title: "Money", Commands: []string{"ledger", "cost", "catalog"}},
 	{Title: "Access", Commands: []string{"audit", "login", "context", "whoami", "open", "console"}},
-	{Title: "Installation", Commands: []string{"agent", "impact", "operation", "release", "status", "overview", "events", "search", "freeze", "unfreeze", "freeze-status", "reconcile", "version"}},
+	{Title: "Installation", Commands: []string{"agent", "impact", "operation", "release", "status", "overview", "progress", "events", "search", "freeze", "unfreeze", "freeze-status", "reconcile", "version"}},
 }
 
 var tables = []Table{
@@ -690,6 +690,19 @@ var tables = []Table{
 		{Path: "created_at", Title: "created", Format: "time"},
 		{Path: "deleted_at", Title: "deleted", Format: "time"},
 	}, Spare: []string{"image", "deploy"}},
+	{Type: "Progress", ID: "subject.id", List: []Column{
+		{Path: "kind", Title: "kind"},
+		{Path: "subject.name", Title: "name"},
+		{Path: "state", Title: "state"},
+		{Path: "done", Title: "done", Text: "[total? {done} of {total}]"},
+		{Path: "unit", Title: "unit"},
+		{Path: "expected_at", Title: "expected", Format: "time"},
+		{Path: "since", Title: "started", Format: "time"},
+	}, More: []Column{
+		{Path: "subject.id", Title: "id"},
+		{Path: "message", Title: "message"},
+		{Path: "running", Title: "running"},
+	}, Spare: []string{"started"}},
 	{Type: "Provider", ID: "provider", List: []Column{
 		{Path: "provider", Title: "provider"},
 		{Path: "enabled", Title: "enabled"},
@@ -1092,7 +1105,7 @@ var verbs = []Verb{
 		{Name: "EMAIL", In: "body", Field: "email", Required: true},
 	}, Flags: []Flag{
 		{Name: "name", Help: "defaults to the email address", In: "body", Field: "name"},
-	}, Body: "required", Table: &tables[74], Impact: "reveals"},
+	}, Body: "required", Table: &tables[75], Impact: "reveals"},
 	{Operation: "associatePlacementPool", Method: "PUT", Path: "/v1/orgs/{org_id}/placement-pools/{pool}", Use: "placement-pool associate ORG PLACEMENT-POOL", Short: "Associate an org with a placement pool", Long: "Associate an org with a placement pool.\n\nThe pool applies to the org's tenants from their next placement on, combined with the org's\nother pools and with the constraint of each request.", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
@@ -1112,7 +1125,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "mount", Help: "path in the group's containers", In: "body", Field: "mount_path", Default: "/data", Always: true},
-	}, Body: "required", Table: &tables[77], Say: "attachment {attachment_id}: volume {volume_id} at {mount_path} of {group_id}", Impact: "interrupts"},
+	}, Body: "required", Table: &tables[78], Say: "attachment {attachment_id}: volume {volume_id} at {mount_path} of {group_id}", Impact: "interrupts"},
 	{Operation: "buildImage", Method: "POST", Path: "/v1/images", Use: "image build", Short: "Build a golden image", Long: "Build a golden image.\n\nBoots a machine from the provider's image, installs the packages, pulls the stack's\ncontainer images, cleans up, powers off and takes a snapshot of the disk. A test server is\nthen booted from the snapshot; once it is active the image becomes current and is used for\nnew servers. Only one image of a base image can be built at a time: a second request is\nrefused with golden_image_building.", Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "debian", Help: "debian release; defaults to that of the configured image", In: "body", Field: "debian"},
@@ -1150,18 +1163,18 @@ var verbs = []Verb{
 		{Name: "REBALANCE", In: "path", Field: "rebalance_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[56], Say: "cancelled: {rebalance_id}, {moved} of {total} moved", Impact: "none"},
+	}, Table: &tables[57], Say: "cancelled: {rebalance_id}, {moved} of {total} moved", Impact: "none"},
 	{Operation: "cancelRelease", Method: "POST", Path: "/v1/releases/{name}/cancel", Use: "release cancel RELEASE", Short: "Cancel a release; servers that have it keep it, and those being updated go back", Long: "Cancel a release; servers that have it keep it, and those being updated go back.\n\nServers that have it keep it, and no more begin. A server that is being updated is let go of within seconds:\nbefore its sites are taken offline it is skipped, afterwards it goes back to what it was, and one whose sites\nare already being opened is completed. A server that is broken has to go back first: that is\ninvalid_transition.", Args: []Flag{
 		{Name: "RELEASE", In: "path", Field: "name", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[70], Say: "release {name} is {status}", Impact: "none"},
+	}, Table: &tables[71], Say: "release {name} is {status}", Impact: "none"},
 	{Operation: "cancelTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/cancel", Use: "tenant cancel TENANT…", Short: "Cancel a tenant", Long: "Cancel a tenant.\n\nactive or suspended → grace_period; trial → terminated. A tenant that is\nprovisioning stays in that state until its workflow has undone its work, and is then\nfailed with reason cancelled; repeating the request returns the same answer. A tenant that waits for\ncapacity and has no server is failed immediately. If the tenant has a site, the\nimpact must be accepted (impact_not_accepted): that also accepts the later purge of its data.\n\nIn any other state the request is refused with invalid_transition.", Example: "  prego tenant cancel acme-eu --reason \"moves away\" --accept destroys --watch", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[72], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "destroys"},
+	}, Body: "optional", Table: &tables[73], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "destroys"},
 	{Operation: "checkDomain", Method: "POST", Path: "/v1/domains/{domain_id}/check", Use: "domain check DOMAIN…", Short: "Look a name up now", Long: "Look a name up now.\n\nMakes it the name's turn. checked_at changes when it was looked up. A claim that expired is\nlooked for again.", Args: []Flag{
 		{Name: "DOMAIN", In: "path", Field: "domain_id", Required: true},
 	}, Table: &tables[22], Impact: "none"},
@@ -1173,7 +1186,7 @@ var verbs = []Verb{
 		{Name: "backup", Help: "a backup of the tenant in object storage; the newest by default", In: "body", Field: "backup_id"},
 		{Name: "plan", Help: "what a tenant pays for", In: "body", Field: "plan", Values: []string{"trial", "starter", "business", "enterprise"}},
 		{Name: "reserved-slug", Help: "allow a slug that has a meaning to mail programs, browsers or the DNS, such as www, mail or ns1", In: "body", Field: "reserved_slug", Type: "bool"},
-	}, Body: "required", Table: &tables[72], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
+	}, Body: "required", Table: &tables[73], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "cloneVolume", Method: "POST", Path: "/v1/volumes/{volume_id}/clones", Use: "volume clone VOLUME NAME", Short: "Create a volume from a backup of another one", Long: "Create a volume from a backup of another one.\n\nIt has the org and the location of the original, and its size unless a larger one is given. The original may be\ndeleted. The backup is the newest if none is named. It uses quota like any volume; its restore is the new\nvolume's only one.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "NAME", In: "body", Field: "name", Required: true},
@@ -1181,7 +1194,7 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "backup", Help: "the newest by default", In: "body", Field: "backup_id"},
 		{Name: "size", Help: "that of the other one by default", In: "body", Field: "size_bytes", Type: "disk"},
-	}, Body: "required", Table: &tables[76], Impact: "none"},
+	}, Body: "required", Table: &tables[77], Impact: "none"},
 	{Operation: "containerLogs", Method: "GET", Path: "/v1/servers/{server_id}/containers/{name}/logs", Use: "container logs SERVER CONTAINER", Short: "Print a container's log, without secrets", Long: "Print a container's log, without secrets.\n\nSecrets are removed.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 		{Name: "CONTAINER", In: "path", Field: "name", Required: true},
@@ -1195,7 +1208,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[66], Say: "server {server_id} is cordoned", Impact: "none"},
+	}, Body: "optional", Table: &tables[67], Say: "server {server_id} is cordoned", Impact: "none"},
 	{Operation: "createAgentRelease", Method: "POST", Path: "/v1/agent-releases", Use: "agent release create", Short: "Create a release of the agent", Long: "Create a release of the agent.\n\nThe release as prego keys sign-agent signed it. The control plane cannot check the signature: hosts do, with\nthe keys that their agent was built with. Nothing happens until the release is started. A percentage of rings\nis of servers. Repeating the request returns the release; a different release with the same version or serial is\nstack_release_exists.", Example: "  prego agent release create --signed signed.json --percent 5,50 --soak 1h", Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "signed", Help: "what prego keys sign-agent prints", In: "body", Field: "signed", Type: "json", Required: true},
@@ -1363,20 +1376,20 @@ var verbs = []Verb{
 		{Name: "plan", Help: "file that holds the plan; - is standard input", In: "body", Field: "plan", Type: "string", Required: true},
 		{Name: "reason", Help: "reason for the record", In: "body", Field: "reason"},
 		{Name: "remove-servers", Help: "whether servers that are freed are deleted; a fleet keeps its min_size", In: "body", Field: "remove_servers", Type: "bool", Default: "false", Always: true},
-	}, Body: "required", Table: &tables[56], Say: "accepted: {rebalance_id}, {total} moves, {at_once} at once", Impact: "moves"},
+	}, Body: "required", Table: &tables[57], Say: "accepted: {rebalance_id}, {total} moves, {at_once} at once", Impact: "moves"},
 	{Operation: "createRelease", Method: "POST", Path: "/v1/releases", Use: "release create RELEASE", Short: "Create a release of the stack", Long: "Create a release of the stack.\n\nAn image for the benches of the fleet and, if they are given, the versions that sites must have of apps\nafterwards. Nothing happens until the release is started. Without rings the first ring is 5 percent of the\ntenants and the second the rest; servers outside the rings come last. Repeating the request returns the release;\na different release with the same name is stack_release_exists.", Example: "  prego release create 15.80 --image frappe/erpnext:v15.80.0 --apps frappe=15.80.1,erpnext=15.80.0 --canary t-6vq3nf4w2k8z --soak 1h", Args: []Flag{
 		{Name: "RELEASE", In: "body", Field: "name", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "apps", Help: "versions that sites must have of apps after the update, as Frappe reports them; apps that a site lacks are skipped", In: "body", Field: "apps", Type: "map"},
 		{Name: "image", Help: "container image of the benches, as Docker reads it, like PREGO_CONTAINER_IMAGE", In: "body", Field: "image", Required: true},
-	}, Body: "required", Table: &tables[70], Say: "created: release {name} of {image}; start it with prego release start {name}", Impact: "none"},
+	}, Body: "required", Table: &tables[71], Say: "created: release {name} of {image}; start it with prego release start {name}", Impact: "none"},
 	{Operation: "createRestore", Method: "POST", Path: "/v1/tenants/{tenant_id}/restores", Use: "restore create TENANT SNAPSHOT", Short: "Restore a tenant's site from a snapshot, or from a backup (bak-…)", Long: "Restore a tenant's site from a snapshot, or from a backup (bak-…).\n\nThe site is in maintenance mode during the restore. Its current data is backed up first and\nput back if the restore fails. Checks max_restore_jobs; a tenant can have only one restore\nin progress (restore_under_way). The impact must be accepted (impact_not_accepted).\n\nWith elsewhere, a failed tenant whose server was lost gets another place and a site that is made of the backup, the\nnewest one if none is named (backup_not_found if there is none). Another tenant is refused with invalid_transition.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "SNAPSHOT", In: "body", Field: "snapshot_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Body: "required", Table: &tables[60], Impact: "destroys"},
+	}, Body: "required", Table: &tables[61], Impact: "destroys"},
 	{Operation: "createRestore", Method: "POST", Path: "/v1/tenants/{tenant_id}/restores", Use: "restore elsewhere TENANT…", Short: "Restore tenants whose server was lost at another place", Long: "Restore tenants whose server was lost at another place.\n\nThe site is in maintenance mode during the restore. Its current data is backed up first and\nput back if the restore fails. Checks max_restore_jobs; a tenant can have only one restore\nin progress (restore_under_way). The impact must be accepted (impact_not_accepted).\n\nWith elsewhere, a failed tenant whose server was lost gets another place and a site that is made of the backup, the\nnewest one if none is named (backup_not_found if there is none). Another tenant is refused with invalid_transition.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
@@ -1384,7 +1397,7 @@ var verbs = []Verb{
 		{Name: "backup", Help: "a backup in object storage", In: "body", Field: "backup_id"},
 	}, Set: []Flag{
 		{Name: "elsewhere", Help: "the tenant has lost its server and gets another place", In: "body", Field: "elsewhere", Type: "bool", Default: "true"},
-	}, Body: "required", Table: &tables[60], Impact: "destroys"},
+	}, Body: "required", Table: &tables[61], Impact: "destroys"},
 	{Operation: "createRoute", Method: "POST", Path: "/v1/envs/{env_id}/routes", Use: "route create ENV", Short: "Create a route to a process group", Long: "Create a route to a process group.\n\nChecks max_routes, max_public_ports and max_hostnames. A port counts once per address\nthat the org listens on. A hostname is claimed with the route: it is served, and counts, once\nthe org has verified it (see /v1/domains). A route on env_v4 needs the environment's IPv4\naddress to be ready, otherwise it is refused with ipv4_required. A hostname that another\norg has verified, or that the org already uses at this port or for a tenant, is refused with\nhostname_taken; a port that would be shared with a raw TCP route, 80 and 443 for raw TCP on the\nshared address, and ports of edges' own programs with port_taken.", Example: "  prego route create prod --group web --host www.example.com --port 443 --protocol https --target 8443", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
 	}, Flags: []Flag{
@@ -1395,7 +1408,7 @@ var verbs = []Verb{
 		{Name: "listener", Help: "the shared IPv6 address of the edge, or the environment's own IPv4 address", In: "body", Field: "listener", Values: []string{"shared_v6", "env_v4"}, Default: "shared_v6", Always: true},
 		{Name: "protocol", Help: "with https the port of the group speaks TLS itself; tcp has the port to itself", In: "body", Field: "protocol", Values: []string{"http", "https", "tcp"}, Default: "https", Always: true},
 		{Name: "target", Help: "port of the group's containers", In: "body", Field: "target_port", Type: "int", Default: "8080", Always: true},
-	}, Body: "required", Table: &tables[62], Impact: "none"},
+	}, Body: "required", Table: &tables[63], Impact: "none"},
 	{Operation: "createServer", Method: "POST", Path: "/internal/servers/create", Use: "server create NAME", Short: "Create a server", Long: "Create a server.\n\nAccepts the request and provisions the server in the background. Idempotent on server_id:\nrepeating the same body is accepted and returns the same workflow; a different body is\nrefused with server_id_conflict. Ids are never reused: the id of a terminated server is\nrefused with server_terminated.\n\nA spec that asks for something the provider does not offer is refused with\nserver_type_unknown, server_type_retired, server_type_not_sold, location_unknown,\nlocation_not_in_region or image_unknown.", Example: "  prego server create app-7 --role app --region eu --watch", Args: []Flag{
 		{Name: "NAME", In: "body", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -1414,7 +1427,7 @@ var verbs = []Verb{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[69], Impact: "none"},
+	}, Table: &tables[70], Impact: "none"},
 	{Operation: "createTenant", Method: "POST", Path: "/v1/tenants", Use: "tenant create SLUG", Short: "Create a tenant", Long: "Create a tenant.\n\nAccepts the request, then places the tenant and creates its site in the background.\nRepeating the request with the same Idempotency-Key returns the same tenant; a different\nbody with that key is refused with idempotency_key_conflict.\n\nA tenant uses the quota of its org: one instance, its plan's memory and CPU, and its storage. Above the quota\nthe request is refused with quota_exceeded, which states by how much.", Example: "  prego tenant create acme-eu --org acme --region eu --plan starter --apps erpnext --watch", Args: []Flag{
 		{Name: "SLUG", In: "body", Field: "slug", Required: true},
 	}, Flags: []Flag{
@@ -1436,7 +1449,7 @@ var verbs = []Verb{
 		{Name: "reserved-slug", Help: "allow a slug that has a meaning to mail programs, browsers or the DNS, such as www, mail or ns1", In: "body", Field: "reserved_slug", Type: "bool"},
 		{Name: "stack", Help: "shorthand for requiring the tag stack:<name>", In: "body", Field: "stack"},
 		{Name: "storage-gb", Help: "GB; 0 means the plan's default", In: "body", Field: "storage_quota_gb", Type: "int"},
-	}, Body: "required", Table: &tables[72], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
+	}, Body: "required", Table: &tables[73], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "createTenantDomain", Method: "POST", Path: "/v1/tenants/{tenant_id}/domains", Use: "domain create TENANT NAME", Short: "Claim a name for a tenant's site", Long: "Claim a name for a tenant's site.\n\nThe answer lists the records to make: a TXT record that proves that the org owns the name, and\nthe record that leads it here. The name is looked up in growing intervals for 14 days. It is\nserved, and counts towards max_hostnames, once the TXT record was seen (verified); a\nclaim that is pending counts for nothing. Several orgs may claim the same name; the first one\nto show its TXT record has it. When the record goes away, the name is served on for a grace\nperiod, and is lost after that. Repeating the request returns the claim that is there.", Example: "  prego domain create acme www.example.com", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "NAME", In: "body", Field: "name", Required: true},
@@ -1451,24 +1464,24 @@ var verbs = []Verb{
 		{Name: "location", Help: "a location of the provider in the region; defaults to the region's first", In: "body", Field: "location"},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "region", Values: []string{"sg", "eu", "us"}, Default: "eu", Always: true},
 		{Name: "size", Help: "rounded up to whole GB by the provider", In: "body", Field: "size_bytes", Type: "disk", Default: "10GB", Always: true},
-	}, Body: "required", Table: &tables[76], Impact: "none"},
+	}, Body: "required", Table: &tables[77], Impact: "none"},
 	{Operation: "createVolumeBackup", Method: "POST", Path: "/v1/volumes/{volume_id}/backups", Use: "volume backup create VOLUME…", Short: "Back up a volume's files to object storage", Long: "Back up a volume's files to object storage.\n\nIts host compresses and encrypts the files as they are at one moment, and uploads them. A volume has one backup\nunder way at a time (backup_under_way). A volume without a server is attached to one for a while; without such\na server at its location, the request is refused with insufficient_resources.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[78], Impact: "none"},
+	}, Table: &tables[79], Impact: "none"},
 	{Operation: "createVolumeDrill", Method: "POST", Path: "/v1/volumes/{volume_id}/drills", Use: "volume drill create VOLUME…", Short: "Restore a volume's backup to see whether it can be", Long: "Restore a volume's backup to see whether it can be.\n\nThe backup is restored into a directory of some server's own disk, compared with its list, and deleted. The\nvolume is not touched. Backups are also drilled automatically; this request drills immediately. Refused with\ninsufficient_resources while no server can take it.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "backup", Help: "the newest by default", In: "body", Field: "backup_id"},
-	}, Body: "optional", Table: &tables[79], Impact: "none"},
+	}, Body: "optional", Table: &tables[80], Impact: "none"},
 	{Operation: "createVolumeRestore", Method: "POST", Path: "/v1/volumes/{volume_id}/restores", Use: "volume restore create VOLUME VOLUME-BACKUP", Short: "Restore a volume from a backup", Long: "Restore a volume from a backup.\n\nThe process group of the volume must be stopped (volume_in_use), and does not start before the restore has\nended. The backup is written beside the volume's content, so there must be room for both; it replaces the\ncontent once all of it was read again and matches the backup. A failed restore leaves the volume as it was. The\nimpact must be accepted (impact_not_accepted).", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "body", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Body: "required", Table: &tables[80], Impact: "destroys"},
+	}, Body: "required", Table: &tables[81], Impact: "destroys"},
 	{Operation: "deleteApp", Method: "DELETE", Path: "/v1/apps/{app_id}", Use: "app delete APP…", Short: "Delete an app", Long: "Delete an app.\n\nRefused with app_in_use while it has environments. Repeating the request changes nothing.", Args: []Flag{
 		{Name: "APP", In: "path", Field: "app_id", Required: true},
 	}, Flags: []Flag{
@@ -1557,7 +1570,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "no-final-backup", Help: "destroy it without a last backup, also if it is being deleted already: why, for the org's events", In: "query", Field: "no_final_backup_reason"},
-	}, Table: &tables[76], Impact: "destroys"},
+	}, Table: &tables[77], Impact: "destroys"},
 	{Operation: "deleteVolumeBackup", Method: "DELETE", Path: "/v1/volumes/{volume_id}/backups/{backup_id}", Use: "volume backup delete VOLUME VOLUME-BACKUP…", Short: "Delete a backup of a volume", Long: "Delete a backup of a volume.\n\nA stored backup is kept until kept_until, 24 hours later: until then undelete takes the request back. It is\nshown as deleting until the storage reports that its objects are gone. A backup that is held or being restored\nis not deleted (backup_not_ready). The impact must be accepted (impact_not_accepted): it has the time of the\nnewest other backup.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
@@ -1725,54 +1738,54 @@ var verbs = []Verb{
 	{Operation: "getPolicy", Method: "GET", Path: "/v1/policies/{policy_id}", Use: "policy show POLICY…", Short: "Show a policy", Args: []Flag{
 		{Name: "POLICY", In: "path", Field: "policy_id", Required: true},
 	}, Table: &tables[52], Page: true},
-	{Operation: "getProvider", Method: "GET", Path: "/v1/providers/{provider}", Use: "pool provider list", Short: "Show a provider", Table: &tables[54], Own: true, Page: true},
+	{Operation: "getProvider", Method: "GET", Path: "/v1/providers/{provider}", Use: "pool provider list", Short: "Show a provider", Table: &tables[55], Own: true, Page: true},
 	{Operation: "getRebalance", Method: "GET", Path: "/v1/rebalances/{rebalance_id}", Use: "rebalance show REBALANCE…", Short: "Show a packing plan that is carried out, or was", Long: "Show a packing plan that is carried out, or was.\n\nWith the moves that are under way or did not succeed, at most 200.", Args: []Flag{
 		{Name: "REBALANCE", In: "path", Field: "rebalance_id", Required: true},
-	}, Table: &tables[56], Page: true},
+	}, Table: &tables[57], Page: true},
 	{Operation: "getRegistry", Method: "GET", Path: "/v1/registries/{host}", Use: "registry show REGISTRY…", Short: "Show a registry", Long: "Show a registry.\n\nThe password is never returned.", Args: []Flag{
 		{Name: "REGISTRY", In: "path", Field: "host", Required: true},
-	}, Table: &tables[58], Page: true},
+	}, Table: &tables[59], Page: true},
 	{Operation: "getRelease", Method: "GET", Path: "/v1/releases/{name}", Use: "release show RELEASE…", Short: "Show a release of the stack with its servers", Args: []Flag{
 		{Name: "RELEASE", In: "path", Field: "name", Required: true},
-	}, Table: &tables[70], Page: true},
-	{Operation: "getResidencyZone", Method: "GET", Path: "/v1/residency-zones/{country}", Use: "pool residency list", Short: "Show a residency zone", Table: &tables[59], Own: true, Page: true},
+	}, Table: &tables[71], Page: true},
+	{Operation: "getResidencyZone", Method: "GET", Path: "/v1/residency-zones/{country}", Use: "pool residency list", Short: "Show a residency zone", Table: &tables[60], Own: true, Page: true},
 	{Operation: "getRestore", Method: "GET", Path: "/v1/tenants/{tenant_id}/restores/{job_id}", Use: "restore show TENANT RESTORE…", Short: "Show a restore", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "RESTORE", In: "path", Field: "job_id", Required: true},
-	}, Table: &tables[60], Page: true},
+	}, Table: &tables[61], Page: true},
 	{Operation: "getRoute", Method: "GET", Path: "/v1/envs/{env_id}/routes/{route_id}", Use: "route show ENV ROUTE…", Short: "Show a route", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
 		{Name: "ROUTE", In: "path", Field: "route_id", Required: true},
-	}, Table: &tables[62], Page: true},
+	}, Table: &tables[63], Page: true},
 	{Operation: "getServer", Method: "GET", Path: "/v1/servers/{server_id}", Use: "server show SERVER…", Short: "Show a server with its agent and timeline", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
-	}, Table: &tables[65], Page: true},
-	{Operation: "getSitePoolPolicy", Method: "GET", Path: "/v1/site-pool-policies/{plan}", Use: "pool policies", Short: "Show the site pool policy of a plan", Table: &tables[68], Own: true, Page: true},
+	}, Table: &tables[66], Page: true},
+	{Operation: "getSitePoolPolicy", Method: "GET", Path: "/v1/site-pool-policies/{plan}", Use: "pool policies", Short: "Show the site pool policy of a plan", Table: &tables[69], Own: true, Page: true},
 	{Operation: "getSnapshot", Method: "GET", Path: "/v1/tenants/{tenant_id}/snapshots/{snapshot_id}", Use: "snapshot show TENANT SNAPSHOT…", Short: "Show a snapshot", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "SNAPSHOT", In: "path", Field: "snapshot_id", Required: true},
-	}, Table: &tables[69], Page: true},
+	}, Table: &tables[70], Page: true},
 	{Operation: "getTenant", Method: "GET", Path: "/v1/tenants/{tenant_id}", Use: "tenant show TENANT…", Short: "Show a tenant with its placement and timeline", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
-	}, Table: &tables[71], Page: true},
+	}, Table: &tables[72], Page: true},
 	{Operation: "getVolume", Method: "GET", Path: "/v1/volumes/{volume_id}", Use: "volume show VOLUME…", Short: "Show a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
-	}, Table: &tables[76], Page: true},
+	}, Table: &tables[77], Page: true},
 	{Operation: "getVolumeBackup", Method: "GET", Path: "/v1/volumes/{volume_id}/backups/{backup_id}", Use: "volume backup show VOLUME VOLUME-BACKUP…", Short: "Show a backup of a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
-	}, Table: &tables[78], Page: true},
+	}, Table: &tables[79], Page: true},
 	{Operation: "getVolumeRestore", Method: "GET", Path: "/v1/volumes/{volume_id}/restores/{restore_id}", Use: "volume restore show VOLUME VOLUME-RESTORE…", Short: "Show a restore of a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-RESTORE", In: "path", Field: "restore_id", Required: true},
-	}, Table: &tables[80]},
-	{Operation: "getWarmPool", Method: "GET", Path: "/v1/warm-pools/{region}/{plan}", Use: "pool warm list", Short: "Show a warm pool", Table: &tables[81], Own: true, Page: true},
+	}, Table: &tables[81]},
+	{Operation: "getWarmPool", Method: "GET", Path: "/v1/warm-pools/{region}/{plan}", Use: "pool warm list", Short: "Show a warm pool", Table: &tables[82], Own: true, Page: true},
 	{Operation: "growVolume", Method: "PATCH", Path: "/v1/volumes/{volume_id}", Use: "volume grow VOLUME", Short: "Grow a volume", Long: "Grow a volume.\n\nVolumes only grow, also while they are in use. The growth counts toward max_total_volume_bytes immediately;\nthe provider and the file system follow.", Example: "  prego volume grow data --size 40GB", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "size", Help: "not less than now; rounded up to whole GB by the provider", In: "body", Field: "size_bytes", Type: "disk", Required: true},
-	}, Body: "required", Table: &tables[76], Impact: "none"},
+	}, Body: "required", Table: &tables[77], Impact: "none"},
 	{Operation: "holdBackup", Method: "PUT", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}/hold", Use: "backup hold TENANT BACKUP", Short: "Keep a backup until it is released", Long: "Keep a backup until it is released.\n\nWhile it is held, neither retention nor a request nor the end of the tenant deletes it.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "BACKUP", In: "path", Field: "backup_id", Required: true},
@@ -1792,7 +1805,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "the reason, for a later release", In: "body", Field: "reason", Required: true},
-	}, Body: "required", Table: &tables[78], Impact: "none"},
+	}, Body: "required", Table: &tables[79], Impact: "none"},
 	{Operation: "importServer", Method: "POST", Path: "/v1/servers/import", Use: "server import NAME", Short: "Import an existing server", Long: "Import an existing server.\n\nAccepts a server that was created elsewhere. Apply bootstrap from the answer to the host\nonce, before its token expires after 15 minutes; it contains a secret. Repeating the request\nreturns the same bootstrap while the server is provisioning. After the token has expired the\nserver is failed: retry it, then repeat the import to get a new bootstrap. An imported\nserver is never destroyed because its agent did not connect.", Args: []Flag{
 		{Name: "NAME", In: "body", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -1878,7 +1891,7 @@ var verbs = []Verb{
 		{Name: "host", Help: "only of these names", In: "query", Field: "hostname", Many: true},
 		{Name: "protocol", Help: "only of these protocols", In: "query", Field: "protocol", Values: []string{"http", "https", "tcp"}, Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "routes", Paged: true, Sorts: []string{"created_at", "hostname"}, Table: &tables[62], Page: true},
+	}, Items: "routes", Paged: true, Sorts: []string{"created_at", "hostname"}, Table: &tables[63], Page: true},
 	{Operation: "listApps", Method: "GET", Path: "/v1/apps", Use: "app list", Short: "List apps", Long: "List apps.\n\nTo read every page, pass next_cursor until it is absent.", Flags: []Flag{
 		{Name: "app", Help: "only these apps", In: "query", Field: "app_id", Many: true},
 		{Name: "org", Help: "only of these orgs", In: "query", Field: "org_id", Many: true},
@@ -2041,43 +2054,47 @@ var verbs = []Verb{
 		{Name: "policy-id", Help: "only these policies", In: "query", Field: "policy_id", Many: true},
 		{Name: "type", Help: "only these types", In: "query", Field: "type", Values: []string{"scaling", "region_placement", "deletion"}, Many: true},
 	}, Items: "policies", Paged: true, Sorts: []string{"created_at", "policy_id"}, Table: &tables[52], Page: true},
-	{Operation: "listProviders", Method: "GET", Path: "/v1/providers", Use: "pool provider list", Short: "List providers", Items: "providers", Table: &tables[54], Page: true},
+	{Operation: "listProgress", Method: "GET", Path: "/v1/progress", Use: "progress", Short: "List what takes a while, with how far it is", Long: "List what takes a while, with how far it is.\n\nServers that are being emptied, moves, releases, waves of security updates, packing plans, deploys and restores\nthat have not ended, the oldest first. The moves of a server that is being emptied, or of a packing plan, count\nthere; they are listed themselves only if id names their tenants. expected_at is the end at the pace since\nthe start, and absent while none can be measured: before the first unit of work is done, while nothing is being\ndone, and for moves and restores, whose steps differ in length.", Flags: []Flag{
+		{Name: "id", Help: "only of these servers, tenants, volumes, groups, releases, waves or packing plans", In: "query", Field: "id", Many: true},
+		{Name: "limit", Help: "items", In: "query", Field: "limit"},
+	}, Items: "progress", Limit: 50, Table: &tables[54]},
+	{Operation: "listProviders", Method: "GET", Path: "/v1/providers", Use: "pool provider list", Short: "List providers", Items: "providers", Table: &tables[55], Page: true},
 	{Operation: "listQueue", Method: "GET", Path: "/v1/queue", Use: "queue list", Short: "List requests that wait for capacity", Long: "List requests that wait for capacity.\n\nTenants and process groups that wait for a server, in the order of the scheduler: region by region, in each\nregion the tenants by plan, then the groups, and orgs take turns. position counts within the region and the\nkind. Tenants whose own servers wait for the provider's stock or quota come last: they delay no other. Tenants and groups of a region are served side by side. expected_because explains the estimate of\nexpected_at, or why there is none.", Flags: []Flag{
 		{Name: "kind", Help: "only of these kinds", In: "query", Field: "kind", Values: []string{"tenant", "group"}, Many: true},
 		{Name: "region", Help: "only these regions", In: "query", Field: "region", Values: []string{"sg", "eu", "us"}, Many: true},
 		{Name: "org", Help: "only of these orgs", In: "query", Field: "org_id", Many: true},
-	}, Items: "entries", Paged: true, Limit: 50, Table: &tables[55], Page: true},
+	}, Items: "entries", Paged: true, Limit: 50, Table: &tables[56], Page: true},
 	{Operation: "listRebalances", Method: "GET", Path: "/v1/rebalances", Use: "rebalance list", Short: "List packing plans that are carried out, or were", Flags: []Flag{
 		{Name: "state", Help: "only items in these states", In: "query", Field: "state", Values: []string{"running", "done", "stopped", "cancelled"}, Many: true},
-	}, Items: "rebalances", Paged: true, Sorts: []string{"created_at"}, Table: &tables[56], Page: true},
-	{Operation: "listRegistries", Method: "GET", Path: "/v1/registries", Use: "registry list", Short: "List registries with stored credentials", Items: "registries", Table: &tables[58], Page: true},
+	}, Items: "rebalances", Paged: true, Sorts: []string{"created_at"}, Table: &tables[57], Page: true},
+	{Operation: "listRegistries", Method: "GET", Path: "/v1/registries", Use: "registry list", Short: "List registries with stored credentials", Items: "registries", Table: &tables[59], Page: true},
 	{Operation: "listReleases", Method: "GET", Path: "/v1/releases", Use: "release list", Short: "List releases of the stack", Flags: []Flag{
 		{Name: "name", Help: "only these releases", In: "query", Field: "name", Many: true},
 		{Name: "status", Help: "only items in these states", In: "query", Field: "status", Values: []string{"created", "rolling", "paused", "stopped", "done", "cancelled"}, Many: true},
-	}, Items: "releases", Paged: true, Sorts: []string{"created_at"}, Table: &tables[70], Page: true},
-	{Operation: "listResidencyZones", Method: "GET", Path: "/v1/residency-zones", Use: "pool residency list", Short: "List residency zones", Items: "residency_zones", Table: &tables[59], Page: true},
+	}, Items: "releases", Paged: true, Sorts: []string{"created_at"}, Table: &tables[71], Page: true},
+	{Operation: "listResidencyZones", Method: "GET", Path: "/v1/residency-zones", Use: "pool residency list", Short: "List residency zones", Items: "residency_zones", Table: &tables[60], Page: true},
 	{Operation: "listRestores", Method: "GET", Path: "/v1/tenants/{tenant_id}/restores", Use: "restore list TENANT", Short: "List the restores of a tenant", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "status", Help: "only items in these states", In: "query", Field: "status", Values: []string{"queued", "running", "succeeded", "failed", "deleted"}, Many: true},
-	}, Items: "restores", Paged: true, Sorts: []string{"created_at"}, Table: &tables[60], Page: true},
+	}, Items: "restores", Paged: true, Sorts: []string{"created_at"}, Table: &tables[61], Page: true},
 	{Operation: "listRollouts", Method: "GET", Path: "/v1/groups/{group_id}/rollouts", Use: "group rollouts GROUP", Short: "List the rollouts of a process group", Long: "List the rollouts of a process group.\n\nThe last 20 are kept, and the rollouts of the present and the last good release", Args: []Flag{
 		{Name: "GROUP", In: "path", Field: "group_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "outcome", Help: "only rollouts with these outcomes", In: "query", Field: "outcome", Values: []string{"under_way", "succeeded", "rolled_back", "failed", "superseded"}, Many: true},
-	}, Items: "rollouts", Paged: true, Sorts: []string{"created_at"}, Table: &tables[61], Page: true},
+	}, Items: "rollouts", Paged: true, Sorts: []string{"created_at"}, Table: &tables[62], Page: true},
 	{Operation: "listRoutes", Method: "GET", Path: "/v1/envs/{env_id}/routes", Use: "route list ENV", Short: "List the routes of an environment", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "hostname", Help: "only of these names", In: "query", Field: "hostname", Many: true},
 		{Name: "group", Help: "only of these process groups", In: "query", Field: "group_id", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "routes", Paged: true, Sorts: []string{"created_at", "hostname"}, Table: &tables[62], Own: true},
+	}, Items: "routes", Paged: true, Sorts: []string{"created_at", "hostname"}, Table: &tables[63], Own: true},
 	{Operation: "listScalingEvents", Method: "GET", Path: "/v1/scaling-events", Use: "scaling list", Short: "List scaling events", Flags: []Flag{
 		{Name: "region", Help: "only these regions", In: "query", Field: "region", Values: []string{"sg", "eu", "us"}, Many: true},
 		{Name: "role", Help: "only of these roles", In: "query", Field: "role", Values: []string{"app", "db-shard", "redis-pool", "node", "edge"}, Many: true},
 		{Name: "trigger", Help: "only of these causes", In: "query", Field: "trigger", Values: []string{"scale_out_required", "threshold", "warm_pool"}, Many: true},
-	}, Items: "scaling_events", Paged: true, Limit: 50, Sorts: []string{"created_at"}, Table: &tables[63], Page: true},
+	}, Items: "scaling_events", Paged: true, Limit: 50, Sorts: []string{"created_at"}, Table: &tables[64], Page: true},
 	{Operation: "listServerSamples", Method: "GET", Path: "/v1/servers/{server_id}/samples", Use: "server samples SERVER", Short: "Show how the load, memory and disks of a server's host went over the last day", Long: "Show how the load, memory and disks of a server's host went over the last day: a line for each figure. With -o json,\nyaml or csv, print each sample.\n", Example: "  prego server samples app-7 --since 6h\n  prego server samples app-7 -o csv", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Own: true},
@@ -2092,18 +2109,18 @@ var verbs = []Verb{
 		{Name: "patches", Help: "only servers in these states of security updates", In: "query", Field: "patch_state", Values: []string{"unknown", "current", "pending", "reboot"}, Many: true},
 		{Name: "tag", Short: "l", Help: "only with all of these tags; case does not matter", In: "query", Field: "tag", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "servers", Paged: true, Sorts: []string{"created_at", "server_id"}, Table: &tables[66], Page: true},
-	{Operation: "listSitePoolPolicies", Method: "GET", Path: "/v1/site-pool-policies", Use: "pool policies", Short: "List the site pool policies of all plans", Items: "site_pool_policies", Table: &tables[68], Page: true},
+	}, Items: "servers", Paged: true, Sorts: []string{"created_at", "server_id"}, Table: &tables[67], Page: true},
+	{Operation: "listSitePoolPolicies", Method: "GET", Path: "/v1/site-pool-policies", Use: "pool policies", Short: "List the site pool policies of all plans", Items: "site_pool_policies", Table: &tables[69], Page: true},
 	{Operation: "listSitePools", Method: "GET", Path: "/v1/site-pools", Use: "pool list", Short: "List the pre-built sites of each app server", Flags: []Flag{
 		{Name: "region", Help: "only this region", In: "query", Field: "region", Values: []string{"sg", "eu", "us"}},
 		{Name: "server", Help: "only sites on these servers, or with their database there", In: "query", Field: "server_id", Many: true},
-	}, Items: "site_pools", Table: &tables[67], Page: true},
+	}, Items: "site_pools", Table: &tables[68], Page: true},
 	{Operation: "listSnapshots", Method: "GET", Path: "/v1/tenants/{tenant_id}/snapshots", Use: "snapshot list TENANT", Short: "List the snapshots of a tenant", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "status", Help: "only items in these states", In: "query", Field: "status", Values: []string{"queued", "running", "succeeded", "failed", "deleted"}, Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "snapshots", Paged: true, Sorts: []string{"created_at"}, Table: &tables[69], Page: true},
+	}, Items: "snapshots", Paged: true, Sorts: []string{"created_at"}, Table: &tables[70], Page: true},
 	{Operation: "listTenantDomains", Method: "GET", Path: "/v1/tenants/{tenant_id}/domains", Use: "domain list --tenant TENANT", Short: "List the domains of a tenant", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
@@ -2122,25 +2139,25 @@ var verbs = []Verb{
 		{Name: "external-ref", Help: "only with these references of callers", In: "query", Field: "external_ref", Many: true},
 		{Name: "server", Help: "only on these servers: their site, database or cache is there, moves there or away, or the server is being built for them", In: "query", Field: "server_id", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "tenants", Paged: true, Sorts: []string{"created_at", "slug"}, Table: &tables[73], Page: true},
+	}, Items: "tenants", Paged: true, Sorts: []string{"created_at", "slug"}, Table: &tables[74], Page: true},
 	{Operation: "listUpcoming", Method: "GET", Path: "/v1/impact/upcoming", Use: "impact upcoming", Short: "List what will be destroyed in the next days", Long: "List what will be destroyed in the next days.\n\nThe first first: sites of trials and of cancelled tenants, backups that their retention does not keep if each\nscheduled backup until then is made, servers that fleets are removing or will remove once queued actions have\ntheir turn, as far as these can be planned now, and volumes and backups whose deletion can still be undone.\naccepted_by is who accepted it beforehand by the policy: without it, it is kept.", Flags: []Flag{
 		{Name: "days", Help: "how many days ahead", In: "query", Field: "days"},
 		{Name: "limit", Help: "items", In: "query", Field: "limit"},
-	}, Items: "upcoming", Limit: 100, Table: &tables[75], Page: true},
+	}, Items: "upcoming", Limit: 100, Table: &tables[76], Page: true},
 	{Operation: "listVolumeBackups", Method: "GET", Path: "/v1/volumes/{volume_id}/backups", Use: "volume backup list VOLUME", Short: "List the backups of a volume", Long: "List the backups of a volume.\n\nAlso backups of a deleted volume, as long as they are kept.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "state", Help: "only items in these states", In: "query", Field: "state", Values: []string{"queued", "making", "uploading", "stored", "failed", "deleting", "deleted"}, Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "backups", Paged: true, Sorts: []string{"created_at"}, Table: &tables[78], Page: true},
+	}, Items: "backups", Paged: true, Sorts: []string{"created_at"}, Table: &tables[79], Page: true},
 	{Operation: "listVolumeDrills", Method: "GET", Path: "/v1/volumes/{volume_id}/drills", Use: "volume drill list VOLUME", Short: "List the drills of a volume's backups", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "state", Help: "only items in these states", In: "query", Field: "state", Values: []string{"running", "passed", "failed"}, Many: true},
-	}, Items: "drills", Paged: true, Sorts: []string{"created_at"}, Table: &tables[79], Page: true},
+	}, Items: "drills", Paged: true, Sorts: []string{"created_at"}, Table: &tables[80], Page: true},
 	{Operation: "listVolumeRestores", Method: "GET", Path: "/v1/volumes/{volume_id}/restores", Use: "volume restore list VOLUME", Short: "List the restores of a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
-	}, Items: "restores", Paged: true, Sorts: []string{"created_at"}, Table: &tables[80], Page: true},
+	}, Items: "restores", Paged: true, Sorts: []string{"created_at"}, Table: &tables[81], Page: true},
 	{Operation: "listVolumes", Method: "GET", Path: "/v1/volumes", Use: "volume list", Short: "List volumes", Flags: []Flag{
 		{Name: "volume-id", Help: "only these volumes", In: "query", Field: "volume_id", Many: true},
 		{Name: "org", Help: "only of these orgs", In: "query", Field: "org_id", Many: true},
@@ -2149,8 +2166,8 @@ var verbs = []Verb{
 		{Name: "location", Help: "only in these locations", In: "query", Field: "location", Many: true},
 		{Name: "status", Help: "only items in these states", In: "query", Field: "status", Values: []string{"pending", "ready", "releasing", "failed", "deleted"}, Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "volumes", Paged: true, Sorts: []string{"created_at", "name", "size_bytes"}, Table: &tables[76], Page: true},
-	{Operation: "listWarmPools", Method: "GET", Path: "/v1/warm-pools", Use: "pool warm list", Short: "List warm pools and how full they are", Items: "warm_pools", Table: &tables[81], Page: true},
+	}, Items: "volumes", Paged: true, Sorts: []string{"created_at", "name", "size_bytes"}, Table: &tables[77], Page: true},
+	{Operation: "listWarmPools", Method: "GET", Path: "/v1/warm-pools", Use: "pool warm list", Short: "List warm pools and how full they are", Items: "warm_pools", Table: &tables[82], Page: true},
 	{Operation: "loseServer", Method: "POST", Path: "/v1/servers/{server_id}/lost", Use: "server lose SERVER…", Short: "Give servers up as lost: they are switched off, and their tenants restored elsewhere", Long: "Give servers up as lost: they are switched off, and their tenants restored elsewhere.\n\nFor a dead server that the provider still has. Tenants whose site or database is on it become failed\n(server_lost), their places are free, and they are restored elsewhere from their newest backups according to\nthe settings. The machine is switched off, and deleted once they are restored. Servers that the provider no longer has, and servers after a\ndeletion, are treated like this automatically. A server that is being provisioned is refused with\ninvalid_transition.\n\nWhile edges find that a site of the server answers, it is refused (site_answers): it isn't lost. The impact must\nbe accepted (impact_not_accepted): each tenant, and when its newest backup was made.", Example: "  prego server lose app-7 --reason \"its disk died\"", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -2172,7 +2189,7 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "enabled", Help: "whether new servers are made there", In: "body", Field: "enabled", Type: "bool"},
 		{Name: "region", Help: "regions that it serves", In: "body", Field: "regions", Type: "list"},
-	}, Body: "required", Table: &tables[54], Say: "provider {provider} is changed", Impact: "none"},
+	}, Body: "required", Table: &tables[55], Say: "provider {provider} is changed", Impact: "none"},
 	{Operation: "patchServer", Method: "PATCH", Path: "/v1/servers/{server_id}", Use: "server set SERVER…", Short: "Change which tenants a server takes", Long: "Change which tenants a server takes.\n\nFor placements from now on; tenants that are there stay, even beyond the capacity. Fields that are left out keep\ntheir value. A server that is still being provisioned becomes active with them. A server that is being removed is\nrefused with invalid_transition.\n\nTags never change (tags_immutable). To change tags, create servers that have them and\nremove the old ones; for a fleet, POST /v1/fleets/{id}/actions with\n{\"action\":\"CLUSTER_REPLACE\"} does this.", Example: "  prego server set db-3 --plan-tier-lock trial --tenant-capacity 150", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -2181,7 +2198,7 @@ var verbs = []Verb{
 		{Name: "plan-tier-lock", Help: "plan that the shard of a db-shard or node is for", In: "body", Field: "plan_tier_lock", Values: []string{"none", "trial", "starter", "business", "enterprise"}},
 		{Name: "tag", Help: "always refused", In: "body", Field: "tags", Type: "list"},
 		{Name: "tenant-capacity", Help: "tenants that the shard and the Redis pool have room for", In: "body", Field: "tenant_capacity", Type: "int"},
-	}, Body: "required", Table: &tables[65], Say: "server {server_id} is changed", Impact: "none"},
+	}, Body: "required", Table: &tables[66], Say: "server {server_id} is changed", Impact: "none"},
 	{Operation: "pauseAgentRelease", Method: "POST", Path: "/v1/agent-releases/{version}/pause", Use: "agent release pause AGENT-RELEASE", Short: "Stop a release of the agent before the next server", Long: "Stop a release of the agent before the next server.\n\nServers with an offer continue.", Args: []Flag{
 		{Name: "AGENT-RELEASE", In: "path", Field: "version", Required: true},
 	}, Flags: []Flag{
@@ -2196,7 +2213,7 @@ var verbs = []Verb{
 		{Name: "RELEASE", In: "path", Field: "name", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[70], Say: "release {name} is {status}", Impact: "none"},
+	}, Table: &tables[71], Say: "release {name} is {status}", Impact: "none"},
 	{Operation: "planPacking", Method: "POST", Path: "/v1/packing-plans", Use: "rebalance plan", Short: "Plan moves that empty app servers", Long: "Plan moves that empty app servers.\n\nLooks at the app servers as they are, and finds moves of tenants to other servers of the same region, network\nand tags after which servers are empty, first the servers that save most money per moved byte. A tenant's memory\nis its share of its server's usage above an empty server of the type. Nothing is changed; the plan can be\nsubmitted to /v1/rebalances. needed is proven: the tenants fit on no fewer servers.", Example: "  prego rebalance plan --region eu -o json >plan.json\n  prego rebalance start --plan plan.json --watch", Flags: []Flag{
 		{Name: "fleet", Help: "empty servers of this fleet only", In: "body", Field: "fleet_id"},
 		{Name: "max-moves", Help: "0 for no limit", In: "body", Field: "max_moves", Type: "int"},
@@ -2244,20 +2261,20 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "password", Help: "a password or an access token", In: "body", Field: "password", Type: "secret", Required: true},
 		{Name: "username", Help: "user who pulls", In: "body", Field: "username", Required: true},
-	}, Body: "required", Table: &tables[58], Impact: "none"},
+	}, Body: "required", Table: &tables[59], Impact: "none"},
 	{Operation: "putResidencyZone", Method: "PUT", Path: "/v1/residency-zones/{country}", Use: "pool residency set COUNTRY", Short: "Set where data of a country may be", Long: "Set where data of a country may be.\n\nA country without a zone takes no tenants with its data_residency. A zone that would leave a tenant of the country outside is\nrefused with data_residency_violation: move the tenant first.", Example: "  prego pool residency set KR --region sg", Args: []Flag{
 		{Name: "COUNTRY", In: "path", Field: "country", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "provider", Help: "providers that may have it; every enabled one if left out", In: "body", Field: "providers", Type: "list"},
 		{Name: "region", Help: "regions where the country's data may be", In: "body", Field: "regions", Type: "list", Required: true},
-	}, Body: "required", Table: &tables[59], Say: "residency zone {country} is set", Impact: "none"},
+	}, Body: "required", Table: &tables[60], Say: "residency zone {country} is set", Impact: "none"},
 	{Operation: "putStorageQuota", Method: "PUT", Path: "/v1/tenants/{tenant_id}/storage-quota", Use: "tenant storage-quota TENANT", Short: "Change a tenant's storage quota", Long: "Change a tenant's storage quota.\n\nChecks the org's max_total_volume_bytes. A site that is read-only because it exceeded its\nquota becomes writable once its next measurement is below the new quota. Lowering the quota to\nwhat the site uses, or below, must be accepted: the site becomes read-only.", Example: "  prego tenant storage-quota acme-eu --size 50GB", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "gb", Help: "the quota in GB", In: "body", Field: "gb", Type: "int"},
-	}, Body: "required", Table: &tables[73], Impact: "interrupts"},
+	}, Body: "required", Table: &tables[74], Impact: "interrupts"},
 	{Operation: "putTenantMail", Method: "PUT", Path: "/v1/tenants/{tenant_id}/mail", Use: "tenant mail set TENANT", Short: "Set the mail server of a tenant's site", Long: "Set a tenant's mail server. The password of --login is read from a file or from standard input.", Example: "  prego tenant mail set acme-eu --server smtp.example.com --login erp --sender erp@example.com < password", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
@@ -2281,7 +2298,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[72], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
+	}, Body: "optional", Table: &tables[73], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "rebootServer", Method: "POST", Path: "/v1/servers/{server_id}/reboot", Use: "server reboot SERVER…", Short: "Reboot a server", Long: "Reboot a server.\n\nEmpties the server like a drain, restarts its host at the provider, waits until its agent reports the next boot,\nand uncordons the server if the request had cordoned it. A host that ignores the button for two minutes is\nreset. After 15 minutes without its agent it is failed with reboot_timeout, and stays cordoned. A server\nthat is failed with heartbeat_lost can be rebooted with keep_tenants. With\nkeep_tenants tenants have the downtime, which must be accepted (impact_not_accepted). So do instances of a host whose agent is silent or whose\ndockerd is stopped: none can be moved from it.", Example: "  prego server reboot app-7 --timeout 30m --watch", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -2290,11 +2307,11 @@ var verbs = []Verb{
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
 		{Name: "timeout", Help: "how long instances may take to be moved; 0 for as long as it takes", In: "body", Field: "timeout_seconds", Type: "duration"},
 	}, Body: "optional", Table: &tables[39], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "interrupts"},
-	{Operation: "reconcile", Method: "POST", Path: "/internal/reconcile", Use: "reconcile", Short: "Compare the database with the provider now", Long: "Compare the database with the provider now.\n\nStarts the reconciliation that also runs periodically. If one is already running, its\nworkflow id is returned.", Table: &tables[83], Say: "started: workflow {workflow_id}", Impact: "none"},
+	{Operation: "reconcile", Method: "POST", Path: "/internal/reconcile", Use: "reconcile", Short: "Compare the database with the provider now", Long: "Compare the database with the provider now.\n\nStarts the reconciliation that also runs periodically. If one is already running, its\nworkflow id is returned.", Table: &tables[84], Say: "started: workflow {workflow_id}", Impact: "none"},
 	{Operation: "refillSitePool", Method: "POST", Path: "/v1/site-pools/{server_id}/refill", Use: "pool refill SERVER", Short: "Refill a site pool now", Long: "Refill a site pool now.\n\nStarts the refill that also runs when the pool falls below its low watermark. If one is\nalready running, its workflow id is returned.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
-	}, Table: &tables[83], Say: "started: workflow {workflow_id}", Impact: "none"},
-	{Operation: "refreshCatalog", Method: "POST", Path: "/internal/catalog/refresh", Use: "catalog refresh", Short: "Refresh the provider's catalog now", Long: "Refresh the provider's catalog now.\n\nStarts the refresh that also runs periodically. If one is already running, its workflow id\nis returned.", Table: &tables[83], Say: "started: workflow {workflow_id}", Impact: "none"},
+	}, Table: &tables[84], Say: "started: workflow {workflow_id}", Impact: "none"},
+	{Operation: "refreshCatalog", Method: "POST", Path: "/internal/catalog/refresh", Use: "catalog refresh", Short: "Refresh the provider's catalog now", Long: "Refresh the provider's catalog now.\n\nStarts the refresh that also runs periodically. If one is already running, its workflow id\nis returned.", Table: &tables[84], Say: "started: workflow {workflow_id}", Impact: "none"},
 	{Operation: "releaseBackup", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}/hold", Use: "backup release TENANT BACKUP", Short: "Release a backup that is held", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "BACKUP", In: "path", Field: "backup_id", Required: true},
@@ -2311,7 +2328,7 @@ var verbs = []Verb{
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[78], Impact: "destroys"},
+	}, Table: &tables[79], Impact: "destroys"},
 	{Operation: "renewCertificate", Method: "POST", Path: "/v1/certificates/{certificate_id}/renew", Use: "certificate renew CERTIFICATE…", Short: "Order a new certificate", Long: "Order a new certificate.\n\nThe existing certificate stays in use until the new one has come. The authority's limits apply nevertheless.", Args: []Flag{
 		{Name: "CERTIFICATE", In: "path", Field: "certificate_id", Required: true},
 	}, Table: &tables[16], Say: "accepted: certificate {certificate_id}, workflow {workflow_id}", Impact: "none"},
@@ -2353,13 +2370,13 @@ var verbs = []Verb{
 		{Name: "RELEASE", In: "path", Field: "name", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[70], Say: "release {name} is {status}", Impact: "interrupts"},
+	}, Table: &tables[71], Say: "release {name} is {status}", Impact: "interrupts"},
 	{Operation: "resumeTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/resume", Use: "tenant resume TENANT…", Short: "Resume a suspended tenant", Long: "Resume a suspended tenant.\n\nsuspended → active: the site is online again.\n\nIn any other state the request is refused with invalid_transition.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[72], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
+	}, Body: "optional", Table: &tables[73], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "retryServer", Method: "POST", Path: "/v1/servers/{server_id}/retry", Use: "server retry SERVER…", Short: "Retry the provisioning of a failed server", Long: "Retry the provisioning of a failed server.\n\nMoves a failed server back to provisioning and increments its generation: its machine, if there is one, is\nreplaced by an empty one. In any other state the request is refused with invalid_transition. While tenants,\ninstances or volumes are on the server (holds), it is refused with server_has_tenants; a server that comes\nback is active again with its next heartbeat; declare it lost if it does not. The retry of an import keeps the\nmachine and its data, and is not refused.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -2370,7 +2387,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[72], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
+	}, Body: "optional", Table: &tables[73], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "rollBackGroup", Method: "POST", Path: "/v1/groups/{group_id}/rollback", Use: "group rollback GROUP", Short: "Go back to an earlier release of a process group", Long: "Go back to an earlier release of a process group.\n\nInstances of that release that still run are kept. Going back to the present release changes nothing. The\nrollouts of a group show the kept releases.", Example: "  prego group rollback web --to 3 --watch", Args: []Flag{
 		{Name: "GROUP", In: "path", Field: "group_id", Required: true},
 	}, Flags: []Flag{
@@ -2389,7 +2406,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "kind", Help: "only of these kinds", In: "query", Field: "kind", Many: true},
 		{Name: "limit", Help: "number of results", In: "query", Field: "limit"},
-	}, Items: "results", Table: &tables[64]},
+	}, Items: "results", Table: &tables[65]},
 	{Operation: "serverPeers", Method: "GET", Path: "/v1/server-peers", Use: "server peers", Short: "Show which hosts' firewalls are not as they should be", Long: "Show which hosts' firewalls are not as they should be.\n\nEach host's firewall follows a document of its peers. Lists the servers whose host has not acknowledged the\nnewest one, at most 500, by id. With them come the control plane's addresses: all that hosts let in, and removed\nones, which leave when no connected host is listed.", Items: "servers", Table: &tables[50]},
 	{Operation: "serverStats", Method: "GET", Path: "/v1/server-stats", Use: "server stats", Short: "Show how long servers took to become active", Long: "Show how long servers took to become active.\n\nCovers servers that became active within the last days, grouped by role, location and image, regardless of\nlater events. Imported and retried servers are left out.", Flags: []Flag{
 		{Name: "days", Help: "how far back", In: "query", Field: "days"},
@@ -2429,24 +2446,24 @@ var verbs = []Verb{
 		{Name: "RELEASE", In: "path", Field: "name", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[70], Say: "release {name} is {status}", Impact: "interrupts"},
+	}, Table: &tables[71], Say: "release {name} is {status}", Impact: "interrupts"},
 	{Operation: "suspendTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/suspend", Use: "tenant suspend TENANT…", Short: "Suspend an active tenant", Long: "Suspend an active tenant.\n\nactive → suspended: the site goes offline. The timer of a trial keeps running. The impact must be accepted\n(impact_not_accepted).\n\nIn any other state the request is refused with invalid_transition.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[72], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "interrupts"},
+	}, Body: "optional", Table: &tables[73], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "interrupts"},
 	{Operation: "terminateTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/terminate", Use: "tenant terminate TENANT…", Short: "Terminate a tenant now", Long: "Terminate a tenant now.\n\ntrial, grace_period or failed → terminated. A final backup is made, and the data is\nkept for the retention period. If the tenant has a site, the impact must be accepted (impact_not_accepted).\n\nOf a tenant that is terminated already, it accepts that its data is purged once the retention period is over,\nwhich no caller has accepted if a timer ended it. Nothing else changes.\n\nIn any other state the request is refused with invalid_transition.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[72], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "destroys"},
+	}, Body: "optional", Table: &tables[73], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "destroys"},
 	{Operation: "uncordonServer", Method: "POST", Path: "/v1/servers/{server_id}/uncordon", Use: "server uncordon SERVER…", Short: "Open a cordoned server again", Long: "Open a cordoned server again.\n\nAn open server stays as it is. While the control plane itself keeps the server closed, because its fleet is\nabout to remove it or an image is verified there, it stays closed; if no operator has cordoned it, the request\nis refused with invalid_transition, as it is while the server is being emptied.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[66], Say: "server {server_id} takes new tenants and instances", Impact: "none"},
+	}, Table: &tables[67], Say: "server {server_id} takes new tenants and instances", Impact: "none"},
 	{Operation: "undeleteBackup", Method: "POST", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}/undelete", Use: "backup undelete TENANT BACKUP…", Short: "Take back the deletion of a backup", Long: "Take back the deletion of a backup.\n\nUntil its kept_until. It is stored again. One that is stored stays as it is; in any other state the request is\nrefused with backup_not_ready.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "BACKUP", In: "path", Field: "backup_id", Required: true},
@@ -2458,18 +2475,18 @@ var verbs = []Verb{
 		{Name: "SNAPSHOT", In: "path", Field: "snapshot_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[69], Impact: "none"},
+	}, Table: &tables[70], Impact: "none"},
 	{Operation: "undeleteVolume", Method: "POST", Path: "/v1/volumes/{volume_id}/undelete", Use: "volume undelete VOLUME…", Short: "Take back the deletion of a volume", Long: "Take back the deletion of a volume.\n\nUntil its kept_until. It is ready again, with its data, its name and its backups. One that is ready stays as it\nis; in any other state the request is refused with invalid_transition.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[76], Impact: "none"},
+	}, Table: &tables[77], Impact: "none"},
 	{Operation: "undeleteVolumeBackup", Method: "POST", Path: "/v1/volumes/{volume_id}/backups/{backup_id}/undelete", Use: "volume backup undelete VOLUME VOLUME-BACKUP…", Short: "Take back the deletion of a backup of a volume", Long: "Take back the deletion of a backup of a volume.\n\nUntil its kept_until. It is stored again. One that is stored stays as it is; in any other state the request is\nrefused with backup_not_ready.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[78], Impact: "none"},
+	}, Table: &tables[79], Impact: "none"},
 	{Operation: "unfreeze", Method: "DELETE", Path: "/v1/freeze", Use: "unfreeze", Short: "Resume deletions", Long: "Resume deletions.\n\nWhat was deleted before no longer counts. Without a freeze it does nothing.", Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 	}, Table: &tables[32], Say: "deletions continue", Impact: "none"},
@@ -2477,7 +2494,7 @@ var verbs = []Verb{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[73], Say: "tenant {tenant_id} sends mail and runs its jobs", Impact: "none"},
+	}, Table: &tables[74], Say: "tenant {tenant_id} sends mail and runs its jobs", Impact: "none"},
 	{Operation: "unsetBackupLimit", Method: "DELETE", Path: "/v1/orgs/{org_id}/backup-space", Use: "backup space unset ORG", Short: "Return an org to the limit of backups that follows from its quota", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 	}, Flags: []Flag{
@@ -2541,6 +2558,6 @@ var verbs = []Verb{
 		{Name: "plan", Help: "what a tenant pays for", In: "body", Field: "request.plan", Values: []string{"trial", "starter", "business", "enterprise"}},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "request.region", Values: []string{"sg", "eu", "us"}},
 		{Name: "tenant", Help: "as for placing another tenant like this; or else request", In: "body", Field: "tenant_id"},
-	}, Body: "required", Table: &tables[82], Impact: "none"},
+	}, Body: "required", Table: &tables[83], Impact: "none"},
 	{Operation: "whoami", Method: "GET", Path: "/v1/whoami", Use: "whoami", Short: "Show who you are to the API, and until when", Long: "Show who you are to the API, and until when.\n\nWho the token's bearer is to the API, what they may do, until when, and the API's version.", Table: &tables[12]},
 }

@@ -36,6 +36,10 @@ func (c *Console) now(ec echo.Context) error {
 	if err != nil && !errors.As(err, &refused) { // what needs attention is shown without them
 		return err
 	}
+	progress, err := c.progress(ec, "", nil)
+	if err != nil {
+		return err
+	}
 	v := ec.Get(visitorKey).(*visitor)
 	now := c.d.Now()
 	var figures []figure
@@ -65,7 +69,7 @@ func (c *Console) now(ec echo.Context) error {
 	counts, _ := o.at("counts").(map[string]any)
 	return c.show(ec, http.StatusOK, &page{
 		Title: "Now", Section: "now", Template: "now", Kinds: []string{"server", "tenant", "group", "instance", "fleet", "backup", "certificate", "move", "volume", "org", "release", "rebalance", "image", "domain"},
-		Body: map[string]any{"Figures": figures, "Items": items, "Counts": object(counts), "Chosen": ec.QueryParam("severity"), "Do": c.buttons(ec, general, nil, nil)}, Commands: c.readCommands(ec, operations()["listAttention"], q, nil),
+		Body: map[string]any{"Figures": figures, "Progress": progress, "Items": items, "Counts": object(counts), "Chosen": ec.QueryParam("severity"), "Do": c.buttons(ec, general, nil, nil)}, Commands: c.readCommands(ec, operations()["listAttention"], q, nil),
 	})
 }
 

@@ -57,6 +57,9 @@ func (c *Console) thing(t thing) echo.HandlerFunc {
 		}
 		body := map[string]any{"Log": logOf(t, id), "States": states, "Do": c.buttons(ec, t.Do, params, o)}
 		body["Facts"] = facts(o, names(t.Facts), used, c.d.Now())
+		if body["Progress"], err = c.progress(ec, t.Kind, params); err != nil {
+			return err
+		}
 		var sections []section
 		for _, p := range t.Parts {
 			s, err := c.section(ec, p, o, params)

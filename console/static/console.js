@@ -38,7 +38,7 @@
     for (const t of document.querySelectorAll("time[datetime]")) {
       const s = (Date.now() - Date.parse(t.dateTime)) / 1000;
       if (!Number.isFinite(s)) continue;
-      const text = s < -1 ? "in " + about(-s) : s < 1 ? "now" : about(s) + " ago";
+      const text = s >= -1 && t.classList.contains("left") ? "now" : s < -1 ? "in " + about(-s) : s < 1 ? "now" : about(s) + " ago";
       if (t.textContent !== text) t.textContent = text;
     }
   };
