@@ -136,6 +136,7 @@ func (c *Console) search(ec echo.Context) error {
 	var results []found
 	var wrong string
 	if len(q) >= 2 {
+		results = pagesNamed(q)
 		o, err := c.get(ec, "/v1/search", url.Values{"q": {q}})
 		switch {
 		case refusedWith(err, http.StatusUnprocessableEntity), refusedWith(err, http.StatusBadRequest):
@@ -163,6 +164,18 @@ func (c *Console) search(ec echo.Context) error {
 		return c.fragment(ec, "found", body)
 	}
 	return c.show(ec, http.StatusOK, &page{Title: "Search", Template: "search", Body: body, Commands: c.readCommands(ec, operations()["search"], url.Values{"q": {q}}, nil)})
+}
+
+// pagesNamed are the pages of the navigation with a text in their names.
+func pagesNamed(q string) (out []found) {
+	for _, g := range navigation("") {
+		for _, i := range g.Items {
+			if strings.Contains(strings.ToLower(i.Text), strings.ToLower(q)) {
+				out = append(out, found{Kind: "page", Thing: value{Text: i.Text, Href: i.Href}})
+			}
+		}
+	}
+	return out
 }
 
 // pageFor is the page of what the API has at a path, "" if there is none.

@@ -2,31 +2,84 @@
 (() => {
   "use strict";
   const typing = (e) => e.target.closest("input, textarea, select, [contenteditable]");
+  const find = document.getElementById("q");
+  const seek = () => { find.focus(); find.select(); };
+
+  // The first link of each row, card or answer. Rows are links with the focus, so that Enter opens them.
+  const firsts = (rows) => [...document.querySelectorAll(rows)].map((r) => r.querySelector("a[href]")).filter((a) => a?.checkVisibility());
+  const answers = () => firsts("#found li");
+  const rows = () => firsts("main tbody tr, main .attention > li, main .results li, main .bars > li");
+  const step = (links, by) => {
+    const at = links.findIndex((a) => a.closest("tr, li").contains(document.activeElement));
+    const to = links[at < 0 ? (by > 0 ? 0 : links.length - 1) : at + by];
+    to?.focus();
+    to?.scrollIntoView({ block: "nearest" });
+    return !!to;
+  };
+  const moves = { j: 1, k: -1, ArrowDown: 1, ArrowUp: -1 };
+
   let waits = 0;
   document.addEventListener("keydown", (e) => {
-    if (e.ctrlKey || e.metaKey || e.altKey) return;
-    const find = document.getElementById("q");
+    if (e.key === "k" && (e.ctrlKey || e.metaKey) && !e.altKey && !e.shiftKey && find) {
+      e.preventDefault();
+      seek();
+      return;
+    }
+    if (e.ctrlKey || e.metaKey || e.altKey || document.querySelector("dialog[open]")) return;
+    const found = e.target.closest(".find");
     if (e.key === "Escape" && find) {
       document.getElementById("found").replaceChildren();
-      if (e.target === find) find.blur();
+      if (found) find.blur(), document.activeElement.blur();
+      return;
+    }
+    if (found) {
+      const by = { ArrowDown: 1, ArrowUp: -1 }[e.key];
+      if (by) {
+        e.preventDefault();
+        if (!step(answers(), e.target === find && by < 0 ? 0 : by)) find.focus();
+      } else if (e.key === "Enter" && e.target === find && answers().length && find.value.trim() === document.querySelector("#found [data-q]")?.dataset.q) {
+        e.preventDefault();
+        answers()[0].click();
+      } else if (e.key.length === 1 && e.target !== find) {
+        find.focus(); // what is typed goes into the search
+      }
       return;
     }
     if (typing(e)) return;
-    if (e.key === "/" && find) {
-      e.preventDefault();
-      find.focus();
-      find.select();
-    } else if (e.key === "?") {
-      document.getElementById("keys")?.showModal();
-    } else if (e.key === "g" && !waits) {
-      waits = setTimeout(() => { waits = 0; }, 1500);
-      e.preventDefault();
-    } else if (waits) {
+    if (waits) {
       clearTimeout(waits);
       waits = 0;
-      const to = document.querySelector('nav a[data-key="' + CSS.escape(e.key) + '"]');
-      if (to) to.click();
+      document.querySelector('nav a[data-key="' + CSS.escape(e.key) + '"]')?.click();
+    } else if (e.key === "/" && find) {
+      e.preventDefault();
+      seek();
+    } else if (e.key === "?") {
+      document.getElementById("keys")?.showModal();
+    } else if (e.key === "g") {
+      waits = setTimeout(() => { waits = 0; }, 1500);
+      e.preventDefault();
+    } else if (moves[e.key] && (e.key.length === 1 || rows().includes(document.activeElement)) && step(rows(), moves[e.key])) {
+      e.preventDefault();
     }
+  });
+  // The buttons of the page that is open are answers also.
+  document.addEventListener("htmx:afterSwap", (e) => {
+    const q = find?.value.trim() ?? "", found = e.detail.target;
+    if (found?.id !== "found" || q.length < 2) return;
+    const here = [...document.querySelectorAll("main .do a, main .tabs a")].filter((a) => a.textContent.toLowerCase().includes(q.toLowerCase()));
+    if (!here.length) return;
+    let list = found.querySelector("ul");
+    if (!list) found.replaceChildren(list = document.createElement("ul"));
+    list.dataset.q = q;
+    list.prepend(...here.map((a) => {
+      const li = document.createElement("li"), kind = document.createElement("span"), to = document.createElement("a");
+      kind.className = "kind";
+      kind.textContent = "here";
+      to.href = a.href;
+      to.textContent = a.textContent;
+      li.append(kind, " ", to);
+      return li;
+    }));
   });
   document.addEventListener("click", (e) => {
     const found = document.getElementById("found");

@@ -3,6 +3,7 @@
 package browser
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,6 +21,7 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 )
 
 // Program is the path of Chromium, "" if there is none.
@@ -153,6 +155,59 @@ func (t *Tab) Fill(selector, value string) error {
 
 // Type presses keys, as on a keyboard.
 func (t *Tab) Type(keys string) error { return t.Do(chromedp.KeyEvent(keys)) }
+
+// keyNames are keys without a character, by their names in the DOM.
+var keyNames = map[string]string{
+	"Enter": kb.Enter, "Tab": kb.Tab, "Escape": kb.Escape, "ArrowDown": kb.ArrowDown, "ArrowUp": kb.ArrowUp,
+	"Space": " ", "Home": kb.Home,
+}
+
+// Press presses keys one after the other, each a character or a name, with Control+ or Shift+ before it.
+func (t *Tab) Press(keys ...string) error {
+	for _, key := range keys {
+		var held []chromedp.KeyOption
+		for name, m := range map[string]chromedp.Modifier{
+			"Control+": chromedp.ModifierCtrl, "Shift+": chromedp.ModifierShift,
+		} {
+			if rest, ok := strings.CutPrefix(key, name); ok {
+				key, held = rest, append(held, chromedp.KeyModifiers(m))
+			}
+		}
+		if err := t.Do(chromedp.KeyEvent(cmp.Or(keyNames[key], key), held...)); err != nil {
+			return fmt.Errorf("key %s: %w", key, err)
+		}
+	}
+	return nil
+}
+
+// visible is a function of a page that returns what a person could click on by its text.
+const visible = `(text) => [...document.querySelectorAll("a[href], button, summary, [role=tab], label, select, input")]
+	.find((e) => e.checkVisibility() && (e.innerText ?? "").trim() === text)`
+
+// ClickOn moves the mouse to a link or button with a text, and clicks on what is there.
+func (t *Tab) ClickOn(text string) error {
+	quoted, err := json.Marshal(text)
+	if err != nil {
+		return err
+	}
+	if err := t.Wait(`(` + visible + `)(` + string(quoted) + `) !== undefined`); err != nil {
+		return fmt.Errorf("nothing with the text %s: %w", quoted, err)
+	}
+	at, err := Ask[[]float64](t, `(() => {
+	const e = (`+visible+`)(`+string(quoted)+`);
+	e.scrollIntoView({ block: "center" });
+	const r = e.getBoundingClientRect(), x = r.left + Math.min(r.width / 2, 20), y = r.top + r.height / 2;
+	const there = document.elementFromPoint(x, y);
+	return e.contains(there) || there?.contains(e) ? [x, y] : [];
+})()`)
+	if err != nil {
+		return err
+	}
+	if len(at) == 0 {
+		return fmt.Errorf("%s is covered by something else", quoted)
+	}
+	return t.Do(chromedp.MouseClickXY(at[0], at[1]))
+}
 
 // Wait waits until a JavaScript expression is true, also over pages that are loaded meanwhile.
 func (t *Tab) Wait(expression string) error {
