@@ -19,7 +19,7 @@ import (
 // column is a column of a table: a field of its rows, and its header.
 type column struct{ Field, Header string }
 
-// columnsOf reads "a, b.c: header".
+// columnsOf reads "a, b.c: header". The first state is the second column, so that narrow screens show it.
 func columnsOf(text string) []column {
 	var out []column
 	for c := range strings.SplitSeq(text, ",") {
@@ -30,6 +30,10 @@ func columnsOf(text string) []column {
 		if path != "" {
 			out = append(out, column{Field: path, Header: strings.TrimSpace(header)})
 		}
+	}
+	if i := slices.IndexFunc(out, func(c column) bool { return isState(c.Field) }); i > 1 {
+		state := out[i]
+		out = slices.Insert(slices.Delete(out, i, i+1), 1, state)
 	}
 	return out
 }
@@ -231,9 +235,12 @@ func cells(columns []column, row object, page string, now time.Time) []value {
 	for i, col := range columns {
 		out[i] = shown(col.Field, row.at(col.Field), now)
 		if col.Field == "new" && (row.at("old") != nil || row.at("new") != nil) { // of an entry of the audit, whose page has the values
-			out[i] = changedNames(row)
+			out[i] = changedText(row)
 		}
-		if col.Field == "id" && page == "" {
+		if currency := row.text("currency"); amounts()[col.Field] && currency != "" && !out[i].None {
+			out[i].Text += " " + currency
+		}
+		if col.Field == "id" && (i > 0 || page == "") {
 			out[i].Href = pageOf(row.text("kind"), row.text("id"))
 		}
 	}
@@ -246,17 +253,42 @@ func cells(columns []column, row object, page string, now time.Time) []value {
 	return out
 }
 
-// changedNames are the fields that an entry of the audit changed, a few of them.
-func changedNames(row object) value {
-	var all []string
+// changedText is what an entry of the audit changed: a few values, or else the names of the fields.
+func changedText(row object) value {
+	var names, values []string
 	for _, c := range difference(row.at("old"), row.at("new"), time.Time{}) {
-		all = append(all, words(c.Name))
+		if strings.HasSuffix(c.Name, "_at") || strings.HasSuffix(c.Name, "_by") { // columns of the entry have them
+			continue
+		}
+		names = append(names, words(c.Name))
+		after := cmp.Or(beginning(c.New), "–")
+		if before := beginning(c.Old); before != "" {
+			after = before + " → " + after
+		}
+		values = append(values, words(c.Name)+" "+after)
 	}
-	const most = 6
-	if len(all) > most {
-		return value{Text: strings.Join(all[:most], ", ") + fmt.Sprintf(" and %d more", len(all)-most)}
+	const most, few = 6, 4
+	switch {
+	case len(values) <= few:
+		return value{Text: strings.Join(values, ", "), None: len(values) == 0}
+	case len(names) > most:
+		return value{Text: strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)}
 	}
-	return value{Text: strings.Join(all, ", "), None: len(all) == 0}
+	return value{Text: strings.Join(names, ", ")}
+}
+
+// beginning is the first part of a value's text.
+func beginning(v value) string {
+	const most = 40
+	var items []string
+	for _, i := range v.Items {
+		items = append(items, i.Text)
+	}
+	text := []rune(cmp.Or(v.Text, strings.Join(items, " ")))
+	if len(text) > most {
+		return string(text[:most]) + "…"
+	}
+	return string(text)
 }
 
 // subject is a thing that is named by kind and id.

@@ -180,7 +180,7 @@ func shownNumber(name string, n json.Number) value {
 	switch {
 	case f == -1 && (strings.HasPrefix(last, "max_") || last == "cap" || last == "limit"):
 		return value{Text: "no limit"}
-	case strings.HasSuffix(name, "_bytes"):
+	case last == "bytes", strings.HasSuffix(name, "_bytes"):
 		return value{Text: size(f), Title: n.String() + " bytes"}
 	case strings.HasSuffix(name, "_mb"):
 		return value{Text: size(f * (1 << 20))}

@@ -215,6 +215,50 @@ func TestConsole(t *testing.T) {
 		require.NoError(t, tab.Type("g"))
 		require.NoError(t, tab.Type("t"))
 		require.NoError(t, tab.Wait(`location.pathname === "/console/tenants"`))
+
+		// Rows have the focus one after the other, and Enter opens one.
+		focused := `document.activeElement.closest("tbody tr") === document.querySelectorAll("main tbody tr")[%d]`
+		_, err = tab.Open("/console/servers")
+		require.NoError(t, err)
+		for i, key := range []string{"j", "j", "k", "ArrowDown", "ArrowUp"} {
+			if i == 0 || c.number(`SELECT count(*) FROM servers WHERE status <> 'terminated'`) > 1 {
+				require.NoError(t, tab.Press(key))
+				require.NoError(t, tab.Wait(fmt.Sprintf(focused, []int{0, 1, 0, 1, 0}[i])), key)
+			}
+		}
+		require.NoError(t, tab.Press("Enter"))
+		require.NoError(t, tab.Wait(`location.pathname.startsWith("/console/servers/")`))
+		// The search also finds pages and the buttons of this one.
+		for text, path := range map[string]string{"upcom": "/console/impact/upcoming", "Drain": "/console/do/drainServer"} {
+			_, err = tab.Open("/console/servers/" + c.app)
+			require.NoError(t, err)
+			require.NoError(t, tab.Press("Control+k"))
+			require.NoError(t, tab.Wait(`document.activeElement.id === "q"`))
+			require.NoError(t, tab.Type(text))
+			require.NoError(t, tab.Wait(fmt.Sprintf(`document.querySelector("#found [data-q]")?.dataset.q === %q`, text)))
+			require.NoError(t, tab.Press("ArrowDown"))
+			require.NoError(t, tab.Wait(`document.querySelector("#found li a") === document.activeElement`))
+			require.NoError(t, tab.Press("Enter"))
+			require.NoError(t, tab.Wait(fmt.Sprintf(`location.pathname === %q && document.readyState === "complete"`, path)))
+		}
+		require.NoError(t, tab.Press("?"))
+		require.NoError(t, tab.Wait(`document.querySelector("#keys[open]").innerText.includes("Ctrl K")`))
+		require.NoError(t, tab.Press("Escape"))
+		require.Empty(t, tab.Problems())
+	})
+
+	t.Run("a telephone shows rows and their states first", func(t *testing.T) {
+		require.NoError(t, tab.Look(360, false))
+		defer func() { require.NoError(t, tab.Look(1280, false)) }()
+		_, err := tab.Open("/console/servers")
+		require.NoError(t, err)
+		seen, err := browser.Ask[bool](tab, `(() => {
+			const row = document.querySelector("main tbody tr"), state = row.querySelector(".state").getBoundingClientRect();
+			return row.getBoundingClientRect().bottom < innerHeight / 2 && state.right <= innerWidth &&
+				document.querySelector(".filters").getBoundingClientRect().top > row.getBoundingClientRect().bottom;
+		})()`)
+		require.NoError(t, err)
+		require.True(t, seen)
 	})
 
 	t.Run("a change is seen immediately", func(t *testing.T) {
