@@ -329,49 +329,70 @@ func fieldError(e *openapi3.SchemaError) *prego.Error {
 	return out
 }
 
-// describe continues a field's name.
+// describe continues a field's name: the contract's own words for what a value must be (x-message), or the rule that
+// it breaks.
 func describe(e *openapi3.SchemaError) string {
 	s := e.Schema
+	name := ""
+	if path := e.JSONPointer(); len(path) > 0 {
+		name = path[len(path)-1]
+	}
 	switch e.SchemaField {
 	case "required":
 		return "is required"
 	case "nullable":
 		return "must not be null"
-	case "enum":
-		values := make([]string, 0, len(s.Enum))
-		for _, v := range s.Enum {
-			if v != "" {
-				values = append(values, fmt.Sprint(v))
-			}
-		}
-		return "must be one of " + strings.Join(values, ", ")
 	case "type":
-		if message, ok := s.Extensions["x-message"].(string); ok && s.Type.Is("integer") { // one of several types
-			return message
+		if own, _ := s.Extensions["x-message"].(string); own == "" || !s.Type.Is(openapi3.TypeInteger) {
+			return "must be " + typeName(s) + ", not " + jsonKind(e.Value)
 		}
-		return "must be " + typeName(s) + ", not " + jsonKind(e.Value)
-	case "minimum", "maximum":
-		if message, ok := s.Extensions["x-message"].(string); ok {
-			return message
-		}
-		name := ""
-		if path := e.JSONPointer(); len(path) > 0 {
-			name = path[len(path)-1]
-		}
-		return "must be " + figures(name, s)
 	case "minLength", "maxLength":
-		return "must be " + bounds(new(float64(s.MinLength)), number(s.MaxLength), plainFigure) + " characters"
+		return "must be " + lengthBounds(s)
 	case "minItems", "maxItems":
-		return "must be " + bounds(new(float64(s.MinItems)), number(s.MaxItems), plainFigure) + " items"
+		return "must be " + itemBounds(s)
 	case "uniqueItems":
 		return "must not hold a value twice"
-	case "pattern":
-		if message, ok := s.Extensions["x-message"].(string); ok {
-			return message
-		}
-		return inWords(s.Pattern)
+	case "enum", "minimum", "maximum", "pattern":
+	default:
+		return e.Reason
 	}
-	return e.Reason
+	return mustBe(name, s)
+}
+
+// mustBe is what a value must be beyond its type.
+func mustBe(name string, s *openapi3.Schema) string {
+	own, _ := s.Extensions["x-message"].(string)
+	switch {
+	case own != "":
+		return own
+	case len(s.Enum) > 0:
+		return "must be one of " + strings.Join(choices(s), ", ")
+	case s.Pattern != "":
+		return inWords(s.Pattern)
+	case s.Min != nil || s.Max != nil:
+		return "must be " + figures(name, s)
+	case s.MinLength > 0 || s.MaxLength != nil:
+		return "must be " + lengthBounds(s)
+	}
+	return ""
+}
+
+// choices are the values of an enum, except the empty one.
+func choices(s *openapi3.Schema) (out []string) {
+	for _, v := range s.Enum {
+		if v != "" {
+			out = append(out, fmt.Sprint(v))
+		}
+	}
+	return out
+}
+
+func lengthBounds(s *openapi3.Schema) string {
+	return bounds(new(float64(s.MinLength)), number(s.MaxLength), plainFigure) + " characters"
+}
+
+func itemBounds(s *openapi3.Schema) string {
+	return bounds(new(float64(s.MinItems)), number(s.MaxItems), plainFigure) + " items"
 }
 
 func number(n *uint64) *float64 {

@@ -2,39 +2,26 @@ package api
 
 import (
 	"bytes"
-	"compress/gzip"
-	_ "embed" // the page and its viewer
+	"embed"
 	"encoding/json"
-	"io"
+	"html/template"
 	"net/http"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 
 	"github.com/labstack/echo/v4"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/prego/prego"
 )
 
-//go:embed docs.html
-var docsPage []byte
+//go:embed docs
+var docsFiles embed.FS
 
-// The viewer is vendored and compressed (api/redoc/README.md).
-//
-//go:embed redoc/redoc.standalone.js.gz
-var viewer []byte
-
-// The licences of the viewer and of its bundled parts are embedded, so they ship with the binary.
-var (
-	//go:embed redoc/LICENSE
-	viewerLicense []byte
-	//go:embed redoc/THIRD-PARTY.txt
-	viewerBundles []byte
-)
-
-// docsPolicy lets the page run only the viewer, and fetch the contract from this
-// service. The viewer sets its own styles, and has data: images.
-const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+// docsPolicy lets the pages use their own style and script, and nothing else.
+const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; base-uri 'none'; form-action 'self'; " +
+	"frame-ancestors 'none'"
 
 // buildTime are the contract's annotations for our own generated code, in both styles of YAML. They name packages that
 // other generators' clients can't import.
@@ -55,7 +42,8 @@ var published = sync.OnceValues(func() (asYAML, asJSON []byte) {
 	return asYAML, asJSON
 })
 
-// serveDocs serves the contract, and a page that shows it.
+// serveDocs serves the contract, and pages that show it: an index, and a page for each operation. Browsers need a minute
+// for all of them on one page.
 func serveDocs(e *echo.Echo) {
 	e.GET("/openapi.yaml", func(c echo.Context) error {
 		asYAML, _ := published()
@@ -66,27 +54,42 @@ func serveDocs(e *echo.Echo) {
 		return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, asJSON)
 	})
 	e.GET("/docs", func(c echo.Context) error {
-		c.Response().Header().Set("Content-Security-Policy", docsPolicy)
-		return c.HTMLBlob(http.StatusOK, docsPage)
+		q := c.QueryParam("q")
+		groups, found := reference().find(q)
+		return docsPage(c, "index", map[string]any{
+			"Title": "API reference", "About": paragraphs(embedded().doc.Info.Description),
+			"Q": q, "Groups": groups, "Any": found,
+		})
 	})
-	e.GET("/docs/licenses", func(c echo.Context) error {
-		return c.Blob(http.StatusOK, echo.MIMETextPlainCharsetUTF8, slices.Concat([]byte("Redoc, which shows /docs\n\n"), viewerLicense, []byte("\nWhat it bundles\n\n"), viewerBundles))
+	e.GET("/docs/operations/:operation", func(c echo.Context) error {
+		op := reference().operations[c.Param("operation")]
+		if op == nil {
+			name := shown(c.Param("operation"))
+			return prego.Errorf(prego.CodeNotFound, "there is no operation %s; /docs lists all", name)
+		}
+		return docsPage(c, "operation", op)
 	})
-	e.GET("/docs/redoc.js", func(c echo.Context) error {
-		h := c.Response().Header()
-		h.Set("Cache-Control", "public, max-age=86400")
-		h.Set("Vary", "Accept-Encoding")
-		if strings.Contains(c.Request().Header.Get("Accept-Encoding"), "gzip") {
-			h.Set("Content-Encoding", "gzip")
-			return c.Blob(http.StatusOK, "text/javascript; charset=utf-8", viewer)
-		}
-		r, err := gzip.NewReader(bytes.NewReader(viewer))
-		if err != nil {
-			return err
-		}
-		h.Set(echo.HeaderContentType, "text/javascript; charset=utf-8")
-		c.Response().WriteHeader(http.StatusOK)
-		_, err = io.Copy(c.Response(), r) //nolint:gosec // the archive is embedded
+	for name, kind := range map[string]string{"style.css": "text/css", "search.js": "text/javascript"} {
+		e.GET("/docs/"+name, func(c echo.Context) error {
+			file, err := docsFiles.ReadFile("docs/" + name)
+			if err != nil {
+				return err
+			}
+			c.Response().Header().Set("Cache-Control", "public, max-age=300")
+			return c.Blob(http.StatusOK, kind+"; charset=utf-8", file)
+		})
+	}
+}
+
+var docsTemplates = template.Must(template.New("").Funcs(template.FuncMap{"lower": strings.ToLower}).
+	ParseFS(docsFiles, "docs/*.html"))
+
+// docsPage writes a page of the reference.
+func docsPage(c echo.Context, name string, data any) error {
+	var page bytes.Buffer
+	if err := docsTemplates.ExecuteTemplate(&page, name, data); err != nil {
 		return err
-	})
+	}
+	c.Response().Header().Set("Content-Security-Policy", docsPolicy)
+	return c.HTMLBlob(http.StatusOK, page.Bytes())
 }
