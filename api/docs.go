@@ -42,8 +42,8 @@ var published = sync.OnceValues(func() (asYAML, asJSON []byte) {
 	return asYAML, asJSON
 })
 
-// serveDocs serves the contract, and pages that show it: an index, and a page for each operation. Browsers need a minute
-// for all of them on one page.
+// serveDocs serves the contract, and pages that show it: an index, and one for each operation and code. Browsers take a
+// minute to show all of them on one page.
 func serveDocs(e *echo.Echo) {
 	e.GET("/openapi.yaml", func(c echo.Context) error {
 		asYAML, _ := published()
@@ -68,6 +68,13 @@ func serveDocs(e *echo.Echo) {
 			return prego.Errorf(prego.CodeNotFound, "there is no operation %s; /docs lists all", name)
 		}
 		return docsPage(c, "operation", op)
+	})
+	e.GET(errorPages+":code", func(c echo.Context) error {
+		code := reference().errors[c.Param("code")]
+		if code == nil {
+			return prego.Errorf(prego.CodeNotFound, "there is no code %s; /docs lists all", shown(c.Param("code")))
+		}
+		return docsPage(c, "error", code)
 	})
 	for name, kind := range map[string]string{"style.css": "text/css", "search.js": "text/javascript"} {
 		e.GET("/docs/"+name, func(c echo.Context) error {

@@ -108,3 +108,54 @@ func TestTheReferenceIsSearched(t *testing.T) {
 	require.NotContains(t, shows(t, b, "/docs?q=zzzz"), `<p id="none" hidden`)
 	require.Contains(t, shows(t, b, "/docs?q=%22%3E%3Cscript%3E"), `value="&#34;&gt;&lt;script&gt;"`)
 }
+
+// TestEveryCodeHasAPage: the type of a problem leads to it. It explains the code in words of its own, which name
+// commands that exist.
+func TestEveryCodeHasAPage(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(d *api.Deps) { d.RatePerSecond, d.RateBurst = 10_000, 10_000 })
+	code := contract(t).Components.Schemas["Problem"].Value.Properties["code"].Value
+	words, _ := code.Extensions["x-codes"].(map[string]any)
+	verbs := map[string]bool{}
+	api.EachVerb(func(v *api.Verb) bool {
+		verb, _, _ := strings.Cut(regexp.MustCompile(` [[A-Z].*`).ReplaceAllString(v.Use, ""), " --")
+		verbs[verb] = true
+		return true
+	})
+	seen := map[string]string{}
+	require.Len(t, words, len(api.Codes()))
+	for _, code := range api.Codes() {
+		page := shows(t, b, "/docs/errors/"+string(code))
+		require.Contains(t, page, "<h1><code>"+string(code)+"</code></h1>")
+		require.Contains(t, page, http.StatusText(api.Status(code)))
+		about, _ := words[string(code)].(map[string]any)
+		for _, part := range []string{"means", "do"} {
+			text, _ := about[part].(string)
+			require.Greater(t, len(text), 20, "%s: %s", code, text)
+			require.True(t, strings.HasSuffix(text, "."), "%s: %s", code, text)
+			require.NotContains(t, text, "  ")
+			if part == "means" {
+				require.Empty(t, seen[text], "%s has the words of another code", code)
+				seen[text] = string(code)
+			}
+			for _, m := range regexp.MustCompile("`prego ([^`]+)`").FindAllStringSubmatch(text, -1) {
+				verb, _, _ := strings.Cut(m[1], " --")
+				require.True(t, verbs[verb] || verb == "login", "%s: there is no command %q", code, verb)
+			}
+		}
+	}
+	refused := map[string]string{"/v1/tenants/t-nope": "viewer", "/v1/tenants?limit=x": "viewer", "/v1/orgs": ""}
+	for path, token := range refused {
+		_, body := b.send("GET", path, token, "", "")
+		problem := as[api.Problem](t, body)
+		require.Contains(t, shows(t, b, problem.Type), "<code>"+problem.Code+"</code>")
+	}
+	page := shows(t, b, "/docs/errors/quota_exceeded")
+	for _, part := range []string{
+		"requested_delta", "A retry alone does not help", `href="/docs/operations/createTenant"`,
+		"<code>prego quota set</code>",
+	} {
+		require.Contains(t, page, part)
+	}
+	require.Contains(t, shows(t, b, "/docs/errors/not_ready"), "A retry helps")
+}

@@ -4502,7 +4502,7 @@ type FeedEvent struct {
 	// Example: node-eu-1
 	Id string `json:"id"`
 
-	// Kind Of the object: server, tenant, org, app, env, group, instance, rollout, route, ipv4, volume, attachment, domain, certificate, snapshot, backup, restore, drill, move, fleet, scaling, maintenance, rebalance, patch_wave, release, agent_release or another one to come
+	// Kind Of the object
 	//
 	// Example: server
 	Kind    string  `json:"kind"`
@@ -6164,7 +6164,9 @@ type Problem struct {
 	// Title Example: Conflict
 	Title string `json:"title"`
 
-	// Type Example: about:blank
+	// Type A page about the code, as a path of this API: what it means and what to do
+	//
+	// Example: /docs/errors/server_id_conflict
 	Type string `json:"type"`
 }
 

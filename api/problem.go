@@ -54,7 +54,7 @@ var statuses = map[prego.Code]int{
 	prego.CodeGroupExists: http.StatusConflict, prego.CodeGroupInUse: http.StatusConflict,
 	prego.CodeFleetNotFound: http.StatusNotFound, prego.CodeActionNotFound: http.StatusNotFound, prego.CodeOperationNotFound: http.StatusNotFound, prego.CodePolicyNotFound: http.StatusNotFound,
 	prego.CodeFleetConflict: http.StatusConflict, prego.CodeFleetNotEmpty: http.StatusConflict, prego.CodeFleetBusy: http.StatusConflict,
-	prego.CodeFleetFull: http.StatusConflict, prego.CodePolicyConflict: http.StatusConflict, prego.CodePolicyInUse: http.StatusConflict,
+	prego.CodePolicyConflict: http.StatusConflict, prego.CodePolicyInUse: http.StatusConflict,
 	prego.CodePolicyTypeAttached: http.StatusConflict,
 	prego.CodeKindUnknown:        http.StatusUnprocessableEntity, prego.CodeCommandNotAllowed: http.StatusUnprocessableEntity, prego.CodeBusy: http.StatusTooManyRequests,
 	prego.CodeTooManyStreams: http.StatusTooManyRequests, prego.CodeTimedOut: http.StatusServiceUnavailable,
@@ -125,11 +125,15 @@ const (
 	mostInField   = 400
 )
 
+// errorPages is where the pages of codes are. A problem's type refers to them by a path (RFC 9457 §3.1.1): callers reach
+// the API under several names, inside and outside, and the name that a caller used reaches the page.
+const errorPages = "/docs/errors/"
+
 // problem is an error as a problem document.
 func (a *API) problem(coded *prego.Error, c echo.Context) Problem {
 	status := statusOf(coded)
 	out := Problem{
-		Type: "about:blank", Title: http.StatusText(status), Status: status, Code: string(coded.Code),
+		Type: errorPages + string(coded.Code), Title: http.StatusText(status), Status: status, Code: string(coded.Code),
 		Detail: optional(clipped(coded.Message, mostInMessage)), Field: optional(clipped(coded.Field, mostInField)), RequestId: optional(requestID(c)),
 	}
 	if coded.Field != "" {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html/template"
 	"maps"
+	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
@@ -22,6 +23,7 @@ import (
 type pages struct {
 	groups     []docsGroup
 	operations map[string]*docsOperation
+	errors     map[string]*docsCode
 }
 
 // docsGroup is a section of the index.
@@ -69,6 +71,17 @@ type docsAnswer struct {
 
 type docsError struct{ Status, Code, Example string }
 
+// docsCode is the page of a code.
+type docsCode struct {
+	Code, Title, Example string
+	Status               int
+	Means, Do            template.HTML
+	Retry                bool // the same request can succeed later
+	Fields               docsTable
+	Operations           []string
+	Of                   string // in place of the operations
+}
+
 // reference is made when the first page is asked for.
 var reference = sync.OnceValue(func() *pages {
 	doc := embedded().doc
@@ -93,8 +106,67 @@ var reference = sync.OnceValue(func() *pages {
 			})
 		}
 	}
+	out.groups = append(out.groups, out.codes(doc))
 	return out
 })
+
+// codes makes a page for each code, and their group of the index.
+func (p *pages) codes(doc *openapi3.T) docsGroup {
+	group := docsGroup{Name: "errors", Title: "errors: What refusals mean, and what to do."}
+	of := map[string][]string{}
+	for _, id := range slices.Sorted(maps.Keys(p.operations)) {
+		for _, e := range p.operations[id].Errors {
+			of[e.Code] = append(of[e.Code], id)
+		}
+	}
+	problem := doc.Components.Schemas["Problem"].Value
+	about, _ := problem.Properties["code"].Value.Extensions["x-codes"].(map[string]any)
+	p.errors = map[string]*docsCode{}
+	for code, status := range statuses {
+		words, _ := about[string(code)].(map[string]any)
+		means, _ := words["means"].(string)
+		do, _ := words["do"].(string)
+		c := &docsCode{
+			Code: string(code), Status: status, Title: http.StatusText(status), Means: prose(means), Do: prose(do),
+			Retry: words["retry"] == true, Operations: of[string(code)], Fields: docsTable{Head: "field", Answer: true},
+		}
+		switch n := len(c.Operations); {
+		case n == 0:
+			c.Of = "Of no single operation: the request never reaches one."
+		case n > mostListed:
+			c.Of, c.Operations = fmt.Sprintf("%d of the %d operations have it.", n, len(p.operations)), nil
+		}
+		example := problem.Example
+		if ref := doc.Components.Examples[string(code)]; ref != nil {
+			example = ref.Value.Value
+		}
+		c.Example = pretty(example)
+		fields, _ := example.(map[string]any)
+		for _, name := range slices.Sorted(maps.Keys(fields)) {
+			if ref := problem.Properties[name]; ref != nil {
+				c.Fields.property("", name, &openapi3.SchemaRef{Value: shallow(ref.Value)}, true, nil)
+			}
+		}
+		p.errors[c.Code] = c
+	}
+	for _, code := range slices.Sorted(maps.Keys(p.errors)) {
+		c := p.errors[code]
+		words, _ := about[code].(map[string]any)
+		text, _ := words["means"].(string)
+		group.Entries = append(group.Entries, docsEntry{
+			ID: code, Href: errorPages + code, Method: strconv.Itoa(c.Status), Name: code, Text: text,
+		})
+	}
+	return group
+}
+
+// mostListed is how many operations the page of a code lists. Codes that more have are those of requests in general.
+const mostListed = 60
+
+// shallow is a schema without its parts and choices, which the example shows.
+func shallow(s *openapi3.Schema) *openapi3.Schema {
+	return &openapi3.Schema{Type: s.Type, Description: s.Description, Format: s.Format, Items: s.Items}
+}
 
 // commandLine is the command of an operation, "" if there is none.
 func commandLine(operation string) string {
@@ -339,6 +411,9 @@ func requirements(name string, s *openapi3.Schema) string {
 	}
 	if rule := mustBe(name, s); rule != "" {
 		out += "; " + strings.TrimPrefix(rule, "must be ")
+	}
+	if kinds, _ := s.Extensions["x-kinds"].(map[string]any); kinds != nil {
+		out += "; " + strings.Join(slices.Sorted(maps.Keys(kinds)), ", ") + ", or another one to come"
 	}
 	if s.Default != nil {
 		out += fmt.Sprintf("; default %v", s.Default)

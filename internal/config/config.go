@@ -40,7 +40,7 @@ type Config struct {
 	LogLevel    string `env:"PREGO_LOG_LEVEL" envDefault:"info"`  // debug, info, warn, error
 	LogFormat   string `env:"PREGO_LOG_FORMAT" envDefault:"json"` // json or console
 	DatabaseURL string `env:"DATABASE_URL"`                       // Postgres; DATABASE_URL_FILE for a file
-	MaxDBConns  int32  `env:"PREGO_DB_MAX_CONNS" envDefault:"16"` // per process
+	MaxDBConns  int32  `env:"PREGO_DB_MAX_CONNS" envDefault:"16"` // connections of a process
 	KeysDir     string `env:"PREGO_KEYS_DIR" envDefault:"./keys"` // CAs and signing keys, see docs/configuration.md
 	MetricsAddr string `env:"PREGO_METRICS_LISTEN"`               // worker and agentgw serve /metrics and /healthz here; empty disables it
 
@@ -98,7 +98,7 @@ const (
 // Keep is how long rows are kept that grow in number with use, as the law or a contract of an operator has it; 0 is
 // forever.
 type Keep struct {
-	Events   time.Duration `env:"PREGO_KEEP_EVENTS" envDefault:"9600h"`   // of orgs
+	Events   time.Duration `env:"PREGO_KEEP_EVENTS" envDefault:"9600h"`   // events of orgs
 	Feed     time.Duration `env:"PREGO_KEEP_FEED" envDefault:"720h"`      // the feed of events
 	Commands time.Duration `env:"PREGO_KEEP_COMMANDS" envDefault:"9600h"` // records of commands on hosts
 	Keys     time.Duration `env:"PREGO_KEEP_KEYS" envDefault:"168h"`      // idempotency keys and the answers to their requests; at least 24h
@@ -130,19 +130,19 @@ type Moves struct {
 	FreezeFor time.Duration `env:"PREGO_MOVE_FREEZE_TIMEOUT" envDefault:"2m"`    // for how long a site may be read-only before its move is undone
 	Grace     time.Duration `env:"PREGO_MOVE_GRACE" envDefault:"10m" pace:"yes"` // how long the previous server keeps the data of a site
 	PassOn    time.Duration `envDefault:"6m" pace:"yes"`                         // for how long edges of the network before pass on, at least: names are known for 5 min
-	Tenants   int           `env:"PREGO_DRAIN_TENANTS" envDefault:"2"`           // that move away concurrently from a server that is drained
+	Tenants   int           `env:"PREGO_DRAIN_TENANTS" envDefault:"2"`           // tenants that move away concurrently from a server that is drained
 }
 
 // Backups names the object storage of tenants' backups. Without an endpoint they stay on their hosts.
 type Backups struct {
 	Endpoint     string        `env:"PREGO_BACKUP_ENDPOINT"`                                             // URL of storage that speaks S3, such as https://fsn1.your-objectstorage.com; empty: backups stay on their hosts
-	Bucket       string        `env:"PREGO_BACKUP_BUCKET"`                                               // it must exist, without versioning
-	Region       string        `env:"PREGO_BACKUP_REGION" envDefault:"us-east-1"`                        // as the storage calls it
-	AccessKey    string        `env:"PREGO_BACKUP_ACCESS_KEY"`                                           // PREGO_BACKUP_ACCESS_KEY_FILE for a file
-	SecretKey    string        `env:"PREGO_BACKUP_SECRET_KEY"`                                           // PREGO_BACKUP_SECRET_KEY_FILE for a file
+	Bucket       string        `env:"PREGO_BACKUP_BUCKET"`                                               // bucket of backups; it must exist, without versioning
+	Region       string        `env:"PREGO_BACKUP_REGION" envDefault:"us-east-1"`                        // region, as the storage calls it
+	AccessKey    string        `env:"PREGO_BACKUP_ACCESS_KEY"`                                           // access key of the storage; PREGO_BACKUP_ACCESS_KEY_FILE for a file
+	SecretKey    string        `env:"PREGO_BACKUP_SECRET_KEY"`                                           // secret key of the storage; PREGO_BACKUP_SECRET_KEY_FILE for a file
 	PathStyle    bool          `env:"PREGO_BACKUP_PATH_STYLE"`                                           // true: the bucket is in the path of URLs, not in the host's name
 	PartBytes    int64         `envDefault:"16777216"`                                                   // of an upload, at least 5 MiB; larger for sites above 10,000 parts
-	UploadFor    time.Duration `env:"PREGO_BACKUP_UPLOAD_TIMEOUT" envDefault:"6h"`                       // of an upload or a download, with all retries
+	UploadFor    time.Duration `env:"PREGO_BACKUP_UPLOAD_TIMEOUT" envDefault:"6h"`                       // time limit of an upload or a download, with all retries
 	FinalFor     time.Duration `env:"PREGO_BACKUP_FINAL_FOR" envDefault:"2160h"`                         // how long the last backup of a deleted tenant is kept
 	RestoreLost  []string      `env:"PREGO_RESTORE_LOST" envDefault:"trial,starter,business,enterprise"` // plans whose tenants are restored elsewhere when their server is lost; none for none
 	DrillEvery   time.Duration `env:"PREGO_DRILL_EVERY" envDefault:"504h" pace:"yes"`                    // how often the newest backup of each tenant and each volume is restored to see whether it can be; 0 for never
@@ -186,14 +186,14 @@ func (n Names) Rules() org.DomainRules {
 
 // Relay is how the API reaches hosts: through a worker (docs/adr/0015).
 type Relay struct {
-	Listen string `env:"LISTEN" envDefault:"127.0.0.1:8446"`      // at the worker
-	URL    string `env:"URL" envDefault:"https://127.0.0.1:8446"` // at the API; a name may be that of several workers
+	Listen string `env:"LISTEN" envDefault:"127.0.0.1:8446"`      // address at the worker
+	URL    string `env:"URL" envDefault:"https://127.0.0.1:8446"` // where the API reaches workers; a name may be that of several workers
 }
 
 // Quotas limits what orgs use (quotas-and-fairness). API and worker need the same.
 type Quotas struct {
 	TiersFile   string     `env:"PREGO_TIERS_FILE"`                     // limits of each tier, see docs/quotas.md; empty for the built-in ones
-	DefaultTier prego.Tier `env:"PREGO_DEFAULT_TIER" envDefault:"free"` // of new orgs that don't choose one: free, paid, enterprise
+	DefaultTier prego.Tier `env:"PREGO_DEFAULT_TIER" envDefault:"free"` // tier of new orgs that don't choose one: free, paid, enterprise
 }
 
 // Tiers returns the configured limits, or the built-in ones.
@@ -215,20 +215,20 @@ func (q Quotas) Tiers() (quota.Tiers, error) {
 // Placement configures placement (placement-policy §2.4, §2.5). API and
 // worker need the same.
 type Placement struct {
-	Shared            string  `env:"PREGO_SHARED_PLACEMENT_LEGACY"`             // 1, true or yes: tenants share servers; else each gets its own
-	Algorithm         string  `env:"PLACEMENT_ALGORITHM" envDefault:"best_fit"` // best_fit, first_fit, round_robin, new_server
-	MemoryPctMax      float64 `env:"PLACEMENT_MEMORY_PCT_MAX" envDefault:"70"`  // servers at or above it get no new tenants
-	MaxTenantsPerNode int     `env:"PLACEMENT_MAX_TENANTS_PER_NODE" envDefault:"20"`
-	CPUPctMax         float64 `env:"PLACEMENT_CPU_PCT_MAX" envDefault:"85"`          // the same for what agents measure; 0 disables
-	WorkerSlotsPctMax float64 `env:"PLACEMENT_WORKER_SLOTS_PCT_MAX" envDefault:"90"` // busy background workers
+	Shared            string  `env:"PREGO_SHARED_PLACEMENT_LEGACY"`                  // 1, true or yes: tenants share servers; else each gets its own
+	Algorithm         string  `env:"PLACEMENT_ALGORITHM" envDefault:"best_fit"`      // best_fit, first_fit, round_robin, new_server
+	MemoryPctMax      float64 `env:"PLACEMENT_MEMORY_PCT_MAX" envDefault:"70"`       // servers at or above it get no new tenants
+	MaxTenantsPerNode int     `env:"PLACEMENT_MAX_TENANTS_PER_NODE" envDefault:"20"` // servers with this many get no new tenants
+	CPUPctMax         float64 `env:"PLACEMENT_CPU_PCT_MAX" envDefault:"85"`          // the same for measured CPU; 0 disables
+	WorkerSlotsPctMax float64 `env:"PLACEMENT_WORKER_SLOTS_PCT_MAX" envDefault:"90"` // the same for busy background workers; 0 disables
 	DBDiskPctMax      float64 `env:"PLACEMENT_DB_DISK_PCT_MAX" envDefault:"80"`      // shards with a disk at or above it get no new tenants
-	RedisMemoryPctMax float64 `env:"PLACEMENT_REDIS_MEMORY_PCT_MAX" envDefault:"90"` // Redis pools
+	RedisMemoryPctMax float64 `env:"PLACEMENT_REDIS_MEMORY_PCT_MAX" envDefault:"90"` // Redis pools at or above it get no new tenants
 	Weights           string  `env:"PLACEMENT_WEIGHTS"`                              // JSON with app_load, app_count, db_load, redis_load, affinity, app_cpu, app_worker_slots, db_disk, redis_memory
-	EmptyPool         string  `env:"PLACEMENT_EMPTY_POOL" envDefault:"on_demand"`    // or hold: wait for a refill
+	EmptyPool         string  `env:"PLACEMENT_EMPTY_POOL" envDefault:"on_demand"`    // when no pre-built site is ready: on_demand builds one, hold waits for a refill
 	SameShard         bool    `env:"PLACEMENT_SAME_SHARD_AFFINITY"`                  // prefer the shard of the parent org
 
 	AdviserURL   string `env:"PLACEMENT_ADVISER_URL"`   // a service that may propose a place among candidates that pass; empty for none
-	AdviserToken string `env:"PLACEMENT_ADVISER_TOKEN"` // its bearer token; PLACEMENT_ADVISER_TOKEN_FILE for a file
+	AdviserToken string `env:"PLACEMENT_ADVISER_TOKEN"` // bearer token of the adviser; PLACEMENT_ADVISER_TOKEN_FILE for a file
 }
 
 // Tenants configures tenants' lifecycle, their sites, and the growth of the fleet.
@@ -239,7 +239,7 @@ type Tenants struct {
 	Retention       time.Duration `env:"PREGO_RETENTION" envDefault:"720h"`                     // terminated → data_purged; 0 means never
 	CapacityWait    time.Duration `env:"PREGO_TENANT_CAPACITY_WAIT" envDefault:"2h" pace:"yes"` // how long a tenant waits for a place
 	CapacityPoll    time.Duration `envDefault:"30s" pace:"yes"`                                 // how often a waiting run checks by itself
-	SiteTimeout     time.Duration `env:"PREGO_SITE_TIMEOUT" envDefault:"10m"`                   // for bench new-site and backup
+	SiteTimeout     time.Duration `env:"PREGO_SITE_TIMEOUT" envDefault:"10m"`                   // time limit of bench new-site and of backups
 	CommandTimeout  time.Duration `envDefault:"60s"`                                            // for other commands on hosts
 	FailureMemory   time.Duration `envDefault:"15m" pace:"yes"`                                 // how long a failed build keeps its server from being tried
 	ScaleOutMaxRole int           `env:"PREGO_SCALE_OUT_MAX_PER_REGION" envDefault:"100"`       // servers of a role per region
@@ -257,8 +257,8 @@ type ACME struct {
 	Directory   string            `env:"PREGO_ACME_DIRECTORY"`                         // URL of the authority's directory, for Let's Encrypt https://acme-v02.api.letsencrypt.org/directory; empty: no certificates are asked for
 	Contact     string            `env:"PREGO_ACME_CONTACT"`                           // e-mail address of the account
 	Account     string            `env:"PREGO_ACME_ACCOUNT" envDefault:"1"`            // which of the accounts at the authority; another name makes another account
-	EABKeyID    string            `env:"PREGO_ACME_EAB_KEY_ID"`                        // of an external account binding, which some authorities ask for
-	EABKey      string            `env:"PREGO_ACME_EAB_KEY"`                           // its key, base64url; PREGO_ACME_EAB_KEY_FILE for a file
+	EABKeyID    string            `env:"PREGO_ACME_EAB_KEY_ID"`                        // id of an external account binding, which some authorities ask for
+	EABKey      string            `env:"PREGO_ACME_EAB_KEY"`                           // key of the external account binding, base64url; PREGO_ACME_EAB_KEY_FILE for a file
 	CAFile      string            `env:"PREGO_ACME_CA_FILE"`                           // PEM of the roots that are trusted for the authority's own HTTPS; empty for the system's
 	ServeWithin time.Duration     `envDefault:"10m" pace:"yes"`                        // how long answers to challenges may take to be seen
 	IssueWithin time.Duration     `envDefault:"10m" pace:"yes"`                        // how long the authority may take
@@ -286,9 +286,9 @@ type Workloads struct {
 	Retry      time.Duration `env:"PREGO_GROUP_RETRY" envDefault:"30s" pace:"yes"` // wait before the next try of groups that the quota rejected or that have not converged
 	SweepEvery time.Duration `envDefault:"15s" pace:"yes"`
 	// PatchCron is when servers that lack security updates, or a reboot, are patched by themselves, as a cron
-	// expression of five fields in UTC; empty: never. PatchFor is for how long.
+	// expression of five fields in UTC; empty: never.
 	PatchCron      string        `env:"PREGO_PATCH_WINDOW"`
-	PatchFor       time.Duration `env:"PREGO_PATCH_WINDOW_FOR" envDefault:"4h"`
+	PatchFor       time.Duration `env:"PREGO_PATCH_WINDOW_FOR" envDefault:"4h"` // how long that window is open
 	PatchEvery     time.Duration `envDefault:"1m" pace:"yes"`
 	RebalanceEvery time.Duration `envDefault:"2s" pace:"yes"`
 	Quiet          time.Duration `envDefault:"1m" pace:"yes"`                   // how long a group's row may be unchanged before its run is checked
@@ -341,8 +341,8 @@ var siteDomain = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)*[a-z0-9]
 
 // Releases configure how releases of the stack are rolled out.
 type Releases struct {
-	Sites  int `env:"PREGO_RELEASE_SITES" envDefault:"40"`         // offline concurrently
-	Agents int `env:"PREGO_AGENT_RELEASE_SERVERS" envDefault:"20"` // that try a release of the agent concurrently
+	Sites  int `env:"PREGO_RELEASE_SITES" envDefault:"40"`         // sites that are offline concurrently
+	Agents int `env:"PREGO_AGENT_RELEASE_SERVERS" envDefault:"20"` // servers that try a release of the agent concurrently
 }
 
 // Traces configures the receiver of traces of requests. Without an endpoint there are none.
@@ -364,34 +364,34 @@ func (t Traces) check(bad func(name, why string)) {
 
 // Temporal is the address of the Temporal server.
 type Temporal struct {
-	Address   string `env:"ADDRESS" envDefault:"127.0.0.1:7233"`
-	Namespace string `env:"NAMESPACE" envDefault:"default"`
-	TaskQueue string `env:"TASK_QUEUE" envDefault:"prego"`
-	UIURL     string `env:"UI_URL"` // base of links to runs, for example http://127.0.0.1:8233
+	Address   string `env:"ADDRESS" envDefault:"127.0.0.1:7233"` // address of its frontend
+	Namespace string `env:"NAMESPACE" envDefault:"default"`      // namespace that workflows run in
+	TaskQueue string `env:"TASK_QUEUE" envDefault:"prego"`       // beginning of the names of task queues
+	UIURL     string `env:"UI_URL"`                              // base of links to runs, for example http://127.0.0.1:8233
 }
 
 // API configures `prego api`.
 type API struct {
-	Listen        string  `env:"LISTEN" envDefault:"127.0.0.1:8080"`
+	Listen        string  `env:"LISTEN" envDefault:"127.0.0.1:8080"`            // address of the API and the console
 	PublicURL     string  `env:"PUBLIC_URL" envDefault:"http://127.0.0.1:8080"` // base URL for callers
-	JWTAudience   string  `env:"JWT_AUDIENCE" envDefault:"prego-api"`
-	JWKSURL       string  `env:"JWKS_URL"`                        // also trust these keys; discovered if OIDC_ISSUER is set
-	OIDCIssuer    string  `env:"OIDC_ISSUER"`                     // accept tokens of this issuer
-	RolesClaim    string  `env:"ROLES_CLAIM" envDefault:"role"`   // claim that holds operator or viewer
-	RatePerSecond float64 `env:"RATE_PER_SECOND" envDefault:"50"` // per caller
+	JWTAudience   string  `env:"JWT_AUDIENCE" envDefault:"prego-api"`           // audience of tokens
+	JWKSURL       string  `env:"JWKS_URL"`                                      // also trust these keys; discovered if OIDC_ISSUER is set
+	OIDCIssuer    string  `env:"OIDC_ISSUER"`                                   // accept tokens of this issuer
+	RolesClaim    string  `env:"ROLES_CLAIM" envDefault:"role"`                 // claim that holds operator or viewer
+	RatePerSecond float64 `env:"RATE_PER_SECOND" envDefault:"50"`               // requests per caller
 }
 
 // Gateway configures `prego agentgw`.
 type Gateway struct {
-	Listen        string        `env:"LISTEN" envDefault:"127.0.0.1:8443"`
+	Listen        string        `env:"LISTEN" envDefault:"127.0.0.1:8443"`          // address of the gateway
 	URL           string        `env:"URL" envDefault:"https://127.0.0.1:8443"`     // base URL for hosts
 	AgentBinary   string        `env:"AGENT_BINARY" envDefault:"./bin/prego-agent"` // served to booting hosts, pinned by its digest
 	AgentReleases string        `env:"AGENT_RELEASES"`                              // directory of agents named by their SHA-256, for updates; empty: only AgentBinary
 	CheckSource   bool          `env:"CHECK_SOURCE" envDefault:"true"`              // handshakes must come from the address assigned by the provider
 	OTLPEndpoint  string        `env:"OTLP_ENDPOINT"`                               // base URL for forwarded metrics; empty: count and drop
 	Flush         time.Duration `envDefault:"250ms" pace:"yes"`                     // how long heartbeats are batched
-	Heartbeat     time.Duration `env:"HEARTBEAT" envDefault:"30s" pace:"yes"`       // sent to agents
-	CertTTL       time.Duration `env:"CERT_TTL" envDefault:"24h"`                   // of agents' certificates
+	Heartbeat     time.Duration `env:"HEARTBEAT" envDefault:"30s" pace:"yes"`       // how often agents send heartbeats
+	CertTTL       time.Duration `env:"CERT_TTL" envDefault:"24h"`                   // lifetime of agents' certificates
 }
 
 // Edge configures edges, which get it from the gateway.
@@ -403,48 +403,48 @@ type Edge struct {
 
 // Worker configures `prego worker`.
 type Worker struct {
-	MasterKey         string        `env:"PREGO_MASTER_KEY"`         // hex, 32 bytes or more; derives bootstrap tokens and encrypts registry passwords; PREGO_MASTER_KEY_FILE for a file
-	MasterKeysEarlier []string      `env:"PREGO_MASTER_KEY_EARLIER"` // earlier master keys, for decryption; also _FILE
-	CatalogFile       string        `env:"PREGO_CATALOG_FILE"`
-	ImageContainers   []string      `env:"PREGO_IMAGE_CONTAINERS" envDefault:"stack"`     // container images to pull into an image: stack, none, or a list
-	ImageBuildTimeout time.Duration `envDefault:"30m"`                                    // how long the builder of an image may take
-	CatalogEvery      time.Duration `envDefault:"1h" pace:"yes"`                          // how often the provider's catalog is read
-	EgressCIDRs       []string      `env:"PREGO_EGRESS_CIDRS"`                            // source address for calls to hosts
-	NetworkRange      string        `env:"PREGO_NETWORK_RANGE" envDefault:"10.64.0.0/10"` // private range of the networks of servers, a /24 each; "none" for no networks
-	AgentPort         int           `env:"PREGO_AGENT_PORT" envDefault:"443"`
-	PeersEvery        time.Duration `envDefault:"1s" pace:"yes"` // how often changed rules of servers' peers are recomputed
-	DockerPort        int           `env:"PREGO_DOCKER_PORT" envDefault:"2376"`
-	BootstrapTokenTTL time.Duration `env:"PREGO_BOOTSTRAP_TOKEN_TTL" envDefault:"15m"`     // at most 15m
+	MasterKey         string        `env:"PREGO_MASTER_KEY"`                               // hex, 32 bytes or more; derives bootstrap tokens and encrypts registry passwords; PREGO_MASTER_KEY_FILE for a file
+	MasterKeysEarlier []string      `env:"PREGO_MASTER_KEY_EARLIER"`                       // earlier master keys, for decryption; also _FILE
+	CatalogFile       string        `env:"PREGO_CATALOG_FILE"`                             // what to order at the provider, best first; empty: the built-in catalog
+	ImageContainers   []string      `env:"PREGO_IMAGE_CONTAINERS" envDefault:"stack"`      // container images to pull into an image: stack, none, or a list
+	ImageBuildTimeout time.Duration `envDefault:"30m"`                                     // how long the builder of an image may take
+	CatalogEvery      time.Duration `envDefault:"1h" pace:"yes"`                           // how often the provider's catalog is read
+	EgressCIDRs       []string      `env:"PREGO_EGRESS_CIDRS"`                             // source addresses of calls to hosts, for their firewalls
+	NetworkRange      string        `env:"PREGO_NETWORK_RANGE" envDefault:"10.64.0.0/10"`  // private range of the networks of servers, a /24 each; "none" for no networks
+	AgentPort         int           `env:"PREGO_AGENT_PORT" envDefault:"443"`              // port of the agent on hosts
+	PeersEvery        time.Duration `envDefault:"1s" pace:"yes"`                           // how often changed rules of servers' peers are recomputed
+	DockerPort        int           `env:"PREGO_DOCKER_PORT" envDefault:"2376"`            // port of the container engine on hosts
+	BootstrapTokenTTL time.Duration `env:"PREGO_BOOTSTRAP_TOKEN_TTL" envDefault:"15m"`     // how long a booting host may present its token; at most 15m
 	MaxRetries        int           `env:"PREGO_PROVISION_RETRIES" envDefault:"2"`         // new servers after the first one failed
 	CapacityWait      time.Duration `env:"PREGO_CAPACITY_WAIT" envDefault:"1h" pace:"yes"` // how long a server waits for stock, quota or a provider that fails
 	FleetWait         time.Duration `envDefault:"10m" pace:"yes"`                          // the same for a fleet's server, before another region is tried
 	FleetParallel     int           `env:"PREGO_FLEET_PARALLEL" envDefault:"10"`           // concurrent servers of a fleet action
 	FleetPoll         time.Duration `envDefault:"5s" pace:"yes"`                           // how often a draining server is checked
 	CapacityPoll      time.Duration `envDefault:"30s" pace:"yes"`
-	CreateBackoff     time.Duration `envDefault:"2s" pace:"yes"` // delay before the second of three create calls; doubles. Failed tries are followed by pauses of 15 and 60 times it
-	AmbiguousGrace    time.Duration `envDefault:"3m" pace:"yes"` // how long a create of unknown outcome may still complete
-	ContainerTimeout  time.Duration `env:"PREGO_CONTAINER_TIMEOUT" envDefault:"5m"`
-	ContainerImage    string        `env:"PREGO_CONTAINER_IMAGE" envDefault:"frappe/erpnext:v15"` // ${bench_image} in the stack
+	CreateBackoff     time.Duration `envDefault:"2s" pace:"yes"`                                  // delay before the second of three create calls; doubles. Failed tries are followed by pauses of 15 and 60 times it
+	AmbiguousGrace    time.Duration `envDefault:"3m" pace:"yes"`                                  // how long a create of unknown outcome may still complete
+	ContainerTimeout  time.Duration `env:"PREGO_CONTAINER_TIMEOUT" envDefault:"5m"`               // for pulling and starting a server's containers
+	ContainerImage    string        `env:"PREGO_CONTAINER_IMAGE" envDefault:"frappe/erpnext:v15"` // image of benches: ${bench_image} in the stack
 	StackFile         string        `env:"PREGO_STACK_FILE"`                                      // what runs on servers, see docs/containers.md; empty for the built-in stack
 	UserDataLimit     int           // bytes; less than the provider's limit to test the two-stage boot
-	BootPatience      time.Duration `envDefault:"4m"` // how long a booting host retries a failing step; less than its boot may take
-	ReconcileEvery    time.Duration `env:"PREGO_RECONCILE_EVERY" envDefault:"5m" pace:"yes"`
-	OrphanAge         time.Duration `env:"PREGO_ORPHAN_AGE" envDefault:"45m"` // more than the longest provisioning attempt
-	OrphanMaxPerRun   int           `env:"PREGO_ORPHAN_MAX_PER_RUN" envDefault:"10"`
-	SweepEvery        time.Duration `envDefault:"10s" pace:"yes"` // how often silent agents are looked for; accepted but unstarted requests, twice as often
-	NetEvery          time.Duration `envDefault:"15m" pace:"yes"` // how often each sweep runs although no worker found anything to do
-	NetworkEvery      time.Duration `envDefault:"30s" pace:"yes"` // how often servers without a private address are looked for
-	DegradedAfter     time.Duration `env:"PREGO_DEGRADED_AFTER" envDefault:"60s" pace:"yes"`
-	FailedAfter       time.Duration `env:"PREGO_FAILED_AFTER" envDefault:"300s" pace:"yes"`
-	Concurrency       int           `env:"PREGO_WORKER_CONCURRENCY" envDefault:"64"`      // concurrent short steps
-	LongConcurrency   int           `env:"PREGO_WORKER_LONG_CONCURRENCY" envDefault:"64"` // concurrent steps that wait for containers, copies, backups and builds
-	OrgWork           int           `env:"PREGO_ORG_WORK_LIMIT" envDefault:"32"`          // concurrent long steps of an org: starts of instances, snapshots, restores
+	BootPatience      time.Duration `envDefault:"4m"`                                        // how long a booting host retries a failing step; less than its boot may take
+	ReconcileEvery    time.Duration `env:"PREGO_RECONCILE_EVERY" envDefault:"5m" pace:"yes"` // how often servers are compared with the provider's
+	OrphanAge         time.Duration `env:"PREGO_ORPHAN_AGE" envDefault:"45m"`                // age of unknown servers that are deleted; more than the longest provisioning attempt
+	OrphanMaxPerRun   int           `env:"PREGO_ORPHAN_MAX_PER_RUN" envDefault:"10"`         // servers that one comparison deletes; 0: none
+	SweepEvery        time.Duration `envDefault:"10s" pace:"yes"`                            // how often silent agents are looked for; accepted but unstarted requests, twice as often
+	NetEvery          time.Duration `envDefault:"15m" pace:"yes"`                            // how often each sweep runs although no worker found anything to do
+	NetworkEvery      time.Duration `envDefault:"30s" pace:"yes"`                            // how often servers without a private address are looked for
+	DegradedAfter     time.Duration `env:"PREGO_DEGRADED_AFTER" envDefault:"60s" pace:"yes"` // how long an agent may be silent before it counts as degraded
+	FailedAfter       time.Duration `env:"PREGO_FAILED_AFTER" envDefault:"300s" pace:"yes"`  // how long an agent may be silent before its server counts as failed; tenants are then restored elsewhere
+	Concurrency       int           `env:"PREGO_WORKER_CONCURRENCY" envDefault:"64"`         // concurrent short steps
+	LongConcurrency   int           `env:"PREGO_WORKER_LONG_CONCURRENCY" envDefault:"64"`    // concurrent steps that wait for containers, copies, backups and builds
+	OrgWork           int           `env:"PREGO_ORG_WORK_LIMIT" envDefault:"32"`             // concurrent long steps of an org: starts of instances, snapshots, restores
 }
 
 // Hetzner is the project of the servers.
 type Hetzner struct {
-	Endpoint string `env:"HCLOUD_ENDPOINT" envDefault:"https://api.hetzner.cloud/v1"`
-	Token    string `env:"HCLOUD_TOKEN"` // HCLOUD_TOKEN_FILE for a file
+	Endpoint string `env:"HCLOUD_ENDPOINT" envDefault:"https://api.hetzner.cloud/v1"` // address of the provider's API
+	Token    string `env:"HCLOUD_TOKEN"`                                              // token of the provider's project; HCLOUD_TOKEN_FILE for a file
 	// Simulated allows hosts without public addresses.
 	Simulated bool          `env:"PREGO_SIMULATED"`
 	Timeout   time.Duration `envDefault:"30s"`           // of one request
