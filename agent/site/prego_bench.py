@@ -4,7 +4,7 @@ prego-agent writes this file into the bench's sites/, from where Frappe's progra
 names configure() in extra_config of common_site_config.json. Frappe calls it for each site
 that it opens, before it makes its cache (frappe/__init__.py, get_site_config).
 
-It mends what Frappe 15 can't be configured to do; docs/frappe.md says where that was read.
+It mends what Frappe 15 can't be configured to do; contributing/frappe.md says where that was read.
 """
 
 import os

@@ -20,7 +20,7 @@ import (
 )
 
 // The stand-in for bench runs as a child of the agent, in a separate process: a Python program in bench/, which has the
-// command line, the files and the databases of Frappe 15 (docs/frappe.md). It and the simulator share files below .sim
+// command line, the files and the databases of Frappe 15 (contributing/frappe.md). It and the simulator share files below .sim
 // in the bench's directory:
 //
 //	host     the name of the server

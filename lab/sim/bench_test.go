@@ -22,8 +22,8 @@ import (
 	"github.com/prego/prego/agent/wire"
 )
 
-// docs/frappe.md names the place in Frappe's source for each behaviour tested here. The judge is Frappe itself: with
-// PREGO_TEST_FRAPPE, the directory of a bench with Frappe, the same commands are given to it instead (docs/frappe.md).
+// contributing/frappe.md names the place in Frappe's source for each behaviour tested here. The judge is Frappe itself: with
+// PREGO_TEST_FRAPPE, the directory of a bench with Frappe, the same commands are given to it instead (contributing/frappe.md).
 var realBench = os.Getenv("PREGO_TEST_FRAPPE")
 
 // bench is a bench with the strict stand-in on a host of a separate cloud.

@@ -1,7 +1,7 @@
 """A stand-in for Frappe 15: what a site host sees of it, and none of its application.
 
 It has the command line, files, databases and web page of a Frappe bench, written from
-observed behaviour: docs/frappe.md lists each behaviour and where in Frappe it was read.
+observed behaviour: contributing/frappe.md lists each behaviour and where in Frappe it was read.
 The package has Frappe's name because the programs of its images name it.
 """
 
