@@ -17,7 +17,8 @@ func TestEveryKindOfRunIsDocumented(t *testing.T) {
 	require.NoError(t, err)
 	table := regexp.MustCompile(`(?s)## Runs in Temporal's UI\n(.*?)\n## `).FindSubmatch(page)
 	require.NotNil(t, table)
-	registered := regexp.MustCompile(`RegisterWorkflow\(workflows\.(\w+)\)`).FindAllSubmatch(source, -1)
+	call := regexp.MustCompile(`(?:RegisterWorkflow\(|register\(r, )workflows\.(\w+)\)`)
+	registered := call.FindAllSubmatch(source, -1)
 	require.Greater(t, len(registered), 20)
 	for _, r := range registered {
 		require.Regexp(t, `\| [\w, ]*\b`+string(r[1])+`\b[\w, ]* \|`, string(table[1]))

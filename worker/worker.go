@@ -4,13 +4,17 @@ package worker
 import (
 	"context"
 	"fmt"
+	"reflect"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
 
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/workflows"
@@ -117,36 +121,43 @@ func Replayer(through ...interceptor.WorkerInterceptor) (worker.WorkflowReplayer
 // Register registers only the workflows, as replay tests need them.
 func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflow(workflows.ProvisionServer)
-	r.RegisterWorkflow(workflows.DecommissionServer)
-	r.RegisterWorkflow(workflows.MaintainServer)
-	r.RegisterWorkflow(workflows.DeployStackRelease)
+	register(r, workflows.DecommissionServer)
+	register(r, workflows.MaintainServer)
+	register(r, workflows.DeployStackRelease)
 	r.RegisterWorkflow(workflows.UpdateBench)
 	r.RegisterWorkflow(workflows.Reconcile)
 	r.RegisterWorkflow(workflows.SweepHeartbeats)
-	r.RegisterWorkflow(workflows.ProvisionTenant)
-	r.RegisterWorkflow(workflows.ChangeTenantState)
-	r.RegisterWorkflow(workflows.ScaleOut)
-	r.RegisterWorkflow(workflows.ScaleFleet)
-	r.RegisterWorkflow(workflows.FillWarmPool)
-	r.RegisterWorkflow(workflows.RefillSitePool)
+	register(r, workflows.ProvisionTenant)
+	register(r, workflows.ChangeTenantState)
+	register(r, workflows.ScaleOut)
+	register(r, workflows.ScaleFleet)
+	register(r, workflows.FillWarmPool)
+	register(r, workflows.RefillSitePool)
 	r.RegisterWorkflow(workflows.SweepTenants)
-	r.RegisterWorkflow(workflows.ReconcileAddress)
-	r.RegisterWorkflow(workflows.ReconcileVolume)
-	r.RegisterWorkflow(workflows.SnapshotTenant)
-	r.RegisterWorkflow(workflows.RestoreTenant)
-	r.RegisterWorkflow(workflows.EraseSnapshot)
+	register(r, workflows.ReconcileAddress)
+	register(r, workflows.ReconcileVolume)
+	register(r, workflows.SnapshotTenant)
+	register(r, workflows.RestoreTenant)
+	register(r, workflows.EraseSnapshot)
 	r.RegisterWorkflow(workflows.MeasureSites)
 	r.RegisterWorkflow(workflows.KeepNames)
-	r.RegisterWorkflow(workflows.ReconcileGroup)
+	register(r, workflows.ReconcileGroup)
 	r.RegisterWorkflow(workflows.SweepGroups)
 	r.RegisterWorkflow(workflows.RefreshCatalog)
 	r.RegisterWorkflow(workflows.BuildImage)
-	r.RegisterWorkflow(workflows.DeleteImage)
-	r.RegisterWorkflow(workflows.IssueCertificate)
+	register(r, workflows.DeleteImage)
+	register(r, workflows.IssueCertificate)
 	r.RegisterWorkflow(workflows.SweepCertificates)
 	r.RegisterWorkflow(workflows.BackupTenant)
-	r.RegisterWorkflow(workflows.RestoreVolume)
-	r.RegisterWorkflow(workflows.DrillBackup)
-	r.RegisterWorkflow(workflows.DeleteBackup)
+	register(r, workflows.RestoreVolume)
+	register(r, workflows.DrillBackup)
+	register(r, workflows.DeleteBackup)
 	r.RegisterWorkflow(workflows.MoveTenant)
+}
+
+// register registers a workflow whose result is its outcome, under the workflow's own name.
+func register[In any](r worker.WorkflowRegistry, run func(workflow.Context, In) error) {
+	name := runtime.FuncForPC(reflect.ValueOf(run).Pointer()).Name()
+	name = name[strings.LastIndexByte(name, '.')+1:]
+	r.RegisterWorkflowWithOptions(workflows.WithOutcome(run), workflow.RegisterOptions{Name: name})
 }

@@ -46,6 +46,7 @@ func DrillBackup(ctx workflow.Context, in DrillInput) error {
 		end.Tables, end.Rows, end.Files, end.Bytes = found.Tables, found.Rows, found.Files, found.Bytes
 		s.step(write(last, "record the result"), steps.FinishDrill, end)
 		s.outcome(last, string(end.State))
+		because(last, end.Reason, end.Message)
 	}
 	s.step(call(last, "delete the restored data", effectPatience), steps.ClearDrill, in.DrillID)
 	return s.err

@@ -115,6 +115,7 @@ func maintenanceAct(ctx workflow.Context, id prego.ServerID, act server.Maintena
 
 // awaitSignal waits for a signal on one of some channels, up to a limit.
 func awaitSignal(ctx workflow.Context, most time.Duration, summary string, signals ...workflow.ReceiveChannel) error {
+	defer waits(ctx, most, summary)()
 	timer, cancel := workflow.WithCancel(ctx)
 	defer cancel()
 	s := workflow.NewSelector(ctx)

@@ -156,7 +156,9 @@ func errorMessage(err error) string {
 
 func isSuperseded(err error) bool { return errType(err) == activities.ErrTypeSuperseded }
 
+// setOutcome makes what a run came to searchable, and its result.
 func setOutcome(ctx workflow.Context, outcome string) {
+	setState(ctx, outcome)
 	if err := workflow.UpsertTypedSearchAttributes(ctx, AttrOutcome.ValueSet(outcome)); err != nil {
 		workflow.GetLogger(ctx).Warn("outcome not searchable", "error", err)
 	}
@@ -165,6 +167,7 @@ func setOutcome(ctx workflow.Context, outcome string) {
 // succeeded replaces an outdated outcome: of this run while it waited, or of the run that it continues. A completed run
 // needs none: its status is enough.
 func succeeded(ctx workflow.Context) {
+	setState(ctx, "active")
 	if _, has := workflow.GetTypedSearchAttributes(ctx).GetKeyword(AttrOutcome); has {
 		setOutcome(ctx, "active")
 	}

@@ -174,9 +174,11 @@ func (p *provisionTenant) awaitOpen(ctx, options workflow.Context) error {
 		woken := func() bool { return p.wake.Len() > 0 }
 		const summary = "look again: a hint may be lost, and edges may have died"
 		wait := workflow.AwaitOptions{Timeout: pause, TimerOptions: workflow.TimerOptions{Summary: summary}}
+		over := waits(ctx, pause, summary)
 		if _, err := workflow.AwaitWithOptions(ctx, wait, woken); err != nil {
 			return err
 		}
+		over()
 		for p.wake.ReceiveAsync(nil) { // one look serves several hints
 		}
 		look := unstoppable(ctx, "make the tenant active if its site is open")
@@ -285,7 +287,9 @@ func (p *provisionTenant) tryPlace(ctx workflow.Context, done *activities.PlaceR
 func (p *provisionTenant) await(ctx workflow.Context, limit time.Duration) error {
 	timerCtx, stop := workflow.WithCancel(ctx)
 	defer stop()
-	deadline := workflow.NewTimerWithOptions(timerCtx, max(limit, 0), workflow.TimerOptions{Summary: "how long a tenant waits for a place"})
+	const summary = "how long a tenant waits for a place"
+	deadline := workflow.NewTimerWithOptions(timerCtx, max(limit, 0), workflow.TimerOptions{Summary: summary})
+	defer waits(ctx, max(limit, 0), "a place; then the tenant fails")()
 	for {
 		look, err := p.look(ctx)
 		if err != nil {

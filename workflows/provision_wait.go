@@ -124,6 +124,7 @@ func (p *provisionServer) await(ctx workflow.Context, limit, most time.Duration,
 	defer stop()
 	began := workflow.Now(ctx)
 	deadline := workflow.NewTimerWithOptions(timerCtx, limit, workflow.TimerOptions{Summary: "deadline for " + w.what})
+	waits(ctx, limit, w.what)
 	for {
 		if _, done, err := p.look(ctx, w); err != nil || done {
 			return err
@@ -157,6 +158,7 @@ func (p *provisionServer) await(ctx workflow.Context, limit, most time.Duration,
 		}
 		p.details(ctx, fmt.Sprintf("waiting for %s; the boot goes on: %s", w.what, progress.BootSign))
 		deadline = workflow.NewTimerWithOptions(timerCtx, more, workflow.TimerOptions{Summary: "deadline for " + w.what})
+		waits(ctx, more, w.what)
 	}
 }
 

@@ -45,5 +45,6 @@ func RestoreVolume(ctx workflow.Context, in VolumeRestoreInput) error {
 		workflow.GetLogger(ctx).Warn("the volume is taken from the server later", "error", err)
 	}
 	setOutcome(ctx, string(status))
+	because(ctx, end.Reason, end.Message)
 	return do(write(ctx, "record how it ended"), nil, steps.FinishVolumeRestore, end)
 }

@@ -36,6 +36,7 @@ func SnapshotTenant(ctx workflow.Context, in SnapshotInput) error {
 	// However the run ends, it must be recorded: an unfinished row counts for the org.
 	last, _ := workflow.NewDisconnectedContext(ctx)
 	setOutcome(last, string(end.Status))
+	because(last, "", end.Message)
 	return do(write(last, "record how it ended"), nil, steps.FinishSnapshot, end)
 }
 
@@ -48,8 +49,9 @@ func awaitTurn(ctx workflow.Context, read, id any, plan *activities.SnapshotPlan
 		if err := workflow.ExecuteLocalActivity(local(ctx, "read the row"), read, id).Get(ctx, plan); err != nil || plan.Wait == 0 || plan.Done {
 			return err
 		}
-		workflow.SetCurrentDetails(ctx, "waits for its turn: other work of the org is under way")
+		over := waits(ctx, plan.Wait, "its turn, while other work of the org is under way")
 		signals.ReceiveWithTimeout(ctx, plan.Wait, nil)
+		over()
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // what follows ends with it, and is recorded
 		}
@@ -92,6 +94,7 @@ func RestoreTenant(ctx workflow.Context, in RestoreJobInput) error {
 		afterFetched(ctx, steps, in.JobID, plan, said == "")
 	}
 	setOutcome(ctx, string(end.Status))
+	because(ctx, "", end.Message)
 	return do(write(ctx, "record how it ended"), nil, steps.FinishRestore, end)
 }
 

@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
@@ -76,8 +77,22 @@ func do(ctx workflow.Context, result, activity any, args ...any) error {
 	return workflow.ExecuteActivity(ctx, activity, args...).Get(ctx, result)
 }
 
+// waits adds to what a run is doing until when it waits, at most, and for what. What it returns takes that back.
+func waits(ctx workflow.Context, most time.Duration, why string) (over func()) {
+	doing := workflow.GetCurrentDetails(ctx)
+	until := workflow.Now(ctx).Add(most).UTC().Format(time.DateTime)
+	waiting := strings.TrimSpace(fmt.Sprintf("%s\n\nWaits until %s UTC at most: %s", doing, until, why))
+	workflow.SetCurrentDetails(ctx, waiting)
+	return func() {
+		if workflow.GetCurrentDetails(ctx) == waiting { // nothing else has been begun meanwhile
+			workflow.SetCurrentDetails(ctx, doing)
+		}
+	}
+}
+
 // sleep waits for a time.
 func sleep(ctx workflow.Context, d time.Duration, why string) error {
+	defer waits(ctx, d, why)()
 	return workflow.NewTimerWithOptions(ctx, d, workflow.TimerOptions{Summary: why}).Get(ctx, nil)
 }
 

@@ -149,7 +149,7 @@ func TestRecordMaintenanceHistories(t *testing.T) {
 	require.NoError(t, err)
 	c.drain(fourth, "drain")
 	c.drained(fourth)
-	keepHistory(t, c, "drain", server.MaintenanceWorkflowID(prego.ServerID(fourth)))
+	keepHistory(t, c, "maintenance-drain", server.MaintenanceWorkflowID(prego.ServerID(fourth)))
 	c.rowsAndHostsAgree()
 
 	// A fleet empties servers that it removes: the oldest, which runs instances now.
