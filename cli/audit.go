@@ -15,8 +15,30 @@ import (
 	"github.com/prego/prego/ops"
 )
 
+// quotaChange is what a limit was and is, and the reason. Without a limit of its own an org has its tier's.
+func quotaChange(e api.AuditEntry) string {
+	was, is, why := any("the tier's"), any("the tier's"), any(nil)
+	if e.Old != nil {
+		was = (*e.Old)["limit_value"]
+	}
+	if e.New != nil {
+		is, why = (*e.New)["limit_value"], (*e.New)["reason"]
+	}
+	var parts []string
+	if was != nil && is != nil {
+		parts = append(parts, fmt.Sprintf("limit %v→%v", was, is))
+	}
+	if why != nil && why != "" {
+		parts = append(parts, fmt.Sprintf("because %v", why))
+	}
+	return strings.Join(parts, ", ")
+}
+
 // auditChange is what changed in short: columns with what they were and are.
 func auditChange(e api.AuditEntry) string {
+	if e.Kind == "quota" {
+		return quotaChange(e)
+	}
 	if e.Verb != ops.AuditUpdate && e.Old != nil == (e.New != nil) || e.Old == nil || e.New == nil {
 		return ""
 	}

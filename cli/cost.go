@@ -80,10 +80,13 @@ func (in *call) costs(c api.Costs) error {
 	if c.Unpriced > 0 {
 		fmt.Fprintf(in.w, "WARNING: the price of %d things is not known; they are not in the total\n", c.Unpriced)
 	}
-	if err := partsIn(in.printer, &api.Table{
-		List:  api.Columns("row.id: " + string(c.By) + ", row.name: name, row.org_id: org, rounded: cost, idle, percent: share, row.basis: basis"),
-		Spare: []string{"basis", "org", "name"},
-	}, lines); err != nil {
+	org, spare := ", row.org_id: org", []string{"basis", "org", "name"}
+	if c.By == "org" { // the rows are orgs
+		org, spare = "", []string{"basis", "name"}
+	}
+	columns := "row.id: " + string(c.By) + ", row.name: name" + org +
+		", rounded: cost, idle, percent: share, row.basis: basis"
+	if err := partsIn(in.printer, &api.Table{List: api.Columns(columns), Spare: spare}, lines); err != nil {
 		return err
 	}
 	fmt.Fprintln(in.w)

@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/csv"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,7 +22,7 @@ func offerCSV(cmd *cobra.Command) {
 // csv prints things as CSV (RFC 4180): all columns, or the chosen ones, under the names of the
 // API's fields. Values are also the API's: sizes are plain numbers, times RFC 3339.
 func (p *printer) csv(t *api.Table, things []thing) error {
-	columns := everyColumn(t)
+	columns := fieldsOnce(everyColumn(t))
 	if f := p.cmd.Flag("columns"); f != nil && f.Changed {
 		var err error
 		if columns, err = p.columnsOf(t); err != nil {
@@ -49,6 +50,16 @@ func (p *printer) csv(t *api.Table, things []thing) error {
 	}
 	w.Flush()
 	return w.Error()
+}
+
+// fieldsOnce leaves out further columns of a field, such as the age of something beside the time.
+func fieldsOnce(columns []api.Column) []api.Column {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(columns, func(c api.Column) bool {
+		twice := seen[c.Path]
+		seen[c.Path] = true
+		return twice
+	})
 }
 
 // plain formats a value for programs.

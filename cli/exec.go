@@ -6,12 +6,17 @@ import (
 	"io"
 	"strings"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/prego/prego/agent/policy"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
 )
 
 // exec runs a command on a host, and prints its output.
 var exec = hook{
+	flags: func(cmd *cobra.Command, _ *pflag.FlagSet) { cmd.Long += "\n\n" + hostCommands() },
 	body: func(in *call, body object) (any, error) {
 		if len(in.rest) == 0 {
 			return nil, usagef("the command is missing; usage: %s", in.UseLine())
@@ -20,6 +25,21 @@ var exec = hook{
 		return body, nil
 	},
 	stream: func(in *call, r io.Reader) error { return in.events(wire.NewEventReader(r)) },
+}
+
+// hostCommands lists what callers may have a host run. Words in capitals stand for values; commands that need a secret
+// are the control plane's own.
+func hostCommands() string {
+	out := []string{"Kinds and their commands (words in capitals stand for values):"}
+	for _, kind := range []wire.CommandKind{wire.KindBench, wire.KindMariaDB, wire.KindRedisCLI} {
+		out = append(out, "", string(kind)+":")
+		for _, r := range policy.Rules[kind] {
+			if r.Needs == "" {
+				out = append(out, "  "+r.Line)
+			}
+		}
+	}
+	return strings.Join(out, "\n")
 }
 
 // printed prints a log.

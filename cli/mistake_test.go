@@ -110,3 +110,73 @@ func TestASizeWithoutAUnitIsAMistake(t *testing.T) {
 		require.Empty(t, r.asked)
 	}
 }
+
+func TestATenantStandsForItsLastDecision(t *testing.T) {
+	t.Parallel()
+	decisions := api.DecisionList{Decisions: []api.Decision{{Id: 12}, {Id: 7}}}
+	on := always(map[string]any{
+		"GET /v1/tenants?limit=200&slug=bakery": api.TenantPage{Tenants: []api.TenantSummary{
+			{TenantId: "t-aaaabbbbcccc", Slug: "bakery"},
+		}},
+		"GET /v1/tenants/t-aaaabbbbcccc/decisions": decisions,
+		"GET /v1/decisions/12":                     api.ExplainedDecision{Decision: api.Decision{Id: 12}},
+		"GET /v1/tenants/t-ddddeeeeffff/decisions": api.DecisionList{Decisions: []api.Decision{}},
+	})
+	for _, given := range []string{"bakery", "t-aaaabbbbcccc", "12"} {
+		r := run(t, around{say: on}, "decision", "show", given)
+		require.Zero(t, r.code, r.errs)
+		require.Equal(t, "GET /v1/decisions/12", r.asked[len(r.asked)-1])
+	}
+	r := run(t, around{say: on}, "decision", "show", "t-ddddeeeeffff")
+	require.Equal(t, ExitRefused, r.code)
+	require.Equal(t, "prego: no decision about tenant t-ddddeeeeffff is kept\n", r.errs)
+}
+
+func TestAQuotasChangeIsInWords(t *testing.T) {
+	t.Parallel()
+	limit := func(n float64, why string) *map[string]any {
+		return &map[string]any{"org_id": "acme", "dimension": "max_instances", "limit_value": n, "reason": why}
+	}
+	for want, e := range map[string]api.AuditEntry{
+		"limit the tier's→5, because growth": {Verb: "create", New: limit(5, "growth")},
+		"limit 5→7, because more growth": {Verb: "update", Old: &map[string]any{"limit_value": 5.0, "reason": "growth"},
+			New: &map[string]any{"limit_value": 7.0, "reason": "more growth"}},
+		"because asked twice": {
+			Verb: "update", Old: &map[string]any{"reason": "growth"}, New: &map[string]any{"reason": "asked twice"},
+		},
+		"limit 7→the tier's":  {Verb: "delete", Old: limit(7, "growth")},
+	} {
+		e.Kind, e.Id, e.At, e.Actor = "quota", "acme/max_instances", born, "ann"
+		page := api.AuditPage{Entries: []api.AuditEntry{e}}
+		r := run(t, around{say: always(map[string]any{"GET /v1/audit": page})}, "audit", "list", "--kind", "quota")
+		require.Zero(t, r.code, r.errs)
+		require.Contains(t, r.out, want)
+	}
+}
+
+func TestExecsHelpListsItsCommands(t *testing.T) {
+	t.Parallel()
+	r := run(t, around{}, "exec", "--help")
+	for _, line := range []string{
+		"bench:", "  --site SITE list-apps", "mariadb:", "  processlist", "redis-cli:", "  info SECTION",
+	} {
+		require.Contains(t, r.out, line+"\n")
+	}
+	require.NotContains(t, r.out, "set-admin-password", "what needs a secret is the control plane's own")
+}
+
+func TestNoColumnIsThereTwice(t *testing.T) {
+	t.Parallel()
+	page := api.ServerPage{Servers: []api.ServerSummary{{ServerId: "app-1", CreatedAt: born}}}
+	r := run(t, around{say: always(map[string]any{"GET /v1/servers": page})}, "server", "list", "-o", "csv")
+	header, _, _ := strings.Cut(r.out, "\r\n")
+	require.Equal(t, 1, strings.Count(header, "created_at"), header)
+
+	costs := func(by string) string {
+		c := api.Costs{By: api.CostBy(by), Month: "2026-11", Rows: []api.CostRow{{Id: "acme", Cost: "1.00"}}}
+		r := run(t, around{say: always(map[string]any{"GET /v1/costs": c})}, "cost", "--by", by)
+		return strings.Split(r.out, "\n")[1]
+	}
+	require.Equal(t, 1, strings.Count(costs("org"), "ORG"), costs("org"))
+	require.Equal(t, 1, strings.Count(costs("tenant"), "ORG"), costs("tenant"))
+}

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -67,6 +68,9 @@ var generatedID = regexp.MustCompile(`^[a-z]+-[a-z0-9]{12}$`)
 // resolve returns the id of a thing given by its id or its name.
 func (in *call) resolve(what, given string) (string, error) {
 	k, ok := kinds[what]
+	if _, err := strconv.ParseUint(given, 10, 63); what == "decision" && err != nil && given != "" {
+		return in.lastDecision(given)
+	}
 	if !ok || k.name == "" || given == "" || slices.Contains(k.words, given) || what == "owner" && isPolicyOwner(given) || strings.HasPrefix(given, k.prefix) && generatedID.MatchString(given) {
 		return given, nil
 	}
@@ -102,6 +106,23 @@ func (in *call) resolve(what, given string) (string, error) {
 		}
 	}
 	return "", &Exit{Code: ExitRefused, Err: errors.New(text)}
+}
+
+// lastDecision is a tenant's newest decision.
+func (in *call) lastDecision(given string) (string, error) {
+	tenant, err := in.resolve("tenant", given)
+	if err != nil {
+		return "", err
+	}
+	path := "/v1/tenants/" + url.PathEscape(tenant) + "/decisions"
+	found, err := in.client.everyPage(in.Context(), path, kinds["decision"].items, url.Values{}, 0)
+	if err != nil {
+		return "", err
+	}
+	if len(found) == 0 {
+		return "", &Exit{Code: ExitRefused, Err: fmt.Errorf("no decision about tenant %s is kept", given)}
+	}
+	return idOf(found[0], kinds["decision"].id), nil
 }
 
 // known refuses the filters of an empty list that name an object which does not exist.

@@ -216,7 +216,11 @@ func (g *generator) table(name string, s *openapi3.Schema, x any) {
 	for _, columns := range [][]api.Column{t.List, t.More} {
 		for i := range columns {
 			c := &columns[i]
-			titles[strings.ReplaceAll(c.Title, " ", "-")] = true
+			if title := strings.ReplaceAll(c.Title, " ", "-"); titles[title] {
+				g.failf("%s: two columns are called %s", where, title)
+			} else {
+				titles[title] = true
+			}
 			if c.Text = text(texts, c.Path); c.Text != "" {
 				g.template(where, c.Text, s)
 				continue
