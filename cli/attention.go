@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -20,10 +22,15 @@ func statusCommand(c *CLI) *cobra.Command {
 	f.BoolVar(&wide, "todo", false, "show below each what to do, and the commands for it")
 	f.BoolVar(&check, "check", false, "exit with 3 if something is critical")
 	columnFlags(f, everyColumn(api.TableOf("Attention")))
+	watchFlag(f)
+	cmd.MarkFlagsMutuallyExclusive("watch", "check")
 	return c.run(cmd, "id", func(in *call) (func() error, error) {
 		q, _, err := in.request(v, hook{})
 		if err != nil {
 			return nil, err
+		}
+		if in.is("watch") {
+			return nil, in.watchStatus(q, wide)
 		}
 		var out api.AttentionList
 		var answer json.RawMessage
@@ -57,6 +64,24 @@ func statusCommand(c *CLI) *cobra.Command {
 		}
 		return func() error { return critical }, nil
 	})
+}
+
+// watchStatus shows what needs attention again and again.
+func (in *call) watchStatus(q url.Values, wide bool) error {
+	var out api.AttentionList
+	read := func(ctx context.Context) ([]json.RawMessage, error) {
+		var answer json.RawMessage
+		if err := in.client.Do(ctx, http.MethodGet, "/v1/attention", q, nil, &answer); err != nil {
+			return nil, err
+		}
+		var items struct {
+			Items []json.RawMessage `json:"items"`
+		}
+		out = api.AttentionList{}
+		err := errors.Join(json.Unmarshal(answer, &out), json.Unmarshal(answer, &items))
+		return items.Items, err
+	}
+	return in.keepShowing(api.TableOf("Attention"), read, func([]json.RawMessage) error { return in.status(out, wide) })
 }
 
 // counted is like "2 are critical".

@@ -2,9 +2,11 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -32,6 +34,9 @@ type hook struct {
 	after   func(in *call) error                  // shows what the table lacks
 	instead func(in *call) (done bool, err error) // shows another kind of answer
 	watch   follower
+	// confirm shows the impact before anything is done, and asks for the name on a terminal.
+	confirm bool
+	tried   func(in *call, i impact.Impact) error // shows more of a dry run
 	stream  func(in *call, r io.Reader) error // reads an answer as it arrives
 }
 
@@ -411,6 +416,11 @@ func (c *CLI) single(cmd *cobra.Command, v *api.Verb, h hook) {
 					func(r io.Reader) error { return h.stream(in, r) })
 			}, header)
 		}
+		if h.confirm {
+			if err := in.confirmed(v, q, body, header); err != nil {
+				return nil, err
+			}
+		}
 		send := func(header http.Header) error {
 			return client.send(in.Context(), method, in.path(v.Path), q, header, body, &in.answer)
 		}
@@ -418,7 +428,7 @@ func (c *CLI) single(cmd *cobra.Command, v *api.Verb, h hook) {
 			return nil, err
 		}
 		if in.is("dry-run") && h.instead == nil {
-			return nil, in.tried()
+			return nil, in.tried(h.tried)
 		}
 		if h.finish != nil {
 			if err := h.finish(in); err != nil {
@@ -492,6 +502,7 @@ func (c *CLI) list(cmd *cobra.Command, v *api.Verb) {
 	columns := everyColumn(v.Table)
 	columnFlags(f, columns)
 	offerCSV(cmd)
+	watchFlag(f)
 	c.run(cmd, v.Table.ID, func(in *call) (func() error, error) {
 		if v.Paged && limit < 1 {
 			return nil, usagef("--limit must be at least 1")
@@ -511,7 +522,10 @@ func (c *CLI) list(cmd *cobra.Command, v *api.Verb) {
 		if sort != "" && slices.Contains(v.Sorts, by.Path) {
 			q.Set("sort", sort[:len(sort)-len(strings.TrimPrefix(sort, "-"))]+by.Path)
 		}
-		raw, err := in.client.everyPage(in.Context(), in.path(v.Path), v.Items, q, limit)
+		read := func(ctx context.Context) ([]json.RawMessage, error) {
+			return in.client.everyPage(ctx, in.path(v.Path), v.Items, maps.Clone(q), limit)
+		}
+		raw, err := read(in.Context())
 		if err != nil {
 			return nil, err
 		}
@@ -520,12 +534,25 @@ func (c *CLI) list(cmd *cobra.Command, v *api.Verb) {
 				return nil, err
 			}
 		}
-		things, err := thingsOf(v.Table, raw)
+		ordered := func(raw []json.RawMessage) ([]thing, error) {
+			things, err := thingsOf(v.Table, raw)
+			if err == nil && sort != "" {
+				in.arrange(by, strings.HasPrefix(sort, "-"), things)
+			}
+			return things, err
+		}
+		if in.is("watch") {
+			return nil, in.keepShowing(v.Table, read, func(raw []json.RawMessage) error {
+				things, err := ordered(raw)
+				if err != nil {
+					return err
+				}
+				return in.rows(v.Table, things)
+			})
+		}
+		things, err := ordered(raw)
 		if err != nil {
 			return nil, err
-		}
-		if sort != "" {
-			in.arrange(by, strings.HasPrefix(sort, "-"), things)
 		}
 		in.many, in.answered = true, []json.RawMessage{}
 		for _, t := range things {

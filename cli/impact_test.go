@@ -9,6 +9,7 @@ import (
 
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/ops/impact"
+	"github.com/prego/prego/placement"
 )
 
 // TestWhatIsLostIsAccepted: the verb shows the impact and asks, or takes the acceptance from its flags. Interrupting
@@ -91,4 +92,71 @@ func TestTheAgeOfBackupsIsShown(t *testing.T) {
 	} {
 		require.Equal(t, want, copies(d, born))
 	}
+}
+
+// TestACancellationIsConfirmed: on a terminal the impact is shown and the name asked for, also if nothing else is
+// affected. Flags accept it, and a script is not asked.
+func TestACancellationIsConfirmed(t *testing.T) {
+	t.Parallel()
+	const cancel = "POST /v1/tenants/t-aaaabbbbcccc/cancel"
+	nothing := impact.Impact{Class: impact.None, Digest: "1-none"}
+	lost := []impact.Loss{{Kind: "site", ID: "t-1", Name: "bakery.test"}}
+	site := impact.Impact{Class: impact.Destroys, Digest: "1-site", Destroyed: lost}
+	for name, tc := range map[string]struct {
+		around
+		impact   impact.Impact
+		args     []string
+		sent     []string
+		accepted string
+		errs     string
+	}{
+		"typed": {
+			around{width: 80, stdin: "t-aaaabbbbcccc\n"}, nothing, nil, []string{cancel + "?dry_run=true", cancel}, "",
+			"It affects nothing else.\nType t-aaaabbbbcccc to confirm: ",
+		},
+		"another name": {
+			around{width: 80, stdin: "yes\n"}, nothing, nil, []string{cancel + "?dry_run=true"}, "",
+			"It affects nothing else.\nType t-aaaabbbbcccc to confirm: prego: not confirmed; nothing was done\n",
+		},
+		"with a site": {
+			around{width: 80, stdin: "t-aaaabbbbcccc\n"}, site, nil, []string{cancel + "?dry_run=true", cancel}, "1-site",
+			"destroys site bakery.test (t-1), and there is no backup of it\nType t-aaaabbbbcccc to confirm: ",
+		},
+		"--yes":  {around{width: 80}, nothing, []string{"--yes"}, []string{cancel}, "", ""},
+		"script": {around{}, nothing, nil, []string{cancel}, "", ""},
+	} {
+		tc.say = map[string][]func(http.ResponseWriter){
+			cancel + "?dry_run=true": {say(200, map[string]any{"impact": tc.impact})},
+			cancel: {say(202, api.TenantAccepted{
+				TenantId: "t-aaaabbbbcccc", State: "provisioning", WorkflowId: "w",
+			})},
+		}
+		r := run(t, tc.around, append([]string{"tenant", "cancel", "t-aaaabbbbcccc"}, tc.args...)...)
+		require.Equal(t, tc.sent, r.asked, name)
+		require.Equal(t, tc.errs, r.errs, name)
+		if len(tc.sent) > 0 && tc.sent[len(tc.sent)-1] == cancel {
+			require.Equal(t, tc.accepted, r.headers[cancel].Get("Impact-Accepted"), name)
+		}
+	}
+}
+
+// TestADryRunOfADrainShowsWhatGoesWhere: each tenant's place, as if the server took no more.
+func TestADryRunOfADrainShowsWhatGoesWhere(t *testing.T) {
+	t.Parallel()
+	moves := impact.Impact{Class: impact.Moves, Affected: []impact.Thing{
+		{Kind: "tenant", ID: "t-1", Name: "bakery", OrgID: "acme", Class: impact.Moves},
+		{Kind: "instance", ID: "ins-1", Class: impact.Moves},
+	}}
+	place := api.WhatIfResult{Changed: api.WhatIfAnswer{Line: placement.Line{
+		Outcome: "placed", AppServerID: "app-2", DBShardID: "db-1", RedisPoolID: "redis-1",
+	}}}
+	r := run(t, around{say: always(map[string]any{
+		"POST /v1/servers/app-7/drain?dry_run=true": map[string]any{"impact": moves},
+		"POST /v1/placements/what-if":               place,
+	})}, "server", "drain", "app-7", "--dry-run")
+	require.Zero(t, r.code, r.errs)
+	require.Equal(t, "moves tenant bakery (t-1) of acme\nmoves instance ins-1\n"+
+		"tenant bakery would go: placed: app-2, shard db-1, pool redis-1\n"+
+		"It was a dry run: nothing has changed.\n", r.out)
+	require.JSONEq(t, `{"tenant_id":"t-1","change":{"cordon":["app-7"]}}`, r.bodies["POST /v1/placements/what-if"])
 }

@@ -1,10 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 )
 
@@ -53,6 +56,30 @@ var watchMaintenance = Watch[api.Maintenance]{
 	Done: func(_ *call, d api.Maintenance) string {
 		return fmt.Sprintf("%s of server %s is %s", d.Kind, d.ServerId, d.Status)
 	},
+}
+
+// mostDestinations bounds the questions about where tenants would go.
+const mostDestinations = 50
+
+// destinations shows where tenants would be moved to as things are now, each by itself.
+func destinations(in *call, i impact.Impact) error {
+	asked := 0
+	for _, a := range i.Affected {
+		if a.Kind != "tenant" {
+			continue
+		}
+		if asked++; asked > mostDestinations {
+			fmt.Fprintf(in.w, "… and %d more things\n", len(i.Affected)-mostDestinations)
+			break
+		}
+		var r api.WhatIfResult
+		body := object{"tenant_id": a.ID, "change": object{"cordon": []string{in.args["server_id"]}}}
+		if err := in.client.Do(in.Context(), http.MethodPost, "/v1/placements/what-if", nil, body, &r); err != nil {
+			return err
+		}
+		fmt.Fprintf(in.w, "tenant %s would go: %s\n", cmp.Or(a.Name, a.ID), placeText(r.Changed.Line))
+	}
+	return nil
 }
 
 var maintenanceColumns = computed(map[string]func(api.Maintenance) string{

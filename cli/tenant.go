@@ -173,6 +173,9 @@ var tenantChanges = hook{watch: watchTenant(func(in *call, t api.Tenant) bool {
 	return string(t.State) == accepted
 })}
 
+// cancelTenant cannot be undone even where nothing else is affected: a tenant that waits has lost its turn.
+var cancelTenant = hook{watch: tenantChanges.watch, confirm: true}
+
 // siteWait is how long to wait for a site's host, whose commands may take a minute.
 const siteWait = 2 * time.Minute
 

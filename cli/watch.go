@@ -1,16 +1,22 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/prego/prego/api"
 )
 
 const (
@@ -167,6 +173,89 @@ func (w Watch[T]) until(ctx context.Context, c *Client, path string, seen map[st
 	return thing, raw, err
 }
 
+// listEvery is how often a list that is watched is read.
+const listEvery = time.Second
+
+// watchFlag adds --watch to a command that shows a list.
+func watchFlag(f *pflag.FlagSet) {
+	f.Bool("watch", false, "show it again and again; in a pipe, a line for each change")
+}
+
+// keepShowing shows a list again and again until the caller interrupts it: on a terminal in place of what was there, in
+// a pipe a line for each thing that is new or changed, and for each that is gone. Ages are no change. With -o json a
+// line is the thing itself.
+func (in *call) keepShowing(t *api.Table, read func(context.Context) ([]json.RawMessage, error),
+	draw func([]json.RawMessage) error,
+) error {
+	if in.format != "table" && in.format != "json" {
+		return usagef("--watch shows tables and JSON")
+	}
+	live := in.Width(in.w) > 0 && in.forPeople()
+	shown := map[string]string{}
+	_, err := poll(in.Context(), listEvery, func(s string) { fmt.Fprintln(in.ErrOrStderr(), s) }, patience, read,
+		func(raw []json.RawMessage) bool {
+			if live {
+				fmt.Fprint(in.w, "\x1b[H\x1b[2J")
+				if err := draw(raw); err != nil {
+					fmt.Fprintln(in.ErrOrStderr(), err)
+				}
+				return false
+			}
+			in.changes(t, raw, shown)
+			return false
+		})
+	if in.Context().Err() != nil {
+		return nil // it has no other end
+	}
+	return err
+}
+
+// changes prints a line for each thing that is not as it was shown.
+func (in *call) changes(t *api.Table, raw []json.RawMessage, shown map[string]string) {
+	there := map[string]bool{}
+	for _, r := range raw {
+		id := idOf(r, t.ID)
+		there[id] = true
+		line := in.steady(t, r)
+		if shown[id] == line {
+			continue
+		}
+		shown[id] = line
+		switch {
+		case in.quiet:
+			line = id
+		case in.format == "json":
+			line = string(r)
+		}
+		fmt.Fprintln(in.w, line)
+	}
+	for _, id := range slices.Sorted(maps.Keys(shown)) {
+		if there[id] {
+			continue
+		}
+		delete(shown, id)
+		if in.format == "table" && !in.quiet {
+			fmt.Fprintf(in.w, "%s  gone\n", id)
+		}
+	}
+}
+
+// steady is a row without what changes by itself.
+func (in *call) steady(t *api.Table, raw json.RawMessage) string {
+	one, err := thingOf(raw, t)
+	columns, unknown := in.columnsOf(t)
+	if err = cmp.Or(err, unknown); err != nil {
+		return err.Error()
+	}
+	var cells []string
+	for _, c := range columns {
+		if c.Format != "age" {
+			cells = append(cells, cmp.Or(in.cell(in.printer.value(c, one), c.Format), "-"))
+		}
+	}
+	return strings.Join(cells, "  ")
+}
+
 // stamp is the time since the first event or, after an hour, the time of day.
 func stamp(since time.Duration, at time.Time) string {
 	if since > time.Hour {
@@ -178,6 +267,12 @@ func stamp(since time.Duration, at time.Time) string {
 // Until reads something repeatedly until seen reports that it rests. It survives, and
 // reports, outages of the API up to patience.
 func Until[T any](ctx context.Context, tell func(string), patience time.Duration, read func(context.Context) (T, error), seen func(T) (rests bool)) (T, error) {
+	return poll(ctx, watchEvery, tell, patience, read, seen)
+}
+
+func poll[T any](ctx context.Context, every time.Duration, tell func(string), patience time.Duration,
+	read func(context.Context) (T, error), seen func(T) (rests bool),
+) (T, error) {
 	heard, away := time.Now(), false
 	for {
 		v, err := read(ctx)
@@ -198,7 +293,7 @@ func Until[T any](ctx context.Context, tell func(string), patience time.Duration
 		select {
 		case <-ctx.Done():
 			return v, ctx.Err()
-		case <-time.After(watchEvery):
+		case <-time.After(every):
 		}
 	}
 }

@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -177,4 +180,92 @@ func TestAWatchTimesWhatHasNoTime(t *testing.T) {
 	_, _, err := imageWatch().until(t.Context(), NewClient(server.URL, "token"), "/v1/images/img-1", map[string]bool{}, spin)
 	require.NoError(t, err)
 	require.Equal(t, "    0.00s  img-1  building\n    3.00s  img-1  verifying\n    6.00s  img-1  ready\n", out.String())
+}
+
+// listed is an answer with servers in states, in the order of their names.
+func listed(states map[string]string) func(http.ResponseWriter) {
+	var page api.ServerPage
+	for _, id := range slices.Sorted(maps.Keys(states)) {
+		page.Servers = append(page.Servers, api.ServerSummary{
+			ServerId: id, Role: "app", Region: "eu", Status: api.ServerStatus(states[id]), AgentStatus: "connected",
+			CreatedAt: born,
+		})
+	}
+	return say(http.StatusOK, page)
+}
+
+// then ends a watch with an answer.
+func then(end func(), answer func(http.ResponseWriter)) func(http.ResponseWriter) {
+	return func(w http.ResponseWriter) {
+		answer(w)
+		end()
+	}
+}
+
+func TestAWatchedListShowsEachChange(t *testing.T) {
+	t.Parallel()
+	watched := func(width int, args ...string) ran {
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		first := listed(map[string]string{"app-1": "active", "app-2": "provisioning"})
+		later := listed(map[string]string{"app-1": "active", "app-3": "provisioning"})
+		on := map[string][]func(http.ResponseWriter){"GET /v1/servers": {first, first, later, then(end, later)}}
+		return run(t, around{width: width, ctx: ctx, say: on}, append([]string{"server", "list", "--watch"}, args...)...)
+	}
+	r := watched(0)
+	require.Zero(t, r.code, "an interruption is its end: %s", r.errs)
+	require.Equal(t, "app-1  app  eu  active  connected  -\napp-2  app  eu  provisioning  connected  -\n"+
+		"app-3  app  eu  provisioning  connected  -\napp-2  gone\n", r.out, "in a pipe, a line for each change")
+	r = watched(120)
+	require.Zero(t, r.code, r.errs)
+	require.GreaterOrEqual(t, strings.Count(r.out, "\x1b[H\x1b[2J"), 2, "a terminal is drawn again: %q", r.out)
+	require.Contains(t, r.out, "SERVER")
+	require.Equal(t, "app-1\napp-2\napp-3\n", watched(0, "-q").out)
+	lines := strings.Split(strings.TrimSpace(watched(0, "-o", "json").out), "\n")
+	require.Len(t, lines, 3)
+	require.Contains(t, lines[2], `"server_id":"app-3"`)
+	require.Equal(t, ExitUsage, watched(0, "-o", "csv").code)
+}
+
+func TestAWatchedStatusShowsEachChange(t *testing.T) {
+	t.Parallel()
+	needs := func(ids ...string) func(http.ResponseWriter) {
+		out := api.AttentionList{Items: []api.Attention{}, AsOf: born}
+		for _, id := range ids {
+			out.Items = append(out.Items, api.Attention{
+				Id: id, Kind: "agent_silent", Severity: "critical", Message: "it is silent", Since: born,
+			})
+		}
+		out.Counts.Critical = len(ids)
+		return say(http.StatusOK, out)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	on := map[string][]func(http.ResponseWriter){
+		"GET /v1/attention": {needs("a"), needs("a", "b"), then(end, needs("b"))},
+	}
+	r := run(t, around{ctx: ctx, say: on}, "status", "--watch")
+	require.Zero(t, r.code, r.errs)
+	require.Equal(t, 2, strings.Count(r.out, "it is silent"), r.out)
+}
+
+func TestABackupIsWatched(t *testing.T) {
+	t.Parallel()
+	in := func(state string, status int) func(http.ResponseWriter) {
+		return say(status, api.Backup{
+			BackupId: "bak-aaaabbbbcccc", State: api.BackupState(state), Site: "bakery.sites.test", CreatedAt: born,
+		})
+	}
+	for state, code := range map[string]int{"stored": 0, "failed": ExitOutcome} {
+		on := map[string][]func(http.ResponseWriter){
+			"POST /v1/tenants/t-aaaabbbbcccc/backups": {in("queued", http.StatusAccepted)},
+			"GET /v1/tenants/t-aaaabbbbcccc/backups/bak-aaaabbbbcccc": {
+				in("making", 200), in("uploading", 200), in(state, 200),
+			},
+		}
+		r := run(t, around{say: on}, "backup", "create", "t-aaaabbbbcccc", "--watch")
+		require.Equal(t, code, r.code, r.errs)
+		require.Contains(t, r.out, "uploading")
+		require.Equal(t, code == 0, strings.Contains(r.out, "backup bak-aaaabbbbcccc is stored"), r.out)
+	}
 }
