@@ -106,7 +106,7 @@ test-machines: machines images postgres temporal pebble $(GOTESTSUM) ## Run the 
 	@tools/packages.sh nsenter
 	tools/test-machines.sh $(ARGS)
 
-machines: ## Build what simulated machines boot from, once (as root; docs/simulator.md)
+machines: ## Build what simulated machines boot from, once (as root; contributing/simulator.md)
 	@tools/packages.sh debootstrap systemd-nspawn apt-ftparchive ip losetup mkfs.ext4
 	@tools/machine-root.sh .prego/machines
 
@@ -126,7 +126,7 @@ scale: packages temporal ## Load a large installation, print what it costs and w
 	mkdir -p docs/performance
 	PREGO_TEST_SCRATCH=/var/tmp go test -tags scale -run '^TestScale$$' -count 1 -v -timeout 60m ./lab/e2e -report $(CURDIR)/docs/performance/scale.md $(ARGS)
 
-soak: packages temporal pebble versitygw ## Load a small installation for DURATION=30m (as root) and fail if memory, connections, rows or disk grow (docs/soak.md)
+soak: packages temporal pebble versitygw ## Load a small installation for DURATION=30m (as root) and fail if memory, connections, rows or disk grow (contributing/soak.md)
 	PREGO_TEST_SCRATCH=/var/tmp go test -tags soak -run '^TestSoak$$' -count 1 -v -timeout 24h ./lab/e2e -for $(or $(DURATION),30m) $(ARGS)
 
 bench-compare: ## Compare bench.json with the last recorded run

@@ -13,7 +13,7 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// TestWhatHappensAfterARestore has each case that docs/production.md lists.
+// TestWhatHappensAfterARestore has each case that docs/restore-control-plane.md lists.
 func TestWhatHappensAfterARestore(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

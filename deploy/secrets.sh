@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Creates the missing secrets of docker-compose.yml, and gives
 # each process the keys that it needs and no others. Run it again after every step of
-# a rotation (docs/operations.md) and before an upgrade: processes follow the files.
+# a rotation (docs/keys.md) and before an upgrade: processes follow the files.
 #
 # The originals, private keys of all CAs included, are in keys/; no container gets that
 # directory. Keep it, and a copy elsewhere.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds what simulated machines boot from (docs/simulator.md), once, from Debian's
+# Builds what simulated machines boot from (contributing/simulator.md), once, from Debian's
 # packages, as root:
 #
 #   HASH/debian-12, debian-13                  roots like the provider's images

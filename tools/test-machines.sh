@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests against machines (docs/simulator.md), as root, and prints the result of
+# Runs the tests against machines (contributing/simulator.md), as root, and prints the result of
 # each scenario, which is a test without subtests. Arguments are go
 # test's, for example -run TestMachineBoot.
 set -euo pipefail

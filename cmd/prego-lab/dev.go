@@ -69,7 +69,7 @@ func newDevCommand() *cobra.Command {
 	fl.StringVar(&f.cloud, "cloud", "sim", "sim, or real for the Hetzner project of HCLOUD_TOKEN")
 	fl.BoolVar(&f.docker, "docker", false, "give every simulated host a real dockerd (as root; docs/containers.md)")
 	fl.StringVar(&f.hosts, "hosts", "process",
-		"what simulated servers are: process, or machine for real Debians (as root; docs/simulator.md)")
+		"what simulated servers are: process, or machine for real Debians (as root; contributing/simulator.md)")
 	fl.StringVar(&f.machines, "machines", ".prego/machines/current",
 		"directory where make machines put the root file systems")
 	fl.IntVar(&f.apiPort, "api-port", 8080, "port of the API")

@@ -16,7 +16,7 @@ func newSimCommand() *cobra.Command {
 	fast := false
 	hosts, machines := "process", ""
 	cmd := &cobra.Command{
-		Use: "sim", Short: "Run a simulated Hetzner Cloud (docs/simulator.md)", Args: cobra.NoArgs,
+		Use: "sim", Short: "Run a simulated Hetzner Cloud (contributing/simulator.md)", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := telemetry.Logger(os.Stderr, "info", "json")
 			if err != nil {

@@ -59,7 +59,7 @@ something that exists would be destroyed.`,
 			fmt.Fprintf(out, "%d differences, %d of which destroy something (!)\n", len(found), destroys)
 			if destroys > 0 {
 				return fmt.Errorf("%d things that exist would be destroyed: set PREGO_ORPHAN_MAX_PER_RUN=0, "+
-					"and see docs/production.md", destroys)
+					"and see docs/restore-control-plane.md", destroys)
 			}
 			return nil
 		}),

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestSecretsFollowARotation runs deploy/secrets.sh as docs/operations.md says: once to
+// TestSecretsFollowARotation runs deploy/secrets.sh as docs/keys.md says: once to
 // make the secrets, and again after each step of a rotation.
 func TestSecretsFollowARotation(t *testing.T) {
 	t.Parallel()

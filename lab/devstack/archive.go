@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Archiving are the settings with which a cluster keeps its write-ahead log in a directory, as in docs/production.md.
+// Archiving are the settings with which a cluster keeps its write-ahead log in a directory, as
+// docs/restore-control-plane.md requires.
 func Archiving(archive string) []string {
 	return []string{"archive_mode=on", "archive_command=" + archiveCommand(archive), "archive_timeout=60s"}
 }

@@ -133,7 +133,7 @@ func (c *cell) billedServer(id string) (provider int64) {
 	return provider
 }
 
-// TestTheControlPlaneIsRestored follows docs/production.md on backups and restores: a base backup, an archived log, two
+// TestTheControlPlaneIsRestored follows docs/restore-control-plane.md: a base backup, an archived log, two
 // disasters, and two restores. After the first, to the end of the log, nothing differs. The second is to a moment
 // before servers and tenants were created, changed and deleted.
 func TestTheControlPlaneIsRestored(t *testing.T) {

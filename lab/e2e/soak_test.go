@@ -46,7 +46,7 @@ func soakVars(s *s3test.Server) map[string]string {
 
 // TestSoak keeps a small installation under a steady load and prints which of its quantities
 // grow: memory, goroutines, connections, descriptors, rows, disk. It fails if one does that
-// has no reason to (docs/soak.md).
+// has no reason to (contributing/soak.md).
 func TestSoak(t *testing.T) {
 	s := s3test.Start(t)
 	p := newPublic(t, soakVars(s))

@@ -25,9 +25,9 @@ import (
 // views reads the queries that the documentation tells operators to save.
 func views(t *testing.T) map[string]string {
 	t.Helper()
-	page, err := os.ReadFile(filepath.Join(repo, "docs", "operations.md"))
+	page, err := os.ReadFile(filepath.Join(repo, "docs", "temporal.md"))
 	require.NoError(t, err)
-	section := regexp.MustCompile(`(?s)\n### Views\n(.*?)\n##+ `).FindSubmatch(page)
+	section := regexp.MustCompile(`(?s)\n## Views\n(.*?)\n##+ `).FindSubmatch(page)
 	require.NotNil(t, section)
 	out := map[string]string{}
 	for _, row := range regexp.MustCompile("(?m)^\\| ([a-z ]+) \\| `(.+)` \\|$").FindAllStringSubmatch(string(section[1]), -1) {
@@ -122,9 +122,9 @@ func TestViewsOfTemporal(t *testing.T) {
 // has room for them.
 func TestSearchAttributesAreDocumented(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(filepath.Join(repo, "docs", "operations.md"))
+	page, err := os.ReadFile(filepath.Join(repo, "docs", "temporal.md"))
 	require.NoError(t, err)
-	table := regexp.MustCompile(`(?s)\n### Search attributes\n(.*?)\n##+ `).FindSubmatch(page)
+	table := regexp.MustCompile(`(?s)\n## Search attributes\n(.*?)\n##+ `).FindSubmatch(page)
 	require.NotNil(t, table)
 	require.LessOrEqual(t, len(workflows.SearchAttributes()), 10, "keywords of a namespace")
 	for _, name := range workflows.SearchAttributes() {

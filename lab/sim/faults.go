@@ -360,7 +360,7 @@ func (s *Sim) controlRoutes(mux *http.ServeMux) {
 		w.WriteHeader(http.StatusNoContent)
 	})
 	mux.HandleFunc("/_sim/", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, 404, map[string]string{"error": "no such control: see docs/simulator.md"})
+		writeJSON(w, 404, map[string]string{"error": "no such control: see contributing/simulator.md"})
 	})
 }
 

@@ -23,7 +23,7 @@ import (
 )
 
 // machineHost is the real kind of host: a Debian with its own systemd, cloud-init, network and engine, in a container
-// of systemd-nspawn. docs/simulator.md describes how it works, and which parts are not real.
+// of systemd-nspawn. contributing/simulator.md describes how it works, and which parts are not real.
 type machineHost struct {
 	sim  *Sim
 	id   int64

@@ -33,7 +33,7 @@ func hierarchies() ([]string, error) {
 		}
 	}
 	if len(out) < 3 {
-		return nil, errors.New("machines need control groups of version 1 (or both): docs/simulator.md")
+		return nil, errors.New("machines need control groups of version 1 (or both): contributing/simulator.md")
 	}
 	return out, nil
 }

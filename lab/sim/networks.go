@@ -14,8 +14,16 @@ import (
 // addresses is in network_members.go; how machines reach each other by them is in
 // machine_private.go. They cost nothing, so the ledger does not know them, as it does not
 // know firewalls.
+//
+// Behaviour follows the provider's specification, its FAQ (docs.hetzner.com/cloud/networks/faq) and, where these are
+// silent, issues: words for routes (hetznercloud/hcloud-cloud-controller-manager #577), a subnet with servers is not
+// deleted (hetznercloud/terraform-provider-hcloud #388). Interfaces on machines follow "Server configuration" and
+// "Architecture" there, and hetznercloud/hc-utils. Undocumented is not_found for detaching from a network that is not
+// attached and for deleting a subnet or route that does not exist.
 
-// Limits of one network, and of one server (docs/simulator.md names their source).
+// Limits of one network, and of one server: the FAQ; the answer at 100 servers is that of
+// mysticaltech/terraform-hcloud-kube-hetzner #894, the networks of a server are from
+// hetzneronline/community-content #946.
 const (
 	maxSubnets, maxRoutes, maxMembers = 50, 100, 100
 	maxNetworksOfServer, maxAliases   = 3, 5

@@ -1,6 +1,6 @@
 // Package sim is a simulated Hetzner Cloud: an HTTP server with the endpoints that the control plane uses and their
 // neighbours, and hosts that boot from their user_data and run the real agent. Faults are injected over HTTP, and a
-// billing ledger shows leftovers. docs/simulator.md describes it for users.
+// billing ledger shows leftovers. contributing/simulator.md describes it for users.
 package sim
 
 import (

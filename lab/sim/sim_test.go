@@ -199,7 +199,7 @@ func TestRefusalsOutsideOfTheSpecification(t *testing.T) {
 	require.Contains(t, body, "secret", "as the provider does, it quotes the token")
 	status, body, _ = get("/_sim/nonsense", "")
 	require.Equal(t, 404, status)
-	require.Contains(t, body, "docs/simulator.md")
+	require.Contains(t, body, "contributing/simulator.md")
 }
 
 func TestFaultsAreCheckedAndCounted(t *testing.T) {

@@ -174,7 +174,8 @@ func Only(items []Item, severities []Severity, kinds []Kind, limit int) []Item {
 func (s spec) item(f Finding) Item {
 	i := Item{
 		Severity: s.severity, Kind: f.Kind, Subject: Subject{Kind: f.Subject, ID: f.ID, Name: cmp.Or(f.Name, f.ID)}, OrgID: f.OrgID,
-		Reason: cmp.Or(f.Reason, string(f.Kind)), Message: sentence(cmp.Or(f.Message, fill(s.says, f, false))), Since: f.Since, Docs: s.docs, Count: 1,
+		Reason: cmp.Or(f.Reason, string(f.Kind)), Message: sentence(cmp.Or(f.Message, fill(s.says, f, false))),
+		Since: f.Since, Docs: f.Kind.Docs(), Count: 1,
 	}
 	if slices.Contains(s.critical, f.Reason) || f.Affected.TenantCount+f.Affected.InstanceCount > 0 &&
 		(slices.Contains(s.harmful, "") || slices.Contains(s.harmful, f.Reason)) {

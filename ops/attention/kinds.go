@@ -9,6 +9,9 @@ import (
 // Kind is a kind of problem. Kinds are stable.
 type Kind string
 
+// Docs is the kind's section of the runbook.
+func (k Kind) Docs() string { return "docs/runbook.md#" + string(k) }
+
 // The kinds.
 const (
 	Recovering          Kind = "recovering"
@@ -85,7 +88,6 @@ type spec struct {
 	kept     map[string]string // in place of both if data may be lost with it: for some reasons, and "" for the others
 	dead     string            // in place of all if it is dead, with the actions give
 	give     []Action
-	docs     string
 	actions  map[string][]Action // by what it is about, every subject that it may have
 	all      []Action            // of a sum; nil if it is never one
 }
@@ -167,19 +169,16 @@ var ordered = []struct {
 		severity: Critical, says: "nothing is changed: the database was restored to an earlier moment",
 		todo: "With a worker's settings and keys, `prego restore check` shows what the database lacks, and " +
 			"`prego restore apply` completes it. Sites serve meanwhile.",
-		docs:    "docs/production.md#backups-and-restore",
 		actions: about("installation", showReady),
 	}},
 	{DeletionsFrozen, spec{
 		severity: Warning, critical: []string{"breaker"}, says: "nothing is deleted: deletions are frozen",
 		todo:    "Find out why. `prego unfreeze` lets deletions continue.",
-		docs:    "docs/operations.md#the-last-gate",
 		actions: about("installation", get("Show the freeze", "/v1/freeze", "prego freeze-status")),
 	}},
 	{DeletionRefused, spec{
 		severity: Critical, says: "a run tried to delete it although it holds data", plural: "deletions were refused",
-		todo: "Nothing is lost. Find out why the run asks: it repeats until it may.",
-		docs: "docs/operations.md#the-last-gate",
+		todo: "Nothing is lost. Find out why the run requests it: the run repeats it until it may.",
 		actions: map[string][]Action{
 			"server": {showServer}, "tenant": {showTenant}, "volume": {showVolume},
 			"ipv4": {get("List the addresses", "/v1/ipv4-addresses", "prego ipv4 list")},
@@ -189,19 +188,17 @@ var ordered = []struct {
 	{ReconcileBreaker, spec{
 		severity: Critical, says: "the reconciliation deletes nothing: too much at the provider has no row here",
 		todo:    "Find out whether this database is the right one and complete before anything else: it may be empty or restored. `prego restore check` lists what would be deleted.",
-		docs:    "docs/operations.md#background-work",
 		actions: about("installation", reconcile),
 	}},
 	{DNSBreaker, spec{
 		severity: Critical, says: "no DNS record of {id} is deleted: too many have no row here", plural: "zones have too many records without a row",
 		todo:    "Find out whether this database is the right one and complete before anything else: it may be empty or restored. Unwanted records stay until then.",
-		docs:    "docs/operations.md#background-work",
 		actions: about("zone", showReady), all: []Action{showReady},
 	}},
 	{SweepFrozen, spec{
 		severity: Critical, says: "too many agents are silent at the same time; none is marked",
-		todo:    "Check the agent gateway and the way to it first: so many hosts seldom fail together.",
-		docs:    "docs/operations.md#background-work",
+		todo: "Check the agent gateway and the way to it first: a simultaneous failure of this many hosts is " +
+			"unlikely.",
 		actions: about("installation", get("List the servers", "/v1/servers?agent_status=connected,degraded", "prego server list --agent connected,degraded")),
 	}},
 	{ProcessDown, spec{
@@ -212,28 +209,24 @@ var ordered = []struct {
 		todos: map[string]string{
 			"not_ready": "Read its error: it needs Postgres and Temporal, and continues by itself with them.",
 		},
-		docs:    "docs/operations.md#background-work",
 		actions: about("process", showReady), all: []Action{showReady},
 	}},
 	{LookLate, spec{
 		severity: Warning, says: "no worker has checked {id} for minutes", plural: "checks are late",
 		todo: "Read the worker's log: a worker runs, and this check does not end or does not start. " +
 			"What it would find is found every 15 minutes.",
-		docs:    "docs/operations.md#background-work",
 		actions: about("look", showReady), all: []Action{showReady},
 	}},
 	{TenantLost, spec{
 		severity: Critical, says: "its site was lost with its server", plural: "tenants are without a site since their server was lost",
 		todo: "Restore it from its newest backup, if that is not under way.",
-		docs: "docs/backups.md#when-a-server-is-lost",
 		actions: about("tenant", showTenant,
 			with(post("Restore it elsewhere", "/v1/tenants/{id}/restores", "prego restore elsewhere {id}"), map[string]any{"elsewhere": true})),
 		all: []Action{get("List the failed tenants", "/v1/tenants?region={by}&state=failed", "prego tenant list --region {by} --state failed")},
 	}},
 	{DrillFailed, spec{
 		severity: Critical, says: "its newest backup could not be restored in a drill", plural: "newest backups could not be restored in a drill",
-		todo: "Make another backup and drill that one: the one there is may not bring it back.",
-		docs: "docs/backups.md#drills",
+		todo: "Create another backup and drill that one: the present one may not restore it.",
 		actions: map[string][]Action{
 			"tenant": {
 				get("List its drills", "/v1/tenants/{id}/drills", "prego drill list {id}"),
@@ -250,8 +243,8 @@ var ordered = []struct {
 	}},
 	{ReleaseStopped, spec{
 		severity: Warning, harmful: []string{""}, says: "the release has stopped", plural: "releases have stopped",
-		todo: "Read why, mend the server or the image, and resume the release or cancel it. After `broken` sites may be in maintenance.",
-		docs: "docs/releases.md",
+		todo: "Read why, fix the server or the image, and resume the release or cancel it. After `broken` sites may be " +
+			"in maintenance.",
 		actions: about("release", get("Show the release", "/v1/releases/{id}", "prego release show {id}"),
 			post("Resume it", "/v1/releases/{id}/resume", "prego release resume {id}"), post("Cancel it", "/v1/releases/{id}/cancel", "prego release cancel {id}")),
 		all: []Action{get("List the releases", "/v1/releases", "prego release list")},
@@ -259,7 +252,6 @@ var ordered = []struct {
 	{BackupLate, spec{
 		severity: Critical, says: "it has no backup since its last one was due", plural: "have no backup since their last one was due",
 		todo: "See why its last backups failed: data written since the last good backup would be lost with its host.",
-		docs: "docs/backups.md",
 		actions: map[string][]Action{
 			"tenant": {get("List its backups", "/v1/tenants/{id}/backups", "prego backup list {id}"), post("Back it up now", "/v1/tenants/{id}/backups", "prego backup create {id}")},
 			"volume": {get("List its backups", "/v1/volumes/{id}/backups", "prego volume backup list {id}"), post("Back it up now", "/v1/volumes/{id}/backups", "prego volume backup create {id}")},
@@ -270,19 +262,20 @@ var ordered = []struct {
 		severity: Warning, critical: []string{"ends_in_days"},
 		says: "it ends soon and was not renewed", plural: "certificates end soon and were not renewed",
 		todo:    "See why its last orders failed and renew it: when it ends, visitors are turned away.",
-		docs:    "docs/certificates.md",
 		actions: about("certificate", showCertificate, renewCertificate),
 		all:     []Action{listCertificates},
 	}},
 	{ServerFailed, spec{
 		severity: Warning, critical: []string{"failed_bootstrap"}, harmful: []string{"heartbeat_lost", "server_missing"},
 		says: "it failed: {reason}", plural: "servers failed",
-		todo: "Read the reason and its message on the server's timeline, mend the cause, and provision it again or delete it.",
+		todo: "Read the reason and its message on the server's timeline, fix the cause, and provision it again or " +
+			"delete it.",
 		todos: map[string]string{
 			"server_missing":   "Find out who deleted it at the provider, and provision it again, give it up or delete it.",
 			"failed_bootstrap": "A second key used its one-time token, so its user_data leaked: investigate, then delete it.",
 			"failed_capacity":  "Raise the provider's limit or add machine types to the catalog, and provision it again.",
-			"clock_skew":       "Set the host's clock right; if all new hosts fail so, it is the control plane's clock.",
+			"clock_skew": "Set the host's clock right; if all new hosts fail this way, check the control plane's " +
+				"clock.",
 		},
 		kept: map[string]string{
 			"": "Read the reason and its message on the server's timeline, and fix the cause. " +
@@ -295,7 +288,6 @@ var ordered = []struct {
 			"their newest backups, and what they wrote since then is lost: {losses}.",
 		give: []Action{showServer, listTenants, destroys(post("Give it up as lost", "/v1/servers/{id}/lost",
 			"prego server lose {id}"))},
-		docs:    "docs/operations.md#a-silent-server",
 		actions: about("server", showServer, listTenants, because("heartbeat_lost", rebootServer), retryServer, deleteServer),
 		all:     []Action{get("List the failed servers", "/v1/servers?region={by}&status=failed", "prego server list --region {by} --state failed")},
 	}},
@@ -303,7 +295,6 @@ var ordered = []struct {
 		severity: Warning, harmful: []string{""},
 		says: "dockerd does not run on its host", plural: "servers are without a running dockerd",
 		todo:    "Check the host: running containers keep running, but none can be started, stopped or inspected.",
-		docs:    "docs/containers.md",
 		actions: about("server", showServer, listTenants, rebootServer),
 		all:     []Action{get("List the servers", "/v1/servers?region={by}", "prego server list --region {by}")},
 	}},
@@ -313,7 +304,6 @@ var ordered = []struct {
 		todos: map[string]string{
 			"cell_mismatch": "No server has the tags that it requires: tag servers, or change its constraint or its org's placement pools.",
 		},
-		docs:    "docs/workloads.md",
 		actions: about("group", showGroup, showQueue, showFleets),
 		all:     []Action{get("List them", "/v1/groups?region={by}&status=unschedulable", "prego group list --region {by} --state unschedulable"), showQueue, showFleets},
 	}},
@@ -325,14 +315,12 @@ var ordered = []struct {
 			"awaiting_site":   "A site is being built for it. If that takes long, look at the site pool of its server.",
 			"building_server": "Its own server is being provisioned: nothing to do, unless that takes long.",
 		},
-		docs:    "docs/tenants.md",
 		actions: about("tenant", showTenant, showQueue, showFleets),
 		all:     []Action{showQueue, get("List the scale-outs", "/v1/scaling-events?region={by}", "prego scaling list --region {by}"), showFleets},
 	}},
 	{TenantFailed, spec{
 		severity: Warning, says: "it failed: {reason}", plural: "tenants failed",
-		todo:    "Read the reason on its timeline, mend the cause, and provision it again or terminate it.",
-		docs:    "docs/tenants.md",
+		todo:    "Read the reason on its timeline, fix the cause, and provision it again or terminate it.",
 		actions: about("tenant", showTenant, post("Provision it again", "/v1/tenants/{id}/retry", "prego tenant retry {id}")),
 		all:     []Action{get("List the failed tenants", "/v1/tenants?region={by}&state=failed", "prego tenant list --region {by} --state failed")},
 	}},
@@ -343,19 +331,16 @@ var ordered = []struct {
 			"rows_rejected": "Read which rows, and correct or delete them: the others of the batch were written. " +
 				"It is a fault of prego, so report it.",
 		},
-		docs:    "docs/operations.md#background-work",
 		actions: about("look", showReady), all: []Action{showReady},
 	}},
 	{ProviderBlocked, spec{
 		severity: Warning, says: "it limits our requests", plural: "interfaces limit our requests",
 		todo:    "Wait: requests resume by themselves. If it happens often, request a higher limit or spread the requests.",
-		docs:    "docs/operations.md#background-work",
 		actions: about("provider", showCatalog), all: []Action{showCatalog},
 	}},
 	{CatalogStale, spec{
 		severity: Warning, says: "what it sells was not read for a long time", plural: "catalogs are old",
 		todo:    "Read why with `prego catalog`, and refresh it: types, stock and prices are as they were then.",
-		docs:    "docs/operations.md#the-providers-catalog",
 		actions: about("provider", showCatalog, post("Read it now", "/internal/catalog/refresh", "prego catalog refresh")), all: []Action{showCatalog},
 	}},
 	{AgentSilent, spec{
@@ -363,26 +348,24 @@ var ordered = []struct {
 		todo: "Find out whether its host runs and reaches the gateway: its sites may still be served. " +
 			"A reboot restarts an agent that hangs, and its tenants are down meanwhile. " +
 			"An active server whose agent is silent for long is failed; its data stays.",
-		docs:    "docs/operations.md#a-silent-server",
 		actions: about("server", showServer, listTenants, rebootServer),
 		all:     []Action{get("List them", "/v1/servers?region={by}&agent_status=degraded,disconnected", "prego server list --region {by} --agent degraded,disconnected")},
 	}},
 	{ClockSkewed, spec{
 		severity: Warning, says: "its clock differs from the control plane's", plural: "hosts' clocks differ from the control plane's",
-		todo:    "Set its clock right: commands on it are refused. If it is all hosts, it is this side's clock.",
-		docs:    "docs/agent.md",
+		todo: "Set its clock right: commands on it are refused. If it is all hosts, check the control plane's " +
+			"clock.",
 		actions: about("server", showServer),
 		all:     []Action{get("List the servers", "/v1/servers?region={by}", "prego server list --region {by}")},
 	}},
 	{ServerStuck, spec{
-		severity: Warning, says: "it does not get on", plural: "servers do not get on",
+		severity: Warning, says: "it is stuck", plural: "servers are stuck",
 		todo: "Look at its timeline and its run in Temporal: no step of it takes so long.",
 		todos: map[string]string{
 			"decommission_requested": "Look at its timeline and its run in Temporal: it stays recorded as billed until the provider confirms the deletion.",
 			"provider_refused": "Read why something of it is not deleted, and remove the cause at the provider. " +
 				"It stays recorded as billed until then. The deletion is repeated.",
 		},
-		docs:    "docs/operations.md#the-life-of-a-server",
 		actions: about("server", showServer, deleteServer),
 		all:     []Action{get("List them", "/v1/servers?region={by}&status=provisioning,draining", "prego server list --region {by} --state provisioning,draining")},
 	}},
@@ -390,7 +373,6 @@ var ordered = []struct {
 		severity: Warning, says: "the provider has no stock, or no quota for us", plural: "servers wait for the provider's stock or quota",
 		todo: "If the provider has no stock, add machine types or locations to the catalog; if it is its quota for us, " +
 			"raise that there. The queue shows which requests wait for it. After PREGO_CAPACITY_WAIT it fails.",
-		docs:    "docs/operations.md#the-life-of-a-server",
 		actions: about("server", showServer, showQueue, showCatalog),
 		all:     []Action{get("List them", "/v1/servers?region={by}&status=provisioning", "prego server list --region {by} --state provisioning"), showCatalog},
 	}},
@@ -403,85 +385,73 @@ var ordered = []struct {
 				"its grace period or once it is terminated; both show what is destroyed first. " +
 				"`prego tenant reactivate {id}` keeps it in its grace period.",
 		},
-		docs:    "docs/tenants.md",
 		actions: about("tenant", showTenant),
 		all:     []Action{get("List the tenants", "/v1/tenants?region={by}", "prego tenant list --region {by}")},
 	}},
 	{RolloutFailed, spec{
 		severity: Warning, says: "its last rollout failed", plural: "process groups' last rollouts failed",
 		todo:    "Read why, and deploy a release that starts.",
-		docs:    "docs/workloads.md",
 		actions: about("group", showGroup, get("List its rollouts", "/v1/groups/{id}/rollouts", "prego group rollouts {id}")),
 		all:     []Action{get("List the groups", "/v1/groups?region={by}", "prego group list --region {by}")},
 	}},
 	{WarmPoolLow, spec{
 		severity: Warning, says: "it has fewer servers than it promises, and too few are on their way", plural: "warm pools are low",
 		todo:    "See what keeps its servers: failed ones, the provider's stock, or a ceiling.",
-		docs:    "docs/tenants.md",
 		actions: about("warm_pool", get("List the warm pools", "/v1/warm-pools", "prego pool warm list"), get("List the scale-outs", "/v1/scaling-events", "prego scaling list")),
 		all:     []Action{get("List the warm pools", "/v1/warm-pools", "prego pool warm list")},
 	}},
 	{SitePoolLow, spec{
 		severity: Warning, says: "sites of its pool failed, or take longer than promised", plural: "site pools are below their promise",
 		todo:    "See why its sites fail: new tenants there wait while their site is built.",
-		docs:    "docs/tenants.md",
 		actions: about("server", get("List the site pools", "/v1/site-pools", "prego pool list"), showServer, post("Refill it now", "/v1/site-pools/{id}/refill", "prego pool refill {id}")),
 		all:     []Action{get("List the site pools", "/v1/site-pools?region={by}", "prego pool list --region {by}")},
 	}},
 	{FleetActionFailed, spec{
 		severity: Warning, says: "its last action failed", plural: "fleets' last actions failed",
-		todo:    "Read which steps failed, mend the cause, and ask for the action again.",
-		docs:    "docs/fleets.md",
+		todo:    "Read which steps failed, fix the cause, and request the action again.",
 		actions: about("fleet", get("Show the fleet", "/v1/fleets/{id}", "prego fleet show {id}"), get("List its actions", "/v1/fleets/{id}/actions", "prego fleet actions {id}")),
 		all:     []Action{showFleets},
 	}},
 	{MaintenanceFailed, spec{
 		severity: Warning, says: "emptying it failed", plural: "maintenances failed",
 		todo:    "Read what did not move. Ask again, or open the server if it is cordoned and should not be.",
-		docs:    "docs/operations.md#emptying-rebooting-and-replacing-a-server",
 		actions: about("server", showMaintenance, post("Open it", "/v1/servers/{id}/uncordon", "prego server uncordon {id}")),
 		all:     []Action{listServers},
 	}},
 	{MaintenanceStuck, spec{
-		severity: Warning, says: "it is being emptied and does not get on", plural: "servers are being emptied and do not get on",
+		severity: Warning, says: "it is being emptied and is stuck", plural: "servers are being emptied and are stuck",
 		todo:    "See what is still there and why it has no other place. Add room, or cancel.",
-		docs:    "docs/operations.md#maintenance-in-numbers",
 		actions: about("server", showMaintenance, drop("Cancel it", "/v1/servers/{id}/maintenance", "prego server maintenance-cancel {id}")),
 		all:     []Action{listServers},
 	}},
 	{MoveFailed, spec{
 		severity: Warning, says: "its last move failed", plural: "tenants' last moves failed",
 		todo:    "Read why. The tenant is where it was; move it again, if it should still go.",
-		docs:    "docs/moves.md",
 		actions: about("tenant", get("List its moves", "/v1/tenants/{id}/moves", "prego tenant moves {id}"), showTenant),
 		all:     []Action{get("List the tenants", "/v1/tenants?region={by}", "prego tenant list --region {by}")},
 	}},
 	{RebalanceStopped, spec{
 		severity: Warning, says: "the last rebalance stopped", plural: "rebalances stopped",
-		todo:    "See which moves failed, and make another plan.",
-		docs:    "docs/moves.md",
+		todo:    "See which moves failed, and create another plan.",
 		actions: about("rebalance", get("Show it", "/v1/rebalances/{id}", "prego rebalance show {id}")),
 		all:     []Action{get("List the rebalances", "/v1/rebalances", "prego rebalance list")},
 	}},
 	{AgentReleaseStopped, spec{
 		severity: Warning, says: "the release of the agent has stopped", plural: "releases of the agent have stopped",
 		todo: "See which hosts went back or fell silent, and start it again or cancel it.",
-		docs: "docs/agent.md",
 		actions: about("agent_release", get("Show it", "/v1/agent-releases/{id}", "prego agent release show {id}"),
 			post("Start it again", "/v1/agent-releases/{id}/start", "prego agent release start {id}"), post("Cancel it", "/v1/agent-releases/{id}/cancel", "prego agent release cancel {id}")),
 		all: []Action{get("List them", "/v1/agent-releases", "prego agent release list")},
 	}},
 	{ImageFailed, spec{
 		severity: Warning, says: "the newest image was not built", plural: "newest images were not built",
-		todo:    "Read why, and build another: servers are made from the previous one, or from the stock image.",
-		docs:    "docs/images.md",
+		todo:    "Read why, and build another: servers are created from the previous one, or from the stock image.",
 		actions: about("image", get("Show the image", "/v1/images/{id}", "prego image show {id}")),
 		all:     []Action{get("List the images", "/v1/images", "prego image list")},
 	}},
 	{BackupMissing, spec{
 		severity: Critical, says: "the storage does not have its backup {owner} any more", plural: "backups are not in the storage any more",
 		todo: "Make a new backup now, then find out who deleted objects from the bucket: prego did not.",
-		docs: "docs/backups.md",
 		actions: map[string][]Action{
 			"tenant": {post("Back it up now", "/v1/tenants/{id}/backups", "prego backup create {id}"), get("List its backups", "/v1/tenants/{id}/backups", "prego backup list {id}")},
 			"volume": {post("Back it up now", "/v1/volumes/{id}/backups", "prego volume backup create {id}"), get("List its backups", "/v1/volumes/{id}/backups", "prego volume backup list {id}")},
@@ -491,7 +461,6 @@ var ordered = []struct {
 	{BackupFailed, spec{
 		severity: Warning, says: "its last backup failed", plural: "last backups failed",
 		todo: "Read why. It is tried again when it is next due.",
-		docs: "docs/backups.md",
 		actions: map[string][]Action{
 			"tenant": {get("List its backups", "/v1/tenants/{id}/backups", "prego backup list {id}"), post("Back it up now", "/v1/tenants/{id}/backups", "prego backup create {id}")},
 			"volume": {get("List its backups", "/v1/volumes/{id}/backups", "prego volume backup list {id}"), post("Back it up now", "/v1/volumes/{id}/backups", "prego volume backup create {id}")},
@@ -501,14 +470,12 @@ var ordered = []struct {
 	{BackupLimit, spec{
 		severity: Warning, says: "its backups have reached their limit", plural: "orgs' backups have reached their limit",
 		todo:    "Raise its limit, or keep fewer: backups on request are refused, scheduled backups continue.",
-		docs:    "docs/backups.md",
 		actions: about("org", get("Show what they occupy", "/v1/orgs/{id}/backup-space", "prego backup space show {id}")),
 		all:     []Action{listOrgs},
 	}},
 	{BackupUnverified, spec{
 		severity: Warning, says: "its newest backup was not drilled for too long", plural: "were not drilled for too long",
 		todo: "Tag a server with drill, or raise PREGO_DRILLS_AT_ONCE: it is unknown whether its backup can be restored.",
-		docs: "docs/backups.md#drills",
 		actions: map[string][]Action{
 			"tenant": {post("Drill it now", "/v1/tenants/{id}/drills", "prego drill create {id}"), get("List its drills", "/v1/tenants/{id}/drills", "prego drill list {id}")},
 			"volume": {post("Drill it now", "/v1/volumes/{id}/drills", "prego volume drill create {id}"), get("List its drills", "/v1/volumes/{id}/drills", "prego volume drill list {id}")},
@@ -518,7 +485,6 @@ var ordered = []struct {
 	{RestoreFailed, spec{
 		severity: Warning, says: "its last restore failed", plural: "last restores failed",
 		todo: "Read why, and restore it again or from another backup.",
-		docs: "docs/backups.md",
 		actions: map[string][]Action{
 			"tenant": {get("List its restores", "/v1/tenants/{id}/restores", "prego restore list {id}"), get("List its backups", "/v1/tenants/{id}/backups", "prego backup list {id}")},
 			"volume": {get("List its restores", "/v1/volumes/{id}/restores", "prego volume restore list {id}"), get("List its backups", "/v1/volumes/{id}/backups", "prego volume backup list {id}")},
@@ -528,15 +494,13 @@ var ordered = []struct {
 	{CertificateFailing, spec{
 		severity: Warning, says: "it can't be issued or renewed", plural: "certificates can't be issued or renewed",
 		todo:    "Read its last orders. A customer's DNS is the most frequent reason.",
-		docs:    "docs/certificates.md",
 		actions: about("certificate", showCertificate, renewCertificate),
 		all:     []Action{listCertificates},
 	}},
 	{DomainFailing, spec{
 		severity: Warning, says: "its TXT record is gone, or it leads elsewhere",
 		plural:  "names are not set up in the DNS",
-		todo:    "Tell its org which record to make or to remove; check it afterwards.",
-		docs:    "docs/resources.md#names",
+		todo:    "Tell its org which record to create or to remove; check it afterwards.",
 		actions: about("domain", showDomain, post("Look again now", "/v1/domains/{id}/check", "prego domain check {id}")),
 		all:     []Action{get("List them", "/v1/domains?status=lost", "prego domain list --state lost")},
 	}},
@@ -548,7 +512,6 @@ var ordered = []struct {
 				"request is repeated.",
 			"not_attached": "Read where the provider has it. If another server has it, detach it there. It is attached again by itself with the group's next instance.",
 		},
-		docs: "docs/resources.md",
 		actions: about("volume", showVolume, because("no_capacity_volume", deleteVolume),
 			because("provider_refused", deleteVolume), because("missing_at_provider", deleteVolume)),
 		all: []Action{get("List them", "/v1/volumes?region={by}&status=failed",
@@ -561,7 +524,6 @@ var ordered = []struct {
 			"change_refused": "Read why the provider refuses to move or delete it, and remove the cause there. The " +
 				"request is repeated.",
 		},
-		docs: "docs/resources.md",
 		actions: about("env", get("Show it", "/v1/envs/{id}/ipv4", "prego ipv4 show {id}"),
 			because("ipam_exhausted", enableAddress), because("provider_refused", enableAddress),
 			because("missing_at_provider", enableAddress)),
@@ -570,31 +532,27 @@ var ordered = []struct {
 	{SiteReadOnly, spec{
 		severity: Warning, says: "its site is read-only, above its storage quota", plural: "sites are read-only, above their storage quota",
 		todo:    "Raise its storage quota, or have it make room: its users can't enter anything.",
-		docs:    "docs/tenants.md#storage-quotas",
 		actions: about("tenant", showTenant), all: []Action{get("List the tenants", "/v1/tenants?region={by}", "prego tenant list --region {by}")},
 	}},
 	{OrgAtQuota, spec{
 		severity: Warning, byReason: true, says: "it has reached its limit of {reason}", plural: "limits of orgs are reached",
-		todo:    "Raise the limit if the org should have more: it is refused nearly all that it asks for of this.",
-		docs:    "docs/quotas.md",
+		todo:    "Raise the limit if the org should have more: nearly all its requests for this are refused.",
 		actions: about("org", showQuota), all: []Action{listOrgs},
 	}},
 	{PatchesMissing, spec{
 		severity: Warning, says: "it has lacked security updates, or a reboot, for two weeks", plural: "servers have lacked security updates, or a reboot, for two weeks",
 		todo:    "Patch it: its instances and tenants move before.",
-		docs:    "docs/operations.md#security-updates",
 		actions: about("server", showServer, post("Patch it", "/v1/servers/{id}/patch", "prego server patch {id}")),
 		all:     []Action{get("List them", "/v1/servers?region={by}&patch_state=pending,reboot", "prego server list --region {by} --patches pending,reboot")},
 	}},
 	{OperationStuck, spec{
-		severity: Warning, says: "it was accepted and does not get on", plural: "operations were accepted and do not get on",
+		severity: Warning, says: "it was accepted and is stuck", plural: "operations were accepted and are stuck",
 		todo: "Look at its run in Temporal, and whether a worker serves its task queue.",
 		todos: map[string]string{
 			"instance_not_started": "Fix what the message names: the image, its registry or the host. " +
 				"The start is repeated for a quarter of an hour.",
 			"step_repeated": "Fix what the message names, or cancel the release.",
 		},
-		docs: "docs/operations.md#task-queues",
 		actions: map[string][]Action{
 			"backup":         {showOperation("backup/{id}")},
 			"snapshot":       {showOperation("snapshot/{id}")},
@@ -618,13 +576,11 @@ var ordered = []struct {
 	{QuotaDrifted, spec{
 		severity: Warning, says: "its quota counters differed from its rows; they are counted again", plural: "orgs' quota counters differed from their rows",
 		todo:    "Find out who changed rows with triggers off, or report a fault of prego: until it was found the org was held against wrong usage.",
-		docs:    "docs/quotas.md",
 		actions: about("org", showQuota), all: []Action{listOrgs},
 	}},
 	{PeersBehind, spec{
 		severity: Warning, says: "its firewall is not as it should be", plural: "hosts' firewalls are not as they should be",
 		todo:    "See what its host refused or leaves out, or why it does not answer.",
-		docs:    "docs/networks.md",
 		actions: about("server", listPeers, showServer), all: []Action{listPeers},
 	}},
 	{SiteDown, spec{
@@ -634,9 +590,8 @@ var ordered = []struct {
 			"answers. It ends by itself with the first request that the site answers.",
 		todos: map[string]string{
 			"not_open": "Fix what its edges lack: its tenant becomes active with the first request that the site answers.",
-			"no_edge":  "Restart the agents of its edges, or make new ones: visitors get no answer.",
+			"no_edge":  "Restart the agents of its edges, or create new ones: visitors get no answer.",
 		},
-		docs: "docs/edges.md#sites-that-do-not-answer",
 		actions: map[string][]Action{
 			"tenant": {showTenant},
 			"region": {get("List the servers", "/v1/servers?region={by}", "prego server list --region {by}")},
@@ -646,23 +601,20 @@ var ordered = []struct {
 	{EdgeBehind, spec{
 		severity: Warning, critical: []string{"no_edge_opens", "document_held"},
 		says: "it refused what it should serve", plural: "edges refused what they should serve",
-		todo: "Fix the cause, which the message and the log of the agent name. Until then no new site or name of its " +
-			"network opens over it; what it served before is served.",
+		todo: "Fix the cause, which the message and the agent's log name. What it served before is served; nothing " +
+			"new of its network opens over it.",
 		todos: map[string]string{
-			"no_edge_opens": "Fix the cause, which the message and the log of the agent name. Until then no new site or " +
-				"name of its network opens, since no other edge there has taken the document either. " +
-				"What it served before is served.",
+			"no_edge_opens": "Fix the cause, which the message and the agent's log name. No other edge of the network " +
+				"has taken the document either: what it served before is served, and nothing new opens.",
 			"document_held": "Restore the rows that lead to these sites, or suspend or delete their tenants if they " +
-				"should be closed. The other edges get the next document that closes no sites. Until then no new site " +
-				"of the network opens. If only this edge does not reach them, replace it.",
+				"should be closed. No new site of the network opens until then. If only this edge does not reach them, " +
+				"replace it.",
 		},
-		docs:    "docs/edges.md#names-that-an-edge-refuses",
 		actions: about("server", showServer), all: []Action{get("List the edges", "/v1/servers?role=edge", "prego server list --role edge")},
 	}},
 	{EdgeRejectedName, spec{
 		severity: Warning, says: "edges refuse it and serve everything else", plural: "names or ports are refused by edges",
 		todo: "Give it another name or port, or remove it: the reason does not go away by itself. All other sites are served.",
-		docs: "docs/edges.md#names-that-an-edge-refuses",
 		actions: map[string][]Action{
 			"tenant":      {showTenant},
 			"domain":      {showDomain},
@@ -675,38 +627,33 @@ var ordered = []struct {
 	{DNSRecordFailing, spec{
 		severity: Warning, says: "it could not be written", plural: "DNS records could not be written",
 		todo:    "Read the provider's answer: names that need the record are not found until it is there.",
-		docs:    "docs/operations.md#background-work",
 		actions: about("dns_record", showReady), all: []Action{showReady},
 	}},
 	{ProviderUntracked, spec{
 		severity: Warning, critical: []string{"protected"},
 		says:   "it carries our labels and is not in the database",
 		plural: "things at the provider carry our labels and are not in the database",
-		todo:   "Nothing, if it is deleted within the hour. Otherwise find out who made it: it is billed.",
+		todo:   "Nothing, if it is deleted within the hour. Otherwise find out who created it: it is billed.",
 		todos: map[string]string{
 			"protected": "It was in use and is not deleted by prego: the database may have been restored, or another installation has " +
-				"the same PREGO_ENV. If nobody needs it, lift its protection at the provider; it is then deleted.",
+				"the same PREGO_ENV. If it is not needed, lift its protection at the provider; it is then deleted.",
 		},
-		docs:    "docs/operations.md#background-work",
 		actions: about("provider_resource", reconcile), all: []Action{reconcile},
 	}},
 	{GroupOverQuota, spec{
 		severity: Info, says: "its org has no quota for all its instances", plural: "process groups wait for their orgs' quota",
 		todo:    "Nothing, or raise the org's limit: there may be room on the servers all the same.",
-		docs:    "docs/quotas.md",
 		actions: about("group", showGroup, get("Show the org's quota", "/v1/orgs/{org}/quotas", "prego quota show {org}")),
 		all:     []Action{get("List them", "/v1/groups?region={by}&status=unschedulable", "prego group list --region {by} --state unschedulable")},
 	}},
 	{SiteOverQuota, spec{
 		severity: Info, says: "its site is above its storage quota, and will be read-only", plural: "sites are above their storage quota, and will be read-only",
 		todo:    "Raise its storage quota, or have it make room within PREGO_STORAGE_GRACE.",
-		docs:    "docs/tenants.md#storage-quotas",
 		actions: about("tenant", showTenant), all: []Action{get("List the tenants", "/v1/tenants?region={by}", "prego tenant list --region {by}")},
 	}},
 	{OrgNearQuota, spec{
 		severity: Info, byReason: true, says: "it nears its limit of {reason}", plural: "limits of orgs are near",
 		todo:    "Raise the limit before it is reached, if the org should have more.",
-		docs:    "docs/quotas.md",
 		actions: about("org", showQuota), all: []Action{listOrgs},
 	}},
 }
