@@ -2,7 +2,6 @@
 package docs
 
 import (
-	"flag"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -16,9 +15,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/lab/golden"
 )
 
-var update = flag.Bool("update", false, "rewrite counts in docs/contracts, and links with a single candidate")
+var update = golden.Update
 
 // tree is every file of the repository that people write, by its path.
 func tree(t *testing.T) map[string]string {

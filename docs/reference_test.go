@@ -20,6 +20,7 @@ import (
 
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/config"
+	"github.com/prego/prego/lab/golden"
 )
 
 // recorded compares a page of docs/reference with what its source gives. -update writes it.
@@ -28,13 +29,7 @@ func recorded(t *testing.T, name, source, title, about string, body []string) {
 	lines := []string{"# " + title, "", "<!-- Generated from " + source + " by go test ./docs -update. -->", ""}
 	lines = append(lines, wrapped(about)...)
 	text := strings.Join(append(lines, body...), "\n") + "\n"
-	path := filepath.Join("reference", name)
-	if *update {
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-	}
-	is, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, text, string(is), "go test ./docs -update writes docs/reference/%s", name)
+	golden.Equal(t, filepath.Join("reference", name), text)
 }
 
 // wrapped is a paragraph of lines of at most 120 columns.

@@ -12,12 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden files")
+// Update is whether the flag is set.
+var Update = flag.Bool("update", false, "rewrite the golden files")
 
 // Equal fails with the first line of got that the file does not have, or writes the file.
 func Equal(t testing.TB, file, got string) {
 	t.Helper()
-	if *update {
+	if *Update {
 		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o750))
 		require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
 		return
@@ -30,7 +31,7 @@ func Equal(t testing.TB, file, got string) {
 // Begins is Equal for the part of a long file that is made so far.
 func Begins(t testing.TB, file, got string) {
 	t.Helper()
-	if *update {
+	if *Update {
 		return
 	}
 	if want := read(t, file); !strings.HasPrefix(want, got) {
