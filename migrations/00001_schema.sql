@@ -1937,6 +1937,7 @@ CREATE TABLE site_uptime (
     counted_until timestamptz NOT NULL,
     PRIMARY KEY (tenant_id, month)
 );
+CREATE INDEX site_uptime_month ON site_uptime (month);
 
 -- The names that orgs want served. Any number of orgs may have the same one pending; the first to show its TXT
 -- record has it, alone.
