@@ -2,44 +2,19 @@ package cli
 
 import (
 	"fmt"
-	"math"
 	"strconv"
-	"strings"
 
-	"github.com/docker/go-units"
+	"github.com/prego/prego/api"
 )
 
 // sizeHelp explains how memory sizes are written.
 const sizeHelp = "like 512M, 64G or \"1.5 GiB\" (K, M, G and T are powers of 1024), or bytes"
 
-// memory parses a size whose units are powers of 1024.
-func memory(s string) (int64, error) { return size(s, units.RAMInBytes) }
-
-// disk parses a size whose units are powers of 1000, except KiB, MiB, GiB and TiB.
-func disk(s string) (int64, error) {
-	if strings.ContainsAny(s, "iI") {
-		return memory(s)
-	}
-	return size(s, units.FromHumanSize)
-}
-
-func size(s string, read func(string) (int64, error)) (int64, error) {
-	n, err := read(strings.TrimSpace(s))
-	if err != nil || n < 0 || n == math.MaxInt64 {
-		return 0, fmt.Errorf("%q is not a size; write it like 64G or 1.5 GiB", s)
-	}
-	return n, nil
-}
-
-// bytesText formats a number of bytes as memory parses it.
-func bytesText(n int64) string {
-	return units.CustomSize("%.4g %s", float64(n), 1024, []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"})
-}
-
-// diskText formats a number of bytes in the units of disk offers.
-func diskText(n int64) string {
-	return units.CustomSize("%.4g %s", float64(n), 1000, []string{"B", "kB", "MB", "GB", "TB", "PB", "EB"})
-}
+// Sizes are read and written as in the console's forms.
+var (
+	memory, disk        = api.ParseMemory, api.ParseDisk
+	bytesText, diskText = api.MemoryText, api.DiskText
+)
 
 // sizeFlag is a flag that holds a size.
 type sizeFlag struct {

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/api"
 )
 
 // button leads to the form of an operation.
@@ -76,6 +78,7 @@ type asking struct {
 	Now      object // what it replaces
 	CSRF     string
 	Lines    []command
+	Lists    []*choices
 }
 
 // form shows the form of an operation.
@@ -113,9 +116,7 @@ func (c *Console) asking(ec echo.Context, form url.Values) (*asking, error) {
 	v := ec.Get(visitorKey).(*visitor)
 	a := &asking{Op: op, Label: op.Summary, Key: form.Get("key"), Etag: form.Get("etag"), CSRF: v.CSRF(), Back: localPath(form.Get("back"))}
 	a.Typed, a.Accepted = form.Get("typed"), form.Get("accepted")
-	for p := range strings.SplitSeq(op.Description, "\n\n") {
-		a.About = append(a.About, strings.ReplaceAll(p, "\n", " "))
-	}
+	a.About = explained(op.Description)
 	if a.Key == "" {
 		a.Key = uuid.NewString()
 	}
@@ -147,6 +148,11 @@ func (c *Console) asking(ec echo.Context, form url.Values) (*asking, error) {
 	for i := range a.Fields {
 		a.Fields[i].Value = form.Get(fieldOf + a.Fields[i].Name)
 	}
+	for i := range a.Fields { // the unit of a limit is that of what it limits
+		if f := &a.Fields[i]; f.Name == "limit" && strings.HasSuffix(name, "_bytes") {
+			f.size(name)
+		}
+	}
 	if a.Accepted != "" && len(op.path) > 0 {
 		a.Confirm = name
 	}
@@ -155,12 +161,88 @@ func (c *Console) asking(ec echo.Context, form url.Values) (*asking, error) {
 			return nil, err
 		}
 	}
-	body, err := op.content(form)
+	if err := c.choose(ec, a); err != nil {
+		return nil, err
+	}
+	body, err := a.content(form)
 	if err != nil {
-		body = nil
+		body = object{}
+	}
+	for _, f := range a.Fields { // what is still to be filled in
+		if f.Required && body.at(f.Name) == nil {
+			api.Put(body, f.Name, "…")
+		}
 	}
 	a.Lines = c.writeCommands(ec, a, body)
 	return a, nil
+}
+
+// explained is the contract's text for people: sentences about headers are for programs.
+func explained(text string) (out []string) {
+	for p := range strings.SplitSeq(text, "\n\n") {
+		var kept []string
+		for sentence := range strings.SplitAfterSeq(strings.ReplaceAll(p, "\n", " "), ". ") {
+			if !strings.Contains(sentence, "Idempotency-Key") && !strings.Contains(sentence, "If-Match") && !strings.Contains(sentence, "If-None-Match") {
+				kept = append(kept, sentence)
+			}
+		}
+		if p := strings.TrimSpace(strings.Join(kept, "")); p != "" {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// choices are things that an input can name.
+type choices struct {
+	ID      string
+	Options []value // an id, and the name of what has it
+}
+
+// choose offers the API's things to the empty inputs for their ids.
+func (c *Console) choose(ec echo.Context, a *asking) error {
+	lists := map[string]*choices{}
+	for _, fields := range [][]field{a.Params, a.Fields} {
+		for i := range fields {
+			f := &fields[i]
+			l := listingOf(f.Name)
+			if f.Kind != "text" || f.Value != "" || l == nil {
+				continue
+			}
+			if _, read := lists[l.Page]; !read {
+				o, err := c.get(ec, l.Op.Path, url.Values{"limit": {"200"}})
+				var refused *Refusal
+				if err != nil && !errors.As(err, &refused) {
+					return err
+				}
+				id := placeholders.FindStringSubmatch(l.Row)[1]
+				all := &choices{ID: "known-" + strings.ReplaceAll(l.Page, "/", "-")}
+				for _, row := range o.objects(l.Items) {
+					all.Options = append(all.Options, value{Text: row.text(id), Title: cmp.Or(row.text("slug"), row.text("name"))})
+				}
+				lists[l.Page] = all
+			}
+			f.List = lists[l.Page]
+		}
+	}
+	for _, l := range lists {
+		a.Lists = append(a.Lists, l)
+	}
+	slices.SortFunc(a.Lists, func(x, y *choices) int { return cmp.Compare(x.ID, y.ID) })
+	return nil
+}
+
+// listingOf is the list of the things whose id a field holds, nil if there is none. Words may stand before its name.
+func listingOf(field string) *listing {
+	listings, _ := described()
+	for rest, more := field[strings.LastIndexByte(field, '.')+1:], true; more; _, rest, more = strings.Cut(rest, "_") {
+		for _, l := range listings {
+			if !strings.Contains(l.Page, "{") && strings.Count(l.Row, "{") == 1 && strings.HasSuffix(rest, "_id") && strings.HasSuffix(l.Row, "/{"+rest+"}") && l.Op.parameter("limit") != nil {
+				return &l
+			}
+		}
+	}
+	return nil
 }
 
 // replaced fills a form with what it replaces, when it begins.
@@ -239,7 +321,7 @@ func (c *Console) act(ec echo.Context) error {
 			return refuse(refusal(http.StatusUnprocessableEntity, prego.Invalid(f.Name, "is required")))
 		}
 	}
-	body, err := a.Op.content(form)
+	body, err := a.content(form)
 	var coded *prego.Error
 	if errors.As(err, &coded) {
 		return refuse(refusal(http.StatusUnprocessableEntity, coded))

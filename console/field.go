@@ -2,6 +2,7 @@ package console
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
@@ -16,8 +17,10 @@ import (
 // field is an input of a form, made from a property of the contract.
 type field struct {
 	Name, About string
-	Kind        string   // text, number, choice, yesno, list, json or secret
+	Kind        string   // text, number, memory, disk, choice, yesno, list, json or secret
 	Values      []string // of a choice
+	Default     string   // of the API, "" if it has none or there is a value already
+	List        *choices // known values, which others may join; nil for none
 	Required    bool
 	Value       string // as it stands in the form
 	Wrong       string // the API's message about it
@@ -67,7 +70,61 @@ func (o *operation) fields() []field {
 	if o.body == nil {
 		return nil
 	}
-	return fieldsOf(o.body, holder{}, 0)
+	out := fieldsOf(o.body, holder{}, 0)
+	for i := range out {
+		if f := &out[i]; f.Kind == "number" && strings.HasSuffix(f.Name, "_bytes") {
+			f.size(f.Name)
+		}
+	}
+	return out
+}
+
+// size makes a field that of a number of bytes, in the units of what it is called.
+func (f *field) size(name string) {
+	f.Kind = "disk"
+	if strings.Contains(name, "memory") {
+		f.Kind = "memory"
+	}
+}
+
+// sizes are how numbers of bytes are read and written, by the kind of their fields.
+var sizes = map[string]struct {
+	read func(string) (int64, error)
+	text func(int64) string
+}{"memory": {api.ParseMemory, api.MemoryText}, "disk": {api.ParseDisk, api.DiskText}}
+
+// required are the fields that need a value, and all if the others are few: those are optional.
+func required(fields []field) (out []field) {
+	for _, f := range fields {
+		if f.Required || !folds(fields) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// optional are the fields that need no value, if there are many of them.
+func optional(fields []field) (out fieldGroup) {
+	out.Folded = true
+	for _, f := range fields {
+		if !f.Required && folds(fields) {
+			out.Fields = append(out.Fields, f)
+			out.Folded = out.Folded && f.Value == "" && f.Wrong == ""
+		}
+	}
+	return out
+}
+
+// folds reports whether a form is shorter without the fields that need no value.
+func folds(fields []field) bool {
+	const few = 3
+	may := 0
+	for _, f := range fields {
+		if !f.Required {
+			may++
+		}
+	}
+	return may > few && may < len(fields)
 }
 
 // deepest is how many objects within others have their own inputs.
@@ -92,6 +149,9 @@ func fieldsOf(in *openapi3.Schema, of holder, depth int) []field {
 			continue
 		}
 		f := field{Name: prefix + name, In: of, About: s.Description, Kind: "text", Values: values(s), Required: prefix == "" && slices.Contains(in.Required, name)}
+		if s.Default != nil && !s.Type.Is(openapi3.TypeArray) && !s.Type.Is(openapi3.TypeObject) {
+			f.Default = fmt.Sprint(s.Default)
+		}
 		switch {
 		case s.Type.Is(openapi3.TypeBoolean):
 			f.Kind, f.Values = "yesno", []string{"true", "false"}
@@ -130,8 +190,13 @@ func listsObjects(s *openapi3.Schema) bool {
 const fieldOf = "f."
 
 // content is the body that a form asks for. Inputs that were left empty are left out.
-func (o *operation) content(form url.Values) (object, error) {
-	out, fields := object{}, o.fields()
+func (o *operation) content(form url.Values) (object, error) { return contentOf(o.fields(), form) }
+
+// content is that of a form, whose fields may have units.
+func (a *asking) content(form url.Values) (object, error) { return contentOf(a.Fields, form) }
+
+func contentOf(fields []field, form url.Values) (object, error) {
+	out := object{}
 	for _, f := range fields {
 		given := strings.TrimSpace(form.Get(fieldOf + f.Name))
 		if given == "" {
@@ -155,6 +220,12 @@ func (o *operation) content(form url.Values) (object, error) {
 // parse reads an input as the contract's type.
 func (f field) parse(given string) (any, error) {
 	switch f.Kind {
+	case "memory", "disk":
+		n, err := sizes[f.Kind].read(given)
+		if err != nil {
+			return nil, prego.Invalid(f.Name, "must be a size, like 20 GB or 1.5 GiB")
+		}
+		return json.Number(strconv.FormatInt(n, 10)), nil
 	case "number":
 		if _, err := strconv.ParseFloat(given, 64); err != nil {
 			return nil, prego.Invalid(f.Name, "must be a number")
@@ -190,6 +261,13 @@ func (f field) written(v any) string {
 	case string:
 		return v
 	case json.Number:
+		if unit, ok := sizes[f.Kind]; ok {
+			n, err := v.Int64()
+			text := unit.text(n)
+			if again, e := unit.read(text); err == nil && e == nil && again == n { // a size that the text has exactly
+				return text
+			}
+		}
 		return v.String()
 	case bool:
 		return strconv.FormatBool(v)

@@ -15,7 +15,7 @@ import (
 var files embed.FS
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"words": words, "grouped": grouped, "code": code, "bare": bare,
+	"words": words, "grouped": grouped, "required": required, "optional": optional, "code": code, "bare": bare,
 	"dict": func(pairs ...any) map[string]any {
 		out := map[string]any{}
 		for i := 0; i+1 < len(pairs); i += 2 {
