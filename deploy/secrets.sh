@@ -32,7 +32,7 @@ for file in postgres_password prego_db_password temporal_db_password master_key;
 done
 [ -s "$dir/database_url" ] ||
 	echo "postgres://prego:$(cat "$dir/prego_db_password")@postgres:5432/prego?sslmode=disable" | put database_url
-# Empty, until the master key is changed and where there is an adviser (docs/production.md).
+# Empty, until the master key is changed and where there is an adviser (docs/keys.md).
 for file in master_key_earlier adviser_token; do
 	[ -e "$dir/$file" ] || put "$file" </dev/null
 done

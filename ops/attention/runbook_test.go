@@ -131,6 +131,6 @@ func TestTheRunbookHasEveryKind(t *testing.T) {
 		require.Equal(t, sections[i], section, "go test ./ops/attention -run TheRunbook -update writes it")
 	}
 	for _, k := range kinds {
-		require.Regexp(t, `(?s)^.{5,}\*\*Not:\*\*\s.{20,}$`, hand[k], "%s: who is affected, and what not to do", k)
+		require.Regexp(t, `(?s)^.{5,}\*\*Don't\*\*\s.{20,}$`, hand[k], "%s: who is affected, and what not to do", k)
 	}
 }
