@@ -24,7 +24,7 @@ BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql python3-cr
 export GOTESTSUM := $(TOOLS)/gotestsum-$(GOTESTSUM_VERSION)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: help build demo dev test test-race-all test-deep lint bench bench-compare scale soak generate golden chaos fuzz mutate mutants frozen tools packages clean image compose-config alerts test-production test-frappe machines test-machines images
+.PHONY: help build demo dev test test-race-all test-deep lint bench bench-compare scale soak generate golden chaos fuzz mutate mutants frozen tools packages clean image compose-config alerts test-production test-three-hosts test-frappe machines test-machines images
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -97,10 +97,16 @@ test-production: build bench-packages temporal $(GOTESTSUM) $(if $(QUICK),,$(TOO
 	@tools/packages.sh compose postgres-server nc nsenter setpriv sysctl nft ip ca-certificates
 	@server=$(TOOLS)/temporal-server-$(TEMPORAL_SERVER); [ -d "$$server" ] || server=; \
 	[ -n "$$server" ] || echo "Temporal $(TEMPORAL_SERVER) is not built here: its dev server stands in for it"; \
-	TEMPORAL_SERVER=$$server PACKAGES=./lab/production tools/test.sh -count=1 -timeout 10m
+	TEMPORAL_SERVER=$$server PACKAGES=./lab/production tools/test.sh -count=1 -timeout 10m -run '^TestTheStackOfDockerCompose$$'
 ifndef QUICK
 	TEMPORAL_SERVER=$(TOOLS)/temporal-server-$(TEMPORAL_SERVER) tools/test-production.sh $(if $(RUN),-run '$(RUN)')
 endif
+
+test-three-hosts: build bench-packages temporal machines $(GOTESTSUM) $(TOOLS)/temporal-server-$(TEMPORAL_SERVER) ## Set three Debians up as docs/production-three-hosts.md describes, and cut the power of each under load (as root)
+	@tools/packages.sh ip sysctl nsenter unshare systemd-nspawn
+	@tools/three-hosts-root.sh .prego/machines/three-hosts
+	TEMPORAL_SERVER=$(TOOLS)/temporal-server-$(TEMPORAL_SERVER) PACKAGES=./lab/production FORMAT=standard-verbose \
+		tools/test.sh -count=1 -timeout 15m -run '^TestThreeHosts$$'
 
 test-machines: machines images postgres temporal pebble $(GOTESTSUM) ## Run the control plane against real Debians under systemd-nspawn (as root; ARGS="-run TestMachineConformance" for some)
 	@tools/packages.sh nsenter

@@ -80,8 +80,8 @@ func (r *release) debContents(arch string) (files.Contents, error) {
 	}
 	add(in("LICENSE"), "/usr/share/doc/prego/copyright", 0o644, files.TypeFile)
 	add(in("NOTICE"), "/usr/share/doc/prego/NOTICE", 0o644, files.TypeFile)
-	// The setup of Postgres, Temporal and the monitoring.
-	for _, dir := range []string{"deploy/postgres", "deploy/temporal", "deploy/grafana"} {
+	// The setup of Postgres, Temporal, the monitoring, and three hosts.
+	for _, dir := range []string{"deploy/postgres", "deploy/temporal", "deploy/grafana", "deploy/three-hosts"} {
 		entries, err := os.ReadDir(in(dir))
 		if err != nil {
 			return nil, err
