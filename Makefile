@@ -49,8 +49,8 @@ storage-later:
 		echo "Object storage is built in the background, also after the demo; see .prego/log/versitygw.log"; \
 		nice -n 19 $(MAKE) versitygw >.prego/log/versitygw.log 2>&1 & }
 
-first-run: ## Time the first run, phase by phase: packages, build, programs, until the console answers, and the demo
-	@tools/first-run.sh
+first-run: ## Time the first run, phase by phase: packages, build, programs, until the console answers, and the demo (RELEASE=directory for one from release files)
+	@tools/first-run.sh $(if $(RELEASE),--from '$(RELEASE)')
 
 dev: demo-packages build demo-programs ## Run everything here and wait
 	bin/prego-lab dev $(ARGS)

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -451,7 +452,7 @@ func (s *stack) environment(databaseURL string) error {
 	}
 	agent := s.f.agent
 	if agent == "" {
-		agent = filepath.Join(filepath.Dir(s.prego), "prego-agent")
+		agent = builtWith(filepath.Dir(s.prego), "prego-agent")
 	}
 	set := map[string]string{
 		"PREGO_ENV": "demo", "PREGO_KEYS_DIR": keys, "PREGO_MASTER_KEY": master, "DATABASE_URL": databaseURL,
@@ -529,15 +530,23 @@ func (s *stack) meetMachines(ctx context.Context) error {
 	})
 }
 
-// findPrego finds the program whose processes are run: the one beside this program, which was built with
-// it, or else the one on PATH.
+// findPrego finds the program whose processes are run: the one beside this program, or else the one on PATH.
 func findPrego(dir string) (string, error) {
-	for _, name := range []string{filepath.Join(dir, "prego"), "prego"} {
+	for _, name := range []string{builtWith(dir, "prego"), "prego"} {
 		if p, err := exec.LookPath(name); err == nil {
 			return filepath.Abs(p)
 		}
 	}
-	return "", fmt.Errorf("there is no prego in %s, where this program is, and none on PATH: make build", dir)
+	return "", fmt.Errorf("there is no prego in %s, where this program is, and none on PATH: make build, or chmod +x its release file", dir)
+}
+
+// builtWith is a program in a directory, which may have the name of its release file there.
+func builtWith(dir, name string) string {
+	file := filepath.Join(dir, name)
+	if p, err := exec.LookPath(file + "-linux-" + runtime.GOARCH); err == nil {
+		return p
+	}
+	return file
 }
 
 // child starts one of our own processes and waits until it is ready.

