@@ -101,25 +101,25 @@ func TestLlmsTxtIsTheIndex(t *testing.T) {
 // questions are what people type into a search box, each with the page that answers it.
 var questions = []struct{ typed, page string }{
 	{"add a custom domain", "custom-domain.md"},
-	{"dns records for customer's domain", "custom-domain.md"},
+	{"hetzner out of stock", "out-of-stock.md"},
 	{"restore a backup", "backups.md"},
-	{"server lost", "backups.md"},
-	{"undelete volume", "backups.md"},
+	{"restore the control plane", "restore-control-plane.md"},
+	{"upgrade", "upgrade.md"},
 	{"what does it cost", "costs.md"},
 	{"limit a customer's usage", "quotas.md"},
 	{"move a site", "moves.md"},
 	{"why is the site on this server", "read-a-decision.md"},
+	{"server lost", "backups.md"},
+	{"import an existing server", "import-server.md"},
 	{"create a customer", "tenants.md"},
 	{"reset administrator password", "tenants.md"},
 	{"run a docker container", "workloads.md"},
 	{"certificate missing", "certificates.md"},
 	{"site does not answer", "edges.md"},
+	{"alert, what to do", "runbook.md"},
 	{"new frappe version", "releases.md"},
-	{"use my own image with custom apps", "frappe.md"},
-	{"run a command on a host", "agent.md"},
 	{"who changed what", "audit.md"},
-	{"idempotency key api", "api.md"},
-	{"ipv4 address", "resources.md"},
+	{"install on debian", "install.md"},
 }
 
 // find ranks pages as a search box over titles would: a word counts by its rarity, most in a page's title, less in its
