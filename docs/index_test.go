@@ -207,3 +207,17 @@ func TestQuestionsLeadToTheirPage(t *testing.T) {
 	require.Empty(t, wrong, strings.Join(wrong, "\n"))
 	require.Len(t, questions, 20)
 }
+
+// TestPagesStayShort: a page that grows takes words from another, so that a stranger can find the rest.
+func TestPagesStayShort(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	count := len(strings.Fields(index(t))) + len(strings.Fields(string(readme)))
+	for page, text := range pages(t) {
+		if !strings.HasPrefix(page, "reference/") {
+			count += len(strings.Fields(text))
+		}
+	}
+	require.LessOrEqual(t, count, 40_000, "words of README.md and docs/*.md")
+}
