@@ -119,7 +119,7 @@ var questions = []struct{ typed, page string }{
 	{"alert, what to do", "runbook.md"},
 	{"new frappe version", "releases.md"},
 	{"who changed what", "audit.md"},
-	{"install on debian", "install.md"},
+	{"three servers production", "production-three-hosts.md"},
 }
 
 // find ranks pages as a search box over titles would: a word counts by its rarity, most in a page's title, less in its
