@@ -381,8 +381,8 @@ func plainSchema(ref *openapi3.SchemaRef) *openapi3.Schema {
 	return s
 }
 
-// units are what numbers are counted in, by the ends of their names.
-var units = []struct{ end, unit string }{
+// countedIn are what numbers are counted in, by the ends of their names.
+var countedIn = []struct{ end, unit string }{
 	{"_bytes", "bytes"}, {"_gb", "GB (10^9 bytes)"}, {"_mib", "MiB"}, {"_mb", "MB"}, {"_ms", "milliseconds"},
 	{"_seconds", "seconds"}, {"_minutes", "minutes"}, {"_hours", "hours"}, {"_days", "days"},
 	{"_cents", "hundredths of the currency"}, {"_percent", "percent"},
@@ -402,7 +402,7 @@ func requirements(name string, s *openapi3.Schema) string {
 		out += ", " + s.Format
 	}
 	if s.Type.Is(openapi3.TypeInteger) || s.Type.Is(openapi3.TypeNumber) {
-		for _, u := range units {
+		for _, u := range countedIn {
 			if strings.HasSuffix(name, u.end) {
 				out += ", " + u.unit
 				break
