@@ -46,3 +46,26 @@ func TestEqualMoveRequestsAreOneMove(t *testing.T) {
 		require.Equal(t, 1, n, what)
 	}
 }
+
+// TestAMoveToNowhereIsRefused: before anything is started, by the code of what does not exist.
+func TestAMoveToNowhereIsRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.org("acme", "")
+	b.fleet("app-1", "db-1", "redis-1", "app-2")
+	path := "/v1/tenants/" + b.site("bakery") + "/moves"
+	for body, want := range map[string][3]string{
+		`{"to_server_id":"nope"}`: {"server_unknown", "to_server_id", `there is no app server "nope"`},
+		`{"to_server_id":"db-1"}`: {"server_unknown", "to_server_id", `there is no app server "db-1"`},
+		`{"to_shard_id":"nope"}`:  {"db_shard_unknown", "to_shard_id", `there is no DB shard "nope"`},
+		`{"to_pool_id":"nope"}`:   {"redis_pool_unknown", "to_pool_id", `there is no Redis pool "nope"`},
+	} {
+		resp, answer := b.send("POST", path, "operator", js, body)
+		require.Equal(t, http.StatusUnprocessableEntity, resp.StatusCode, "%s: %s", body, answer)
+		p := as[api.Problem](t, answer)
+		require.Equal(t, want, [3]string{p.Code, *p.Field, *p.Detail})
+	}
+	var moves int
+	require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT count(*) FROM tenant_moves`).Scan(&moves))
+	require.Zero(t, moves)
+}

@@ -36,6 +36,8 @@ const edgesLost = `COALESCE(w.network_id, w.region) <> COALESCE(s.network_id, s.
 const sqlMovable = `
 SELECT a.on_shard, s.role, t.region, a.app_server_id, a.db_shard_id, a.redis_pool_id,
     COALESCE((SELECT role FROM servers w WHERE w.server_id = $2), '') AS to_role,
+    $5 <> '' AND NOT EXISTS (SELECT FROM db_shards d WHERE d.shard_id = $5) AS no_shard,
+    $6 <> '' AND NOT EXISTS (SELECT FROM redis_pools r WHERE r.pool_id = $6) AS no_pool,
     a.app_server_id = $3 AS leaves_server, EXISTS (SELECT FROM db_shards d WHERE d.shard_id = a.db_shard_id AND d.server_id = $3) AS leaves_shard,
     EXISTS (SELECT FROM redis_pools r WHERE r.pool_id = a.redis_pool_id AND r.server_id = $3) AS leaves_pool,
     EXISTS (SELECT FROM servers w WHERE w.server_id = $2 AND ` + edgesLost + `) AS unserved_server,
@@ -53,6 +55,7 @@ type movable struct {
 	RedisPoolID                           prego.RedisPoolID
 	LeavesServer, LeavesShard, LeavesPool bool
 	UnservedServer, UnservedRegion        bool // visitors reach it where it is, and could not there
+	NoShard, NoPool                       bool // there is none of the requested name
 }
 
 // parts are what moves: the requested parts, or the parts on a server that is being emptied. A node has
@@ -81,6 +84,11 @@ func unserved(field string, id prego.TenantID, where string, region prego.Region
 		"visitors reach tenant %s through edges, and %s has none that is active: make some first, as with prego fleet create edge-%s --role edge --region %s --min 2", id, where, region, region)}
 }
 
+// unknownTarget refuses a target that does not exist.
+func unknownTarget(code prego.Code, field, what, id string) error {
+	return &prego.Error{Code: code, Field: field, Message: fmt.Sprintf("there is no %s %q", what, id)}
+}
+
 // RequestMove accepts that a tenant moves, or parts of it. Repeating the request returns
 // the move in progress, and another one is CodeMoveUnderWay. A tenant whose database is on its app server,
 // because that is in no private network, is CodeTenantsCannotMove. A place without edges is
@@ -98,9 +106,9 @@ func requestMove(ctx context.Context, tx *txn, a tenant.MoveAsked, t tenantSite)
 	if !t.state.HasSite() && open == nil {
 		return out, prego.Errorf(prego.CodeInvalidTransition, "tenant %s is %s: only a tenant with a site in use can be moved", a.TenantID, t.state)
 	}
-	at := oneIn[movable](ctx, tx, sqlMovable, a.TenantID, named(a.To), a.MaintenanceOf, a.Region)
-	app, shard, pool := at.parts(a)
 	to, toShard, toPool := named(a.To), named(a.Shard), named(a.Pool)
+	at := oneIn[movable](ctx, tx, sqlMovable, a.TenantID, to, a.MaintenanceOf, a.Region, toShard, toPool)
+	app, shard, pool := at.parts(a)
 	where := &prego.Error{Code: prego.CodeInvalidField, Message: "is where the tenant is"}
 	switch {
 	case open != nil && open.Wanted == to && open.WantedShard == toShard && open.WantedPool == toPool && open.ToRegion == a.Region &&
@@ -108,6 +116,12 @@ func requestMove(ctx context.Context, tx *txn, a tenant.MoveAsked, t tenantSite)
 		return *open, nil
 	case open != nil:
 		return out, prego.Errorf(prego.CodeMoveUnderWay, "tenant %s is moved from %s to %s already: move %s is %s", a.TenantID, open.FromServerID, open.ToServerID, open.MoveID, open.State)
+	case to != "" && at.ToRole != prego.RoleApp && at.ToRole != prego.RoleNode:
+		return out, unknownTarget(prego.CodeServerUnknown, "to_server_id", "app server", string(to))
+	case at.NoShard:
+		return out, unknownTarget(prego.CodeShardUnknown, "to_shard_id", "DB shard", string(toShard))
+	case at.NoPool:
+		return out, unknownTarget(prego.CodePoolUnknown, "to_pool_id", "Redis pool", string(toPool))
 	case to != "" && to == at.AppServerID:
 		where.Field = "to_server_id"
 		return out, where
