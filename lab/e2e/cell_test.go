@@ -51,6 +51,7 @@ type cell struct {
 	pool      *pgxpool.Pool
 	sim       *sim.Sim
 	vars      map[string]string
+	bins      string // the control plane's programs, and the agent that new hosts get
 	ports     map[string]int
 	processes bool
 	procs     map[string]*devstack.Process
@@ -73,6 +74,8 @@ type options struct {
 	// processes runs the control plane as processes, for tests that kill one, measure one, or look at what it has.
 	// Benchmarks, and cells with PREGO_TEST_CRASH, have them anyway.
 	processes bool
+	// bins is a directory with other programs than those of this checkout.
+	bins string
 	// beforeStart changes the cloud before any process of the control plane runs.
 	beforeStart func(*sim.Sim) error
 	// set changes what no variable does. Its cell has no processes, benchmarks included.
@@ -106,6 +109,9 @@ func newCell(t testing.TB, o options) *cell {
 	c.processes = o.processes || measured && o.set == nil || o.vars["PREGO_TEST_CRASH"] != ""
 	require.False(t, c.processes && o.set != nil, "a process has only its environment")
 	c.set = o.set
+	if c.bins = o.bins; c.bins == "" {
+		c.bins = bins
+	}
 	c.dir = filepath.Join(scratch, strings.ReplaceAll(t.Name(), "/", "_")+"-"+c.env) // -count runs a test again
 	require.NoError(t, os.MkdirAll(c.dir, 0o755))
 	t.Cleanup(func() {
@@ -166,7 +172,7 @@ func newCell(t testing.TB, o options) *cell {
 		"PREGO_ENV": c.env, "PREGO_KEYS_DIR": keys, "PREGO_MASTER_KEY": c.masterKey, "DATABASE_URL": c.url, "PREGO_DB_MAX_CONNS": "6",
 		"TEMPORAL_ADDRESS": temporal.Address(), "TEMPORAL_TASK_QUEUE": "e2e-" + c.env, "PREGO_CATALOG_FILE": catalogFile,
 		"PREGO_API_LISTEN": c.addr("api"), "PREGO_RELAY_LISTEN": c.addr("relay"), "PREGO_RELAY_URL": "https://" + c.addr("relay"),
-		"PREGO_AGENTGW_LISTEN": c.addr("agentgw"), "PREGO_AGENTGW_URL": "https://" + c.addr("agentgw"), "PREGO_AGENTGW_AGENT_BINARY": filepath.Join(bins, "prego-agent"),
+		"PREGO_AGENTGW_LISTEN": c.addr("agentgw"), "PREGO_AGENTGW_URL": "https://" + c.addr("agentgw"), "PREGO_AGENTGW_AGENT_BINARY": filepath.Join(c.bins, "prego-agent"),
 		// What silence means follows no pace: this machine is slow at times.
 		"PREGO_PACE": "0.1", "PREGO_AGENTGW_HEARTBEAT": "1s", "PREGO_DEGRADED_AFTER": "60s", "PREGO_FAILED_AFTER": "5m", "PREGO_RECONCILE_EVERY": "1h",
 		"HCLOUD_ENDPOINT": c.sim.URL(), "HCLOUD_TOKEN": cfg.Token, "PREGO_SIMULATED": "true",
@@ -319,7 +325,7 @@ func (c *cell) startUntil(probe string, names ...string) {
 			c.parts[name] = startPart(c.t, name, c.settingsOf(name), c.set, c.logFile(name))
 			continue
 		}
-		p, err := devstack.Start(devstack.Spec{Name: name, Path: filepath.Join(bins, "prego"), Args: []string{name}, Env: c.environmentOf(name), Dir: c.dir, LogFile: c.logFile(name)})
+		p, err := devstack.Start(devstack.Spec{Name: name, Path: filepath.Join(c.bins, "prego"), Args: []string{name}, Env: c.environmentOf(name), Dir: c.dir, LogFile: c.logFile(name)})
 		require.NoError(c.t, err)
 		c.procs[name] = p
 	}
