@@ -180,9 +180,12 @@ func (t *Tab) Press(keys ...string) error {
 	return nil
 }
 
-// visible is a function of a page that returns what a person could click on by its text.
-const visible = `(text) => [...document.querySelectorAll("a[href], button, summary, [role=tab], label, select, input")]
-	.find((e) => e.checkVisibility() && (e.innerText ?? "").trim() === text)`
+// visible is a function of a page that returns what a person could click on by its text, which has no hints of keys.
+const visible = `(text) => [...document.querySelectorAll("a[href], button, summary, label")].find((e) => {
+	const copy = e.cloneNode(true);
+	for (const hint of copy.querySelectorAll("kbd")) hint.remove();
+	return e.checkVisibility() && copy.textContent.replace(/\s+/g, " ").trim() === text;
+})`
 
 // ClickOn moves the mouse to a link or button with a text, and clicks on what is there.
 func (t *Tab) ClickOn(text string) error {

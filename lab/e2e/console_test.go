@@ -49,18 +49,26 @@ type console struct {
 	group   string // can't be scheduled
 }
 
-func newConsole(t *testing.T) *console {
+// newConsoleCell is a cell and a browser.
+func newConsoleCell(t *testing.T, vars map[string]string) *console {
 	t.Helper()
 	program := need.Program(t, "chromium")
-	axe, err := os.ReadFile(filepath.Join(repo, ".prego", "bin", "axe.min.js"))
-	if err != nil {
-		need.Missing(t, "axe-core is not here: make axe")
-	}
-	c := &console{cell: newCell(t, options{vars: map[string]string{"PREGO_API_RATE_PER_SECOND": "5000"}}), axe: string(axe)}
+	c := &console{cell: newCell(t, options{vars: vars})}
 	b, end, err := browser.Start(context.Background(), program, filepath.Join(c.dir, "chromium"))
 	require.NoError(t, err)
 	t.Cleanup(end)
 	c.browser = b
+	return c
+}
+
+func newConsole(t *testing.T) *console {
+	t.Helper()
+	axe, err := os.ReadFile(filepath.Join(repo, ".prego", "bin", "axe.min.js"))
+	if err != nil {
+		need.Missing(t, "axe-core is not here: make axe")
+	}
+	c := newConsoleCell(t, map[string]string{"PREGO_API_RATE_PER_SECOND": "5000"})
+	c.axe = string(axe)
 	c.create("app", prego.RoleApp, server.Spec{})
 	c.app = c.id("app")
 	ask := func(method, path string, body any) map[string]any {
