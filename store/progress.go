@@ -10,12 +10,13 @@ import (
 )
 
 const (
-	// The tenants that leave a server now.
+	// The tenants that leave a server now. A move is over for its tenant once the site is open at its new place; what
+	// it has at the old one is kept for a while, and the server is empty only afterwards.
 	progressLeaving = `(SELECT jsonb_agg(jsonb_build_object('Kind', 'tenant', 'ID', x.tenant_id, 'Name', x.slug,
         'State', x.state) ORDER BY x.started_at)
     FROM (SELECT m.tenant_id, t.slug, m.state, m.started_at FROM tenant_moves m
         JOIN tenants t ON t.tenant_id = m.tenant_id
-        WHERE m.from_server_id = d.server_id AND m.finished_at IS NULL AND m.state <> 'queued'
+        WHERE m.from_server_id = d.server_id AND m.opened_at IS NULL AND m.finished_at IS NULL AND m.state <> 'queued'
         ORDER BY m.started_at LIMIT 3) x)`
 
 	progressMaintenances = `
@@ -46,7 +47,7 @@ WHERE $1::text[] IS NULL OR w.wave_id = ANY ($1)`
 SELECT 'move', 'tenant', m.tenant_id, t.slug, m.state, 'steps',
     array_position('{queued,copying,frozen,switched}', m.state) - 1, 4, true, COALESCE(m.started_at, m.created_at), NULL
 FROM tenant_moves m JOIN tenants t ON t.tenant_id = m.tenant_id
-WHERE m.finished_at IS NULL AND CASE WHEN $1::text[] IS NULL
+WHERE m.finished_at IS NULL AND m.opened_at IS NULL AND CASE WHEN $1::text[] IS NULL
     THEN m.maintenance_of IS NULL AND NOT EXISTS (SELECT FROM rebalance_moves r
         JOIN rebalances b ON b.rebalance_id = r.rebalance_id AND b.state = 'running'
         WHERE r.tenant_id = m.tenant_id AND r.state IN ('waiting', 'moving'))
