@@ -19,7 +19,7 @@ var areaTypes = map[string]struct {
 	of    any
 	added string
 }{
-	"Tenant":     {tenant.Tenant{}, "site_url site_health uptime storage last_restorable backup_due_since loss certificate allocation decision workflow_id run_url timeline"},
+	"Tenant":     {tenant.Tenant{}, "site_url site_health uptime storage last_restorable last_drill cost backup_due_since loss certificate allocation decision workflow_id run_url timeline"},
 	"TenantMail": {tenant.MailSettings{}, ""},
 }
 

@@ -7002,6 +7002,9 @@ type Server struct {
 	ImportedFromPulumiAt *time.Time `json:"imported_from_pulumi_at,omitempty"`
 	InfraProvider        string     `json:"infra_provider"`
 
+	// Maintenance What empties it now; absent otherwise
+	Maintenance *server.MaintenanceKind `json:"maintenance,omitempty"`
+
 	// ManagedBy What created the server
 	ManagedBy ServerManagedBy `json:"managed_by"`
 
@@ -7570,8 +7573,12 @@ type Tenant struct {
 	Constraint Constraint `json:"constraint"`
 
 	// ConvergedState The last state that has fully taken effect
-	ConvergedState string    `json:"converged_state"`
-	CreatedAt      time.Time `json:"created_at"`
+	ConvergedState string `json:"converged_state"`
+
+	// Cost What it costs a month by current prices, without tax: its share of its servers, divided as the month's costs are,
+	// and its backups. Absent while it has no place
+	Cost      *TenantCost `json:"cost,omitempty"`
+	CreatedAt time.Time   `json:"created_at"`
 
 	// CreatedBy Subject of the token that requested it
 	CreatedBy *string `json:"created_by,omitempty"`
@@ -7591,7 +7598,8 @@ type Tenant struct {
 	ExternalRef *string `json:"external_ref,omitempty"`
 
 	// Generation 1, plus 1 for each retry
-	Generation int `json:"generation"`
+	Generation int    `json:"generation"`
+	LastDrill  *Drill `json:"last_drill,omitempty"`
 
 	// LastRestorable The newest backup in object storage that is neither missing nor unreadable
 	LastRestorable *LastRestorable `json:"last_restorable,omitempty"`
@@ -7703,6 +7711,33 @@ type TenantChange struct {
 	Reason *string `json:"reason,omitempty"`
 }
 
+// TenantCost What it costs a month by current prices, without tax: its share of its servers, divided as the month's costs are,
+// and its backups. Absent while it has no place
+type TenantCost struct {
+	// Currency Example: EUR
+	Currency string `json:"currency"`
+
+	// Monthly Net, as a decimal number
+	//
+	// Example: 15.99
+	Monthly Amount           `json:"monthly"`
+	Parts   []TenantCostPart `json:"parts"`
+
+	// Unpriced Of its servers' resources and backups, those without a known price
+	Unpriced int `json:"unpriced"`
+}
+
+// TenantCostPart defines model for TenantCostPart.
+type TenantCostPart struct {
+	// Cost Net, as a decimal number
+	//
+	// Example: 15.99
+	Cost Amount `json:"cost"`
+
+	// ServerId Absent for its backups
+	ServerId *string `json:"server_id,omitempty"`
+}
+
 // TenantEvent A step of a tenant's life
 type TenantEvent struct {
 	// Actor Example: placement_engine
@@ -7811,6 +7846,9 @@ type TenantSummary struct {
 
 	// ExternalRef The caller's own reference
 	ExternalRef *string `json:"external_ref,omitempty"`
+
+	// MemoryBytes Memory that its plan has
+	MemoryBytes *int64  `json:"memory_bytes,omitempty"`
 	OrgId       string  `json:"org_id"`
 	ParentOrgId *string `json:"parent_org_id,omitempty"`
 
@@ -7822,6 +7860,9 @@ type TenantSummary struct {
 
 	// ServerIds The servers of its site, database and cache, of both sides of its open move, and the one that is being built for it
 	ServerIds *[]string `json:"server_ids,omitempty"`
+
+	// SiteUp Every edge that probes its site reaches it; absent without such an edge
+	SiteUp *bool `json:"site_up,omitempty"`
 
 	// SiteUrl URL of the site, once it exists
 	//

@@ -146,12 +146,15 @@ func (a *API) GetServer(c echo.Context, id ServerID) error {
 	if err != nil {
 		return err
 	}
-	use, err := a.d.Store.ServerUse(ctx, id)
+	use, maintenance, err := a.d.Store.ServerUse(ctx, id)
 	if err != nil {
 		return err
 	}
 	out := a.view(server, events)
 	out.Cost = a.costView(ctx, server)
+	if maintenance != "" {
+		out.Maintenance = &maintenance
+	}
 	if use.Any() {
 		out.Holds = new(viewOf[ServerUse](use))
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/cost"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/tenant"
 )
@@ -45,6 +46,17 @@ func (a *API) tenantView(t tenant.Tenant, events []tenant.Event, allocation *ten
 		}
 	}
 	return out, nil
+}
+
+func tenantCostView(c *cost.PerMonth) *TenantCost {
+	if c == nil {
+		return nil
+	}
+	out := TenantCost{Currency: c.Currency, Monthly: c.Total.String(), Unpriced: c.Unpriced, Parts: []TenantCostPart{}}
+	for _, p := range c.Parts {
+		out.Parts = append(out.Parts, TenantCostPart{ServerId: optional(p.ServerID), Cost: p.Cost.String()})
+	}
+	return &out
 }
 
 // addHealth adds whether a tenant's site answers, and its uptime.

@@ -84,6 +84,18 @@ func (a *API) GetTenant(c echo.Context, id TenantID) error {
 	if out.BackupDueSince, err = a.d.Store.BackupDue(ctx, id); err != nil {
 		return err
 	}
+	drill, err := a.d.Store.LastDrill(ctx, id)
+	if err != nil {
+		return err
+	}
+	if drill != nil {
+		out.LastDrill = new(drillView(*drill))
+	}
+	perMonth, err := a.d.Store.TenantCost(ctx, id)
+	if err != nil {
+		return err
+	}
+	out.Cost = tenantCostView(perMonth)
 	loss, err := a.d.Store.TenantLoss(ctx, id)
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ var shownTypes = []struct {
 	view, of any
 	added    string
 }{
-	{Tenant{}, tenant.Tenant{}, "allocation backup_due_since certificate decision last_restorable loss run_url site_health site_url storage timeline uptime workflow_id"},
+	{Tenant{}, tenant.Tenant{}, "allocation backup_due_since certificate cost decision last_drill last_restorable loss run_url site_health site_url storage timeline uptime workflow_id"},
 	{TenantSummary{}, tenant.Listed{}, "site_url"},
 	{TenantEvent{}, tenant.Event{}, ""},
 	{Decision{}, tenant.Decision{}, "decision_log policy"},
@@ -49,7 +49,7 @@ var shownTypes = []struct {
 	{FleetAction{}, server.FleetAction{}, "operation run_url"},
 	{ServerSample{}, server.Sample{}, ""},
 	{ServerSummary{}, server.Server{}, ""},
-	{Server{}, server.Server{}, "agent cost holds provider run_url timeline"},
+	{Server{}, server.Server{}, "agent cost holds maintenance provider run_url timeline"},
 	{Agent{}, server.Server{}, "first_seen_at last_heartbeat_at tags_differ version"},
 	{ProviderServer{}, server.Server{}, "ipv4 network"},
 	{Event{}, server.Event{}, ""},

@@ -51,12 +51,14 @@ func TestConsoleShowsWhoIsOnAServer(t *testing.T) {
 	b.fleet("app-1", "db-1", "redis-1")
 	one := b.withSite("acme", "one")
 	v := b.login("viewer")
-	require.Contains(t, v.get("/console/servers/db-1").body, `hx-get="/console/tenants?server_id=db-1"`)
+	link := `<a href="/console/tenants/` + one + `">one</a>`
+	require.Contains(t, v.get("/console/servers/db-1").body, link)
+	require.NotContains(t, v.get("/console/servers/db-1?tab=host").body, link)
 	part := v.get("/console/tenants?server_id=db-1").body
 	require.Contains(t, part, `<div id="part">`)
-	require.Contains(t, part, `<a href="/console/tenants/`+one+`">one</a>`)
+	require.Contains(t, part, link)
 	require.NotContains(t, v.get("/console/tenants?server_id=app-9").body, one)
-	require.Contains(t, v.get("/console/orgs/acme").body, `hx-get="/console/tenants?org_id=acme"`)
+	require.Contains(t, v.get("/console/orgs/acme").body, link)
 }
 
 // TestWhoIsLeftOnADrainedServer: its maintenance names the tenants that are left, in the console beside the instances.

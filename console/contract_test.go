@@ -137,6 +137,7 @@ func TestWhatChangesThingsIsOffered(t *testing.T) {
 	elsewhere := map[string]string{
 		"createConsoleLogin": "is how one comes here", "simulatePlacements": "is what-if with whole fleets", "whatIf": "has a page", "replayDecision": "has a page",
 		"planPacking": "has a page", "createRebalance": "is on the page of the plan", "createAgentRelease": "needs a signature, which is made where agents are built", "createRelease": "", "deleteTenantDomain": "is deleteDomain",
+		"patchTenant": "is always refused",
 	}
 	offered := map[string]bool{}
 	listings, things := described()

@@ -30,7 +30,8 @@ type listing struct {
 	CSV     bool   // the API also answers with text/csv
 }
 
-// thing is a page about one thing. What neither its facts nor its parts show stands below them.
+// thing is a page about one thing. What neither its facts nor its parts show stands below them. With a head, the facts
+// have their own tab: the first one has what matters.
 type thing struct {
 	Page    string // below /console, with the contract's parameters
 	Kind    string // as events name it
@@ -39,9 +40,30 @@ type thing struct {
 	Section string
 	Op      *operation
 	States  string // fields with states, for the head of the page
+	Head    string // fields with what matters, as "a.b: name"; "a.b: name | none" also shows that there is none
 	Facts   string
 	Parts   []part
 	Do      string // operations on it, in the order of the buttons
+}
+
+// details is the tab with a thing's facts, where it has a head.
+const details = "Details"
+
+// tabs are the names of a page's tabs, the first one without a name; nil if it has none.
+func (t thing) tabs() []string {
+	out := []string{""}
+	for _, p := range t.Parts {
+		if !slices.Contains(out, p.Tab) {
+			out = append(out, p.Tab)
+		}
+	}
+	if t.Head != "" && !slices.Contains(out, details) {
+		out = append(out, details)
+	}
+	if len(out) == 1 {
+		return nil
+	}
+	return out
 }
 
 // part is a part of such a page: a field with a list of objects, an object, or another list.
@@ -49,8 +71,10 @@ type part struct {
 	Title   string
 	Field   string
 	Columns string // of a list of objects; without them a field is shown as facts
-	Style   string // timeline, boot, quotas, samples, decision, funnel, difference, later for a page that takes its time, or "" for a table
-	List    string // the page of a listing; this page shows the newest
+	Style   string // timeline, boot, quotas, samples, total, decision, funnel, difference, later for a page that takes its time, or "" for a table
+	List    string // the page of a listing, perhaps with filters; this page shows the newest
+	Tab     string // that it is on, "" for the first one
+	Most    string // how many of a list are shown, "" for a few
 }
 
 // described are the pages that the contract describes (x-page): one with a noun is about one thing.
@@ -108,6 +132,7 @@ type buttonText struct {
 	Label  string
 	When   string // conditions: "field", "!field", "field=a|b"
 	Danger bool   // it ends something or loses data, although its impact may be harmless
+	Impact string // what it does to others, in words; {holds} is what is on a server
 }
 
 func (o *operation) button() (b buttonText) {
@@ -128,8 +153,7 @@ func (o *operation) can(thing object) bool {
 		v := thing.at(field)
 		holds := v != nil && v != false
 		if equals {
-			text, _ := v.(string)
-			holds = slices.Contains(strings.Split(texts, "|"), text)
+			holds = slices.Contains(strings.Split(texts, "|"), thing.text(field))
 		}
 		if field != "" && holds == not {
 			return false

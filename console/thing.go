@@ -19,6 +19,21 @@ type fact struct {
 	value
 }
 
+// Width is the class of a fact by the room that it needs: all of a line, two columns, or "".
+func (f fact) Width() string {
+	n := len(f.Text)
+	for _, e := range f.Items {
+		n += len(e.Lead) + len(e.Text) + 2
+	}
+	switch {
+	case n > 60:
+		return "long"
+	case n > 32:
+		return "wide"
+	}
+	return ""
+}
+
 // section is a part of a page about one thing.
 type section struct {
 	Title string
@@ -50,18 +65,23 @@ func (c *Console) thing(t thing) echo.HandlerFunc {
 			name = o.text(t.Name)
 		}
 		now := c.d.Now()
-		used := map[string]bool{}
-		states := statesOf(o, names(t.States), now)
-		for _, f := range names(t.States) {
-			used[f] = true
+		tab, tabs := tabsOf(t, ec.QueryParam("tab"), ec.Request().URL.EscapedPath())
+		body := map[string]any{
+			"Log": logOf(t, id), "States": statesOf(o, names(t.States), now), "Tabs": tabs,
+			"Do": c.menu(ec, t.Do, params, o),
 		}
-		body := map[string]any{"Log": logOf(t, id), "States": states, "Do": c.buttons(ec, t.Do, params, o)}
-		body["Facts"] = facts(o, names(t.Facts), used, c.d.Now())
+		var head []fact
+		if tab == "" {
+			head = headOf(t.Head, o, now)
+		}
 		if body["Progress"], err = c.progress(ec, t.Kind, params); err != nil {
 			return err
 		}
 		var sections []section
 		for _, p := range t.Parts {
+			if p.Tab != tab {
+				continue
+			}
 			s, err := c.section(ec, p, o, params)
 			var refused *Refusal
 			if errors.As(err, &refused) { // the rest of the page can be
@@ -70,28 +90,18 @@ func (c *Console) thing(t thing) echo.HandlerFunc {
 			if err != nil {
 				return err
 			}
-			if p.Field != "" {
-				used[p.Field], used[strings.SplitN(p.Field, ".", 2)[0]] = true, true
-			}
-			if p.Style == "difference" {
-				used["old"], used["new"] = true, true
-			}
-			if s != nil {
+			if s != nil && p.Style == "total" && s.Wrong == "" {
+				head = append(head, s.Facts...)
+			} else if s != nil {
 				sections = append(sections, *s)
 			}
 		}
-		// The rest: nothing that the API returns is hidden.
-		var rest []string
-		for _, k := range slices.Sorted(maps.Keys(o)) {
-			if !used[k] && !slices.ContainsFunc(slices.Collect(maps.Keys(used)), func(u string) bool { return strings.HasPrefix(u, k+".") }) {
-				rest = append(rest, k)
-			}
-		}
-		if more := facts(o, rest, used, c.d.Now()); len(more) > 0 {
-			if t.Facts == "" {
-				body["Facts"] = more
-			} else {
-				sections = append(sections, section{Title: "More", Facts: more})
+		if body["Head"] = head; t.Head == "" || tab == details {
+			facts, rest := t.facts(o, now)
+			if body["Facts"] = facts; len(facts) == 0 {
+				body["Facts"] = rest
+			} else if len(rest) > 0 {
+				sections = append(sections, section{Title: "More", Facts: rest})
 			}
 		}
 		body["Sections"] = sections
@@ -108,6 +118,71 @@ func (c *Console) thing(t thing) echo.HandlerFunc {
 		slices.Sort(p.IDs)
 		return c.show(ec, http.StatusOK, p)
 	}
+}
+
+// tabLink leads to a tab of a page.
+type tabLink struct {
+	Text, Href string
+	Here       bool
+}
+
+// tabsOf returns the tab that a page shows, "" for the first one, and the links to all of them. An unknown tab is the
+// first one: links outlive their tabs.
+func tabsOf(t thing, asked, path string) (tab string, links []tabLink) {
+	all := t.tabs()
+	for _, name := range all {
+		if name != "" && asked == strings.ToLower(name) {
+			tab = name
+		}
+	}
+	for _, name := range all {
+		l := tabLink{Text: cmp.Or(name, "Overview"), Href: path, Here: name == tab}
+		if name != "" {
+			l.Href += "?" + url.Values{"tab": {strings.ToLower(name)}}.Encode()
+		}
+		links = append(links, l)
+	}
+	return tab, links
+}
+
+// facts are a thing's facts, and the rest, which no part of its page shows: nothing that the API returns is hidden.
+func (t thing) facts(o object, now time.Time) (own, rest []fact) {
+	used := map[string]bool{}
+	for _, f := range names(t.States) {
+		used[f] = true
+	}
+	for _, p := range t.Parts {
+		if p.Field != "" {
+			used[p.Field], used[strings.SplitN(p.Field, ".", 2)[0]] = true, true
+		}
+		if p.Style == "difference" {
+			used["old"], used["new"] = true, true
+		}
+	}
+	own = facts(o, names(t.Facts), used, now)
+	var others []string
+	for _, k := range slices.Sorted(maps.Keys(o)) {
+		if !used[k] && !slices.ContainsFunc(slices.Collect(maps.Keys(used)), func(u string) bool { return strings.HasPrefix(u, k+".") }) {
+			others = append(others, k)
+		}
+	}
+	return own, facts(o, others, used, now)
+}
+
+// headOf is what matters of a thing, in one look.
+func headOf(fields string, o object, now time.Time) []fact {
+	var out []fact
+	for _, col := range columnsOf(fields) {
+		name, none, said := strings.Cut(col.Header, "|")
+		v := shown(col.Field, o.at(col.Field), now)
+		if v.None && said {
+			v = value{Text: strings.TrimSpace(none)}
+		}
+		if !v.None {
+			out = append(out, fact{Name: strings.TrimSpace(name), value: v})
+		}
+	}
+	return out
 }
 
 // statesOf are a thing's states for the head of its page. The first is its own; others have a name, and are left out
@@ -206,24 +281,31 @@ func (c *Console) section(ec echo.Context, p part, o object, params map[string]s
 
 // beside shows what the API returns at another path: the newest of a list, or an object.
 func (c *Console) beside(ec echo.Context, p part, params map[string]string, s *section) (*section, error) {
+	at, filters, _ := strings.Cut(p.List, "?")
 	listings, _ := described()
 	for _, l := range listings {
-		if l.Page != p.List {
+		if l.Page != at {
 			continue
 		}
-		given := url.Values{}
+		given := filtersOf(filters, params)
+		if s.All = "/console/" + fill(l.Page, from(params)); len(given) > 0 {
+			s.All += "?" + given.Encode()
+		}
 		if op := l.Op; op.parameter("limit") != nil {
-			given.Set("limit", newest)
-			if op.parameter("all") != nil {
+			given.Set("limit", cmp.Or(p.Most, newest))
+			if op.parameter("all") != nil && filters == "" {
 				given.Set("all", "true")
 			}
 		}
+		l.Columns = cmp.Or(p.Columns, l.Columns)
 		t, _, err := c.table(ec, l, params, given)
 		if err != nil {
 			return nil, err
 		}
-		s.All = "/console/" + fill(l.Page, from(params))
-		if s.Table = t; len(t.Rows) == 0 {
+		if filters != "" { // they are no choice of the user
+			t.Empty = "None."
+		}
+		if s.Table = t; len(t.Rows) == 0 && filters == "" {
 			return nil, nil
 		}
 		for i := range t.Heads { // it is sorted there
@@ -232,7 +314,8 @@ func (c *Console) beside(ec echo.Context, p part, params map[string]string, s *s
 		t.Filters, t.Next, t.CSV = nil, "", ""
 		return s, nil
 	}
-	o, err := c.get(ec, fill("/v1/"+p.List, from(params)), nil)
+	given := filtersOf(filters, params)
+	o, err := c.get(ec, fill("/v1/"+at, from(params)), given)
 	if refusedWith(err, http.StatusNotFound) || refusedWith(err, http.StatusConflict) { // there is none, or it can't be asked now
 		return nil, nil
 	}
@@ -245,6 +328,12 @@ func (c *Console) beside(ec echo.Context, p part, params map[string]string, s *s
 			return nil, nil
 		}
 		s.Body = d
+		return s, nil
+	}
+	if p.Style == "total" {
+		sum := totalOf(o)
+		sum.Name, sum.Href = p.Title, "/console/"+at+"?"+given.Encode()
+		s.Facts = []fact{sum}
 		return s, nil
 	}
 	if p.Style == "quotas" {
@@ -269,6 +358,28 @@ func (c *Console) beside(ec echo.Context, p part, params map[string]string, s *s
 		return nil, nil
 	}
 	return s, nil
+}
+
+// filtersOf are the filters of a part's list, like "org_id={org_id}".
+func filtersOf(text string, params map[string]string) url.Values {
+	out := url.Values{}
+	for f := range strings.SplitSeq(text, "&") {
+		if name, v, ok := strings.Cut(f, "="); ok {
+			if given, ok := params[strings.Trim(v, "{}")]; ok {
+				v = given
+			}
+			out.Set(name, v)
+		}
+	}
+	return out
+}
+
+// totalOf is the sum of a month's costs.
+func totalOf(o object) fact {
+	if len(o.objects("rows")) == 0 {
+		return fact{value: value{Text: "nothing billed yet"}}
+	}
+	return fact{value: value{Text: money(o.text("total"), o.text("currency")), Title: "without tax"}}
 }
 
 // logOf is the page of a thing's log, "" if it has none.

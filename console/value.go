@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -19,6 +20,7 @@ import (
 // value is one value as pages show it.
 type value struct {
 	Text  string
+	Lead  string // a word before it
 	Href  string
 	Title string // shown on hovering
 	Tone  string // of a state: good, busy, bad, idle or ""
@@ -83,8 +85,8 @@ func hrefOf(name, id string) string {
 var tones = func() map[string]string {
 	out := map[string]string{}
 	for tone, states := range map[string]string{
-		"good": "active running connected done ready succeeded verified available healthy issued attached ok placed enabled open synced finished completed passed current info",
-		"busy": "provisioning pending starting moving copying awaiting_capacity awaiting_provider draining requested waiting making building planned unscheduled installing restoring reserved warning migrating paused trial rolling_out under_way stopping scheduled uploading draining_out decommissioning in_progress queued",
+		"good": "active running connected done ready succeeded verified available healthy issued attached ok placed enabled open synced finished completed passed current info up",
+		"busy": "provisioning pending starting moving copying awaiting_capacity awaiting_provider draining requested waiting making building planned unscheduled installing restoring reserved warning migrating paused trial rolling_out under_way stopping scheduled uploading frozen switched draining_out decommissioning in_progress queued",
 		"bad":  "failed silent unhealthy crashed critical expired lost blocked error untracked missing damaged unschedulable down rejected deleting_failed rolled_back disconnected",
 		"idle": "terminated stopped deleted suspended cancelled skipped never ended gone released unknown none expired_soft",
 	} {
@@ -98,8 +100,11 @@ var tones = func() map[string]string {
 // stateful are the ends of the names of fields that hold states.
 var stateful = []string{"status", "state", "outcome", "severity", "health", "result"}
 
+// lastName is the last name of a path.
+func lastName(path string) string { return path[strings.LastIndexByte(path, '.')+1:] }
+
 func isState(name string) bool {
-	name = name[strings.LastIndexByte(name, '.')+1:]
+	name = lastName(name)
 	return slices.ContainsFunc(stateful, func(s string) bool { return name == s || strings.HasSuffix(name, "_"+s) })
 }
 
@@ -109,6 +114,9 @@ func shown(name string, v any, now time.Time) value {
 	case nil:
 		return value{None: true}
 	case bool:
+		if lastName(name) == "site_up" {
+			return map[bool]value{true: {Text: "up", Tone: "good"}, false: {Text: "down", Tone: "bad"}}[v]
+		}
 		if v {
 			return value{Text: "yes"}
 		}
@@ -118,6 +126,9 @@ func shown(name string, v any, now time.Time) value {
 	case json.Number:
 		return shownNumber(name, v)
 	case []any:
+		if lastName(name) == "uptime" {
+			return uptimeOf(v, now)
+		}
 		var out value
 		for _, e := range v {
 			out.Items = append(out.Items, shown(strings.TrimSuffix(name, "s"), e, now))
@@ -130,6 +141,9 @@ func shown(name string, v any, now time.Time) value {
 		}
 		if price, ok := priceOf(v); ok {
 			return price
+		}
+		if sentence, ok := sentenceOf(lastName(name), v, now); ok {
+			return sentence
 		}
 		var out value
 		for _, k := range slices.Sorted(maps.Keys(v)) {
@@ -150,7 +164,7 @@ func shownText(name, text string, now time.Time) value {
 	if text == "" {
 		return value{None: true}
 	}
-	last := name[strings.LastIndexByte(name, '.')+1:]
+	last := lastName(name)
 	if last == "at" || last == "since" || last == "until" || last == "as_of" || strings.HasSuffix(last, "_at") || strings.HasSuffix(last, "_since") || strings.HasSuffix(last, "_until") {
 		if at, err := time.Parse(time.RFC3339, text); err == nil {
 			if at.Year() <= 2000 { // the schema's own rows
@@ -169,14 +183,14 @@ func shownText(name, text string, now time.Time) value {
 		return value{Text: rounded(text), Title: text}
 	}
 	if strings.HasSuffix(last, "url") && (strings.HasPrefix(text, "https://") || strings.HasPrefix(text, "http://")) {
-		return value{Text: text, Href: text}
+		return value{Text: strings.TrimSuffix(text[strings.Index(text, "://")+3:], "/"), Href: text}
 	}
 	return value{Text: text}
 }
 
 func shownNumber(name string, n json.Number) value {
 	f, _ := n.Float64()
-	last := name[strings.LastIndexByte(name, '.')+1:]
+	last := lastName(name)
 	switch {
 	case f == -1 && (strings.HasPrefix(last, "max_") || last == "cap" || last == "limit"):
 		return value{Text: "no limit"}
@@ -239,13 +253,92 @@ func rounded(amount string) string {
 	return strconv.FormatFloat(f, 'f', places, 64)
 }
 
+// signs are those of currencies; others stand behind their amounts.
+var signs = map[string]string{"EUR": "€", "USD": "$"}
+
+// money is an amount for people.
+func money(amount, currency string) string {
+	if sign := signs[currency]; sign != "" {
+		return sign + " " + rounded(amount)
+	}
+	return rounded(amount) + " " + currency
+}
+
+// sentenceOf is an object that is shown as a sentence, by the name of its field.
+func sentenceOf(name string, o object, now time.Time) (v value, ok bool) {
+	at := shown("at", o.at("at"), now)
+	switch name {
+	case "site_health":
+		since := shown("since", o.at("since"), now)
+		since.Lead = "since"
+		if o.at("up") == true {
+			v.Items = []value{{Text: "up", Tone: "good"}, since}
+		} else {
+			v.Items = []value{{Text: "down", Tone: "bad"}, {Text: words(o.text("cause"))}, since}
+		}
+	case "last_restorable":
+		v.Items = []value{at, {Text: "not verified yet"}}
+		if o.at("verified") == true {
+			v.Items = []value{at, {Text: "verified", Tone: "good"}}
+		}
+	case "last_drill":
+		v.Items = []value{shown("state", o.at("state"), now), shown("created_at", o.at("created_at"), now)}
+	case "cost": // of a tenant
+		v.Text, v.Title = money(o.text("monthly"), o.text("currency"))+" a month", "without tax"
+		if n := o.text("unpriced"); n != "" && n != "0" {
+			v.Text += " and " + n + " unpriced"
+		}
+		v.None = o.text("monthly") == ""
+		for _, p := range o.objects("parts") {
+			v.Title += "; " + cmp.Or(p.text("server_id"), "backups") + " " + rounded(p.text("cost"))
+		}
+	case "storage":
+		v.Text = fmt.Sprintf("%s of %s", size(o.number("used_bytes")), size(o.number("quota_bytes")))
+		if v.None = o.at("quota_bytes") == nil; o.at("read_only") == true {
+			v = value{Items: []value{v, {Text: "read-only", Tone: "bad"}}}
+		}
+	case "decision":
+		if o.at("decision_log") == nil {
+			return v, false
+		}
+		v.Text = cmp.Or(o.text("decision_log.selection_reason"), words(o.text("code")))
+		v.None = v.Text == ""
+		if id := o.text("id"); id != "" {
+			v.Href = "/console/decisions/" + url.PathEscape(id)
+		}
+	default:
+		return v, false
+	}
+	return v, true
+}
+
+// uptimeOf is a site's uptime in the newest two months, rounded down: 100 % is a site that was never down.
+func uptimeOf(months []any, now time.Time) value {
+	var parts []string
+	for _, m := range months[:min(2, len(months))] {
+		o, _ := m.(map[string]any)
+		if object(o).at("uptime_pct") == nil {
+			continue
+		}
+		month := object(o).text("month")
+		if month == now.UTC().Format("2006-01") {
+			month = "this month"
+		} else if at, err := time.Parse("2006-01", month); err == nil {
+			month = "in " + at.Format("January")
+		}
+		pct := math.Floor(100*object(o).number("uptime_pct")) / 100
+		parts = append(parts, strconv.FormatFloat(pct, 'f', -1, 64)+" % "+month)
+	}
+	return value{Text: strings.Join(parts, ", "), None: len(parts) == 0}
+}
+
 // priceOf is what something costs, without tax.
 func priceOf(m object) (value, bool) {
 	month, hour, currency := m.text("monthly.net"), m.text("hourly.net"), m.text("currency")
 	if month == "" || currency == "" {
 		return value{}, false
 	}
-	v := value{Text: fmt.Sprintf("%s %s a month", rounded(month), currency), Title: "net"}
+	v := value{Text: money(month, currency) + " a month", Title: "net"}
 	if gross := m.text("monthly.gross"); gross != "" {
 		v.Title += fmt.Sprintf("; %s with tax", rounded(gross))
 	}
@@ -255,9 +348,9 @@ func priceOf(m object) (value, bool) {
 	if parts := shown("parts", m.at("parts"), time.Time{}); !parts.None {
 		var names []string
 		for _, p := range parts.Items {
-			names = append(names, p.Text)
+			names = append(names, strings.TrimSuffix(p.Text, " address"))
 		}
-		v.Text += " (" + strings.Join(names, ", ") + ")"
+		v.Text += " (" + strings.Join(names, " + ") + ")"
 	}
 	return v, true
 }

@@ -35,7 +35,7 @@ func TestValuesAreShownForPeople(t *testing.T) {
 		{"target", `{"kind": "server", "id": "app-1"}`, "app-1"},
 		{
 			"cost", `{"currency": "EUR", "monthly": {"net": "16.4900", "gross": "19.6231"}, "parts": ["cx43", "IPv4"]}`,
-			"16.49 EUR a month (cx43, IPv4)",
+			"€ 16.49 a month (cx43 + IPv4)",
 		},
 	} {
 		require.Equal(t, c.want, shownAs(t, c.name, c.given).Text, "%s %s", c.name, c.given)
@@ -123,7 +123,7 @@ func TestTabsNameTheThing(t *testing.T) {
 		}
 		_, _ = w.Write([]byte(`{}`))
 	})
-	w, done := b.open(t.Context(), "/console/tenants/t-1")
+	w, done := b.open(t.Context(), "/console/tenants/t-1?tab=cost")
 	<-done
 	require.Equal(t, http.StatusOK, w.Code)
 	require.Contains(t, w.Body.String(), "<title>acme-eu · tenant · prego</title>")

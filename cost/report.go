@@ -185,6 +185,32 @@ func mixed(a, b Basis) Basis {
 	return Mixed
 }
 
+// PerMonth is what something costs a month by current prices.
+type PerMonth struct {
+	Currency string
+	Total    Micro
+	Unpriced int // resources without a known price
+	Parts    []PartPerMonth
+}
+
+// PartPerMonth is a part of it: of a server, "" for backups.
+type PartPerMonth struct {
+	ServerID string
+	Cost     Micro
+}
+
+// Add adds an amount to a server's part.
+func (p *PerMonth) Add(serverID string, amount Micro) {
+	p.Total += amount
+	for i := range p.Parts {
+		if p.Parts[i].ServerID == serverID {
+			p.Parts[i].Cost += amount
+			return
+		}
+	}
+	p.Parts = append(p.Parts, PartPerMonth{serverID, amount})
+}
+
 // MonthOf is the beginning of a time's calendar month, in UTC.
 func MonthOf(t time.Time) time.Time {
 	t = t.UTC()

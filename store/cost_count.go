@@ -25,6 +25,21 @@ WHERE x.provider_id <> '' AND x.kind NOT IN ` + freeKinds + `
   AND EXISTS (SELECT FROM provider_prices p WHERE p.provider = x.provider)
 ORDER BY x.provider, x.kind, x.provider_id, x.until DESC NULLS FIRST, x.since`
 
+// What decides whose a billed resource b is.
+const (
+	billedFacts = `b.type, b.location, round(b.size_gb::numeric * 1e9)::bigint AS bytes,
+    b.owner_kind, b.owner_id, b.org_id, b.owner_kind = 'none' AS untracked, COALESCE(b.server_id, '') AS server_id, COALESCE(s.role, '') AS role, COALESCE(s.region, '') AS region,
+    CASE WHEN s.tenant_count = 0 AND d.tenant_id IS NULL THEN COALESCE(s.warm_plan, '') ELSE '' END AS warm_plan, COALESCE(d.tenant_id, '') AS dedicated_to, COALESCE(t.org_id, '') AS dedicated_org,
+    COALESCE(s.server_type, '') AS server_type, CASE WHEN f.serves_workloads AND NOT f.serves_tenants THEN f.workload_memory_bytes ELSE 0 END AS workload_memory,
+    COALESCE(CASE s.role WHEN 'db-shard' THEN h.capacity WHEN 'redis-pool' THEN p.capacity END, 0) AS slots, COALESCE(CASE s.role WHEN 'db-shard' THEN h.id WHEN 'redis-pool' THEN p.id END, '') AS pool_id`
+	billedJoins = `LEFT JOIN servers s ON s.server_id = b.server_id
+LEFT JOIN fleets f ON f.fleet_id = s.fleet_id
+LEFT JOIN LATERAL (SELECT sum(x.tenant_capacity)::bigint AS capacity, min(x.shard_id) AS id, min(x.dedicated_for_tenant_id) AS dedicated FROM db_shards x WHERE x.server_id = s.server_id AND s.role = 'db-shard') h ON true
+LEFT JOIN LATERAL (SELECT sum(x.tenant_capacity)::bigint AS capacity, min(x.pool_id) AS id, min(x.dedicated_for_tenant_id) AS dedicated FROM redis_pools x WHERE x.server_id = s.server_id AND s.role = 'redis-pool') p ON true
+LEFT JOIN LATERAL (SELECT COALESCE(s.dedicated_for_tenant_id, h.dedicated, p.dedicated) AS tenant_id) d ON true
+LEFT JOIN tenants t ON t.tenant_id = d.tenant_id`
+)
+
 const (
 	// A resource that was counted to its end and exists again starts over.
 	sqlOpenMeters = `
@@ -42,19 +57,10 @@ WHERE NOT m.closed AND NOT EXISTS (SELECT FROM resources r WHERE r.provider = m.
   AND NOT EXISTS (SELECT FROM orphan_sightings o WHERE o.provider = m.provider AND o.kind = m.kind AND o.provider_id = m.provider_id)`
 
 	sqlBilled = `
-SELECT m.meter_id, m.provider, m.kind, m.started_at, m.ended_at, m.hours, m.month, m.billed, b.type, b.location, round(b.size_gb::numeric * 1e9)::bigint AS bytes,
-    b.owner_kind, b.owner_id, b.org_id, b.owner_kind = 'none' AS untracked, COALESCE(b.server_id, '') AS server_id, COALESCE(s.role, '') AS role, COALESCE(s.region, '') AS region,
-    CASE WHEN s.tenant_count = 0 AND d.tenant_id IS NULL THEN COALESCE(s.warm_plan, '') ELSE '' END AS warm_plan, COALESCE(d.tenant_id, '') AS dedicated_to, COALESCE(t.org_id, '') AS dedicated_org,
-    COALESCE(s.server_type, '') AS server_type, CASE WHEN f.serves_workloads AND NOT f.serves_tenants THEN f.workload_memory_bytes ELSE 0 END AS workload_memory,
-    COALESCE(CASE s.role WHEN 'db-shard' THEN h.capacity WHEN 'redis-pool' THEN p.capacity END, 0) AS slots, COALESCE(CASE s.role WHEN 'db-shard' THEN h.id WHEN 'redis-pool' THEN p.id END, '') AS pool_id
+SELECT m.meter_id, m.provider, m.kind, m.started_at, m.ended_at, m.hours, m.month, m.billed, ` + billedFacts + `
 FROM (` + billedRows + `) b
 JOIN cost_meters m ON m.provider = b.provider AND m.kind = b.kind AND m.provider_id = b.provider_id AND NOT m.closed
-LEFT JOIN servers s ON s.server_id = b.server_id
-LEFT JOIN fleets f ON f.fleet_id = s.fleet_id
-LEFT JOIN LATERAL (SELECT sum(x.tenant_capacity)::bigint AS capacity, min(x.shard_id) AS id, min(x.dedicated_for_tenant_id) AS dedicated FROM db_shards x WHERE x.server_id = s.server_id AND s.role = 'db-shard') h ON true
-LEFT JOIN LATERAL (SELECT sum(x.tenant_capacity)::bigint AS capacity, min(x.pool_id) AS id, min(x.dedicated_for_tenant_id) AS dedicated FROM redis_pools x WHERE x.server_id = s.server_id AND s.role = 'redis-pool') p ON true
-LEFT JOIN LATERAL (SELECT COALESCE(s.dedicated_for_tenant_id, h.dedicated, p.dedicated) AS tenant_id) d ON true
-LEFT JOIN tenants t ON t.tenant_id = d.tenant_id
+` + billedJoins + `
 ORDER BY m.meter_id`
 
 	// The users of a server: tenants with a part of their place there, once each and by the memory of their plan, and
@@ -87,13 +93,18 @@ ON CONFLICT (day, meter_id, part, owner_kind, owner_id, org_id, pool, basis) DO 
 
 // billed is a resource to count, with how far it was counted.
 type billed struct {
-	MeterID        int64
+	MeterID   int64
+	StartedAt time.Time
+	EndedAt   *time.Time
+	Hours     int64
+	Month     *time.Time
+	Billed    cost.Micro
+	billedThing
+}
+
+// billedThing is a resource with what decides whose it is.
+type billedThing struct {
 	Provider, Kind string
-	StartedAt      time.Time
-	EndedAt        *time.Time
-	Hours          int64
-	Month          *time.Time
-	Billed         cost.Micro
 	Type, Location string
 	Bytes          int64
 	OwnerKind      cost.OwnerKind
@@ -150,18 +161,28 @@ func (s *Store) CountCosts(ctx context.Context, at time.Time, extra []cost.Price
 	return counted, err
 }
 
+func usesOf(uses []serverUse) map[prego.ServerID][]cost.Use {
+	out := map[prego.ServerID][]cost.Use{}
+	for _, u := range uses {
+		use := cost.Use{Owner: cost.Owner{Kind: u.Kind, ID: u.ID, OrgID: u.OrgID}, Weight: u.Weight}
+		out[u.ServerID] = append(out[u.ServerID], use)
+	}
+	return out
+}
+
+// memoryOf is the memory of machines, by provider and type.
+func memoryOf(machines []machineMemory) map[[2]string]int64 {
+	out := map[[2]string]int64{}
+	for _, m := range machines {
+		out[[2]string{m.Provider, m.Name}] = m.Bytes
+	}
+	return out
+}
+
 func countMeters(ctx context.Context, tx *txn, from, since, at time.Time) int {
 	things := manyIn[billed](ctx, tx, sqlBilled, from)
 	uses := manyIn[serverUse](ctx, tx, sqlServerUses)
-	of := map[prego.ServerID][]cost.Use{}
-	for _, u := range uses {
-		of[u.ServerID] = append(of[u.ServerID], cost.Use{Owner: cost.Owner{Kind: u.Kind, ID: u.ID, OrgID: u.OrgID}, Weight: u.Weight})
-	}
-	machines := manyIn[machineMemory](ctx, tx, sqlMachineMemory)
-	memory := map[[2]string]int64{}
-	for _, m := range machines {
-		memory[[2]string{m.Provider, m.Name}] = m.Bytes
-	}
+	of, memory := usesOf(uses), memoryOf(manyIn[machineMemory](ctx, tx, sqlMachineMemory))
 	prices := got(readTariffs(ctx, tx)).in(tx)
 	var c costColumns
 	for _, b := range things {
@@ -183,7 +204,7 @@ func countMeters(ctx context.Context, tx *txn, from, since, at time.Time) int {
 	return len(things)
 }
 
-func (b billed) thing(memory map[[2]string]int64, uses map[prego.ServerID][]cost.Use) cost.Thing {
+func (b billedThing) thing(memory map[[2]string]int64, uses map[prego.ServerID][]cost.Use) cost.Thing {
 	return cost.Thing{
 		OwnerKind: b.OwnerKind, OwnerID: b.OwnerID, OrgID: b.OrgID, Untracked: b.Untracked, ServerID: b.ServerID, Role: b.Role, Region: b.Region, WarmPlan: b.WarmPlan,
 		DedicatedTo: b.DedicatedTo, DedicatedOrg: b.DedicatedOrg, MemoryBytes: memory[[2]string{b.Provider, b.ServerType}], WorkloadMemory: b.WorkloadMemory,

@@ -133,6 +133,47 @@ func TestMonthIsCountedExactly(t *testing.T) {
 	check()
 }
 
+// TestTenantCostsItsShares: a tenant costs a month its share of each of its servers, by the rule that months are divided
+// by, and its backups.
+func TestTenantCostsItsShares(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := costWorld(t)
+	exec(t, s, `SET session_replication_role = replica;
+		INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, policy, request_hash, state, created_by)
+		SELECT id, id, 'acme', 'eu', plan, 1, 1, 'shared', '', 'active', 'test'
+		FROM (VALUES ('t-1', 'starter'), ('t-2', 'business'), ('t-3', 'starter'), ('t-4', 'starter')) v (id, plan);
+		INSERT INTO tenant_allocations (tenant_id, app_server_id, db_shard_id, redis_pool_id, site_name, database_name, infra_provider, algorithm)
+		SELECT id, app, 'shard', 'gone', 's', 'd', 'hetzner', 'a' FROM (VALUES ('t-1', 'app-1'), ('t-2', 'app-1'), ('t-3', 'node-1')) v (id, app);
+		INSERT INTO db_shards (shard_id, region, server_id, status, tenant_capacity) VALUES ('shard', 'eu', 'db-1', 'active', 6)`)
+	for _, id := range []string{"app-1", "db-1", "node-1"} {
+		role, dedicated := map[string]string{"app-1": "app", "db-1": "db-shard", "node-1": "node"}[id], any(nil)
+		if id == "node-1" {
+			dedicated = "t-3"
+		}
+		exec(t, s, costServer, id, role, nil, dedicated, nil)
+		exec(t, s, costMade, "server", id, id, september(1, 0, 0))
+	}
+	exec(t, s, costMade, "primary_ip", "app-1-ip0", "app-1", september(1, 0, 0))
+	of := func(id prego.TenantID) *cost.PerMonth {
+		t.Helper()
+		c, err := s.TenantCost(ctx, id)
+		require.NoError(t, err)
+		return c
+	}
+	const server, address, shard = 12_000_000, 500_000, 12_000_000 * 3 / 6
+	require.Equal(t, &cost.PerMonth{
+		Currency: "EUR", Total: server/16 + address/16 + shard/4,
+		Parts: []cost.PartPerMonth{{ServerID: "db-1", Cost: shard / 4}, {ServerID: "app-1", Cost: server/16 + address/16}},
+	}, of("t-1"), "a GiB of 16, and a quarter of the three slots that are taken")
+	require.EqualValues(t, 2*(server/16+address/16)+shard/2, of("t-2").Total)
+	require.EqualValues(t, server+shard/4, of("t-3").Total, "its own server is all its own")
+	require.Nil(t, of("t-4"), "it has nothing yet")
+	exec(t, s, `UPDATE provider_prices SET valid_to = now() WHERE kind = 'primary_ip'`)
+	require.Equal(t, 1, of("t-1").Unpriced)
+	require.EqualValues(t, server/16+shard/4, of("t-1").Total)
+}
+
 // overviewCostsAgree compares the month so far in the overview with the costs of the month.
 func overviewCostsAgree(t *testing.T, s *Store, at time.Time) {
 	t.Helper()

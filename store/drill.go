@@ -59,6 +59,14 @@ func (s *Store) DrillsUnderWay(ctx context.Context) (int, error) {
 	return n, failed("drills under way", err)
 }
 
+const sqlLastDrill = `
+SELECT ` + drillColumns + ` FROM drills d WHERE d.tenant_id = $1 ORDER BY d.created_at DESC LIMIT 1`
+
+// LastDrill returns a tenant's newest drill, nil if there was none.
+func (s *Store) LastDrill(ctx context.Context, tenantID prego.TenantID) (*tenant.Drill, error) {
+	return find[tenant.Drill](ctx, s.pool, sqlLastDrill, tenantID)
+}
+
 const sqlDrillBackup = `
 SELECT b.backup_id FROM backups b WHERE b.tenant_id = $1 AND ` + drillable + ` AND ($2 = '' OR b.backup_id = $2) ORDER BY b.taken_at DESC LIMIT 1 FOR SHARE`
 

@@ -49,12 +49,20 @@ WHERE NOT EXISTS (
 // What providers limit and do not bill.
 const freeKinds = `('firewall', 'placement_group', 'network')`
 
+// The current price of a resource x a month, -1 if none is known.
+const (
+	priceNow = `CASE WHEN x.kind IN ` + freeKinds + ` THEN 0
+        WHEN p.per_gb THEN round(p.monthly * x.size_gb::numeric)::bigint ELSE COALESCE(p.monthly, -1) END AS price_month,
+        COALESCE(p.currency, '') AS currency`
+	joinPriceNow = `LEFT JOIN provider_prices p ON p.provider = x.provider AND p.kind = x.kind AND p.type = x.type
+        AND p.location IN ('', x.location) AND p.valid_to IS NULL`
+)
+
 const selectLedger = `
 SELECT l.ledger_id, l.provider, l.kind, l.provider_id, l.name, l.type, l.location, l.size_gb, l.owner_kind, l.owner_id, l.org_id, l.state, l.since, l.until, l.price_month, l.currency
-FROM (SELECT x.*, CASE WHEN x.kind IN ` + freeKinds + ` THEN 0 WHEN p.per_gb THEN round(p.monthly * x.size_gb::numeric)::bigint ELSE COALESCE(p.monthly, -1) END AS price_month,
-        COALESCE(p.currency, '') AS currency
+FROM (SELECT x.*, ` + priceNow + `
     FROM (` + ledgerRows + ` UNION ALL ` + untrackedRows + `) x
-    LEFT JOIN provider_prices p ON p.provider = x.provider AND p.kind = x.kind AND p.type = x.type AND p.location IN ('', x.location) AND p.valid_to IS NULL) l`
+    ` + joinPriceNow + `) l`
 
 // Ledger is the list of billed or limited resources, without released ones.
 var Ledger = Listing[cost.Resource]{

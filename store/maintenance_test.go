@@ -115,6 +115,13 @@ func TestADrainMovesInstancesOneByOne(t *testing.T) {
 
 	_, err = b.UncordonServer(context.Background(), "node-1", "alice")
 	code(t, err, prego.CodeInvalidTransition)
+	use, emptied, err := b.ServerUse(context.Background(), "node-1")
+	require.NoError(t, err)
+	require.Equal(t, server.MaintenanceDrain, emptied)
+	require.Equal(t, 3, use.Instances)
+	_, emptied, err = b.ServerUse(context.Background(), "node-2")
+	require.NoError(t, err)
+	require.Empty(t, emptied)
 
 	st := b.step("node-1")
 	require.Equal(t, server.MaintenanceMoving, st.Status)

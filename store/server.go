@@ -271,11 +271,22 @@ const (
 	emptied = `NOT EXISTS (SELECT FROM server_use($1) u WHERE u.tenants + u.instances > 0)`
 )
 
-const sqlServerUse = `SELECT tenants, instances, volumes FROM server_use($1)`
+const (
+	sqlServerUse  = `SELECT tenants, instances, volumes FROM server_use($1)`
+	sqlServerHeld = `
+SELECT u.tenants, u.instances, u.volumes, COALESCE((SELECT m.kind FROM server_maintenances m
+    WHERE m.server_id = $1 AND m.finished_at IS NULL), '') AS maintenance
+FROM server_use($1) u`
+)
 
-// ServerUse counts what would be lost or detached with a server's machine.
-func (s *Store) ServerUse(ctx context.Context, id prego.ServerID) (server.Use, error) {
-	return get[server.Use](ctx, s.pool, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", id), sqlServerUse, id)
+// ServerUse counts what would be lost or detached with a server's machine, and returns what empties it, "" for nothing.
+func (s *Store) ServerUse(ctx context.Context, id prego.ServerID) (server.Use, server.MaintenanceKind, error) {
+	type row struct {
+		server.Use
+		Maintenance server.MaintenanceKind
+	}
+	r, err := get[row](ctx, s.pool, prego.Errorf(prego.CodeServerNotFound, "there is no server %q", id), sqlServerHeld, id)
+	return r.Use, r.Maintenance, err
 }
 
 const (

@@ -124,6 +124,21 @@ func TestUptimeIsCountedFromChanges(t *testing.T) {
 	require.Nil(t, p.health("t-1"))
 }
 
+// TestListedTenantsShowWhetherTheirSitesAnswer: down at one edge is down, and without an edge it is unknown.
+func TestListedTenantsShowWhetherTheirSitesAnswer(t *testing.T) {
+	t.Parallel()
+	p := probedStore(t)
+	p.report("edge-1", "a", 3600, 0, saw("t-1", up, 3600), saw("t-2", up, 3600))
+	p.report("edge-2", "a", 3600, 0, saw("t-1", up, 3600), saw("t-2", down, 60))
+	page, _, err := Tenants.In(p.s)(p.Context(), prego.ListQuery{Sort: "slug", Limit: 10})
+	require.NoError(p, err)
+	require.Len(p, page, 3)
+	require.True(p, *page[0].SiteUp)
+	require.False(p, *page[1].SiteUp)
+	require.Nil(p, page[2].SiteUp)
+	require.EqualValues(p, 1<<30, page[0].MemoryBytes)
+}
+
 func TestUptimeNeedsOneEdge(t *testing.T) {
 	t.Parallel()
 	p := probedStore(t)

@@ -31,7 +31,9 @@ const onServers = `ARRAY(SELECT w.tenant_id FROM tenant_places w WHERE w.server_
 var Tenants = Listing[tenant.Listed]{
 	what: "tenants", from: `SELECT ` + tenantColumns + `,
     ARRAY(SELECT DISTINCT w.server_id FROM tenant_places w WHERE w.tenant_id = tenants.tenant_id ORDER BY 1)
-        AS server_ids
+        AS server_ids,
+    (SELECT bool_and(h.up) FROM ` + probedNow + ` WHERE h.tenant_id = tenants.tenant_id) AS site_up,
+    (SELECT z.memory_bytes FROM tenant_sizes z WHERE z.plan = tenants.plan) AS memory_bytes
 FROM tenants`,
 	live: `state NOT IN ('terminated', 'data_purged')`, state: "state", states: without(prego.Strings(tenant.States()), "terminated", "data_purged"),
 	filters: map[string]string{

@@ -338,6 +338,9 @@ type Listed struct {
 	// ServerIDs are the servers of its site, database and cache, of both sides of its open move, and the server that is
 	// being built for it.
 	ServerIDs []prego.ServerID `json:"server_ids"`
+	// SiteUp is whether every edge that probes its site reaches it, nil without such an edge.
+	SiteUp      *bool `json:"site_up,omitempty"`
+	MemoryBytes int64 `json:"memory_bytes,omitempty"` // that its plan has
 }
 
 // Allocation is where a tenant is placed (placement-policy §1.2).

@@ -117,6 +117,8 @@ func (c *console) pages() []string {
 	out := []string{
 		"", "/map", "/map/packing", "/queue", "/tenants", "/decisions", "/orgs", "/domains", "/certificates", "/backup-policies", "/servers", "/fleets", "/policies", "/warm-pools", "/site-pools", "/site-pool-policies", "/placement-pools", "/scaling", "/releases",
 		"/agent-releases", "/images", "/patch-waves", "/rebalances", "/apps", "/envs", "/groups", "/instances", "/routes", "/volumes", "/addresses", "/registries", "/ledger", "/costs?by=server", "/audit", "/backups", "/search?q=acme", "/what-if", "/what-if?f.request.region=eu&f.request.plan=starter&f.request.org_id=acme&f.request.tenant_id=another&f.change.region=us",
+		"/servers/" + c.app + "?tab=host", "/servers/" + c.app + "?tab=history", "/tenants/" + c.tenant + "?tab=place",
+		"/tenants/" + c.tenant + "?tab=details", "/orgs/acme?tab=quotas",
 		"/servers/" + c.app, "/servers/" + c.app + "/commands", "/servers/" + c.app + "/containers", "/servers/" + c.app + "/logs/backend", "/tenants/" + c.tenant, "/tenants/" + c.tenant + "/backups", "/groups/" + c.group, "/groups/" + c.group + "/instances", "/orgs/acme", "/orgs/acme/events", "/fleets/web", "/fleets/web/actions", "/policies/spread", "/placement-pools/fast",
 		"/do/createServer", "/do/drainServer?server_id=" + c.app, "/do/deleteServer?server_id=" + c.app, "/do/setOrgQuota?org_id=acme&dimension=max_instances", "/do/createFleetAction?fleet_id=web", "/do/putPolicy?policy_id=spread",
 		"/servers?sort=-created_at&status=active&region=eu",
