@@ -38,6 +38,7 @@ func (s *Store) TenantCost(ctx context.Context, id prego.TenantID) (out *cost.Pe
 		Currency   string
 	}
 	err = s.inView(ctx, "cost of tenant", func(tx *txn) error {
+		tx.run(ctx, `SET LOCAL jit = off`) // compiling takes longer than reading
 		servers := valuesIn[prego.ServerID](ctx, tx, sqlServersOfTenant, id)
 		things := manyIn[pricedThing](ctx, tx, sqlBilledOfTenant, id, servers)
 		of := usesOf(manyIn[serverUse](ctx, tx, sqlUsesOfServers, servers))
