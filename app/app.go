@@ -109,7 +109,8 @@ func New(ctx context.Context, o Options) (*Process, error) {
 	}
 	p.log = p.log.Named(o.Name)
 	if len(cfg.Unknown) > 0 {
-		p.log.Warn("these variables are no settings and have no effect; docs/configuration.md lists the settings", zap.Strings("variables", cfg.Unknown))
+		p.log.Warn("these variables are no settings and have no effect; docs/reference/settings.md lists the settings",
+			zap.Strings("variables", cfg.Unknown))
 	}
 	if p.now == nil {
 		p.now = time.Now

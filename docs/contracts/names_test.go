@@ -356,7 +356,7 @@ func TestSettingsHaveTheirDefaults(t *testing.T) {
 	require.JSONEq(t, `{"running":"5m0s","handshake":"1m30s","boot":"5m0s","heartbeat":"1m30s"}`, string(times))
 }
 
-// TestSettingsAreDocumented: docs/configuration.md has each setting with its default, and no page and no file of deploy
+// TestSettingsAreDocumented: docs/reference/settings.md has each setting with its default, and no page and no file of deploy
 // names a variable that is no setting.
 func TestSettingsAreDocumented(t *testing.T) {
 	t.Parallel()
@@ -364,7 +364,7 @@ func TestSettingsAreDocumented(t *testing.T) {
 	require.NoError(t, err)
 	is := map[string]string{}
 	known("", reflect.ValueOf(cfg), is)
-	page, err := os.ReadFile("../configuration.md")
+	page, err := os.ReadFile("../reference/settings.md")
 	require.NoError(t, err)
 	rows := regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\|(?: `([^`]*)`)? \\| .+ \\|$").FindAllStringSubmatch(string(page), -1)
 	var documented []string
