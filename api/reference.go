@@ -383,9 +383,17 @@ func plainSchema(ref *openapi3.SchemaRef) *openapi3.Schema {
 
 // countedIn are what numbers are counted in, by the ends of their names.
 var countedIn = []struct{ end, unit string }{
-	{"_bytes", "bytes"}, {"_gb", "GB (10^9 bytes)"}, {"_mib", "MiB"}, {"_mb", "MB"}, {"_ms", "milliseconds"},
-	{"_seconds", "seconds"}, {"_minutes", "minutes"}, {"_hours", "hours"}, {"_days", "days"},
-	{"_cents", "hundredths of the currency"}, {"_percent", "percent"},
+	{"_bytes", "bytes"},
+	{"_gb", "GB (10^9 bytes)"},
+	{"_mib", "MiB"},
+	{"_mb", "MB"},
+	{"_ms", "milliseconds"},
+	{"_seconds", "seconds"},
+	{"_minutes", "minutes"},
+	{"_hours", "hours"},
+	{"_days", "days"},
+	{"_cents", "hundredths of the currency"},
+	{"_percent", "percent"},
 }
 
 // requirements are the type of a value, its unit, bounds, choices and default.

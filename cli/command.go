@@ -37,7 +37,7 @@ type hook struct {
 	// confirm shows the impact before anything is done, and asks for the name on a terminal.
 	confirm bool
 	tried   func(in *call, i impact.Impact) error // shows more of a dry run
-	stream  func(in *call, r io.Reader) error // reads an answer as it arrives
+	stream  func(in *call, r io.Reader) error     // reads an answer as it arrives
 }
 
 // said formats an answer with a hook.

@@ -111,15 +111,24 @@ func TestACancellationIsConfirmed(t *testing.T) {
 		errs     string
 	}{
 		"typed": {
-			around{width: 80, stdin: "t-aaaabbbbcccc\n"}, nothing, nil, []string{cancel + "?dry_run=true", cancel}, "",
+			around{width: 80, stdin: "t-aaaabbbbcccc\n"},
+			nothing, nil,
+			[]string{cancel + "?dry_run=true", cancel},
+			"",
 			"It affects nothing else.\nType t-aaaabbbbcccc to confirm: ",
 		},
 		"another name": {
-			around{width: 80, stdin: "yes\n"}, nothing, nil, []string{cancel + "?dry_run=true"}, "",
+			around{width: 80, stdin: "yes\n"},
+			nothing, nil,
+			[]string{cancel + "?dry_run=true"},
+			"",
 			"It affects nothing else.\nType t-aaaabbbbcccc to confirm: prego: not confirmed; nothing was done\n",
 		},
 		"with a site": {
-			around{width: 80, stdin: "t-aaaabbbbcccc\n"}, site, nil, []string{cancel + "?dry_run=true", cancel}, "1-site",
+			around{width: 80, stdin: "t-aaaabbbbcccc\n"},
+			site, nil,
+			[]string{cancel + "?dry_run=true", cancel},
+			"1-site",
 			"destroys site bakery.test (t-1), and there is no backup of it\nType t-aaaabbbbcccc to confirm: ",
 		},
 		"--yes":  {around{width: 80}, nothing, []string{"--yes"}, []string{cancel}, "", ""},

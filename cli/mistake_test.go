@@ -139,12 +139,14 @@ func TestAQuotasChangeIsInWords(t *testing.T) {
 	}
 	for want, e := range map[string]api.AuditEntry{
 		"limit the tier's→5, because growth": {Verb: "create", New: limit(5, "growth")},
-		"limit 5→7, because more growth": {Verb: "update", Old: &map[string]any{"limit_value": 5.0, "reason": "growth"},
-			New: &map[string]any{"limit_value": 7.0, "reason": "more growth"}},
+		"limit 5→7, because more growth": {
+			Verb: "update", Old: &map[string]any{"limit_value": 5.0, "reason": "growth"},
+			New: &map[string]any{"limit_value": 7.0, "reason": "more growth"},
+		},
 		"because asked twice": {
 			Verb: "update", Old: &map[string]any{"reason": "growth"}, New: &map[string]any{"reason": "asked twice"},
 		},
-		"limit 7→the tier's":  {Verb: "delete", Old: limit(7, "growth")},
+		"limit 7→the tier's": {Verb: "delete", Old: limit(7, "growth")},
 	} {
 		e.Kind, e.Id, e.At, e.Actor = "quota", "acme/max_instances", born, "ann"
 		page := api.AuditPage{Entries: []api.AuditEntry{e}}

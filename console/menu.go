@@ -65,7 +65,8 @@ func heldBy(server object) string {
 	var parts []string
 	for _, of := range []struct{ field, one, many string }{
 		{"tenants", "the data of 1 tenant", "the data of %s tenants"},
-		{"instances", "1 instance", "%s instances"}, {"volumes", "the use of 1 volume", "the use of %s volumes"},
+		{"instances", "1 instance", "%s instances"},
+		{"volumes", "the use of 1 volume", "the use of %s volumes"},
 	} {
 		switch n := server.text("holds." + of.field); n {
 		case "", "0":

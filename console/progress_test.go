@@ -22,8 +22,10 @@ func TestBarsNameWhatIsUnderWay(t *testing.T) {
 	require.NoError(t, err)
 	bars := worksOf(o, noon)
 	require.Equal(t, []value{
-		{}, {Text: "app-3", Href: "/console/servers/app-3"},
-		{Text: " is being emptied: 2 of 7 tenants moved, "}, {Text: "acme-eu", Href: "/console/tenants/t-1"},
+		{},
+		{Text: "app-3", Href: "/console/servers/app-3"},
+		{Text: " is being emptied: 2 of 7 tenants moved, "},
+		{Text: "acme-eu", Href: "/console/tenants/t-1"},
 		{Text: " copying"},
 	}, bars[0].Text)
 	require.Equal(t, "2", bars[0].Done)
