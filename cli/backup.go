@@ -7,29 +7,43 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-var watchBackup = Watch[api.Backup]{
-	Path: "/v1/tenants/{tenant}/backups/{backup}", Again: "prego backup show {tenant} {backup} --watch",
-	Line:   func(b api.Backup) string { return fmt.Sprintf("%-22s %s  %s", b.BackupId, b.State, deref(b.Message)) },
-	Doing:  func(b api.Backup) string { return fmt.Sprintf("the backup of %s is %s", b.Site, b.State) },
-	Rests:  func(b api.Backup) bool { return !tenant.BackupState(b.State).UnderWay() },
-	Wanted: func(_ *call, b api.Backup) bool { return tenant.BackupState(b.State) == tenant.BackupStored },
-	Is: func(b api.Backup) standing {
-		return standing{"backup " + b.BackupId, string(b.State), b.Reason, b.Message}
-	},
-	Done: func(_ *call, b api.Backup) string { return fmt.Sprintf("backup %s is stored", b.BackupId) },
-}
+var (
+	watchBackup = backups("/v1/tenants/{tenant}/backups/{backup}", "prego backup show {tenant} {backup} --watch",
+		func(b api.Backup) (string, standing) {
+			return b.Site, standing{b.BackupId, string(b.State), b.Reason, b.Message}
+		})
+	watchVolumeBackup = backups("/v1/volumes/{volume}/backups/{volume-backup}", "prego volume backup show {volume} {volume-backup} --watch",
+		func(b api.VolumeBackup) (string, standing) {
+			return b.VolumeId, standing{b.BackupId, string(b.State), b.Reason, b.Message}
+		})
+)
 
-var watchVolumeBackup = Watch[api.VolumeBackup]{
-	Path:  "/v1/volumes/{volume}/backups/{volume-backup}",
-	Again: "prego volume backup show {volume} {volume-backup} --watch",
-	Line: func(b api.VolumeBackup) string {
-		return fmt.Sprintf("%-22s %s  %s", b.BackupId, b.State, deref(b.Message))
-	},
-	Doing:  func(b api.VolumeBackup) string { return fmt.Sprintf("the backup of %s is %s", b.VolumeId, b.State) },
-	Rests:  func(b api.VolumeBackup) bool { return !tenant.BackupState(b.State).UnderWay() },
-	Wanted: func(_ *call, b api.VolumeBackup) bool { return tenant.BackupState(b.State) == tenant.BackupStored },
-	Is: func(b api.VolumeBackup) standing {
-		return standing{"backup " + b.BackupId, string(b.State), b.Reason, b.Message}
-	},
-	Done: func(_ *call, b api.VolumeBackup) string { return fmt.Sprintf("backup %s is stored", b.BackupId) },
+// backups follows a backup of a kind. read returns what it is of, and its id and state.
+func backups[B any](path, again string, read func(B) (of string, s standing)) Watch[B] {
+	state := func(b B) tenant.BackupState {
+		_, s := read(b)
+		return tenant.BackupState(s.state)
+	}
+	return Watch[B]{
+		Path: path, Again: again,
+		Line: func(b B) string {
+			_, s := read(b)
+			return fmt.Sprintf("%-22s %s  %s", s.what, s.state, deref(s.message))
+		},
+		Doing: func(b B) string {
+			of, s := read(b)
+			return fmt.Sprintf("the backup of %s is %s", of, s.state)
+		},
+		Rests:  func(b B) bool { return !state(b).UnderWay() },
+		Wanted: func(_ *call, b B) bool { return state(b) == tenant.BackupStored },
+		Is: func(b B) standing {
+			_, s := read(b)
+			s.what = "backup " + s.what
+			return s
+		},
+		Done: func(_ *call, b B) string {
+			_, s := read(b)
+			return fmt.Sprintf("backup %s is stored", s.what)
+		},
+	}
 }

@@ -204,10 +204,10 @@ func (in *call) keepShowing(t *api.Table, read func(context.Context) ([]json.Raw
 			in.changes(t, raw, shown)
 			return false
 		})
-	if in.Context().Err() != nil {
-		return nil // it has no other end
+	if in.Context().Err() == nil { // it has no other end
+		return err
 	}
-	return err
+	return nil
 }
 
 // changes prints a line for each thing that is not as it was shown.

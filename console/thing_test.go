@@ -209,15 +209,6 @@ func TestDestructiveButtonsNameWhatIsLost(t *testing.T) {
 	inOrder(t, html, "<summary", "More", "Ends something, or loses data", `class="button danger"`, "nothing is on it", "</details>")
 }
 
-// TestAuditListsShowWhatChanged: an entry has the field with its old and new value, not only its name.
-func TestAuditListsShowWhatChanged(t *testing.T) {
-	t.Parallel()
-	long := strings.Repeat("x", 50)
-	html, _ := shownPage(t, "/console/audit", map[string]string{"/v1/audit": `{"entries": [{"entry_id": "7", "kind": "quota",
-		"old": {"limit_value": 5, "reason": "", "same": 1}, "new": {"limit_value": 7, "reason": "` + long + `", "same": 1}}]}`})
-	require.Contains(t, html, "limit value 5 → 7, reason – → "+strings.Repeat("x", 29)+"…<")
-}
-
 func TestMovesHaveColours(t *testing.T) {
 	t.Parallel()
 	for _, state := range []tenant.MoveState{

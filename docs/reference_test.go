@@ -145,8 +145,7 @@ func TestSettingsAreListed(t *testing.T) {
 	var list func(of reflect.Type, prefix string)
 	list = func(of reflect.Type, prefix string) {
 		var rows []string
-		for i := range of.NumField() {
-			f := of.Field(i)
+		for f := range of.Fields() {
 			name := f.Tag.Get("env")
 			if name == "" {
 				continue
@@ -170,8 +169,8 @@ func TestSettingsAreListed(t *testing.T) {
 			body = append(body, "| variable | default | meaning |", "|---|---|---|")
 			body = append(body, append(rows, "")...)
 		}
-		for i := range of.NumField() {
-			if f := of.Field(i); f.Type.Kind() == reflect.Struct && f.Tag.Get("env") == "" {
+		for f := range of.Fields() {
+			if f.Type.Kind() == reflect.Struct && f.Tag.Get("env") == "" {
 				list(f.Type, prefix+f.Tag.Get("envPrefix"))
 			}
 		}

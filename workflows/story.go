@@ -80,7 +80,7 @@ func do(ctx workflow.Context, result, activity any, args ...any) error {
 // waits adds to what a run is doing until when it waits, at most, and for what. What it returns takes that back.
 func waits(ctx workflow.Context, most time.Duration, why string) (over func()) {
 	doing := workflow.GetCurrentDetails(ctx)
-	until := workflow.Now(ctx).Add(most).UTC().Format(time.DateTime)
+	until := workflow.Now(ctx).Add(most).UTC().Format(time.DateTime) //workflowcheck:ignore // UTC needs no file
 	waiting := strings.TrimSpace(fmt.Sprintf("%s\n\nWaits until %s UTC at most: %s", doing, until, why))
 	workflow.SetCurrentDetails(ctx, waiting)
 	return func() {

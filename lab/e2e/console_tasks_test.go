@@ -244,7 +244,7 @@ SELECT current_date, meter_id, 'used', 'tenant', $1, 'acme', 'own', 9000000, 'EU
 	drain := api.Contract().Paths.Find("/v1/servers/{server_id}/drain").Post.Summary
 	for _, keyboard := range []bool{false, true} {
 		name := map[bool]string{false: "mouse", true: "keyboard"}[keyboard]
-		from, g := string(c.getTenant(alpha).Allocation.AppServerId), groups[name]
+		from, g := c.getTenant(alpha).Allocation.AppServerId, groups[name]
 		p := &person{t: t, tab: c.tab(c.operator), keyboard: keyboard}
 		require.NoError(t, p.tab.Look(1280, false))
 		task := func(what string, do func()) {
@@ -332,7 +332,7 @@ SELECT current_date, meter_id, 'used', 'tenant', $1, 'acme', 'own', 9000000, 'EU
 			p.opensLink("alpha-site")
 			p.sees("Tenant alpha-site")
 			p.wait(`!document.querySelector("main").innerText.includes("is moving")`) // without loading the page again
-			p.sees(string(c.getTenant(alpha).Allocation.AppServerId))
+			p.sees(c.getTenant(alpha).Allocation.AppServerId)
 			require.NotEqual(t, from, c.getTenant(alpha).Allocation.AppServerId)
 		})
 		c.drained(from)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/s3test"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
@@ -118,7 +119,7 @@ func (c *cell) read(path string) *reader {
 				return
 			}
 			req.Header.Set("Authorization", "Bearer "+c.operator)
-			resp, err := http.DefaultClient.Do(req)
+			resp, err := need.HTTP.Do(req)
 			if err == nil {
 				_ = resp.Body.Close()
 			}

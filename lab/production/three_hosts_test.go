@@ -19,6 +19,7 @@ import (
 
 	"github.com/prego/prego/lab/child"
 	"github.com/prego/prego/lab/devstack"
+	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/sim"
 )
 
@@ -356,7 +357,7 @@ func (c *threeHosts) members() map[string]string {
 	for _, h := range c.hosts {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+h.address+":8008/cluster", http.NoBody)
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := need.HTTP.Do(req)
 		if err != nil {
 			cancel()
 			continue
