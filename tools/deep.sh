@@ -40,7 +40,7 @@ all)
 		tools/part.sh "end to end: $name" env CGO_ENABLED=0 PACKAGES=./lab/e2e tools/test.sh -count 1 -timeout 60m -parallel 4 -run "^$name\$" </dev/null || true
 	done
 	tools/part.sh "real Debians" tools/test-machines.sh </dev/null || true
-	while read -r command; do tools/part.sh "$command" bash -c "$command" </dev/null || true; done < <(rows run mine)
+	while read -r command; do tools/part.sh "$command" bash -c "$command" </dev/null || true; done < <(rows run mine; rows deep mine)
 	awaited || true
 	echo
 	awk -F '\t' '{ printf "%6d s  %-6s  %s\n", $2, $3, $1; failed += $3 != "passed" } END { exit failed > 0 || NR == 0 }' "$PREGO_PARTS"
