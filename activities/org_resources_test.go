@@ -147,7 +147,7 @@ func TestVolumesFollowTheirGroup(t *testing.T) {
 	p.Exec(`UPDATE volumes SET status = 'ready'`)
 	cloud.fail = &server.InfraError{Class: server.InfraAmbiguous, Code: "timeout", Message: "no answer"}
 	_, err = attach("srv-1")
-	require.ErrorContains(t, err, "provider (ambiguous, timeout): no answer")
+	require.ErrorContains(t, err, "provider: no answer (timeout)")
 	require.Equal(t, "srv-1", recorded(), "it may be there")
 	for range 2 {
 		mounts, err := attach("srv-1")

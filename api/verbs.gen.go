@@ -492,7 +492,7 @@ var tables = []Table{
 		{Path: "owner", Title: "owner", Text: "{owner.kind}[:{owner.id}]"},
 		{Path: "state", Title: "state"},
 		{Path: "since", Title: "age", Format: "age"},
-		{Path: "price_month", Title: "price/month"},
+		{Path: "price_month", Title: "price/month", Format: "money"},
 		{Path: "currency", Title: "currency"},
 	}, More: []Column{
 		{Path: "id", Title: "id"},
@@ -589,7 +589,7 @@ var tables = []Table{
 		{Path: "servers.silent", Title: "SILENT"},
 		{Path: "servers.memory_pct", Title: "MEMORY %"},
 		{Path: "waiting.count", Title: "WAITING"},
-		{Path: "costs.total", Title: "COST"},
+		{Path: "costs.total", Title: "COST", Format: "money"},
 		{Path: "costs.currency", Title: "CURRENCY"},
 	}},
 	{Type: "PackingPlan", List: []Column{

@@ -79,3 +79,9 @@ func TestPlainValues(t *testing.T) {
 		require.Equal(t, want, plain(v, map[bool]string{true: "time"}[strings.HasPrefix(want, "2026")]))
 	}
 }
+
+func TestAmountsInTablesAreRounded(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "0.91", (&printer{}).cell("0.910022", "money"))
+	require.Equal(t, "0.910022", (&printer{}).cell("0.910022", ""))
+}

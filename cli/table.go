@@ -17,6 +17,7 @@ import (
 	"github.com/mattn/go-runewidth"
 
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/cost"
 )
 
 // thing is an object of an answer.
@@ -196,6 +197,9 @@ func (p *printer) cell(v any, format string) string {
 	case json.Number:
 		return quantity(x, format)
 	case string:
+		if format == "money" {
+			return cost.Rounded(x)
+		}
 		at, err := time.Parse(time.RFC3339, x)
 		switch {
 		case err != nil || format != "time" && format != "age":

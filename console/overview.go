@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/prego/prego/cost"
 )
 
 // figure is a number of the first page.
@@ -76,12 +78,12 @@ func overviewOf(o object, now time.Time) []figure {
 		waiting.Tone, waiting.About = "busy", "the longest for "+strings.TrimSuffix(since.Text, " ago")
 	}
 	costs := figure{
-		Name: "This month", About: "nothing billed yet", Text: rounded(o.text("costs.total")) + " " + o.text("costs.currency"),
+		Name: "This month", About: "nothing billed yet", Text: cost.Rounded(o.text("costs.total")) + " " + o.text("costs.currency"),
 		Href: "/console/costs", Line: sparkline(of(days, "cost")), Span: "by day",
 	}
 	var kinds []string
 	for _, k := range o.objects("costs.kinds")[:min(2, len(o.objects("costs.kinds")))] {
-		kinds = append(kinds, words(k.text("kind"))+" "+rounded(k.text("cost")))
+		kinds = append(kinds, words(k.text("kind"))+" "+cost.Rounded(k.text("cost")))
 	}
 	if len(kinds) > 0 {
 		costs.About = strings.Join(kinds, ", ")

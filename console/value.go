@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/cost"
 )
 
 // value is one value as pages show it.
@@ -180,7 +181,7 @@ func shownText(name, text string, now time.Time) value {
 		return value{Text: text, Href: href}
 	}
 	if amounts()[last] && decimal.MatchString(text) {
-		return value{Text: rounded(text), Title: text}
+		return value{Text: cost.Rounded(text), Title: text}
 	}
 	if strings.HasSuffix(last, "url") && (strings.HasPrefix(text, "https://") || strings.HasPrefix(text, "http://")) {
 		return value{Text: strings.TrimSuffix(text[strings.Index(text, "://")+3:], "/"), Href: text}
@@ -240,28 +241,15 @@ var amounts = sync.OnceValue(func() map[string]bool {
 // decimal is how the contract writes amounts.
 var decimal = regexp.MustCompile(`^[0-9]+\.[0-9]{2,6}$`)
 
-// rounded is an amount with two decimals, or as many as its first two digits need.
-func rounded(amount string) string {
-	f, err := strconv.ParseFloat(amount, 64)
-	if err != nil {
-		return amount
-	}
-	places := 2
-	for least := 0.1; f > 0 && f < least && places < 6; least /= 10 {
-		places++
-	}
-	return strconv.FormatFloat(f, 'f', places, 64)
-}
-
 // signs are those of currencies; others stand behind their amounts.
 var signs = map[string]string{"EUR": "€", "USD": "$"}
 
 // money is an amount for people.
 func money(amount, currency string) string {
 	if sign := signs[currency]; sign != "" {
-		return sign + " " + rounded(amount)
+		return sign + " " + cost.Rounded(amount)
 	}
-	return rounded(amount) + " " + currency
+	return cost.Rounded(amount) + " " + currency
 }
 
 // sentenceOf is an object that is shown as a sentence, by the name of its field.
@@ -290,7 +278,7 @@ func sentenceOf(name string, o object, now time.Time) (v value, ok bool) {
 		}
 		v.None = o.text("monthly") == ""
 		for _, p := range o.objects("parts") {
-			v.Title += "; " + cmp.Or(p.text("server_id"), "backups") + " " + rounded(p.text("cost"))
+			v.Title += "; " + cmp.Or(p.text("server_id"), "backups") + " " + cost.Rounded(p.text("cost"))
 		}
 	case "storage":
 		v.Text = fmt.Sprintf("%s of %s", size(o.number("used_bytes")), size(o.number("quota_bytes")))
@@ -340,10 +328,10 @@ func priceOf(m object) (value, bool) {
 	}
 	v := value{Text: money(month, currency) + " a month", Title: "net"}
 	if gross := m.text("monthly.gross"); gross != "" {
-		v.Title += fmt.Sprintf("; %s with tax", rounded(gross))
+		v.Title += fmt.Sprintf("; %s with tax", cost.Rounded(gross))
 	}
 	if hour != "" {
-		v.Title += fmt.Sprintf("; %s an hour", rounded(hour))
+		v.Title += fmt.Sprintf("; %s an hour", cost.Rounded(hour))
 	}
 	if parts := shown("parts", m.at("parts"), time.Time{}); !parts.None {
 		var names []string

@@ -256,3 +256,12 @@ func TestRowsAddUp(t *testing.T) {
 		require.Equal(t, (sum+5000)/10_000*10_000, cents)
 	})
 }
+
+func TestAmountsAreRoundedForPeople(t *testing.T) {
+	t.Parallel()
+	for amount, want := range map[string]string{
+		"16.490000": "16.49", "0.910022": "0.91", "0": "0.00", "0.004321": "0.0043", "0.000001": "0.000001", "–": "–",
+	} {
+		require.Equal(t, want, Rounded(amount), amount)
+	}
+}

@@ -3,6 +3,7 @@ package cost
 import (
 	"fmt"
 	"math/big"
+	"strconv"
 	"strings"
 )
 
@@ -73,3 +74,17 @@ func Cents(amounts []Micro) []Micro {
 
 // Float is the amount for metrics, which are no books.
 func (m Micro) Float() float64 { return float64(m) / unit }
+
+// Rounded is an amount for people: two decimals, or as many as its first two digits need. What is no number stays as it
+// is.
+func Rounded(amount string) string {
+	f, err := strconv.ParseFloat(amount, 64)
+	if err != nil {
+		return amount
+	}
+	places := 2
+	for least := 0.1; f > 0 && f < least && places < 6; least /= 10 {
+		places++
+	}
+	return strconv.FormatFloat(f, 'f', places, 64)
+}

@@ -197,9 +197,9 @@ type InfraError struct {
 
 func (e *InfraError) Error() string {
 	if e.Code == "" {
-		return fmt.Sprintf("provider (%s): %s", e.Class, e.Message)
+		return "provider: " + e.Message
 	}
-	return fmt.Sprintf("provider (%s, %s): %s", e.Class, e.Code, e.Message)
+	return fmt.Sprintf("provider: %s (%s)", e.Message, e.Code)
 }
 
 // FirewallParams describe a firewall: the ports are open to the CIDRs, the ports of Everyone to

@@ -35,13 +35,13 @@ func TestWaitingForCapacityIsTwoLines(t *testing.T) {
 	}
 	want := []string{
 		"create_refused resource_unavailable cx43 in fsn1: error during placement",
-		"awaiting_capacity awaiting_capacity provider (next, resource_unavailable): error during placement",
+		"awaiting_capacity awaiting_capacity provider: error during placement (resource_unavailable)",
 	}
 	require.Equal(t, want, lines())
 	round(1, "invalid_input", "server type is deprecated")
 	want = append(want,
 		"create_refused invalid_input cx43 in fsn1: server type is deprecated",
-		"awaiting_capacity awaiting_capacity provider (next, invalid_input): server type is deprecated")
+		"awaiting_capacity awaiting_capacity provider: server type is deprecated (invalid_input)")
 	require.Equal(t, want, lines())
 	exec(t, s, `UPDATE servers SET generation = 2`)
 	round(2, "invalid_input", "server type is deprecated")

@@ -281,6 +281,8 @@ func formatOf(path, title string, s *openapi3.Schema) string {
 		return "bytes"
 	case strings.HasSuffix(path, "_gb"):
 		return "gb"
+	case strings.HasPrefix(s.Pattern, `^[0-9]+\.`):
+		return "money"
 	case s.AdditionalProperties.Schema != nil:
 		return "" // names and values
 	case s.Type == nil || s.Type.Is(openapi3.TypeObject):
