@@ -210,7 +210,11 @@ func (c *Console) choose(ec echo.Context, a *asking) error {
 				continue
 			}
 			if _, read := lists[l.Page]; !read {
-				o, err := c.get(ec, l.Op.Path, url.Values{"limit": {"200"}})
+				most := url.Values{}
+				if l.Op.parameter("limit") != nil {
+					most.Set("limit", "200")
+				}
+				o, err := c.get(ec, l.Op.Path, most)
 				var refused *Refusal
 				if err != nil && !errors.As(err, &refused) {
 					return err
@@ -222,7 +226,9 @@ func (c *Console) choose(ec echo.Context, a *asking) error {
 				}
 				lists[l.Page] = all
 			}
-			f.List = lists[l.Page]
+			if f.List = lists[l.Page]; f.Required && l.Page == "providers" && len(f.List.Options) == 1 {
+				f.Value = f.List.Options[0].Text // most installations have one
+			}
 		}
 	}
 	for _, l := range lists {
@@ -237,7 +243,7 @@ func listingOf(field string) *listing {
 	listings, _ := described()
 	for rest, more := field[strings.LastIndexByte(field, '.')+1:], true; more; _, rest, more = strings.Cut(rest, "_") {
 		for _, l := range listings {
-			if !strings.Contains(l.Page, "{") && strings.Count(l.Row, "{") == 1 && strings.HasSuffix(rest, "_id") && strings.HasSuffix(l.Row, "/{"+rest+"}") && l.Op.parameter("limit") != nil {
+			if !strings.Contains(l.Page, "{") && strings.Count(l.Row, "{") == 1 && (strings.HasSuffix(rest, "_id") || rest == "provider") && strings.HasSuffix(l.Row, "/{"+rest+"}") {
 				return &l
 			}
 		}

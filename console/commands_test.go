@@ -173,7 +173,7 @@ func (f field) fill(op string, last bool) string {
 			return all[len(all)-1]
 		}
 		return all[0]
-	case "number", "memory", "disk":
+	case "number", "memory", "disk", "duration":
 		return "3"
 	case "list":
 		return "gpu, say \"hi\""

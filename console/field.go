@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 
@@ -17,7 +18,7 @@ import (
 // field is an input of a form, made from a property of the contract.
 type field struct {
 	Name, About string
-	Kind        string   // text, number, memory, disk, choice, yesno, list, json or secret
+	Kind        string   // text, number, memory, disk, choice, yesno, duration, list, json or secret
 	Values      []string // of a choice
 	Default     string   // of the API, "" if it has none or there is a value already
 	List        *choices // known values, which others may join; nil for none
@@ -72,8 +73,14 @@ func (o *operation) fields() []field {
 	}
 	out := fieldsOf(o.body, holder{}, 0)
 	for i := range out {
-		if f := &out[i]; f.Kind == "number" && strings.HasSuffix(f.Name, "_bytes") {
+		switch f := &out[i]; {
+		case f.Kind == "number" && strings.HasSuffix(f.Name, "_bytes"):
 			f.size(f.Name)
+		case f.Kind == "number" && strings.HasSuffix(f.Name, "_seconds"):
+			f.Kind = "duration"
+		}
+		if n, err := strconv.ParseInt(out[i].Default, 10, 64); err == nil && sizes[out[i].Kind].text != nil {
+			out[i].Default = sizes[out[i].Kind].text(n)
 		}
 	}
 	return out
@@ -87,11 +94,30 @@ func (f *field) size(name string) {
 	}
 }
 
-// sizes are how numbers of bytes are read and written, by the kind of their fields.
+// sizes are how numbers with a unit are read and written, by the kind of their fields.
 var sizes = map[string]struct {
 	read func(string) (int64, error)
 	text func(int64) string
-}{"memory": {api.ParseMemory, api.MemoryText}, "disk": {api.ParseDisk, api.DiskText}}
+}{"memory": {api.ParseMemory, api.MemoryText}, "disk": {api.ParseDisk, api.DiskText}, "duration": {parseSeconds, secondsText}}
+
+// parseSeconds reads a duration, or a number of seconds.
+func parseSeconds(s string) (int64, error) {
+	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
+		return n, nil
+	}
+	d, err := time.ParseDuration(s)
+	return int64(d / time.Second), err
+}
+
+func secondsText(n int64) string {
+	text := (time.Duration(n) * time.Second).String()
+	for _, rest := range []string{"m0s", "h0m"} { // of 30m0s and 2h0m
+		if strings.HasSuffix(text, rest) {
+			text = text[:len(text)-2]
+		}
+	}
+	return text
+}
 
 // required are the fields that need a value, and all if the others are few: those are optional.
 func required(fields []field) (out []field) {
@@ -220,8 +246,11 @@ func contentOf(fields []field, form url.Values) (object, error) {
 // parse reads an input as the contract's type.
 func (f field) parse(given string) (any, error) {
 	switch f.Kind {
-	case "memory", "disk":
+	case "memory", "disk", "duration":
 		n, err := sizes[f.Kind].read(given)
+		if err != nil && f.Kind == "duration" {
+			return nil, prego.Invalid(f.Name, "must be a duration, like 90s or 30m")
+		}
 		if err != nil {
 			return nil, prego.Invalid(f.Name, "must be a size, like 20 GB or 1.5 GiB")
 		}

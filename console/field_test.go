@@ -54,8 +54,9 @@ func TestRequiredObjectsAreSent(t *testing.T) {
 func TestFormsAreForPeople(t *testing.T) {
 	t.Parallel()
 	for kind, texts := range map[string]map[string]string{
-		"disk":   {"20 GB": "20000000000", "1.5 GiB": "1610612736", "7": "7"},
-		"memory": {"4G": "4294967296", "512 MiB": "536870912"},
+		"disk":     {"20 GB": "20000000000", "1.5 GiB": "1610612736", "7": "7"},
+		"memory":   {"4G": "4294967296", "512 MiB": "536870912"},
+		"duration": {"90": "90", "30m": "1800", "1h30m": "5400"},
 	} {
 		f := field{Name: "size_bytes", Kind: kind}
 		for text, want := range texts {
@@ -70,7 +71,10 @@ func TestFormsAreForPeople(t *testing.T) {
 		}
 		assertTrue(t, kind != "disk" || f.written(json.Number("20000000000")) == "20 GB", "%s", f.written(json.Number("20000000000")))
 	}
-	for name, kind := range map[string]string{"createVolume": "disk", "createGroup": "memory"} {
+	for n, want := range map[int64]string{0: "0s", 90: "1m30s", 1800: "30m", 7200: "2h", 5400: "1h30m", 3601: "1h0m1s"} {
+		assertTrue(t, secondsText(n) == want, "%d is %s", n, secondsText(n))
+	}
+	for name, kind := range map[string]string{"createVolume": "disk", "createGroup": "memory", "drainServer": "duration"} {
 		assertTrue(t, slices.ContainsFunc(operations()[name].fields(), func(f field) bool { return f.Kind == kind }), "%s has a %s", name, kind)
 	}
 	fields := operations()["createTenant"].fields()
@@ -87,7 +91,7 @@ func TestFormsAreForPeople(t *testing.T) {
 		assertTrue(t, !strings.Contains(p, "Idempotency-Key"), "%s", p)
 	}
 	for name, want := range map[string]string{
-		"org_id": "orgs", "to_server_id": "servers", "spec.fleet_id": "fleets", "slug": "", "backup_id": "",
+		"org_id": "orgs", "to_server_id": "servers", "spec.fleet_id": "fleets", "slug": "", "backup_id": "", "infra_provider": "providers",
 	} {
 		l := listingOf(name)
 		assertTrue(t, l == nil && want == "" || l != nil && l.Page == want, "%s is chosen from %v", name, l)

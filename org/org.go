@@ -40,7 +40,7 @@ func (q *QuotaExceeded) Unwrap() error {
 // Sentence formats it for people. Promises to process groups count as used.
 func (q *QuotaExceeded) Sentence() string {
 	n := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
-	return fmt.Sprintf("the org's %s is %s and %s are used or promised: %s more are above it. Free some, or ask for a higher limit",
+	return fmt.Sprintf("the org's %s is %s, %s are used or promised, and this needs %s more. Free some, or ask for a higher limit",
 		q.Dimension, n(q.Limit), n(q.CurrentUsage), n(q.RequestedDelta))
 }
 
