@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -61,18 +60,11 @@ type Pebble struct {
 	run *devstack.Pebble
 }
 
-// Program finds a program of Pebble: on PATH, or where make installs it.
+// Program finds a program of Pebble, where make installs it: Debian's has other flags, and no renewal information.
 func Program(t testing.TB, name string) string {
 	t.Helper()
-	if p, err := exec.LookPath(name); err == nil {
-		return p
-	}
-	dir, err := os.Getwd()
-	require.NoError(t, err)
-	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		if found, _ := filepath.Glob(filepath.Join(dir, ".prego", "bin", "pebble-v*", name)); len(found) > 0 {
-			return found[len(found)-1]
-		}
+	if found, _ := filepath.Glob(filepath.Join(need.Module(), ".prego", "bin", "pebble-v*", name)); len(found) > 0 {
+		return found[len(found)-1]
 	}
 	need.Missing(t, name+" is not installed: make pebble installs it")
 	return ""
