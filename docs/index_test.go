@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/prego/prego/lab/golden"
 )
 
 var (
@@ -71,9 +73,8 @@ func TestIndexListsEveryPageOnce(t *testing.T) {
 		text = titled
 	}
 	require.Equal(t, titled, text, "go test ./docs -update takes the titles of the pages over")
-	if *update {
-		require.NoError(t, os.WriteFile("../llms.txt", []byte(llms(text)), 0o644))
-	}
+	// Programs find the same pages as people.
+	golden.Equal(t, "../llms.txt", llms(text))
 }
 
 // llms is the index for programs (llmstxt.org): with its paths from the root, and the pages on the software itself as
@@ -85,17 +86,6 @@ func llms(index string) string {
 	sections = regexp.MustCompile(`(?m)^## How it works.*$`).ReplaceAllString(sections, "## Optional")
 	return "# prego\n\n> Hosting for Frappe and ERPNext on Hetzner Cloud that survives failures: a control plane with a console, a " +
 		"command line and an HTTP API.\n\nThe API's contract is [api/openapi.yaml](api/openapi.yaml).\n\n" + sections
-}
-
-// TestLlmsTxtIsTheIndex: programs find the same pages as people.
-func TestLlmsTxtIsTheIndex(t *testing.T) {
-	t.Parallel()
-	if *update {
-		t.Skip("TestIndexListsEveryPageOnce writes it")
-	}
-	b, err := os.ReadFile("../llms.txt")
-	require.NoError(t, err)
-	require.Equal(t, llms(index(t)), string(b), "go test ./docs -update writes it")
 }
 
 // questions are what people type into a search box, each with the page that answers it.
