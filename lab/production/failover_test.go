@@ -21,9 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego"
 	"github.com/prego/prego/lab/sim"
-	"github.com/prego/prego/server"
 )
 
 // bounds are how many seconds each may stop when a host is lost, besides the pauses that this machine's load causes.
@@ -403,18 +401,7 @@ func (c *threeHosts) nothingLost(t *testing.T, p *probes) {
 	require.Empty(t, missing, "acknowledged and lost")
 
 	// Nothing is doubled: not at the provider, now or ever, not on a host, not in a count.
-	made := map[string]int{}
-	for _, e := range c.sim.Ledger(false) {
-		if e.Kind == "server" {
-			made[e.Name]++
-		}
-	}
-	for name, n := range made {
-		require.Equal(t, 1, n, "%s was created again", name)
-	}
-	for _, id := range p.servers {
-		require.Contains(t, made, server.Name("prod", prego.ServerID(id)))
-	}
+	made := madeOnce(t, c.sim, p.servers)
 	require.Len(t, made, p.number(t, `SELECT count(*) FROM servers`), "every server of the provider has its row")
 	require.Equal(t, len(p.tenants), p.number(t, `SELECT count(*) FROM tenant_allocations WHERE released_at IS NULL`))
 	require.Zero(t, p.number(t, `SELECT count(*) FROM servers s WHERE tenant_count <>

@@ -331,18 +331,7 @@ func (s *stack) killedUnderLoad(t *testing.T) {
 	}
 
 	// Nothing is doubled: not at the provider, now or ever, not on a host, not in a count.
-	made := map[string]int{}
-	for _, e := range s.sim.Ledger(false) {
-		if e.Kind == "server" {
-			made[e.Name]++
-		}
-	}
-	for name, n := range made {
-		require.Equal(t, 1, n, "%s was made again", name)
-	}
-	for _, id := range l.servers {
-		require.Contains(t, made, server.Name("prod", prego.ServerID(id)))
-	}
+	made := madeOnce(t, s.sim, l.servers)
 	require.LessOrEqual(t, len(made), number(`SELECT count(*) FROM servers`), "every server has its row")
 	require.Equal(t, len(l.tenants), number(`SELECT count(*) FROM tenant_allocations WHERE released_at IS NULL`))
 	require.Zero(t, number(`SELECT count(*) FROM servers s WHERE tenant_count <> (SELECT count(*) FROM tenant_allocations a WHERE a.app_server_id = s.server_id AND released_at IS NULL)`))
@@ -374,4 +363,22 @@ func (s *stack) killedUnderLoad(t *testing.T) {
 	eventually("every host reports", func() bool {
 		return number(`SELECT count(*) FROM servers WHERE agent_status <> 'connected' OR agent_last_heartbeat_at < now() - interval '5 seconds'`) == 0
 	})
+}
+
+// madeOnce are the names of the servers that the provider ever had, each of them once, with those of these ids.
+func madeOnce(t *testing.T, provider *sim.Sim, ids []string) map[string]int {
+	t.Helper()
+	made := map[string]int{}
+	for _, e := range provider.Ledger(false) {
+		if e.Kind == "server" {
+			made[e.Name]++
+		}
+	}
+	for name, n := range made {
+		require.Equal(t, 1, n, "%s was created again", name)
+	}
+	for _, id := range ids {
+		require.Contains(t, made, server.Name("prod", prego.ServerID(id)))
+	}
+	return made
 }
