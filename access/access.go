@@ -20,6 +20,9 @@ const Everything = "*"
 // includes reports whether a pattern of an access role includes a capability: it is the capability itself, "*", all
 // verbs of a thing ("tenant:*") or a verb of all things ("*:read").
 func includes(pattern string, c Capability) bool {
+	if c == Everything {
+		return pattern == Everything
+	}
 	if pattern == Everything || pattern == string(c) {
 		return true
 	}
@@ -63,12 +66,25 @@ type Principal struct {
 	Subject     string
 	Name        string // for people; not unique
 	// CredentialID is the token or login that the request was made with.
-	CredentialID string
-	Login        bool      // the credential is a login
-	Expires      time.Time // the credential's end
-	FreshUntil   time.Time // of a login: until then, destructive operations need no new one
-	Grants       []Grant
-	Caveats      []Caveats // of the credential and of those that it was narrowed from; all apply
+	CredentialID   string
+	CredentialName string
+	Login          bool      // the credential is a login
+	Expires        time.Time // the credential's end
+	FreshUntil     time.Time // of a login: until then, destructive operations need no new one
+	Grants         []Grant
+	Caveats        []Caveats // of the credential and of those that it was narrowed from; all apply
+}
+
+// Operator reports whether the principal may do everything everywhere.
+func (p Principal) Operator() bool { return p.Reach(Everything).Everywhere }
+
+// Roles are the names of the access roles that it was granted, sorted.
+func (p Principal) Roles() (names []string) {
+	for _, g := range p.Grants {
+		names = append(names, g.Role)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // By names the principal in texts and records for operators. Only its id is unique.

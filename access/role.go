@@ -89,15 +89,8 @@ var roles = func() map[string]Role {
 // installation's.
 var operatorsOnly = []string{"move:*", "limit_request:decide", "attention:*", "queue:cancel", "operation:cancel"}
 
-// Roles lists the built-in access roles, by name.
-func Roles() []Role {
-	return slices.SortedFunc(maps.Values(roles), func(a, b Role) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
-}
+// RoleNames are the names of the built-in access roles, sorted.
+func RoleNames() []string { return slices.Sorted(maps.Keys(roles)) }
 
 // BuiltIn returns a built-in access role.
 func BuiltIn(name string) (Role, bool) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 )
 
 // admission bounds long requests: those of the process, and those of one caller. A part of the places is for operators
@@ -23,15 +24,15 @@ type admission struct {
 const tryAgain = 5 * time.Second
 
 // enter takes a place for a caller; leave gives it back.
-func (a *admission) enter(p Principal) (leave func(), err error) {
+func (a *admission) enter(p access.Principal) (leave func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	open := a.most
-	if !p.Operator {
+	if !p.Operator() {
 		open -= a.forOperators
 	}
 	switch {
-	case a.of[p.Subject] >= a.each:
+	case a.of[p.PrincipalID] >= a.each:
 		return nil, &limitedError{after: tryAgain, refusal: prego.Errorf(a.code,
 			"you have %d %s open, which is the limit of a caller; close some", a.each, a.what)}
 	case a.all >= open:
@@ -39,13 +40,13 @@ func (a *admission) enter(p Principal) (leave func(), err error) {
 			"too many %s are open here; try again later", a.what)}
 	}
 	a.all++
-	a.of[p.Subject]++
+	a.of[p.PrincipalID]++
 	return func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.all--
-		if a.of[p.Subject]--; a.of[p.Subject] == 0 {
-			delete(a.of, p.Subject)
+		if a.of[p.PrincipalID]--; a.of[p.PrincipalID] == 0 {
+			delete(a.of, p.PrincipalID)
 		}
 	}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 )
 
 // TestViewersLeavePlacesForOperators: no caller has more than a share, and viewers together no more than what is not
@@ -19,7 +20,11 @@ func TestViewersLeavePlacesForOperators(t *testing.T) {
 	}
 	var leaves []func()
 	enter := func(subject string, operator bool) bool {
-		leave, err := a.enter(Principal{Subject: subject, Operator: operator})
+		p := access.Principal{PrincipalID: subject}
+		if operator {
+			p.Grants = []access.Grant{{Role: "operator"}}
+		}
+		leave, err := a.enter(p)
 		if err == nil {
 			leaves = append(leaves, leave)
 			return true

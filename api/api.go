@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/ops/attention"
 	"github.com/prego/prego/placement/pack"
 	"github.com/prego/prego/placer"
@@ -71,16 +72,8 @@ type Runs interface {
 	CancelMove(ctx context.Context, id prego.MoveID) error
 }
 
-// Principal is an authenticated caller.
-type Principal struct {
-	Subject  string
-	Operator bool      // may change things; others may only read
-	Expires  time.Time // when its token does; zero if that is not known
-	Key      string    // the id of the key that signed its token, "" if that is not ours
-}
-
-// Authenticator checks bearer tokens; its errors are coded.
-type Authenticator func(ctx context.Context, raw string) (Principal, error)
+// Authenticator finds the principal of a token or a login; its errors are coded.
+type Authenticator func(ctx context.Context, raw string) (access.Principal, error)
 
 // Importer issues the credentials that enrol an existing server.
 type Importer interface {

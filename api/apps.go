@@ -35,7 +35,7 @@ func (a *API) CreateApp(c echo.Context, p CreateAppParams) error {
 		return err
 	}
 	app, created, err := a.d.Store.CreateApp(c.Request().Context(),
-		workload.App{AppID: prego.AppID(newID(appPrefix)), OrgID: in.OrgId, Name: in.Name, CreatedBy: caller(c).Subject}, deref(p.IdempotencyKey))
+		workload.App{AppID: prego.AppID(newID(appPrefix)), OrgID: in.OrgId, Name: in.Name, CreatedBy: caller(c).By()}, deref(p.IdempotencyKey))
 	return answer(c, madeOrMet(created), app, err, viewOf[App])
 }
 
@@ -61,7 +61,7 @@ func (a *API) CreateEnv(c echo.Context, id AppID, p CreateEnvParams) error {
 		return err
 	}
 	env, created, err := a.d.Store.CreateEnv(c.Request().Context(),
-		workload.Env{EnvID: prego.EnvID(newID(envPrefix)), AppID: id, Name: in.Name, Region: in.Region, CreatedBy: caller(c).Subject}, deref(p.IdempotencyKey))
+		workload.Env{EnvID: prego.EnvID(newID(envPrefix)), AppID: id, Name: in.Name, Region: in.Region, CreatedBy: caller(c).By()}, deref(p.IdempotencyKey))
 	return answer(c, madeOrMet(created), env, err, viewOf[Env])
 }
 

@@ -25,7 +25,7 @@ func (a *API) audited(next echo.HandlerFunc) echo.HandlerFunc {
 			return next(c)
 		}
 		p := caller(c)
-		source := ops.AuditSource{Actor: p.Subject, Role: p.role(), From: Address(r), RequestID: requestID(c), Operation: op.OperationID}
+		source := ops.AuditSource{Actor: p.PrincipalID, ActorName: p.By(), Role: strings.Join(p.Roles(), " "), From: Address(r), RequestID: requestID(c), Operation: op.OperationID}
 		c.SetRequest(r.WithContext(ops.WithAuditSource(r.Context(), source)))
 		if base, ok := c.Get(callerKey).(context.Context); ok {
 			c.Set(callerKey, ops.WithAuditSource(base, source))
@@ -59,14 +59,6 @@ func (a *API) noteRequest(c echo.Context, source ops.AuditSource) {
 			zap.String("operation", source.Operation), zap.String("error", prego.Redact(err.Error())))
 		a.keys.Keep("audit\x00"+source.RequestID, note)
 	}
-}
-
-// role is the name of a token's role.
-func (p Principal) role() string {
-	if p.Operator {
-		return "operator"
-	}
-	return "viewer"
 }
 
 // ListAudit shows a page of the audit.

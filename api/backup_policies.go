@@ -135,7 +135,7 @@ func (a *API) PutBackupPolicy(c echo.Context, owner BackupPolicyOwner, _ PutBack
 		return err
 	}
 	p := tenant.BackupPolicy{
-		Schedule: strings.Join(strings.Fields(in.Schedule), " "), Spread: time.Duration(in.SpreadSeconds) * time.Second, UpdatedBy: caller(c).Subject, UpdatedAt: time.Now(),
+		Schedule: strings.Join(strings.Fields(in.Schedule), " "), Spread: time.Duration(in.SpreadSeconds) * time.Second, UpdatedBy: caller(c).By(), UpdatedAt: time.Now(),
 		Retention: tenant.Retention{Daily: in.KeepDaily, Weekly: in.KeepWeekly, Monthly: in.KeepMonthly},
 	}
 	if err := p.Validate(); err != nil {
@@ -143,7 +143,7 @@ func (a *API) PutBackupPolicy(c echo.Context, owner BackupPolicyOwner, _ PutBack
 	}
 	of := policyOwner(owner)
 	p.Plan, p.TenantID, p.OrgID, p.VolumeID = of.Plan, of.TenantID, of.OrgID, of.VolumeID
-	if err := a.d.Store.PutBackupPolicy(c.Request().Context(), p, caller(c).Subject); err != nil {
+	if err := a.d.Store.PutBackupPolicy(c.Request().Context(), p, caller(c).By()); err != nil {
 		return err
 	}
 	return a.showBackupPolicy(c, owner)
@@ -165,7 +165,7 @@ func (a *API) DeleteBackupPolicy(c echo.Context, owner BackupPolicyOwner, _ Dele
 	if of.Default() {
 		return prego.Invalid("owner", "must be a tenant, an org or a volume: plans, and all volumes, always have a policy. An empty schedule stops backups")
 	}
-	if err := a.d.Store.DeleteBackupPolicy(c.Request().Context(), of, caller(c).Subject); err != nil {
+	if err := a.d.Store.DeleteBackupPolicy(c.Request().Context(), of, caller(c).By()); err != nil {
 		return err
 	}
 	return a.showBackupPolicy(c, owner)
@@ -181,7 +181,7 @@ func (a *API) HoldBackups(c echo.Context, owner BackupPolicyOwner, _ HoldBackups
 	}
 	of, err := holdable(owner)
 	if err == nil {
-		err = a.d.Store.HoldBackups(c.Request().Context(), of, in.Reason, caller(c).Subject)
+		err = a.d.Store.HoldBackups(c.Request().Context(), of, in.Reason, caller(c).By())
 	}
 	if err != nil {
 		return err
@@ -193,7 +193,7 @@ func (a *API) HoldBackups(c echo.Context, owner BackupPolicyOwner, _ HoldBackups
 func (a *API) ReleaseBackups(c echo.Context, owner BackupPolicyOwner, _ ReleaseBackupsParams) error {
 	of, err := holdable(owner)
 	if err == nil {
-		err = a.d.Store.ReleaseBackups(c.Request().Context(), of, caller(c).Subject)
+		err = a.d.Store.ReleaseBackups(c.Request().Context(), of, caller(c).By())
 	}
 	if err != nil {
 		return err
@@ -225,7 +225,7 @@ func (a *API) SetBackupLimit(c echo.Context, id OrgID, _ SetBackupLimitParams) e
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if err := a.d.Store.SetBackupLimit(c.Request().Context(), id, &in.LimitBytes, in.Reason, caller(c).Subject); err != nil {
+	if err := a.d.Store.SetBackupLimit(c.Request().Context(), id, &in.LimitBytes, in.Reason, caller(c).By()); err != nil {
 		return err
 	}
 	return a.GetBackupSpace(c, id)
@@ -233,7 +233,7 @@ func (a *API) SetBackupLimit(c echo.Context, id OrgID, _ SetBackupLimitParams) e
 
 // UnsetBackupLimit takes it away.
 func (a *API) UnsetBackupLimit(c echo.Context, id OrgID, _ UnsetBackupLimitParams) error {
-	if err := a.d.Store.SetBackupLimit(c.Request().Context(), id, nil, "", caller(c).Subject); err != nil {
+	if err := a.d.Store.SetBackupLimit(c.Request().Context(), id, nil, "", caller(c).By()); err != nil {
 		return err
 	}
 	return a.GetBackupSpace(c, id)

@@ -65,7 +65,7 @@ func (a *API) UndeleteBackup(c echo.Context, tenantID TenantID, id BackupInPath,
 
 // requestBackup requests a backup of an owner for who calls.
 func requestBackup[V any](c echo.Context, do func(ctx context.Context, asked tenant.BackupAsked) (tenant.Backup, error), of tenant.BackupAsked, view func(tenant.Backup) V) error {
-	of.ID, of.Kind, of.By = prego.BackupID(newID("bak-")), tenant.BackupManual, caller(c).Subject
+	of.ID, of.Kind, of.By = prego.BackupID(newID("bak-")), tenant.BackupManual, caller(c).By()
 	b, err := do(c.Request().Context(), of)
 	return answer(c, http.StatusAccepted, b, err, view)
 }
@@ -78,13 +78,13 @@ func hold[V any](c echo.Context, do func(ctx context.Context, owner tenant.Backu
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	b, err := do(c.Request().Context(), owner, id, in.Reason, caller(c).Subject)
+	b, err := do(c.Request().Context(), owner, id, in.Reason, caller(c).By())
 	return answer(c, http.StatusOK, b, err, view)
 }
 
 // release ends a hold, or the deletion, of a backup of an owner.
 func release[V any](c echo.Context, do func(ctx context.Context, owner tenant.BackupOwner, id prego.BackupID, by string) (tenant.Backup, error), owner tenant.BackupOwner, id prego.BackupID, view func(tenant.Backup) V) error {
-	b, err := do(c.Request().Context(), owner, id, caller(c).Subject)
+	b, err := do(c.Request().Context(), owner, id, caller(c).By())
 	return answer(c, http.StatusOK, b, err, view)
 }
 
@@ -96,7 +96,7 @@ func showBackup[V any](c echo.Context, do func(ctx context.Context, owner tenant
 
 // giveUpBackup gives a backup up. A worker deletes its objects.
 func giveUpBackup(c echo.Context, do func(ctx context.Context, owner tenant.BackupOwner, id prego.BackupID, by string) (tenant.Backup, error), owner tenant.BackupOwner, id prego.BackupID) error {
-	_, err := do(c.Request().Context(), owner, id, caller(c).Subject)
+	_, err := do(c.Request().Context(), owner, id, caller(c).By())
 	return noContent(c, err)
 }
 

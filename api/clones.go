@@ -16,7 +16,7 @@ func (a *API) CloneTenant(c echo.Context, id TenantID, _ CloneTenantParams) erro
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	t, err := a.d.Store.CloneTenant(c.Request().Context(), id, in, prego.TenantID(a.d.NewTenantID()), newID("rst-"), caller(c).Subject)
+	t, err := a.d.Store.CloneTenant(c.Request().Context(), id, in, prego.TenantID(a.d.NewTenantID()), newID("rst-"), caller(c).By())
 	if err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func (a *API) UnmuteTenant(c echo.Context, id TenantID, _ UnmuteTenantParams) er
 			return err
 		}
 	}
-	if err := a.d.Store.UnmuteTenant(context.WithoutCancel(c.Request().Context()), id, caller(c).Subject); err != nil {
+	if err := a.d.Store.UnmuteTenant(context.WithoutCancel(c.Request().Context()), id, caller(c).By()); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, tenantSummary(t))

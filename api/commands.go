@@ -172,7 +172,7 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	}
 	defer end()
 	cmd := server.Command{
-		AuditID: "operator-" + uuid.NewString(), ServerID: id, Kind: string(in.Kind), Args: in.Args, Actor: prego.ActorOperator, By: caller(c).Subject,
+		AuditID: "operator-" + uuid.NewString(), ServerID: id, Kind: string(in.Kind), Args: in.Args, Actor: prego.ActorOperator, By: caller(c).By(),
 		Within: timeout,
 	}
 	_, cmd.Private = policy.Recorded(kind, in.Args)
@@ -459,7 +459,7 @@ func (a *API) RepairContainers(c echo.Context, id ServerID, _ RepairContainersPa
 	defer done()
 	drift, failed := a.d.Containers.RepairContainers(ctx, id, st.Host, st.Role)
 	message := cmp.Or(strings.Join(views(drift, server.ContainerDrift.String), "; "), "nothing to repair")
-	message += "; asked for by " + caller(c).Subject
+	message += "; asked for by " + caller(c).By()
 	if failed != nil {
 		message = "not finished: " + message
 	}

@@ -2,64 +2,53 @@ package api
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/prego/prego/ops"
+	"github.com/prego/prego"
+	"github.com/prego/prego/access"
+	"github.com/prego/prego/store"
 )
 
 const (
-	// loginWithin is how long a code is good for.
-	loginWithin = 5 * time.Minute
-	// ConsoleSessionLife is how long a session of the console lasts, unless its token ends before.
-	ConsoleSessionLife = 8 * time.Hour
+	// linkWithin is how long a link to the console is good for.
+	linkWithin = 5 * time.Minute
+	// LoginLife is how long a login lasts, unless what it comes from ends before.
+	LoginLife = 8 * time.Hour
 )
 
-// NewSecret returns a secret for a browser, and its hash for the database. The secret names the key that signed
-// the token that it comes from, so removing that key also ends its sessions.
-func NewSecret(key string) (secret string, hash []byte) {
-	b := make([]byte, 32)
-	_, _ = rand.Read(b) // it never fails
-	secret = base64.RawURLEncoding.EncodeToString(b)
-	if key != "" {
-		secret += "." + key
+// Authenticate finds the principal of a token's or login's secret in the database.
+func Authenticate(s *store.Store) Authenticator {
+	return func(ctx context.Context, raw string) (access.Principal, error) {
+		if kind, ok := access.KindOfSecret(raw); !ok || kind == access.Link {
+			return access.Principal{}, prego.Errorf(prego.CodeUnauthenticated, "the token is not valid here")
+		}
+		return s.Authenticate(ctx, access.SecretHash(raw))
 	}
-	return secret, SecretHash(secret)
 }
 
-// KeyOfSecret is the key that NewSecret was given.
-func KeyOfSecret(secret string) string {
-	_, key, _ := strings.Cut(secret, ".")
-	return key
-}
-
-// SecretHash is the hash of a secret of a browser.
-func SecretHash(secret string) []byte {
-	sum := sha256.Sum256([]byte(secret))
-	return sum[:]
-}
-
-// SessionOf is the session of the console that a caller can have: it ends with its token.
-func SessionOf(p Principal, now time.Time) ops.ConsoleSession {
-	ends := now.Add(ConsoleSessionLife)
-	if !p.Expires.IsZero() && p.Expires.Before(ends) {
-		ends = p.Expires
-	}
-	return ops.ConsoleSession{Subject: p.Subject, Operator: p.Operator, ExpiresAt: ends}
+// NewLogin returns a login of a principal, below the credential that it comes from, and its secret.
+func NewLogin(p access.Principal, now time.Time, address string) (secret string, c store.Credential, err error) {
+	secret, err = access.NewSecret(access.Login, rand.Reader)
+	return secret, store.Credential{
+		CredentialID: newID("login-"), Kind: access.Login, Hash: access.SecretHash(secret), Prefix: access.SecretPrefix(secret), PrincipalID: p.PrincipalID,
+		ParentID: p.CredentialID, Name: "console", Address: address, CreatedBy: p.By(), ExpiresAt: now.Add(LoginLife),
+	}, err
 }
 
 // Whoami shows the caller.
 func (a *API) Whoami(c echo.Context) error {
 	p := caller(c)
-	out := Caller{Subject: p.Subject, Role: CallerRoleViewer, ApiVersion: cmp.Or(a.d.Version, "dev")}
-	if p.Operator {
-		out.Role = CallerRoleOperator
+	out := Caller{
+		PrincipalId: p.PrincipalID, Kind: p.Kind, Name: p.Name, Issuer: p.Issuer, Subject: p.Subject, CredentialId: p.CredentialID, CredentialName: p.CredentialName,
+		Grants: []CallerGrant{}, ApiVersion: cmp.Or(a.d.Version, "dev"),
+	}
+	for _, g := range p.Grants {
+		out.Grants = append(out.Grants, CallerGrant{AccessRole: g.Role, OrgId: g.OrgID})
 	}
 	if !p.Expires.IsZero() {
 		out.ExpiresAt = new(p.Expires.UTC())
@@ -69,8 +58,14 @@ func (a *API) Whoami(c echo.Context) error {
 
 // CreateConsoleLogin makes a link that logs its caller in to the console, once.
 func (a *API) CreateConsoleLogin(c echo.Context, _ CreateConsoleLoginParams) error {
-	code, hash := NewSecret(caller(c).Key)
-	until, err := a.d.Store.CreateConsoleLogin(c.Request().Context(), hash, SessionOf(caller(c), time.Now()), loginWithin)
+	p := caller(c)
+	code, err := access.NewSecret(access.Link, rand.Reader)
+	if err != nil {
+		return err
+	}
+	until, err := a.d.Store.CreateLoginLink(c.Request().Context(), store.LoginLink{
+		LinkID: newID("link-"), PrincipalID: p.PrincipalID, ParentID: p.CredentialID, Name: p.Name, CreatedBy: p.By(),
+	}, access.SecretHash(code), linkWithin)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,6 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/console"
 	"github.com/prego/prego/lab/pgtest"
@@ -39,7 +39,7 @@ type consoleBundle struct {
 func setupConsole(t *testing.T, change func(*consoleBundle)) *consoleBundle {
 	t.Helper()
 	b := &consoleBundle{bundle: setup(t, nil)}
-	b.deps = console.Deps{API: b.api.Handler(), Allow: b.api.Allow, Refusal: b.api.Refusal, Auth: auth, Sessions: b.store, Feed: b.api.Subscribe, Now: time.Now, Log: zap.NewNop()}
+	b.deps = console.Deps{API: b.api.Handler(), Allow: b.api.Allow, Refusal: b.api.Refusal, Auth: api.Authenticate(b.store), Store: b.store, Feed: b.api.Subscribe, Now: time.Now, Log: zap.NewNop()}
 	if change != nil {
 		change(b)
 	}
@@ -73,6 +73,12 @@ var csrfInput = regexp.MustCompile(`name="csrf" value="([^"]+)"`)
 // login is a browser that has logged in.
 func (b *consoleBundle) login(token string) *browser {
 	b.t.Helper()
+	switch token {
+	case "operator":
+		token = b.token(token, "operator")
+	case "viewer":
+		token = b.token(token, "support")
+	}
 	v := b.browser()
 	p := v.post("/console/login", url.Values{"token": {token}})
 	require.Equal(b.t, http.StatusSeeOther, p.status, p.body)
@@ -147,7 +153,7 @@ func TestConsoleFormsOfOtherSites(t *testing.T) {
 		require.Equal(t, http.StatusForbidden, p.status, name)
 		require.Empty(t, p.header.Values("Set-Cookie"), name)
 	}
-	p := b.browser().post("/console/login", url.Values{"token": {"operator"}}, "Origin", b.srv.URL, "Sec-Fetch-Site", "same-origin")
+	p := b.browser().post("/console/login", url.Values{"token": {b.token("ann", "operator")}}, "Origin", b.srv.URL, "Sec-Fetch-Site", "same-origin")
 	require.Equal(t, http.StatusSeeOther, p.status)
 	v := b.login("operator")
 	p = v.send(http.MethodPost, "/console/logout?csrf="+url.QueryEscape(v.csrf), strings.NewReader(""), "Content-Type", "application/x-www-form-urlencoded")
@@ -179,13 +185,13 @@ func TestConsoleLogin(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, p.status)
 	require.Equal(t, http.StatusTooManyRequests, v.get("/console/servers", "Cookie", "prego_console=made-up").status, "cookies that are made up are counted")
 	require.Equal(t, http.StatusTooManyRequests, v.post("/console/login", url.Values{"token": {"wrong"}}).status)
-	p = v.post("/console/login", url.Values{"token": {"operator"}, "next": {"/console/servers?region=eu"}})
+	p = v.post("/console/login", url.Values{"token": {b.token("ann", "operator")}, "next": {"/console/servers?region=eu"}})
 	require.Equal(t, http.StatusSeeOther, p.status, "others at the same address are not kept out")
 	require.Equal(t, "/console/servers?region=eu", p.header.Get("Location"))
 
 	// Whoever logs in again leaves no session behind.
 	first := p.header.Get("Set-Cookie")
-	p = v.post("/console/login", url.Values{"token": {"viewer"}, "next": {"//evil.example"}})
+	p = v.post("/console/login", url.Values{"token": {b.token("bob", "support")}, "next": {"//evil.example"}})
 	require.Equal(t, "/console", p.header.Get("Location"))
 	first, _, _ = strings.Cut(first, ";")
 	mu.Lock()
@@ -245,12 +251,13 @@ VALUES ('t-1', 'awaiting_capacity', 'insufficient_resources', 'best_fit', '{"sel
 func TestConsoleSaysWhenToComeBack(t *testing.T) {
 	t.Parallel()
 	b := setupConsole(t, func(b *consoleBundle) {
-		b.deps.Sessions = store.New(pgtest.Tapped(t, b.pool, func(string, []any) error { return &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED} }))
+		away := store.New(pgtest.Tapped(t, b.pool, func(string, []any) error { return &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED} }))
+		b.deps.Auth = api.Authenticate(away)
 	})
 	v := b.browser()
 	u, err := url.Parse(b.srv.URL)
 	require.NoError(t, err)
-	v.client.Jar.SetCookies(u, []*http.Cookie{{Name: "prego_console", Value: "bogus", Path: "/console"}})
+	v.client.Jar.SetCookies(u, []*http.Cookie{{Name: "prego_console", Value: b.token("ann", "operator"), Path: "/console"}})
 	p := v.get("/console/servers")
 	require.Equal(t, http.StatusServiceUnavailable, p.status, p.body)
 	require.Equal(t, "1", p.header.Get("Retry-After"))
@@ -297,26 +304,16 @@ SELECT 'hetzner', 'server', 'app-' || n, 1, 'created', n::text, now() - make_int
 	require.Len(t, names, 320)
 }
 
-// keyed is an authenticator whose tokens a key has signed.
-func keyed(ctx context.Context, raw string) (api.Principal, error) {
-	p, err := auth(ctx, raw)
-	p.Key = "key-1"
-	return p, err
-}
-
-// TestConsoleSessionsEndWithTheirKey: removing a leaked key also ends everything started with it: sessions, and
-// unused links, including the links that a session made.
-func TestConsoleSessionsEndWithTheirKey(t *testing.T) {
+// TestLoginsEndWithTheirToken: revoking a leaked token also ends everything started with it: logins, and unused links,
+// including the links that a login made.
+func TestLoginsEndWithTheirToken(t *testing.T) {
 	t.Parallel()
-	var gone atomic.Bool
-	b := setupConsole(t, func(b *consoleBundle) {
-		b.deps.Auth = keyed
-		b.deps.KnowsKey = func(key string) bool { return key == "key-1" && !gone.Load() }
-	})
-	v := b.login("operator")
+	b := setupConsole(t, nil)
+	token := b.token("ann", "operator")
+	v := b.login(token)
 	links := make([]string, 2)
 	for i := range links {
-		code := regexp.MustCompile(`/console/login\?code=([A-Za-z0-9_.-]+)`).FindStringSubmatch(v.post("/console/do/createConsoleLogin", url.Values{}).body)
+		code := regexp.MustCompile(`/console/login\?code=(\w+)`).FindStringSubmatch(v.post("/console/do/createConsoleLogin", url.Values{}).body)
 		require.NotNil(t, code)
 		links[i] = code[1]
 	}
@@ -325,10 +322,13 @@ func TestConsoleSessionsEndWithTheirKey(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, other.post("/console/login", url.Values{"code": {links[0]}}).status)
 	require.Equal(t, http.StatusUnauthorized, b.browser().post("/console/login", url.Values{"code": {links[0]}}).status, "once")
 	require.Equal(t, http.StatusOK, other.get("/console/servers").status)
-	gone.Store(true)
+	p, err := b.store.Authenticate(t.Context(), access.SecretHash(token))
+	require.NoError(t, err)
+	require.NoError(t, b.store.EndCredential(t.Context(), p.CredentialID, "bob"))
 	require.Equal(t, http.StatusSeeOther, v.get("/console/servers").status)
 	require.Equal(t, http.StatusSeeOther, other.get("/console/servers").status)
 	require.Equal(t, http.StatusUnauthorized, b.browser().post("/console/login", url.Values{"code": {links[1]}}).status)
+	require.Equal(t, http.StatusUnauthorized, b.browser().post("/console/login", url.Values{"token": {token}}).status)
 }
 
 // TestConsoleIsReachedFromElsewhere: a browser that follows a link of another site, such as a chat, does not send the cookie.

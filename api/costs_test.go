@@ -19,7 +19,7 @@ import (
 func TestExportsOfACallerAreLimited(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	leave := b.api.Exporting(api.Principal{Subject: "viewer"}, 2)
+	leave := b.api.Exporting(granted("viewer", "support"), 2)
 	export := func(path, who string) int {
 		r := request(t, "http://api.test", "GET", path, who, "", "")
 		r.Header.Set("Accept", "text/csv")

@@ -24,7 +24,7 @@ func (a *API) claim(c echo.Context, d org.Domain) error {
 		return err
 	}
 	d.DomainID, d.Token = prego.DomainID(newID("dom-")), org.NewDomainToken()
-	d, err = a.d.Store.ClaimDomain(c.Request().Context(), d, caller(c).Subject)
+	d, err = a.d.Store.ClaimDomain(c.Request().Context(), d, caller(c).By())
 	return answer(c, http.StatusCreated, d, err, a.domainView)
 }
 
@@ -75,12 +75,12 @@ func (a *API) CheckDomain(c echo.Context, id DomainInPath, _ CheckDomainParams) 
 
 // DeleteDomain gives a name up.
 func (a *API) DeleteDomain(c echo.Context, id DomainInPath, _ DeleteDomainParams) error {
-	return noContent(c, a.d.Store.DeleteDomain(c.Request().Context(), id, caller(c).Subject))
+	return noContent(c, a.d.Store.DeleteDomain(c.Request().Context(), id, caller(c).By()))
 }
 
 // DeleteTenantDomain gives a tenant's name up.
 func (a *API) DeleteTenantDomain(c echo.Context, tenant TenantID, id DomainInPath, _ DeleteTenantDomainParams) error {
-	return noContent(c, a.deleteTenantDomain(c.Request().Context(), tenant, id, caller(c).Subject))
+	return noContent(c, a.deleteTenantDomain(c.Request().Context(), tenant, id, caller(c).By()))
 }
 
 func (a *API) deleteTenantDomain(ctx context.Context, tenant prego.TenantID, id prego.DomainID, by string) error {

@@ -39,7 +39,7 @@ func requestDrill[V any](c echo.Context, view func(tenant.Drill) V, begin func(c
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	d, err := begin(c.Request().Context(), in.BackupID, caller(c).Subject)
+	d, err := begin(c.Request().Context(), in.BackupID, caller(c).By())
 	return answer(c, http.StatusCreated, d, err, view)
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/ops"
 	"github.com/prego/prego/placement"
 )
@@ -61,7 +62,7 @@ func SimulateOn(ctx context.Context, f placement.DocFleet, rs []placement.Reques
 }
 
 // Simulating takes the places of so many simulations of a caller.
-func (a *API) Simulating(p Principal, n int) (leave func()) {
+func (a *API) Simulating(p access.Principal, n int) (leave func()) {
 	leaves := make([]func(), n)
 	for i := range leaves {
 		leaves[i], _ = a.simulations.enter(p)
@@ -74,7 +75,7 @@ func (a *API) Simulating(p Principal, n int) (leave func()) {
 }
 
 // Exporting takes the places of so many exports of a caller.
-func (a *API) Exporting(p Principal, n int) (leave func()) {
+func (a *API) Exporting(p access.Principal, n int) (leave func()) {
 	leaves := make([]func(), n)
 	for i := range leaves {
 		leaves[i], _ = a.exports.enter(p)

@@ -33,7 +33,7 @@ func (a *API) CreateFleet(c echo.Context, _ CreateFleetParams) error {
 			return refused
 		}
 	}
-	f, created, err := a.d.Store.CreateFleet(ctx, in, caller(c).Subject)
+	f, created, err := a.d.Store.CreateFleet(ctx, in, caller(c).By())
 	return answer(c, madeOrMet(created), f, err, a.fleetView)
 }
 
@@ -128,7 +128,7 @@ func (a *API) CreatePolicy(c echo.Context, _ CreatePolicyParams) error {
 	if err != nil {
 		return err
 	}
-	p, created, err := a.d.Store.CreatePolicy(c.Request().Context(), server.FleetPolicy{PolicyID: in.PolicyID, Type: in.Type, Spec: spec, CreatedBy: caller(c).Subject})
+	p, created, err := a.d.Store.CreatePolicy(c.Request().Context(), server.FleetPolicy{PolicyID: in.PolicyID, Type: in.Type, Spec: spec, CreatedBy: caller(c).By()})
 	return answer(c, madeOrMet(created), p, err, viewOf[Policy])
 }
 
@@ -188,7 +188,7 @@ func (a *API) CreateFleetAction(c echo.Context, id FleetID, p CreateFleetActionP
 		return err
 	}
 	act, err := a.d.Store.RequestFleetAction(c.Request().Context(), server.FleetActionRequest{
-		FleetID: id, Action: in.Action, Inputs: raw, Cause: "operator", By: caller(c).Subject, IdempotencyKey: deref(p.IdempotencyKey),
+		FleetID: id, Action: in.Action, Inputs: raw, Cause: "operator", By: caller(c).By(), IdempotencyKey: deref(p.IdempotencyKey),
 	}, scale.Plan)
 	if err != nil {
 		return err
@@ -242,7 +242,7 @@ func (a *API) GetFleetAction(c echo.Context, id FleetID, seq ActionSeq) error {
 
 // CancelFleetAction cancels a queued action, or the rest of a running one.
 func (a *API) CancelFleetAction(c echo.Context, id FleetID, seq ActionSeq, _ CancelFleetActionParams) error {
-	act, err := a.d.Store.CancelFleetAction(c.Request().Context(), id, seq, caller(c).Subject)
+	act, err := a.d.Store.CancelFleetAction(c.Request().Context(), id, seq, caller(c).By())
 	if err != nil {
 		return err
 	}

@@ -20,12 +20,12 @@ func (a *API) Freeze(c echo.Context, _ FreezeParams) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	f, err := a.d.Store.Freeze(c.Request().Context(), in.Reason, caller(c).Subject)
+	f, err := a.d.Store.Freeze(c.Request().Context(), in.Reason, caller(c).By())
 	return answer(c, http.StatusOK, f, err, viewOf[Freeze])
 }
 
 // Unfreeze lets deletions continue.
 func (a *API) Unfreeze(c echo.Context, _ UnfreezeParams) error {
-	err := a.d.Store.Unfreeze(c.Request().Context(), caller(c).Subject)
+	err := a.d.Store.Unfreeze(c.Request().Context(), caller(c).By())
 	return answer(c, http.StatusOK, ops.Freeze{}, err, viewOf[Freeze])
 }

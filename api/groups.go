@@ -30,7 +30,7 @@ func (a *API) CreateGroup(c echo.Context, envID prego.EnvID, _ CreateGroupParams
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	g, created, err := a.d.Store.CreateGroup(c.Request().Context(), prego.GroupID(a.d.NewGroupID()), envID, in, caller(c).Subject)
+	g, created, err := a.d.Store.CreateGroup(c.Request().Context(), prego.GroupID(a.d.NewGroupID()), envID, in, caller(c).By())
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (a *API) ScaleGroup(c echo.Context, id GroupID, _ ScaleGroupParams) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	g, err := a.d.Store.ScaleGroup(c.Request().Context(), id, in.Replicas, caller(c).Subject)
+	g, err := a.d.Store.ScaleGroup(c.Request().Context(), id, in.Replicas, caller(c).By())
 	return a.groupChanged(c, g, err)
 }
 
@@ -81,7 +81,7 @@ func (a *API) DeployGroup(c echo.Context, id GroupID, _ DeployGroupParams) error
 	if err := in.Spec.Validate("spec"); err != nil {
 		return err
 	}
-	g, err := a.d.Store.DeployGroup(c.Request().Context(), id, in.Spec, in.RolloutPolicy, caller(c).Subject)
+	g, err := a.d.Store.DeployGroup(c.Request().Context(), id, in.Spec, in.RolloutPolicy, caller(c).By())
 	return a.groupChanged(c, g, err)
 }
 
@@ -91,25 +91,25 @@ func (a *API) RollBackGroup(c echo.Context, id GroupID, p RollBackGroupParams) e
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	g, err := a.d.Store.RollBackGroup(c.Request().Context(), id, deref(in.Release), caller(c).Subject, deref(p.IdempotencyKey))
+	g, err := a.d.Store.RollBackGroup(c.Request().Context(), id, deref(in.Release), caller(c).By(), deref(p.IdempotencyKey))
 	return a.groupChanged(c, g, err)
 }
 
 // RestartGroup replaces all instances of a group.
 func (a *API) RestartGroup(c echo.Context, id GroupID, p RestartGroupParams) error {
-	g, err := a.d.Store.RestartGroup(c.Request().Context(), id, caller(c).Subject, deref(p.IdempotencyKey))
+	g, err := a.d.Store.RestartGroup(c.Request().Context(), id, caller(c).By(), deref(p.IdempotencyKey))
 	return a.groupChanged(c, g, err)
 }
 
 // PauseGroup holds up a group's rollouts.
 func (a *API) PauseGroup(c echo.Context, id GroupID, _ PauseGroupParams) error {
-	g, err := a.d.Store.PauseGroup(c.Request().Context(), id, true, caller(c).Subject)
+	g, err := a.d.Store.PauseGroup(c.Request().Context(), id, true, caller(c).By())
 	return a.groupChanged(c, g, err)
 }
 
 // ResumeGroup resumes a group's rollouts.
 func (a *API) ResumeGroup(c echo.Context, id GroupID, _ ResumeGroupParams) error {
-	g, err := a.d.Store.PauseGroup(c.Request().Context(), id, false, caller(c).Subject)
+	g, err := a.d.Store.PauseGroup(c.Request().Context(), id, false, caller(c).By())
 	return a.groupChanged(c, g, err)
 }
 
@@ -120,7 +120,7 @@ func (a *API) ListRollouts(c echo.Context, id GroupID, _ ListRolloutsParams) err
 
 // DeleteGroup deletes a group.
 func (a *API) DeleteGroup(c echo.Context, id GroupID, _ DeleteGroupParams) error {
-	g, err := a.d.Store.DeleteGroup(c.Request().Context(), id, caller(c).Subject)
+	g, err := a.d.Store.DeleteGroup(c.Request().Context(), id, caller(c).By())
 	if err != nil {
 		return err
 	}

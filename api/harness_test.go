@@ -3,6 +3,7 @@ package api_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -24,6 +25,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/lab/need"
@@ -121,18 +123,37 @@ func (r *runs) CancelImageBuild(ctx context.Context, id prego.ImageID) error {
 
 func (r *runs) RunURL(id string) string { return "http://ui/" + id }
 
-func auth(_ context.Context, raw string) (api.Principal, error) {
+// granted is a caller with an access role on the installation.
+func granted(name, role string) access.Principal {
+	return access.Principal{PrincipalID: name, Kind: access.ServiceAccount, Name: name, Grants: []access.Grant{{Role: role}}}
+}
+
+// token makes a token of a service account with an access role on the installation.
+func (b *bundle) token(name, role string) string {
+	b.t.Helper()
+	secret, err := access.NewSecret(access.Token, rand.Reader)
+	require.NoError(b.t, err)
+	_, err = b.store.EnsureAccount(b.t.Context(), store.NewAccount{
+		Name: name, AccessRole: role, IDs: [2]string{name, "grant-" + name},
+		Token: store.Credential{
+			CredentialID: rand.Text(), Kind: access.Token, Hash: access.SecretHash(secret), Prefix: access.SecretPrefix(secret), Name: name, CreatedBy: "test",
+			ExpiresAt: time.Now().Add(time.Hour),
+		},
+	})
+	require.NoError(b.t, err)
+	return secret
+}
+
+func auth(_ context.Context, raw string) (access.Principal, error) {
 	switch raw {
-	case "operator", "viewer":
-		return api.Principal{Subject: raw, Operator: raw == "operator"}, nil
-	case "nul":
-		return api.Principal{Subject: "a\x00b", Operator: true}, nil
-	case "ghost":
-		return api.Principal{Operator: true}, nil
+	case "operator":
+		return granted(raw, "operator"), nil
+	case "viewer":
+		return granted(raw, "support"), nil
 	case "expired":
-		return api.Principal{}, prego.Errorf(prego.CodeTokenExpired, "the token has expired")
+		return access.Principal{}, prego.Errorf(prego.CodeTokenExpired, "the token has expired")
 	}
-	return api.Principal{}, prego.Errorf(prego.CodeUnauthenticated, "the token is not valid here")
+	return access.Principal{}, prego.Errorf(prego.CodeUnauthenticated, "the token is not valid here")
 }
 
 type imports struct{}
@@ -170,6 +191,10 @@ func tapped(t *testing.T, tap func(sql string, args []any) error, change func(*a
 	core, logs := observer.New(zap.DebugLevel)
 	b := &bundle{t: t, pool: pgtest.Pool(t), runs: &runs{}, hosts: &fakeHosts{}, logs: logs}
 	b.store = store.New(b.pool)
+	// The callers of auth. They are there from the beginning, without entries of the audit.
+	b.sql(`SET session_replication_role = replica;
+		INSERT INTO principals (principal_id, kind, name, created_by) VALUES ('operator', 'service_account', 'operator', 'test'), ('viewer', 'service_account', 'viewer', 'test');
+		RESET session_replication_role`)
 	policy := placement.DefaultPolicy()
 	policy.Mode = tenant.ModeShared
 	d := api.Deps{

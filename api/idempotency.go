@@ -45,7 +45,7 @@ func (a *API) once(next echo.HandlerFunc) echo.HandlerFunc {
 		if op.long || op.idempotency == answerOnce {
 			lease += longest
 		}
-		subject, until := caller(c).Subject, time.Now().Add(lease)
+		subject, until := caller(c).PrincipalID, time.Now().Add(lease)
 		kept, err := a.beginRequest(r.Context(), subject, key, hash[:], lease)
 		switch {
 		case err != nil:

@@ -23,7 +23,7 @@ func (a *API) BuildImage(c echo.Context, _ BuildImageParams) error {
 		return err
 	}
 	g, err := a.d.Store.CreateGoldenImage(c.Request().Context(), server.GoldenImage{
-		ImageID: prego.ImageID(newID("img-")), Provider: prego.ProviderHetzner, Region: in.Region, BaseImage: base, Architecture: "x86", CreatedBy: caller(c).Subject,
+		ImageID: prego.ImageID(newID("img-")), Provider: prego.ProviderHetzner, Region: in.Region, BaseImage: base, Architecture: "x86", CreatedBy: caller(c).By(),
 	})
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func (a *API) ListImages(c echo.Context, _ ListImagesParams) error {
 
 // DeleteImage deletes a golden image, or cancels its build.
 func (a *API) DeleteImage(c echo.Context, id ImageID, _ DeleteImageParams) error {
-	g, err := a.d.Store.RequestImageDelete(c.Request().Context(), id, caller(c).Subject)
+	g, err := a.d.Store.RequestImageDelete(c.Request().Context(), id, caller(c).By())
 	if err != nil {
 		return err
 	}

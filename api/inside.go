@@ -8,6 +8,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 )
 
 // insideKey marks the context of a request that was made inside this process.
@@ -15,7 +16,7 @@ type insideKey struct{}
 
 // As returns a context for requests to Handler that another room of this process makes for
 // a caller whom it has authenticated, as the console does. No request from outside has one.
-func As(ctx context.Context, p Principal) context.Context {
+func As(ctx context.Context, p access.Principal) context.Context {
 	return context.WithValue(ctx, insideKey{}, p)
 }
 

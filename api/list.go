@@ -110,7 +110,7 @@ func answer[T, V any](c echo.Context, status int, v T, err error, view func(T) V
 
 // remove answers a deletion.
 func remove(c echo.Context, do func(ctx context.Context, id, by string) error, id string) error {
-	return noContent(c, do(c.Request().Context(), id, caller(c).Subject))
+	return noContent(c, do(c.Request().Context(), id, caller(c).By()))
 }
 
 func noContent(c echo.Context, err error) error {

@@ -42,7 +42,7 @@ func (a *API) requestMaintenance(c echo.Context, id ServerID, kind server.Mainte
 	if err := in.Validate(kind); err != nil {
 		return err
 	}
-	d, err := a.d.Store.RequestMaintenance(c.Request().Context(), id, kind, in, caller(c).Subject)
+	d, err := a.d.Store.RequestMaintenance(c.Request().Context(), id, kind, in, caller(c).By())
 	if err != nil {
 		return err
 	}

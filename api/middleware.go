@@ -9,14 +9,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 )
 
 const (
@@ -25,8 +24,8 @@ const (
 	callerKey    = "api.caller" // the request's context without the time limit
 )
 
-func caller(c echo.Context) Principal {
-	p, _ := c.Get(principalKey).(Principal)
+func caller(c echo.Context) access.Principal {
+	p, _ := c.Get(principalKey).(access.Principal)
 	return p
 }
 
@@ -55,7 +54,7 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 			}
 			return next(c)
 		}
-		if p, ok := r.Context().Value(insideKey{}).(Principal); ok { // counted by who asks for it
+		if p, ok := r.Context().Value(insideKey{}).(access.Principal); ok { // counted by who asks for it
 			c.Set(principalKey, p)
 			return a.permitted(c, p, next)
 		}
@@ -67,22 +66,25 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 			return err
 		}
 		c.Set(principalKey, p)
-		if err := a.limit(c, "subject "+p.Subject); err != nil {
+		if err := a.limit(c, "principal "+p.PrincipalID); err != nil {
 			return err
 		}
 		return a.permitted(c, p, next)
 	}
 }
 
-// permitted carries out what a caller's role allows: a viewer may send requests that change nothing. Nobody may send
-// others while the database is not trusted.
-func (a *API) permitted(c echo.Context, p Principal, next echo.HandlerFunc) error {
+// permitted refuses what no grant of the caller includes, and limits the request to the orgs where one does. Nobody may
+// change anything while the database is not trusted.
+func (a *API) permitted(c echo.Context, p access.Principal, next echo.HandlerFunc) error {
 	op := a.contract.operation(c)
 	m := c.Request().Method
 	changes := m != http.MethodGet && m != http.MethodOptions && (op == nil || !op.changesNothing)
-	if changes && !p.Operator {
-		return prego.Errorf(prego.CodeForbidden, "this requires the role operator")
+	reach := p.Reach(op.requires(changes))
+	if reach.None() {
+		return prego.Errorf(prego.CodeForbidden, "this requires the capability %s, which no grant of yours includes", op.requires(changes))
 	}
+	reach.ReadOnly = !changes
+	c.SetRequest(c.Request().WithContext(access.WithReach(c.Request().Context(), reach)))
 	if changes && a.d.Trusted != nil {
 		if err := a.d.Trusted(); err != nil {
 			return err
@@ -91,19 +93,12 @@ func (a *API) permitted(c echo.Context, p Principal, next echo.HandlerFunc) erro
 	return next(c)
 }
 
-func (a *API) principal(r *http.Request) (Principal, error) {
+func (a *API) principal(r *http.Request) (access.Principal, error) {
 	scheme, raw, ok := strings.Cut(r.Header.Get(echo.HeaderAuthorization), " ")
 	if !ok || !strings.EqualFold(scheme, "bearer") || raw == "" {
-		return Principal{}, prego.Errorf(prego.CodeUnauthenticated, "a bearer token is required")
+		return access.Principal{}, prego.Errorf(prego.CodeUnauthenticated, "a bearer token is required")
 	}
-	p, err := a.d.Auth(r.Context(), raw)
-	if err != nil {
-		return Principal{}, err
-	}
-	if !Nameable(p.Subject) {
-		return Principal{}, prego.Errorf(prego.CodeUnauthenticated, "the token's subject must be 1 to 255 printable characters")
-	}
-	return p, nil
+	return a.d.Auth(r.Context(), raw)
 }
 
 // headKey marks the context of a HEAD request.
@@ -150,12 +145,6 @@ func methods(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// Nameable reports whether a subject may be written to rows and logs.
-func Nameable(subject string) bool {
-	return subject != "" && len(subject) <= 255 && utf8.ValidString(subject) &&
-		!strings.ContainsFunc(subject, func(r rune) bool { return !unicode.IsPrint(r) })
-}
-
 // patience is the time limit of a request. It is below the listener's write timeout, so
 // that the refusal still reaches the caller.
 const patience = 20 * time.Second
@@ -194,7 +183,7 @@ func (a *API) observe(next echo.HandlerFunc) echo.HandlerFunc {
 		a.seconds.WithLabelValues(route, method(asked), strconv.Itoa(status)).Observe(time.Since(began).Seconds())
 		if !open[route] {
 			a.d.Log.Info("request", zap.String("request_id", id), zap.String("method", method(asked)), zap.String("route", route),
-				zap.Int("status", status), zap.String("subject", caller(c).Subject), zap.String("from", Network(c.Request())), zap.Duration("took", time.Since(began)))
+				zap.Int("status", status), zap.String("principal", caller(c).PrincipalID), zap.String("from", Network(c.Request())), zap.Duration("took", time.Since(began)))
 		}
 		return nil
 	}

@@ -37,7 +37,7 @@ func (a *API) CreateMove(c echo.Context, tenantID TenantID, _ CreateMoveParams) 
 		return err
 	}
 	m, err := a.d.Store.RequestMove(c.Request().Context(), tenant.MoveAsked{
-		ID: prego.MoveID(newID("mov-")), TenantID: tenantID, To: in.To, Shard: in.Shard, Pool: in.Pool, Region: in.Region, Why: in.Reason, By: caller(c).Subject,
+		ID: prego.MoveID(newID("mov-")), TenantID: tenantID, To: in.To, Shard: in.Shard, Pool: in.Pool, Region: in.Region, Why: in.Reason, By: caller(c).By(),
 	})
 	if err != nil {
 		return err

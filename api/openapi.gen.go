@@ -13,6 +13,7 @@ import (
 	"github.com/oapi-codegen/runtime"
 	openapi_types "github.com/oapi-codegen/runtime/types"
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/ops"
 	"github.com/prego/prego/ops/attention"
 	"github.com/prego/prego/ops/impact"
@@ -62,24 +63,6 @@ func (e AttentionActionMethod) Valid() bool {
 	case POST:
 		return true
 	case PUT:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for CallerRole.
-const (
-	CallerRoleOperator CallerRole = "operator"
-	CallerRoleViewer   CallerRole = "viewer"
-)
-
-// Valid indicates whether the value is a known member of the CallerRole enum.
-func (e CallerRole) Valid() bool {
-	switch e {
-	case CallerRoleOperator:
-		return true
-	case CallerRoleViewer:
 		return true
 	default:
 		return false
@@ -2951,9 +2934,12 @@ type AttentionSubject struct {
 
 // AuditEntry defines model for AuditEntry.
 type AuditEntry struct {
-	// Actor The subject of the token; of changes without a request the database's user
-	Actor string    `json:"actor"`
-	At    time.Time `json:"at"`
+	// Actor The id of the principal; of changes without a request the database's user
+	Actor string `json:"actor"`
+
+	// ActorName What the principal was called then
+	ActorName string    `json:"actor_name"`
+	At        time.Time `json:"at"`
 
 	// Encoding The text that is hashed. Not in lists
 	Encoding *string `json:"encoding,omitempty"`
@@ -2987,7 +2973,7 @@ type AuditEntry struct {
 	// RequestId As in `X-Request-Id` of the answer; one request may have several entries
 	RequestId *string `json:"request_id,omitempty"`
 
-	// Role `operator` or `viewer`; `database` for a change that no request made, `host` for `prego token create`
+	// Role The caller's access roles; `database` for a change that no request made, `host` for `prego token create`
 	Role string `json:"role"`
 
 	// Seq Its number in the chain, from 1; absent until it is sealed, within seconds
@@ -3235,14 +3221,31 @@ type Caller struct {
 	// ApiVersion The version of the program that answers
 	ApiVersion string `json:"api_version"`
 
+	// CredentialId The token or login of this request
+	CredentialId   string `json:"credential_id"`
+	CredentialName string `json:"credential_name"`
+
 	// ExpiresAt Absent if the expiry is not known
-	ExpiresAt *time.Time `json:"expires_at,omitempty"`
-	Role      CallerRole `json:"role"`
-	Subject   string     `json:"subject"`
+	ExpiresAt *time.Time    `json:"expires_at,omitempty"`
+	Grants    []CallerGrant `json:"grants"`
+
+	// Issuer Who vouches for a user; empty for a service account
+	Issuer      string               `json:"issuer"`
+	Kind        access.PrincipalKind `json:"kind"`
+	Name        string               `json:"name"`
+	PrincipalId string               `json:"principal_id"`
+
+	// Subject The user at the issuer
+	Subject string `json:"subject"`
 }
 
-// CallerRole defines model for Caller.Role.
-type CallerRole string
+// CallerGrant defines model for CallerGrant.
+type CallerGrant struct {
+	AccessRole string `json:"access_role"`
+
+	// OrgId With all orgs below it; empty is the installation
+	OrgId prego.OrgID `json:"org_id"`
+}
 
 // CancelledQueue defines model for CancelledQueue.
 type CancelledQueue struct {

@@ -105,7 +105,7 @@ func TestMetricsAndLogsAreBoundedAndHoldNoSecret(t *testing.T) {
 	}
 	requests := b.logs.FilterMessage("request").All()
 	require.Len(t, requests, 7, "with the operation's")
-	require.Equal(t, "operator", requests[0].ContextMap()["subject"])
+	require.Equal(t, "operator", requests[0].ContextMap()["principal"])
 	for _, leak := range []string{"app-1", "other-1", "made-up", "BREW", "sesame"} {
 		require.NotContains(t, text, leak)
 	}

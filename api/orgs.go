@@ -16,7 +16,7 @@ func (a *API) PutOrg(c echo.Context, id OrgID, _ PutOrgParams) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	org, err := a.d.Store.PutOrg(c.Request().Context(), id, in, caller(c).Subject, ifMatch(c)...)
+	org, err := a.d.Store.PutOrg(c.Request().Context(), id, in, caller(c).By(), ifMatch(c)...)
 	return answer(c, http.StatusOK, org, err, viewOf[Org])
 }
 

@@ -32,7 +32,7 @@ func (a *API) CreatePlacementPool(c echo.Context, _ CreatePlacementPoolParams) e
 	if err := constraint.Validate(""); err != nil {
 		return err
 	}
-	p, created, err := a.d.Store.CreatePlacementPool(c.Request().Context(), in.Name, constraint, caller(c).Subject)
+	p, created, err := a.d.Store.CreatePlacementPool(c.Request().Context(), in.Name, constraint, caller(c).By())
 	return answer(c, madeOrMet(created), p, err, placementPool)
 }
 
@@ -72,7 +72,7 @@ func (a *API) PutPlacementPool(c echo.Context, pool PlacementPoolInPath, _ PutPl
 	if err := in.Validate(""); err != nil {
 		return err
 	}
-	p, err := a.d.Store.PutPlacementPool(c.Request().Context(), pool, in, caller(c).Subject, ifMatch(c)...)
+	p, err := a.d.Store.PutPlacementPool(c.Request().Context(), pool, in, caller(c).By(), ifMatch(c)...)
 	return answer(c, http.StatusOK, p, err, placementPool)
 }
 
@@ -94,7 +94,7 @@ func (a *API) UnsetDefaultPlacementPool(
 }
 
 func (a *API) defaultPool(c echo.Context, pool string, on bool) error {
-	p, err := a.d.Store.SetDefaultPool(c.Request().Context(), pool, on, caller(c).Subject)
+	p, err := a.d.Store.SetDefaultPool(c.Request().Context(), pool, on, caller(c).By())
 	return answer(c, http.StatusOK, p, err, placementPool)
 }
 
@@ -122,7 +122,7 @@ func (a *API) orgPools(c echo.Context, org prego.OrgID) error {
 func (a *API) AssociatePlacementPool(
 	c echo.Context, org OrgID, pool PlacementPoolInPath, _ AssociatePlacementPoolParams,
 ) error {
-	if err := a.d.Store.AssociatePool(c.Request().Context(), org, pool, caller(c).Subject); err != nil {
+	if err := a.d.Store.AssociatePool(c.Request().Context(), org, pool, caller(c).By()); err != nil {
 		return err
 	}
 	return a.orgPools(c, org)

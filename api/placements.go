@@ -87,7 +87,7 @@ func (a *API) OverridePlacement(c echo.Context, _ OverridePlacementParams) error
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	d, err := a.d.Placer.Override(c.Request().Context(), in, caller(c).Subject)
+	d, err := a.d.Placer.Override(c.Request().Context(), in, caller(c).By())
 	if err != nil {
 		return namingTheForced(err)
 	}

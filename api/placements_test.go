@@ -75,7 +75,7 @@ func TestSimulationsOfACallerAreLimited(t *testing.T) {
 		}
 		return 200, ""
 	}
-	leave := b.api.Simulating(api.Principal{Subject: "viewer"}, 2)
+	leave := b.api.Simulating(granted("viewer", "support"), 2)
 	status, code := simulate("viewer")
 	require.Equal(t, []any{429, "busy"}, []any{status, code})
 	status, _ = simulate("operator")

@@ -94,7 +94,7 @@ func (a *API) PutWarmPool(c echo.Context, region RegionInPath, plan PlanInPath, 
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	if err := a.d.Store.PutWarmPool(c.Request().Context(), region, plan, in.Target, caller(c).Subject, ifMatch(c)...); err != nil {
+	if err := a.d.Store.PutWarmPool(c.Request().Context(), region, plan, in.Target, caller(c).By(), ifMatch(c)...); err != nil {
 		return err
 	}
 	ctx, cancel := startContext(c)

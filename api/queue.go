@@ -53,6 +53,6 @@ func (a *API) CancelQueue(c echo.Context, id OrgID, _ CancelQueueParams) error {
 		return err
 	}
 	reason := strings.TrimSpace(deref(in.Reason))
-	out, err := a.d.Store.CancelQueue(c.Request().Context(), id, caller(c).Subject, reason)
+	out, err := a.d.Store.CancelQueue(c.Request().Context(), id, caller(c).By(), reason)
 	return answer(c, http.StatusOK, out, err, viewOf[CancelledQueue])
 }

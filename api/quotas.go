@@ -58,7 +58,7 @@ func (a *API) SetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath, _
 	if err := quota.ValidateLimit(d, in.Limit); err != nil {
 		return err
 	}
-	q, err := a.d.Store.SetQuota(c.Request().Context(), id, d, in.Limit+0, caller(c).Subject, strings.TrimSpace(in.Reason), ifMatch(c)...) // -0 is 0
+	q, err := a.d.Store.SetQuota(c.Request().Context(), id, d, in.Limit+0, caller(c).By(), strings.TrimSpace(in.Reason), ifMatch(c)...) // -0 is 0
 	return answer(c, http.StatusOK, q, err, quotaView)
 }
 
@@ -69,7 +69,7 @@ func (a *API) UnsetOrgQuota(c echo.Context, id OrgID, dimension DimensionInPath,
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	q, err := a.d.Store.UnsetQuota(c.Request().Context(), id, d, caller(c).Subject, strings.TrimSpace(deref(in.Reason)))
+	q, err := a.d.Store.UnsetQuota(c.Request().Context(), id, d, caller(c).By(), strings.TrimSpace(deref(in.Reason)))
 	return answer(c, http.StatusOK, q, err, quotaView)
 }
 

@@ -56,7 +56,7 @@ func (a *API) CreateRebalance(c echo.Context, _ CreateRebalanceParams) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	r, err := a.d.Store.StartRebalance(c.Request().Context(), prego.RebalanceID(newID("reb-")), in, caller(c).Subject)
+	r, err := a.d.Store.StartRebalance(c.Request().Context(), prego.RebalanceID(newID("reb-")), in, caller(c).By())
 	if err != nil {
 		return err
 	}

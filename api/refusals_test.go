@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/store"
@@ -246,7 +247,7 @@ func TestPanicsAndFaultsAreToldWithoutDetails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t, func(d *api.Deps) {
-				d.Auth = func(context.Context, string) (api.Principal, error) { return api.Principal{}, get() }
+				d.Auth = func(context.Context, string) (access.Principal, error) { return access.Principal{}, get() }
 			})
 			resp, body := b.do("GET", "/v1/servers/app-1", "viewer", "", "")
 			require.Equal(t, http.StatusInternalServerError, resp.StatusCode)

@@ -36,7 +36,7 @@ func (a *API) PutRegistry(c echo.Context, host RegistryInPath, _ PutRegistryPara
 	if err := server.ValidateRegistryLogin(in.Username, in.Password); err != nil {
 		return err
 	}
-	r, err := a.d.Registries.PutRegistry(c.Request().Context(), host, in.Username, in.Password, caller(c).Subject, ifMatch(c)...)
+	r, err := a.d.Registries.PutRegistry(c.Request().Context(), host, in.Username, in.Password, caller(c).By(), ifMatch(c)...)
 	return answer(c, http.StatusOK, r, err, viewOf[Registry])
 }
 

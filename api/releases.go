@@ -16,7 +16,7 @@ func (a *API) CreateRelease(c echo.Context, _ CreateReleaseParams) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	r, err := a.d.Store.CreateStackRelease(c.Request().Context(), in, caller(c).Subject)
+	r, err := a.d.Store.CreateStackRelease(c.Request().Context(), in, caller(c).By())
 	return answer(c, http.StatusCreated, r, err, a.releaseView)
 }
 
@@ -55,7 +55,7 @@ func (a *API) CancelRelease(c echo.Context, name StackReleaseName, _ CancelRelea
 }
 
 func (a *API) steerRelease(c echo.Context, name server.StackReleaseName, turn func(context.Context, server.StackReleaseName, string) (server.StackRelease, error)) error {
-	r, err := turn(c.Request().Context(), name, caller(c).Subject)
+	r, err := turn(c.Request().Context(), name, caller(c).By())
 	if err != nil {
 		return err
 	}

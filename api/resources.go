@@ -70,7 +70,7 @@ func (a *API) CreateRoute(c echo.Context, env EnvInPath, _ CreateRouteParams) er
 			return err
 		}
 	}
-	r, err := a.d.Store.CreateRoute(c.Request().Context(), r, caller(c).Subject)
+	r, err := a.d.Store.CreateRoute(c.Request().Context(), r, caller(c).By())
 	return answer(c, http.StatusCreated, r, err, viewOf[Route])
 }
 
@@ -103,7 +103,7 @@ func (a *API) GetRoute(c echo.Context, env EnvInPath, route RouteInPath) error {
 
 // DeleteRoute deletes a route.
 func (a *API) DeleteRoute(c echo.Context, env EnvInPath, route RouteInPath, _ DeleteRouteParams) error {
-	return noContent(c, a.d.Store.DeleteRoute(c.Request().Context(), env, route, caller(c).Subject))
+	return noContent(c, a.d.Store.DeleteRoute(c.Request().Context(), env, route, caller(c).By()))
 }
 
 // TraefikRoutes shows all routes as Traefik's HTTP provider reads them.
@@ -150,13 +150,13 @@ func (a *API) GetIPv4(c echo.Context, env EnvInPath) error {
 // EnableIPv4 requests an IPv4 address for an env.
 func (a *API) EnableIPv4(c echo.Context, env EnvInPath, _ EnableIPv4Params) error {
 	d := a.d.Resources
-	v, err := a.d.Store.EnableIPv4(c.Request().Context(), env, newID("ip4-"), d.Environment, d.location, caller(c).Subject)
+	v, err := a.d.Store.EnableIPv4(c.Request().Context(), env, newID("ip4-"), d.Environment, d.location, caller(c).By())
 	return a.ipv4Accepted(c, v, err)
 }
 
 // DisableIPv4 releases the IPv4 address of an env.
 func (a *API) DisableIPv4(c echo.Context, env EnvInPath, _ DisableIPv4Params) error {
-	v, err := a.d.Store.DisableIPv4(c.Request().Context(), env, caller(c).Subject)
+	v, err := a.d.Store.DisableIPv4(c.Request().Context(), env, caller(c).By())
 	return a.ipv4Accepted(c, v, err)
 }
 
@@ -195,7 +195,7 @@ func (a *API) CreateVolume(c echo.Context, _ CreateVolumeParams) error {
 	case !slices.Contains(d.Locations[v.Region], v.Location):
 		return prego.Invalid("location", "must be one of "+strings.Join(d.Locations[v.Region], ", ")+", the region's")
 	}
-	v, err := a.d.Store.CreateVolume(c.Request().Context(), v, d.Environment, caller(c).Subject)
+	v, err := a.d.Store.CreateVolume(c.Request().Context(), v, d.Environment, caller(c).By())
 	return a.volumeAccepted(c, v, err)
 }
 
@@ -235,19 +235,19 @@ func (a *API) GrowVolume(c echo.Context, id VolumeInPath, _ GrowVolumeParams) er
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	v, err := a.d.Store.GrowVolume(c.Request().Context(), id, in.SizeBytes, caller(c).Subject)
+	v, err := a.d.Store.GrowVolume(c.Request().Context(), id, in.SizeBytes, caller(c).By())
 	return a.volumeAccepted(c, v, err)
 }
 
 // DeleteVolume deletes an unattached volume, after its last backup.
 func (a *API) DeleteVolume(c echo.Context, id VolumeInPath, params DeleteVolumeParams) error {
-	v, err := a.d.Store.DeleteVolume(c.Request().Context(), id, deref(params.NoFinalBackupReason), caller(c).Subject)
+	v, err := a.d.Store.DeleteVolume(c.Request().Context(), id, deref(params.NoFinalBackupReason), caller(c).By())
 	return a.volumeAccepted(c, v, err)
 }
 
 // UndeleteVolume takes back the deletion of a volume.
 func (a *API) UndeleteVolume(c echo.Context, id VolumeInPath, _ UndeleteVolumeParams) error {
-	v, err := a.d.Store.UndeleteVolume(c.Request().Context(), id, caller(c).Subject)
+	v, err := a.d.Store.UndeleteVolume(c.Request().Context(), id, caller(c).By())
 	return a.volumeAccepted(c, v, err)
 }
 
@@ -264,7 +264,7 @@ func (a *API) AttachVolume(c echo.Context, id VolumeInPath, _ AttachVolumeParams
 		return err
 	}
 	t, err := a.d.Store.AttachVolume(c.Request().Context(),
-		workload.VolumeAttachment{AttachmentID: newID("vat-"), VolumeID: id, GroupID: in.GroupID, MountPath: in.MountPath}, caller(c).Subject)
+		workload.VolumeAttachment{AttachmentID: newID("vat-"), VolumeID: id, GroupID: in.GroupID, MountPath: in.MountPath}, caller(c).By())
 	if err != nil {
 		return err
 	}
@@ -274,7 +274,7 @@ func (a *API) AttachVolume(c echo.Context, id VolumeInPath, _ AttachVolumeParams
 
 // DetachVolume detaches a volume from its process group.
 func (a *API) DetachVolume(c echo.Context, id VolumeInPath, attachment AttachmentInPath, _ DetachVolumeParams) error {
-	if err := a.d.Store.DetachVolume(c.Request().Context(), id, attachment, caller(c).Subject); err != nil {
+	if err := a.d.Store.DetachVolume(c.Request().Context(), id, attachment, caller(c).By()); err != nil {
 		return err
 	}
 	a.startRun(c, a.d.Runs.StartVolume, "", string(id), workload.VolumeWorkflowID(id))
@@ -291,7 +291,7 @@ func (a *API) session(c echo.Context, of org.SessionOf, kind org.SessionKind, su
 		return func() {}, nil
 	}
 	s, id := a.d.Store, newID("ses-")
-	if err := s.OpenSession(c.Request().Context(), id, of, kind, subject, caller(c).Subject, sessionLease); err != nil {
+	if err := s.OpenSession(c.Request().Context(), id, of, kind, subject, caller(c).By(), sessionLease); err != nil {
 		return nil, err
 	}
 	if dryRun(c) {

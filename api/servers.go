@@ -26,7 +26,7 @@ func (a *API) CreateServer(c echo.Context, _ CreateServerParams) error {
 		}
 	}
 	first := a.d.Catalog.Configured.Candidates(in.Role, in.Region, in.Spec)
-	server, _, err := a.d.Store.CreateServer(ctx, in, caller(c).Subject, first...)
+	server, _, err := a.d.Store.CreateServer(ctx, in, caller(c).By(), first...)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (a *API) ImportServer(c echo.Context, _ ImportServerParams) error {
 		return err
 	}
 	ctx := c.Request().Context()
-	srv, _, err := a.d.Store.ImportServer(ctx, in, caller(c).Subject)
+	srv, _, err := a.d.Store.ImportServer(ctx, in, caller(c).By())
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (a *API) ImportServer(c echo.Context, _ ImportServerParams) error {
 
 // RetryServer provisions a failed server again.
 func (a *API) RetryServer(c echo.Context, id ServerID, _ RetryServerParams) error {
-	server, err := a.d.Store.RequestRetry(c.Request().Context(), id, caller(c).Subject)
+	server, err := a.d.Store.RequestRetry(c.Request().Context(), id, caller(c).By())
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (a *API) RetryServer(c echo.Context, id ServerID, _ RetryServerParams) erro
 
 // DeleteServer decommissions a server.
 func (a *API) DeleteServer(c echo.Context, id ServerID, _ DeleteServerParams) error {
-	srv, err := a.d.Store.DeleteServer(c.Request().Context(), id, caller(c).Subject)
+	srv, err := a.d.Store.DeleteServer(c.Request().Context(), id, caller(c).By())
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (a *API) CordonServer(c echo.Context, id ServerID, _ CordonServerParams) er
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	srv, err := a.d.Store.CordonServer(c.Request().Context(), id, caller(c).Subject, in.Reason)
+	srv, err := a.d.Store.CordonServer(c.Request().Context(), id, caller(c).By(), in.Reason)
 	return answer(c, http.StatusOK, srv, err, viewOf[ServerSummary])
 }
 
@@ -122,7 +122,7 @@ func (a *API) LoseServer(c echo.Context, id ServerID, _ LoseServerParams) error 
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	srv, err := a.d.Store.LoseServer(c.Request().Context(), id, in.Reason, caller(c).Subject)
+	srv, err := a.d.Store.LoseServer(c.Request().Context(), id, in.Reason, caller(c).By())
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (a *API) LoseServer(c echo.Context, id ServerID, _ LoseServerParams) error 
 
 // UncordonServer opens a server to newcomers again.
 func (a *API) UncordonServer(c echo.Context, id ServerID, _ UncordonServerParams) error {
-	srv, err := a.d.Store.UncordonServer(c.Request().Context(), id, caller(c).Subject)
+	srv, err := a.d.Store.UncordonServer(c.Request().Context(), id, caller(c).By())
 	return answer(c, http.StatusOK, srv, err, viewOf[ServerSummary])
 }
 
@@ -248,7 +248,7 @@ func (a *API) PatchServer(c echo.Context, id ServerID, _ PatchServerParams) erro
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	srv, err := a.d.Store.ChangePlacement(c.Request().Context(), id, in, caller(c).Subject)
+	srv, err := a.d.Store.ChangePlacement(c.Request().Context(), id, in, caller(c).By())
 	if err != nil {
 		return err
 	}

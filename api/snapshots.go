@@ -13,7 +13,7 @@ import (
 
 // CreateSnapshot requests a snapshot of a tenant's site.
 func (a *API) CreateSnapshot(c echo.Context, tenantID TenantID, _ CreateSnapshotParams) error {
-	s, err := a.d.Store.CreateSnapshot(c.Request().Context(), tenantID, newID("snp-"), caller(c).Subject)
+	s, err := a.d.Store.CreateSnapshot(c.Request().Context(), tenantID, newID("snp-"), caller(c).By())
 	if err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func (a *API) GetSnapshot(c echo.Context, tenant TenantID, id SnapshotInPath) er
 
 // DeleteSnapshot deletes a snapshot, and its files unless they are kept for a while.
 func (a *API) DeleteSnapshot(c echo.Context, tenantID TenantID, id SnapshotInPath, _ DeleteSnapshotParams) error {
-	s, err := a.d.Store.DeleteSnapshot(c.Request().Context(), tenantID, id, caller(c).Subject)
+	s, err := a.d.Store.DeleteSnapshot(c.Request().Context(), tenantID, id, caller(c).By())
 	if err == nil && s.KeptUntil == nil {
 		a.startRun(c, a.d.Runs.StartSnapshotErase, s.OrgID, string(id), tenant.SnapshotEraseWorkflowID(id))
 	}
@@ -44,7 +44,7 @@ func (a *API) DeleteSnapshot(c echo.Context, tenantID TenantID, id SnapshotInPat
 
 // UndeleteSnapshot takes back the deletion of a snapshot.
 func (a *API) UndeleteSnapshot(c echo.Context, tenantID TenantID, id SnapshotInPath, _ UndeleteSnapshotParams) error {
-	s, err := a.d.Store.UndeleteSnapshot(c.Request().Context(), tenantID, id, caller(c).Subject)
+	s, err := a.d.Store.UndeleteSnapshot(c.Request().Context(), tenantID, id, caller(c).By())
 	return answer(c, http.StatusOK, s, err, viewOf[Snapshot])
 }
 
@@ -67,7 +67,7 @@ func (a *API) CreateRestore(c echo.Context, tenantID TenantID, _ CreateRestorePa
 	if (in.SnapshotID == "") == (in.BackupID == "") {
 		return prego.Invalid("snapshot_id", "or backup_id must be given, and not both")
 	}
-	j, err := a.d.Store.CreateRestore(c.Request().Context(), tenantID, tenant.RestoreOf{SnapshotID: in.SnapshotID, BackupID: in.BackupID}, newID("rst-"), caller(c).Subject)
+	j, err := a.d.Store.CreateRestore(c.Request().Context(), tenantID, tenant.RestoreOf{SnapshotID: in.SnapshotID, BackupID: in.BackupID}, newID("rst-"), caller(c).By())
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (a *API) CreateRestore(c echo.Context, tenantID TenantID, _ CreateRestorePa
 
 // restoreElsewhere has a tenant provisioned again from a backup.
 func (a *API) restoreElsewhere(c echo.Context, tenantID prego.TenantID, backupID prego.BackupID) error {
-	t, j, err := a.d.Store.RestoreElsewhere(c.Request().Context(), tenantID, backupID, newID("rst-"), caller(c).Subject)
+	t, j, err := a.d.Store.RestoreElsewhere(c.Request().Context(), tenantID, backupID, newID("rst-"), caller(c).By())
 	if err != nil {
 		return err
 	}

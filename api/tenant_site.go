@@ -52,7 +52,7 @@ func (a *API) siteCommand(c echo.Context, t tenant.Tenant, st server.ProvisionSt
 	}
 	defer done()
 	cmd := server.Command{
-		AuditID: "operator-" + uuid.NewString(), ServerID: st.ServerID, Kind: string(wire.KindBench), Args: args, Actor: prego.ActorOperator, By: caller(c).Subject,
+		AuditID: "operator-" + uuid.NewString(), ServerID: st.ServerID, Kind: string(wire.KindBench), Args: args, Actor: prego.ActorOperator, By: caller(c).By(),
 		TenantID: t.TenantID, Secrets: secrets, Within: siteTimeout,
 	}
 	if err := a.d.Store.BeginCommand(ctx, cmd); err != nil {
@@ -92,7 +92,7 @@ func (a *API) onSite(c echo.Context, id prego.TenantID, secrets map[string]strin
 func (a *API) note(c echo.Context, id prego.TenantID, step tenant.Step, message string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), recordWithin)
 	defer cancel()
-	return a.d.Store.AddTenantEvent(ctx, tenant.Event{TenantID: id, Step: step, Actor: caller(c).Subject, Message: message}, "")
+	return a.d.Store.AddTenantEvent(ctx, tenant.Event{TenantID: id, Step: step, Actor: caller(c).By(), Message: message}, "")
 }
 
 // once marks an answer whose content is never shown again.
@@ -181,7 +181,7 @@ func (a *API) PutTenantMail(c echo.Context, id TenantID) error {
 	if _, err := a.onSite(c, id, secrets, m.Configure().Args); err != nil {
 		return err
 	}
-	if err := a.d.Store.SetMail(context.WithoutCancel(c.Request().Context()), id, &m, caller(c).Subject); err != nil {
+	if err := a.d.Store.SetMail(context.WithoutCancel(c.Request().Context()), id, &m, caller(c).By()); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, m)
@@ -200,7 +200,7 @@ func (a *API) DeleteTenantMail(c echo.Context, id TenantID, _ DeleteTenantMailPa
 	if err := a.siteCommand(c, t, st, nil, tenant.NoMail().Args(t.Site)...); err != nil {
 		return err
 	}
-	return noContent(c, a.d.Store.SetMail(context.WithoutCancel(ctx), id, nil, caller(c).Subject))
+	return noContent(c, a.d.Store.SetMail(context.WithoutCancel(ctx), id, nil, caller(c).By()))
 }
 
 // PutStorageQuota changes a tenant's storage quota.
@@ -211,7 +211,7 @@ func (a *API) PutStorageQuota(c echo.Context, id TenantID, _ PutStorageQuotaPara
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	t, err := a.d.Store.SetStorageQuota(c.Request().Context(), id, in.GB, caller(c).Subject)
+	t, err := a.d.Store.SetStorageQuota(c.Request().Context(), id, in.GB, caller(c).By())
 	return answer(c, http.StatusOK, t, err, tenantSummary)
 }
 

@@ -18,7 +18,7 @@ func (a *API) CreateTenant(c echo.Context, p CreateTenantParams) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	t, _, err := a.d.Store.CreateTenant(c.Request().Context(), in, prego.TenantID(a.d.NewTenantID()), a.d.Mode, deref(p.IdempotencyKey), caller(c).Subject)
+	t, _, err := a.d.Store.CreateTenant(c.Request().Context(), in, prego.TenantID(a.d.NewTenantID()), a.d.Mode, deref(p.IdempotencyKey), caller(c).By())
 	if err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func (a *API) changeTenant(c echo.Context, id prego.TenantID, action tenant.Acti
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	t, err := a.d.Store.ChangeTenant(c.Request().Context(), id, action, a.d.Periods, caller(c).Subject, strings.TrimSpace(deref(in.Reason)))
+	t, err := a.d.Store.ChangeTenant(c.Request().Context(), id, action, a.d.Periods, caller(c).By(), strings.TrimSpace(deref(in.Reason)))
 	if err != nil {
 		return err
 	}

@@ -135,7 +135,7 @@ var tables = []Table{
 	{Type: "AuditEntry", ID: "entry_id", List: []Column{
 		{Path: "entry_id", Title: "entry"},
 		{Path: "at", Title: "at", Format: "time"},
-		{Path: "actor", Title: "actor"},
+		{Path: "actor_name", Title: "by"},
 		{Path: "verb", Title: "verb"},
 		{Path: "kind", Title: "kind"},
 		{Path: "id", Title: "id"},
@@ -143,6 +143,7 @@ var tables = []Table{
 		{Path: "from", Title: "from"},
 		{Path: "operation", Title: "operation"},
 	}, More: []Column{
+		{Path: "actor", Title: "actor"},
 		{Path: "role", Title: "role"},
 		{Path: "org_id", Title: "org"},
 		{Path: "request_id", Title: "request"},
@@ -210,9 +211,12 @@ var tables = []Table{
 		{Path: "source", Title: "source"},
 		{Path: "over", Title: "over"},
 	}},
-	{Type: "Caller", ID: "subject", List: []Column{
-		{Path: "subject", Title: "subject"},
-		{Path: "role", Title: "role"},
+	{Type: "Caller", ID: "principal_id", List: []Column{
+		{Path: "name", Title: "name"},
+		{Path: "principal_id", Title: "principal"},
+		{Path: "kind", Title: "kind"},
+		{Path: "grants", Title: "grants"},
+		{Path: "credential_name", Title: "credential name"},
 		{Path: "expires_at", Title: "expires", Format: "time"},
 		{Path: "api_version", Title: "api version"},
 	}},

@@ -73,7 +73,7 @@ func (a *API) CreateVolumeRestore(c echo.Context, id VolumeInPath, _ CreateVolum
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	r, err := a.d.Store.CreateVolumeRestore(c.Request().Context(), workload.VolumeRestore{RestoreID: newID("vrs-"), VolumeID: id, BackupID: in.BackupID, CreatedBy: caller(c).Subject})
+	r, err := a.d.Store.CreateVolumeRestore(c.Request().Context(), workload.VolumeRestore{RestoreID: newID("vrs-"), VolumeID: id, BackupID: in.BackupID, CreatedBy: caller(c).By()})
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (a *API) CloneVolume(c echo.Context, id VolumeInPath, _ CloneVolumeParams) 
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	d, by := a.d.Resources, caller(c).Subject
+	d, by := a.d.Resources, caller(c).By()
 	v, r, err := a.d.Store.CloneVolume(c.Request().Context(), id, workload.Volume{VolumeID: prego.VolumeID(newID("vol-")), Name: in.Name, SizeBytes: in.SizeBytes},
 		workload.VolumeRestore{RestoreID: newID("vrs-"), BackupID: in.BackupID, CreatedBy: by}, d.Environment)
 	if err == nil {

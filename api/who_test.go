@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/api"
 )
 
@@ -92,11 +93,13 @@ func TestWhoIsLeftOnADrainedServer(t *testing.T) {
 func TestWhoami(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	for _, role := range []string{"operator", "viewer"} {
-		resp, body := b.do("GET", "/v1/whoami", role, "", "")
+	for name, role := range map[string]string{"operator": "operator", "viewer": "support"} {
+		resp, body := b.do("GET", "/v1/whoami", name, "", "")
 		require.Equal(t, 200, resp.StatusCode, string(body))
 		who := as[api.Caller](t, body)
-		require.Equal(t, api.Caller{Subject: role, Role: api.CallerRole(role), ApiVersion: "dev"}, who)
+		require.Equal(t, api.Caller{
+			PrincipalId: name, Kind: access.ServiceAccount, Name: name, Grants: []api.CallerGrant{{AccessRole: role}}, ApiVersion: "dev",
+		}, who)
 	}
 	resp, _ := b.do("GET", "/v1/whoami", "", "", "")
 	require.Equal(t, 401, resp.StatusCode)

@@ -71,10 +71,6 @@ func serveAPI(ctx context.Context, p *Process, runs *workflows.Client) error {
 
 // API wires an API, with the console.
 func (p *Process) API(runs *workflows.Client) (*api.API, error) {
-	tokens, err := APITokens(p.cfg)
-	if err != nil {
-		return nil, err
-	}
 	placer, err := newPlacer(p, runs)
 	if err != nil {
 		return nil, err
@@ -91,7 +87,7 @@ func (p *Process) API(runs *workflows.Client) (*api.API, error) {
 	if err != nil {
 		return nil, err
 	}
-	auth := authenticator(tokens)
+	auth := api.Authenticate(p.db)
 	a := api.New(api.Deps{
 		Store: p.db, Runs: runs, Auth: auth, Importer: keyholder, Placer: placer, Shell: keyholder, Containers: keyholder,
 		Registries: store.NewRegistries(p.db, keyholder), Trace: p.traces.Answer, Log: p.log, Registry: p.reg,
@@ -111,7 +107,7 @@ func (p *Process) API(runs *workflows.Client) (*api.API, error) {
 		},
 	})
 	a.Mount("/console", console.New(console.Deps{
-		API: a.Handler(), Allow: a.Allow, Refusal: a.Refusal, Auth: auth, KnowsKey: tokens.Knows, Sessions: p.db, Feed: a.Subscribe, Now: p.now, Log: p.log.Named("console"),
+		API: a.Handler(), Allow: a.Allow, Refusal: a.Refusal, Auth: auth, Store: p.db, Feed: a.Subscribe, Now: p.now, Log: p.log.Named("console"),
 	}).Handler())
 	return a, nil
 }

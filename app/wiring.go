@@ -20,7 +20,6 @@ import (
 	"github.com/prego/prego/activities"
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/agentgw"
-	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/adviser"
 	"github.com/prego/prego/internal/agentclient"
 	"github.com/prego/prego/internal/cloudinit"
@@ -81,14 +80,6 @@ func (r bootRenderer) RenderBoot(p activities.BootParams) (activities.Boot, erro
 	return activities.Boot{UserData: out.UserData, StageTwo: out.StageTwo, StageTwoSHA256: out.StageTwoSHA256}, err
 }
 
-// authenticator checks callers' tokens.
-func authenticator(tokens *token.API) api.Authenticator {
-	return func(ctx context.Context, raw string) (api.Principal, error) {
-		p, err := tokens.Authenticate(ctx, raw)
-		return api.Principal{Subject: p.Subject, Operator: p.Role == token.RoleOperator, Expires: p.Expires, Key: p.Key}, err
-	}
-}
-
 // importer issues the bootstrap credentials of an existing server.
 type importer struct {
 	db     *store.Store
@@ -125,22 +116,6 @@ func newImporter(p *Process, ca *pki.Authority) (importer, error) {
 		return importer{}, err
 	}
 	return importer{db: p.db, tokens: deriver, boot: bootRenderer{cfg: p.cfg, ca: ca, agentSHA256: digest}, ttl: p.cfg.Worker.BootstrapTokenTTL}, nil
-}
-
-// tokenIssuer is the issuer of the tokens that the control plane signs itself.
-const tokenIssuer = "prego"
-
-// APITokens reads the API's keys.
-func APITokens(cfg config.Config) (*token.API, error) {
-	keys, err := token.OpenKeyring(cfg.KeysDir, token.UseAPI)
-	if err != nil {
-		return nil, err
-	}
-	c := token.APIConfig{Keys: keys, Issuer: tokenIssuer, Audience: cfg.API.JWTAudience, RolesClaim: cfg.API.RolesClaim}
-	if cfg.API.OIDCIssuer != "" {
-		c.Remote = token.NewRemote(cfg.API.OIDCIssuer, cfg.API.JWKSURL)
-	}
-	return token.NewAPI(c), nil
 }
 
 const (

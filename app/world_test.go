@@ -30,7 +30,9 @@ import (
 	"go.temporal.io/sdk/workflow"
 	"go.uber.org/zap"
 
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/activities"
+	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/token"
@@ -88,19 +90,6 @@ func newPlayed(t *testing.T) *played {
 	return &played{cfg: cfg, named: named, log: zap.NewNop()}
 }
 
-// Operator is issued by the clock of the play.
-func (p *played) Operator() string {
-	ring, err := token.OpenKeyring(p.cfg.KeysDir, token.UseAPI)
-	if err != nil {
-		panic(err)
-	}
-	raw, err := token.NewAPI(token.APIConfig{Keys: ring, Issuer: tokenIssuer, Audience: p.cfg.API.JWTAudience, RolesClaim: p.cfg.API.RolesClaim}).Issue("alice", token.RoleOperator, time.Hour)
-	if err != nil {
-		panic(err)
-	}
-	return raw
-}
-
 func (p *played) process(l *world.Life) (*Process, *workflows.Client, error) {
 	cfg := p.cfg
 	if l.Named() {
@@ -132,7 +121,10 @@ func (p *played) API(l *world.Life) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return a.Handler(), nil
+	alice := access.Principal{PrincipalID: "sa-alice", Kind: access.ServiceAccount, Name: "alice", Grants: []access.Grant{{Role: "operator"}}}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.Handler().ServeHTTP(w, r.WithContext(api.As(r.Context(), alice)))
+	}), nil
 }
 
 func (p *played) Gateway(l *world.Life) (http.Handler, func(context.Context), error) {

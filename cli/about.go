@@ -92,12 +92,17 @@ func callerText(in *call, who api.Caller) (string, error) {
 	if strings.TrimSuffix(p.API, "/") != in.client.Base {
 		p.Name = "" // it is not used
 	}
+	var granted []string
+	for _, g := range who.Grants {
+		granted = append(granted, g.AccessRole+" on "+cmp.Or(string(g.OrgId), "the installation"))
+	}
 	expires := ""
 	if at := who.ExpiresAt; at != nil {
 		expires = at.Format(time.RFC3339) + ", in " + age(at.Sub(in.Now()))
 	}
 	var out strings.Builder
-	in.pairs(&out, [2]string{"subject", who.Subject}, [2]string{"role", string(who.Role)},
+	in.pairs(&out, [2]string{"name", who.Name}, [2]string{"principal", who.PrincipalId},
+		[2]string{"access", strings.Join(granted, ", ")}, [2]string{"token", who.CredentialName},
 		[2]string{"expires", expires}, [2]string{"context", p.Name},
 		[2]string{"api", in.client.Base + ", version " + who.ApiVersion})
 	return strings.TrimSpace(out.String()), nil

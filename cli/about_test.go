@@ -13,7 +13,7 @@ import (
 
 func TestVersionOfTheProgramAndTheAPI(t *testing.T) {
 	t.Parallel()
-	on := always(map[string]any{"GET /v1/whoami": api.Caller{Subject: "ann", Role: "viewer", ApiVersion: "v0.1.0"}})
+	on := always(map[string]any{"GET /v1/whoami": api.Caller{Name: "ann", ApiVersion: "v0.1.0"}})
 	r := run(t, around{say: on}, "version")
 	require.Zero(t, r.code, r.errs)
 	require.Regexp(t, `^prego  dev\n(commit .*\n)?go     go1\.\S*.*\napi    http://127.0.0.1:\d+, version v0.1.0\n$`, r.out)
@@ -27,10 +27,10 @@ func TestVersionOfTheProgramAndTheAPI(t *testing.T) {
 func TestWhoami(t *testing.T) {
 	t.Parallel()
 	until := born.Add(40 * time.Hour)
-	on := always(map[string]any{"GET /v1/whoami": api.Caller{Subject: "ann", Role: "operator", ExpiresAt: &until, ApiVersion: "v0.1.0"}})
+	on := always(map[string]any{"GET /v1/whoami": api.Caller{Name: "ann", PrincipalId: "sa-1", Grants: []api.CallerGrant{{AccessRole: "operator"}, {AccessRole: "developer", OrgId: "acme"}}, CredentialName: "laptop", ExpiresAt: &until, ApiVersion: "v0.1.0"}})
 	r := run(t, around{say: on}, "whoami")
 	require.Zero(t, r.code, r.errs)
-	require.Regexp(t, `^subject  ann\nrole     operator\nexpires  2026-01-03T19:04:05Z, in 4h\napi      http://\S+, version v0.1.0\n$`, r.out)
+	require.Regexp(t, `^name       ann\nprincipal  sa-1\naccess     operator on the installation, developer on acme\ntoken      laptop\nexpires    2026-01-03T19:04:05Z, in 4h\napi        http://\S+, version v0.1.0\n$`, r.out)
 	dir := t.TempDir()
 	env := map[string]string{"XDG_CONFIG_HOME": dir, "PREGO_TOKEN": ""}
 	r = run(t, around{say: on, env: env, stdin: "secret\n"}, "login", "prod")

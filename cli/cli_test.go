@@ -190,7 +190,7 @@ func TestImportantColumnsFitEightyColumns(t *testing.T) {
 		"GET /v1/attention": attention,
 		"GET /v1/ledger": `{"resources":[{"name":"prego-demo-` + server + `-ip0","kind":"placement_group","owner":"server:` + server +
 			`","state":"releasing","since":"2026-01-02T03:04:05Z","price_month":"` + price + `","currency":"EUR","type":"ipv4","location":"fsn1"}]}`,
-		"GET /v1/audit": `{"entries":[{"entry_id":123456,"at":"2026-01-02T03:04:05Z","actor":"ann.of.the.operators@example.com","verb":"create",
+		"GET /v1/audit": `{"entries":[{"entry_id":123456,"at":"2026-01-02T03:04:05Z","actor":"user-1","actor_name":"ann.of.the.operators@example.com","verb":"create",
 			"kind":"quota","id":"acme/max_total_volume_bytes","from":"203.0.113.7","operation":"setOrgQuota"}]}`,
 	})
 	for args, want := range map[string][]string{

@@ -303,7 +303,7 @@ func loginCommand(c *CLI) *cobra.Command {
 		Long: `Store a token in a context, after the API accepted it. The token is the first line of
 standard input, or of the file that --token-file names. The context is the one named, or
 the current one, or else one called default; --api-url creates it or changes its API.`,
-		Example: "  prego token create --subject alice --role operator | prego login\n  prego login prod --api-url https://prego.example.com --token-file ~/prod.token",
+		Example: "  prego token create --name alice --role operator | prego login\n  prego login prod --api-url https://prego.example.com --token-file ~/prod.token",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := c.load()
 			if err != nil {

@@ -28,7 +28,7 @@ type button struct {
 // buttons are the buttons of some operations that the user may use.
 func (c *Console) buttons(ec echo.Context, do string, params map[string]string, o object) []button {
 	v, _ := ec.Get(visitorKey).(*visitor)
-	if v == nil || !v.Operator {
+	if v == nil || !v.Operator() {
 		return nil
 	}
 	var out []button

@@ -120,7 +120,7 @@ func (c *Console) ask(ec echo.Context, method, path string, query url.Values, bo
 	if len(query) > 0 {
 		u += "?" + query.Encode()
 	}
-	r, err := http.NewRequestWithContext(api.As(in.Context(), v.principal()), method, u, &b)
+	r, err := http.NewRequestWithContext(api.As(in.Context(), v.Principal), method, u, &b)
 	if err != nil {
 		return nil, err
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/cli"
-	"github.com/prego/prego/ops"
 )
 
 // request is a request to an API.
@@ -392,7 +392,7 @@ func sameDone(t *testing.T, op *operation, form url.Values, missing []string, us
 		ec := c.echo.NewContext(r, w)
 		ec.SetParamNames("operation")
 		ec.SetParamValues(op.OperationID)
-		ec.Set(visitorKey, &visitor{ConsoleSession: ops.ConsoleSession{Subject: "ada", Operator: true}})
+		ec.Set(visitorKey, &visitor{Principal: access.Principal{PrincipalID: "ada", Name: "ada", Grants: []access.Grant{{Role: "operator"}}}})
 		require.NoError(t, readForm(ec, maxForm))
 		return ec, w
 	}

@@ -33,15 +33,14 @@ type Feed func(ctx context.Context, q ops.EventQuery) (*api.EventSubscription, e
 
 // Deps are the dependencies of a console.
 type Deps struct {
-	API      http.Handler // the API's
-	Allow    func(key string) error
-	Refusal  func(error, echo.Context) (coded *prego.Error, status, again int) // the API's
-	Auth     api.Authenticator
-	KnowsKey func(key string) bool // whether tokens that a key signed are accepted; nil for always
-	Sessions *store.Store
-	Feed     Feed
-	Now      func() time.Time
-	Log      *zap.Logger
+	API     http.Handler // the API's
+	Allow   func(key string) error
+	Refusal func(error, echo.Context) (coded *prego.Error, status, again int) // the API's
+	Auth    api.Authenticator
+	Store   *store.Store // of logins
+	Feed    Feed
+	Now     func() time.Time
+	Log     *zap.Logger
 }
 
 // Console serves pages.
@@ -50,7 +49,6 @@ type Console struct {
 	echo    *echo.Echo
 	streams streams
 	again   time.Duration // how often a stream asks whether its session has ended
-	known   func(ctx context.Context, hash []byte) (ops.ConsoleSession, error)
 }
 
 // policy lets pages run and show only what this program serves, and nothing inline.
@@ -58,7 +56,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 
 // New makes a console.
 func New(d Deps) *Console {
-	c := &Console{d: d, streams: streams{of: map[string]int{}}, again: alive, known: d.Sessions.ConsoleSession}
+	c := &Console{d: d, streams: streams{of: map[string]int{}}, again: alive}
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = c.failed

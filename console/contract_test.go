@@ -11,7 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego/ops"
+	"github.com/prego/prego/access"
 )
 
 // answerOf is the schema of an operation's answer.
@@ -173,7 +173,7 @@ func assertTrue(t *testing.T, ok bool, format string, args ...any) bool {
 func TestARetryIsOfferedWhereItIsAccepted(t *testing.T) {
 	t.Parallel()
 	ec := echo.New().NewContext(httptest.NewRequest(http.MethodGet, "/", nil), httptest.NewRecorder())
-	ec.Set(visitorKey, &visitor{ConsoleSession: ops.ConsoleSession{Operator: true}})
+	ec.Set(visitorKey, &visitor{Principal: access.Principal{PrincipalID: "ada", Name: "ada", Grants: []access.Grant{{Role: "operator"}}}})
 	offers := func(o object) bool {
 		buttons := (&Console{}).buttons(ec, "retryServer, cordonServer", map[string]string{"server_id": "app-1"}, o)
 		require.NotEmpty(t, buttons)

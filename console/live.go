@@ -63,10 +63,10 @@ func (s *streams) end(subject string) {
 // at any process. done must be called at its end.
 func (c *Console) stream(ec echo.Context) (ctx context.Context, done func(), err error) {
 	v := ec.Get(visitorKey).(*visitor)
-	if !c.streams.begin(v.Subject) {
+	if !c.streams.begin(v.PrincipalID) {
 		return nil, nil, prego.Errorf(prego.CodeBusy, "too many pages wait for changes; close some")
 	}
-	ctx, cancel := context.WithDeadline(ec.Request().Context(), v.ExpiresAt)
+	ctx, cancel := context.WithDeadline(ec.Request().Context(), v.Expires)
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
@@ -77,13 +77,13 @@ func (c *Console) stream(ec echo.Context) (ctx context.Context, done func(), err
 			case <-ctx.Done():
 				return
 			case <-t.C:
-				if _, err := c.sessionOf(ctx, v.secret); prego.CodeOf(err) == prego.CodeUnauthenticated {
+				if _, err := c.loginOf(ctx, v.secret); ended(err) {
 					cancel()
 				}
 			}
 		}
 	}()
-	return ctx, func() { cancel(); <-watched; c.streams.end(v.Subject) }, nil
+	return ctx, func() { cancel(); <-watched; c.streams.end(v.PrincipalID) }, nil
 }
 
 // live notes where the feed of events ends before a page reads anything, so that nothing is missed until

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/ops"
 )
@@ -25,13 +26,13 @@ type sessions struct {
 	ended bool
 }
 
-func (s *sessions) ConsoleSession(context.Context, []byte) (ops.ConsoleSession, error) {
+func (s *sessions) auth(context.Context, string) (access.Principal, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return ops.ConsoleSession{}, prego.Errorf(prego.CodeUnauthenticated, "the session has ended")
+		return access.Principal{}, prego.Errorf(prego.CodeUnauthenticated, "the session has ended")
 	}
-	return ops.ConsoleSession{Subject: "ada", Operator: true, ExpiresAt: s.until}, nil
+	return access.Principal{PrincipalID: "ada", Name: "ada", Login: true, Expires: s.until, Grants: []access.Grant{{Role: "operator"}}}, nil
 }
 
 func (s *sessions) end() {
@@ -48,14 +49,13 @@ type liveBundle struct {
 }
 
 func setupLive(serve http.HandlerFunc) *liveBundle {
-	b := &liveBundle{sessions: &sessions{until: time.Now().Add(api.ConsoleSessionLife)}, feed: make(chan ops.Event)}
+	b := &liveBundle{sessions: &sessions{until: time.Now().Add(api.LoginLife)}, feed: make(chan ops.Event)}
 	b.Console = New(Deps{
-		API: serve, Allow: func(string) error { return nil }, Now: time.Now, Log: zap.NewNop(),
+		API: serve, Auth: b.sessions.auth, Allow: func(string) error { return nil }, Now: time.Now, Log: zap.NewNop(),
 		Feed: func(context.Context, ops.EventQuery) (*api.EventSubscription, error) {
 			return &api.EventSubscription{C: b.feed}, nil
 		},
 	})
-	b.known = b.sessions.ConsoleSession
 	return b
 }
 

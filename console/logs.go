@@ -46,7 +46,7 @@ func (c *Console) follow(path string) echo.HandlerFunc {
 			return err
 		}
 		defer done()
-		r, err := http.NewRequestWithContext(api.As(ctx, v.principal()), http.MethodGet, fill(path, from(paramsOf(ec)))+"?follow=true&tail="+logTail, http.NoBody)
+		r, err := http.NewRequestWithContext(api.As(ctx, v.Principal), http.MethodGet, fill(path, from(paramsOf(ec)))+"?follow=true&tail="+logTail, http.NoBody)
 		if err != nil {
 			return err
 		}

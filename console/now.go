@@ -60,7 +60,7 @@ func (c *Console) now(ec echo.Context) error {
 			if cli := a.text("cli"); cli != "" {
 				i.CLI = append(i.CLI, cli)
 			}
-			if b := doing(a); b != nil && v.Operator {
+			if b := doing(a); b != nil && v.Operator() {
 				i.Do = append(i.Do, *b)
 			}
 		}

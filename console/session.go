@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/ops"
 )
@@ -34,7 +35,8 @@ const (
 
 // visitor is who is logged in.
 type visitor struct {
-	ops.ConsoleSession
+	access.Principal
+
 	secret string
 }
 
@@ -44,10 +46,6 @@ func (v *visitor) CSRF() string {
 	m := hmac.New(sha256.New, []byte(v.secret))
 	m.Write([]byte("csrf"))
 	return base64.RawURLEncoding.EncodeToString(m.Sum(nil))
-}
-
-func (v *visitor) principal() api.Principal {
-	return api.Principal{Subject: v.Subject, Operator: v.Operator, Expires: v.ExpiresAt, Key: api.KeyOfSecret(v.secret)}
 }
 
 // encrypted reports whether a browser reached us over TLS, perhaps through a proxy.
@@ -63,8 +61,8 @@ func (c *Console) session(next echo.HandlerFunc) echo.HandlerFunc {
 		if err != nil || k.Value == "" {
 			return c.toLogin(ec)
 		}
-		s, err := c.sessionOf(r.Context(), k.Value)
-		if prego.CodeOf(err) == prego.CodeUnauthenticated {
+		p, err := c.loginOf(r.Context(), k.Value)
+		if ended(err) {
 			if err := c.stranger(r); err != nil {
 				return err
 			}
@@ -73,9 +71,9 @@ func (c *Console) session(next echo.HandlerFunc) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		v := &visitor{ConsoleSession: s, secret: k.Value}
+		v := &visitor{Principal: p, secret: k.Value}
 		ec.Set(visitorKey, v)
-		if err := c.d.Allow("subject " + s.Subject); err != nil {
+		if err := c.d.Allow("principal " + p.PrincipalID); err != nil {
 			return err
 		}
 		if r.Method == http.MethodPost {
@@ -90,20 +88,19 @@ func (c *Console) session(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// sessionOf is the session of a cookie, or CodeUnauthenticated if it has ended: in time, by hand, or because the key is
-// gone that signed its token.
-func (c *Console) sessionOf(ctx context.Context, secret string) (ops.ConsoleSession, error) {
-	if err := c.knows(secret); err != nil {
-		return ops.ConsoleSession{}, err
+// loginOf is whose login the secret of a cookie belongs to, or CodeUnauthenticated or CodeTokenExpired if it has ended.
+func (c *Console) loginOf(ctx context.Context, secret string) (access.Principal, error) {
+	p, err := c.d.Auth(ctx, secret)
+	if err == nil && !p.Login { // a token is not kept in browsers
+		err = prego.Errorf(prego.CodeUnauthenticated, "log in first")
 	}
-	return c.known(ctx, api.SecretHash(secret))
+	return p, err
 }
 
-func (c *Console) knows(secret string) error {
-	if c.d.KnowsKey != nil && !c.d.KnowsKey(api.KeyOfSecret(secret)) {
-		return prego.Errorf(prego.CodeUnauthenticated, "the key is not accepted any more that signed the token: get another token")
-	}
-	return nil
+// ended reports whether an error of loginOf means that there is no login any more.
+func ended(err error) bool {
+	code := prego.CodeOf(err)
+	return code == prego.CodeUnauthenticated || code == prego.CodeTokenExpired
 }
 
 // sites detects requests from pages of other sites.
@@ -134,7 +131,7 @@ func (c *Console) stranger(r *http.Request) error { return c.d.Allow("address " 
 // operators lets in who may change things.
 func operators(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(ec echo.Context) error {
-		if !ec.Get(visitorKey).(*visitor).Operator {
+		if !ec.Get(visitorKey).(*visitor).Operator() {
 			return prego.Errorf(prego.CodeForbidden, "this requires the role operator")
 		}
 		return next(ec)
@@ -178,9 +175,9 @@ func (c *Console) login(ec echo.Context) error {
 		return err
 	}
 	next := r.PostForm.Get("next")
-	s, key, err := c.whose(r)
-	if code := prego.CodeOf(err); code == prego.CodeUnauthenticated || code == prego.CodeTokenExpired || code == prego.CodeForbidden {
-		c.d.Log.Info("login refused", zap.String("code", string(code)), zap.String("from", api.Network(r)))
+	secret, p, err := c.logIn(r)
+	if ended(err) || prego.CodeOf(err) == prego.CodeForbidden {
+		c.d.Log.Info("login refused", zap.String("code", string(prego.CodeOf(err))), zap.String("from", api.Network(r)))
 		if err := c.stranger(r); err != nil {
 			return err
 		}
@@ -189,55 +186,48 @@ func (c *Console) login(ec echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if k, err := ec.Cookie(sessionCookie); err == nil { // the replaced session is useless now
-		if err := c.d.Sessions.EndConsoleSession(r.Context(), api.SecretHash(k.Value)); err != nil {
-			return err
+	if k, err := ec.Cookie(sessionCookie); err == nil { // the replaced login is useless now
+		if old, err := c.loginOf(r.Context(), k.Value); err == nil {
+			if err := c.d.Store.EndCredential(c.by(r, old, "consoleLogout"), old.CredentialID, old.By()); err != nil {
+				return err
+			}
 		}
 	}
-	s.Address = api.Address(r)
-	secret, hash := api.NewSecret(key)
-	if err := c.d.Sessions.CreateConsoleSession(r.Context(), hash, s); err != nil {
-		return err
-	}
-	if err := c.note(r, s, "consoleLogin"); err != nil {
-		return err
-	}
-	ec.SetCookie(&http.Cookie{Name: sessionCookie, Value: secret, Path: "/console", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: encrypted(r), Expires: s.ExpiresAt}) //nolint:gosec // Secure wherever the browser came over TLS
+	ec.SetCookie(&http.Cookie{Name: sessionCookie, Value: secret, Path: "/console", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: encrypted(r), Expires: p.Expires}) //nolint:gosec // Secure wherever the browser came over TLS
 	return ec.Redirect(http.StatusSeeOther, localPath(next))
 }
 
-// note records logins and logouts in the audit, with their origin.
-func (c *Console) note(r *http.Request, s ops.ConsoleSession, operation string) error {
-	role := "viewer"
-	if s.Operator {
-		role = "operator"
-	}
-	ctx := ops.WithAuditSource(r.Context(), ops.AuditSource{Actor: s.Subject, Role: role, From: api.Address(r), RequestID: uuid.NewString(), Operation: operation})
-	return c.d.Sessions.NoteRequest(ctx, "console_session", s.Subject, "")
+// by names whose login begins or ends, for the audit.
+func (c *Console) by(r *http.Request, p access.Principal, operation string) context.Context {
+	return ops.WithAuditSource(r.Context(), ops.AuditSource{
+		Actor: p.PrincipalID, ActorName: p.By(), Role: strings.Join(p.Roles(), " "), From: api.Address(r), RequestID: uuid.NewString(), Operation: operation,
+	})
 }
 
-// whose session a login form begins, and the key that signed their token.
-func (c *Console) whose(r *http.Request) (s ops.ConsoleSession, key string, err error) {
-	if code := r.PostForm.Get("code"); code != "" {
-		if err = c.knows(code); err == nil {
-			s, err = c.d.Sessions.UseConsoleLogin(r.Context(), api.SecretHash(code))
+// logIn makes the login that a form asks for: with the code of a link, or with a token, which the login ends with.
+func (c *Console) logIn(r *http.Request) (secret string, p access.Principal, err error) {
+	code := r.PostForm.Get("code")
+	if code == "" {
+		if p, err = c.d.Auth(r.Context(), strings.TrimSpace(r.PostForm.Get("token"))); err != nil {
+			return "", p, err
 		}
-		return s, api.KeyOfSecret(code), err
 	}
-	p, err := c.d.Auth(r.Context(), strings.TrimSpace(r.PostForm.Get("token")))
-	if err == nil && !api.Nameable(p.Subject) {
-		err = prego.Errorf(prego.CodeUnauthenticated, "the token's subject must be 1 to 255 printable characters")
+	secret, login, err := api.NewLogin(p, c.d.Now(), api.Address(r))
+	if err != nil {
+		return "", p, err
 	}
-	return api.SessionOf(p, c.d.Now()), p.Key, err
+	if code != "" {
+		p, err = c.d.Store.UseLoginLink(c.by(r, access.Principal{}, "consoleLogin"), access.SecretHash(code), login)
+		return secret, p, err
+	}
+	p.Expires, err = c.d.Store.CreateCredential(c.by(r, p, "consoleLogin"), login)
+	return secret, p, err
 }
 
 // logout ends the session.
 func (c *Console) logout(ec echo.Context) error {
 	v := ec.Get(visitorKey).(*visitor)
-	if err := c.d.Sessions.EndConsoleSession(ec.Request().Context(), api.SecretHash(v.secret)); err != nil {
-		return err
-	}
-	if err := c.note(ec.Request(), v.ConsoleSession, "consoleLogout"); err != nil {
+	if err := c.d.Store.EndCredential(c.by(ec.Request(), v.Principal, "consoleLogout"), v.CredentialID, v.By()); err != nil {
 		return err
 	}
 	ec.SetCookie(&http.Cookie{Name: sessionCookie, Path: "/console", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: encrypted(ec.Request())}) //nolint:gosec // Secure wherever the browser came over TLS

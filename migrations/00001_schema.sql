@@ -2266,8 +2266,9 @@ CREATE INDEX agent_command_audit_age ON agent_command_audit (requested_at);
 CREATE TABLE audit_entries (
     entry_id   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at         timestamptz NOT NULL DEFAULT clock_timestamp(),
-    actor      text NOT NULL,
-    role       text NOT NULL, -- operator, viewer; database for what no request did
+    actor      text NOT NULL, -- the id of a principal; for what no request did the database's user
+    actor_name text NOT NULL DEFAULT '',
+    role       text NOT NULL, -- the access roles that allowed it; host or database for what no request did
     address    text NOT NULL DEFAULT '',
     request_id text NOT NULL DEFAULT '',
     operation  text NOT NULL DEFAULT '',
@@ -2419,24 +2420,88 @@ CREATE TABLE request_keys (
 CREATE INDEX request_keys_age ON request_keys (created_at) WHERE created_id IS NULL;
 CREATE INDEX request_keys_creations_age ON request_keys (created_at) WHERE created_id IS NOT NULL;
 
--- Logins to the console, and one-time codes for them. Only hashes of browsers' secrets are here.
-CREATE TABLE console_sessions (
-    session_hash bytea PRIMARY KEY CHECK (octet_length(session_hash) = 32),
-    subject      text NOT NULL,
-    operator     boolean NOT NULL,
-    address      text NOT NULL DEFAULT '',
+-- Who may do what. A user is known by an issuer and a name there: sub alone is no identity. A group is an issuer's; it
+-- has grants, which its members have while they are logged in. A service account is an org's or the installation's.
+CREATE TABLE principals (
+    principal_id text PRIMARY KEY,
+    kind         text NOT NULL CHECK (kind IN ('user', 'service_account', 'group')),
+    issuer       text NOT NULL DEFAULT '',
+    subject      text NOT NULL DEFAULT '',
+    name         text NOT NULL CHECK (name <> ''),
+    org_id       text REFERENCES orgs(org_id), -- whose service account it is; NULL is the installation's
+    created_by   text NOT NULL,
     created_at   timestamptz NOT NULL DEFAULT now(),
-    expires_at   timestamptz NOT NULL
+    disabled_at  timestamptz, -- nothing of it is accepted any more
+    CHECK (kind = 'service_account' OR (issuer <> '' AND subject <> '' AND org_id IS NULL))
 );
-CREATE INDEX console_sessions_expires ON console_sessions (expires_at);
+CREATE UNIQUE INDEX principals_issued ON principals (kind, issuer, subject) WHERE kind <> 'service_account';
+CREATE UNIQUE INDEX principals_named ON principals (COALESCE(org_id, ''), name)
+    WHERE kind = 'service_account' AND disabled_at IS NULL;
+CREATE INDEX principals_org ON principals (org_id);
 
-CREATE TABLE console_logins (
-    code_hash          bytea PRIMARY KEY CHECK (octet_length(code_hash) = 32),
-    subject            text NOT NULL,
-    operator           boolean NOT NULL,
-    session_expires_at timestamptz NOT NULL,
-    expires_at         timestamptz NOT NULL
+-- Access roles that operators made. The built-in ones are part of the program.
+CREATE TABLE access_roles (
+    name         text PRIMARY KEY,
+    description  text NOT NULL DEFAULT '',
+    capabilities text[] NOT NULL CHECK (cardinality(capabilities) BETWEEN 1 AND 200), -- patterns: tenant:*, *:read
+    updated_by   text NOT NULL,
+    updated_at   timestamptz NOT NULL DEFAULT now()
 );
+
+CREATE TABLE access_grants (
+    grant_id     text PRIMARY KEY,
+    principal_id text NOT NULL REFERENCES principals(principal_id),
+    access_role  text NOT NULL,
+    org_id       text REFERENCES orgs(org_id), -- with all orgs below it; NULL is the installation
+    created_by   text NOT NULL,
+    created_at   timestamptz NOT NULL DEFAULT now()
+);
+CREATE UNIQUE INDEX access_grants_once ON access_grants (principal_id, COALESCE(org_id, ''), access_role);
+CREATE INDEX access_grants_org ON access_grants (org_id);
+CREATE INDEX access_grants_role ON access_grants (access_role);
+
+-- Tokens and logins. Only hashes of secrets are here. Each request reads the row of its own.
+CREATE TABLE credentials (
+    credential_id text PRIMARY KEY,
+    kind          text NOT NULL CHECK (kind IN ('token', 'login')),
+    hash          bytea NOT NULL UNIQUE CHECK (octet_length(hash) = 32),
+    prefix        text NOT NULL, -- the beginning of the secret, by which people recognize it
+    principal_id  text NOT NULL REFERENCES principals(principal_id),
+    parent_id     text REFERENCES credentials(credential_id), -- it ends with its parent, and has its caveats too
+    name          text NOT NULL,
+    caveats       jsonb NOT NULL DEFAULT '{}',
+    group_ids     text[] NOT NULL DEFAULT '{}', -- of a login: the groups that its issuer named
+    address       text NOT NULL DEFAULT '',     -- of a login: where it was made
+    created_by    text NOT NULL,
+    created_at    timestamptz NOT NULL DEFAULT now(),
+    expires_at    timestamptz NOT NULL,
+    last_used_at  timestamptz, -- to the minute
+    revoked_at    timestamptz,
+    revoked_by    text
+);
+CREATE INDEX credentials_principal ON credentials (principal_id, created_at);
+CREATE INDEX credentials_parent ON credentials (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX credentials_expiry ON credentials (expires_at);
+
+-- Links that log somebody in, once: a caller to the console, or a new user who is invited.
+CREATE TABLE login_links (
+    link_id      text PRIMARY KEY,
+    hash         bytea NOT NULL UNIQUE CHECK (octet_length(hash) = 32),
+    principal_id text REFERENCES principals(principal_id), -- whom it logs in; NULL is a new user
+    parent_id    text REFERENCES credentials(credential_id), -- what its login ends with
+    name         text NOT NULL DEFAULT '', -- of whom it invites
+    access_role  text, -- what they are granted
+    org_id       text REFERENCES orgs(org_id),
+    created_by   text NOT NULL,
+    created_at   timestamptz NOT NULL DEFAULT now(),
+    expires_at   timestamptz NOT NULL,
+    used_at      timestamptz,
+    CHECK ((principal_id IS NULL) = (access_role IS NOT NULL))
+);
+CREATE INDEX login_links_expiry ON login_links (expires_at);
+CREATE INDEX login_links_org ON login_links (org_id);
+CREATE INDEX login_links_principal ON login_links (principal_id);
+CREATE INDEX login_links_parent ON login_links (parent_id);
 
 -- How far each billed thing has been counted. hours are the hours counted since started_at; the next one begins at
 -- started_at + hours. A thing that comes back is counted from the start.
@@ -2813,6 +2878,11 @@ DO $$ DECLARE t text; args text; unless text;
 BEGIN
     FOR t, args, unless IN VALUES
         ('orgs',                $a$'org', 'org_id', 'org_id', '', ''$a$, always),
+        ('principals',          $a$'principal', 'principal_id', 'org_id', '', ''$a$, always),
+        ('access_roles',        $a$'access_role', 'name', '', '', 'updated_at'$a$, always),
+        ('access_grants',       $a$'grant', 'grant_id', 'org_id', '', ''$a$, always),
+        ('credentials',         $a$'credential', 'credential_id', '', '', 'hash last_used_at'$a$, always),
+        ('login_links',         $a$'login_link', 'link_id', 'org_id', '', 'hash'$a$, always),
         ('org_quotas',          $a$'quota', 'org_id dimension', 'org_id', '', 'updated_at'$a$, always),
         ('org_placement_pools', $a$'org_placement_pool', 'org_id pool_id', 'org_id', '', ''$a$, always),
         ('fleets',              $a$'fleet', 'fleet_id', '', '', 'request_hash last_seq updated_at'$a$, always),
@@ -2873,7 +2943,7 @@ END $$;
 -- +goose StatementBegin
 DO $$ DECLARE t text; key text; cols text[];
     left_out constant text[] := string_to_array('allocation_snapshots attention_since changes changes_pruned '
-        'console_logins container_reports cost_entries cost_meters cost_progress decision_inputs destructions '
+        'container_reports cost_entries cost_meters cost_progress decision_inputs destructions '
         'dns_comparisons dns_departures edge_documents edge_left_out events goose_db_version looks org_counters '
         'org_sessions org_usage_changes org_usage_drifts org_usage_parts org_usage_sweep org_work orphan_sightings '
         'peers_due provider_budgets provider_catalogs provider_prices pruned reconcile_runs redo redo_due region_room '

@@ -24,9 +24,10 @@ const (
 
 // AuditSource is who changes something, from where and by what.
 type AuditSource struct {
-	Actor     string `json:"actor"` // the subject of the token
-	Role      string `json:"role"`  // of the token
-	From      string `json:"from"`  // an address
+	Actor     string `json:"actor"` // the id of the principal
+	ActorName string `json:"actor_name"`
+	Role      string `json:"role"` // the access roles that allowed it
+	From      string `json:"from"` // an address
 	RequestID string `json:"request_id"`
 	Operation string `json:"operation"` // operationId, or the command
 }
@@ -54,6 +55,7 @@ type AuditEntry struct {
 	EntryID   int64
 	At        time.Time // to the microsecond
 	Actor     string
+	ActorName string
 	Role      string
 	Address   string `json:"from"`
 	RequestID string
@@ -73,7 +75,7 @@ type AuditEntry struct {
 func (e AuditEntry) Encoding() string {
 	var b strings.Builder
 	for _, f := range []string{
-		strconv.FormatInt(e.EntryID, 10), e.At.UTC().Format("2006-01-02T15:04:05.000000Z"), e.Actor, e.Role, e.Address, e.RequestID, e.Operation, e.Kind, e.ID, string(e.OrgID), string(e.Verb),
+		strconv.FormatInt(e.EntryID, 10), e.At.UTC().Format("2006-01-02T15:04:05.000000Z"), e.Actor, e.ActorName, e.Role, e.Address, e.RequestID, e.Operation, e.Kind, e.ID, string(e.OrgID), string(e.Verb),
 	} {
 		writeAuditField(&b, &f)
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 const selectAudit = `
-SELECT e.entry_id, e.at, e.actor, e.role, e.address, e.request_id, e.operation, e.kind, e.id, e.org_id, e.verb, e.old::text AS old, e.new::text AS new, c.seq, c.prev_hash, c.hash
+SELECT e.entry_id, e.at, e.actor, e.actor_name, e.role, e.address, e.request_id, e.operation, e.kind, e.id, e.org_id, e.verb, e.old::text AS old, e.new::text AS new, c.seq, c.prev_hash, c.hash
 FROM audit_entries e LEFT JOIN audit_chain c ON c.entry_id = e.entry_id`
 
 const sqlGetAudit = selectAudit + ` WHERE e.entry_id = $1`
@@ -84,7 +84,7 @@ SELECT p.seq, p.hash, EXISTS (SELECT FROM audit_entries e WHERE e.kind = 'audit_
 FROM audit_checkpoints p ORDER BY p.seq DESC LIMIT 1`
 	sqlAuditLinks = `
 SELECT c.seq AS number, c.entry_id AS link, c.prev_hash AS before, c.hash AS sum, e.entry_id IS NULL AS gone,
-    COALESCE(e.entry_id, 0) AS entry_id, COALESCE(e.at, 'epoch') AS at, COALESCE(e.actor, '') AS actor, COALESCE(e.role, '') AS role, COALESCE(e.address, '') AS address,
+    COALESCE(e.entry_id, 0) AS entry_id, COALESCE(e.at, 'epoch') AS at, COALESCE(e.actor, '') AS actor, COALESCE(e.actor_name, '') AS actor_name, COALESCE(e.role, '') AS role, COALESCE(e.address, '') AS address,
     COALESCE(e.request_id, '') AS request_id, COALESCE(e.operation, '') AS operation, COALESCE(e.kind, '') AS kind, COALESCE(e.id, '') AS id, COALESCE(e.org_id, '') AS org_id,
     COALESCE(e.verb, '') AS verb, e.old::text AS old, e.new::text AS new
 FROM audit_chain c LEFT JOIN audit_entries e ON e.entry_id = c.entry_id WHERE c.seq >= $1 ORDER BY c.seq LIMIT $2`
@@ -104,6 +104,7 @@ type auditLink struct {
 	EntryID     int64
 	At          time.Time
 	Actor       string
+	ActorName   string
 	Role        string
 	Address     string
 	RequestID   string
@@ -117,7 +118,7 @@ type auditLink struct {
 
 func (l auditLink) entry() ops.AuditEntry {
 	return ops.AuditEntry{
-		EntryID: l.EntryID, At: l.At, Actor: l.Actor, Role: l.Role, Address: l.Address, RequestID: l.RequestID, Operation: l.Operation, Kind: l.Kind, ID: l.ID,
+		EntryID: l.EntryID, At: l.At, Actor: l.Actor, ActorName: l.ActorName, Role: l.Role, Address: l.Address, RequestID: l.RequestID, Operation: l.Operation, Kind: l.Kind, ID: l.ID,
 		OrgID: l.OrgID, Verb: l.Verb, Old: l.Old, New: l.New,
 	}
 }

@@ -193,7 +193,7 @@ for process in api agentgw worker; do
 done
 
 echo "== a release of the agent"
-inside env PREGO_ENV=prod PREGO_KEYS_DIR=/etc/prego/keys prego token create --subject me --role operator |
+inside env PREGO_ENV=prod DATABASE_URL_FILE=/etc/prego/secrets/database_url prego token create --name me --role operator |
 	inside install -m 0600 /dev/stdin /root/token
 prego() { inside env PREGO_TOKEN_FILE=/root/token prego "$@"; }
 prego agent release create --signed "/release/prego-agent-linux-$arch.signed.json" --percent 5,50 --soak 1h

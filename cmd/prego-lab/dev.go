@@ -24,6 +24,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/app"
 	"github.com/prego/prego/cli"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/keyset"
@@ -378,10 +379,13 @@ func (s *stack) start(ctx context.Context, out io.Writer) error {
 	}
 	s.keep(t.Process)
 	say("temporal is ready")
-	if err := errors.Join(s.environment(url), s.authorize()); err != nil {
+	if err := s.environment(url); err != nil {
 		return err
 	}
 	if err := migrations.Up(ctx, url); err != nil {
+		return err
+	}
+	if err := s.authorize(ctx, url); err != nil {
 		return err
 	}
 	say("database is migrated")
@@ -581,15 +585,8 @@ func (s *stack) child(ctx context.Context, name, ready string, args ...string) e
 }
 
 // authorize makes a client of the API, and leaves its token in a file.
-func (s *stack) authorize() error {
-	keys, err := token.OpenKeyring(filepath.Join(s.dir, "keys"), token.UseAPI)
-	if err != nil {
-		return err
-	}
-	operator, err := token.NewAPI(token.APIConfig{
-		Keys: keys, Issuer: "prego", Audience: "prego-api",
-		RolesClaim: "role",
-	}).Issue("demo-operator", token.RoleOperator, 8*time.Hour)
+func (s *stack) authorize(ctx context.Context, url string) error {
+	operator, err := app.NewToken(ctx, config.Config{DatabaseURL: url}, "demo-operator", "operator", "", 8*time.Hour)
 	s.client = cli.NewClient("http://127.0.0.1:"+strconv.Itoa(s.f.apiPort), operator)
 	return errors.Join(err, os.WriteFile(s.tokenFile(), []byte(operator+"\n"), 0o600))
 }

@@ -29,6 +29,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/agentgw"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/lab/pgtest"
@@ -62,8 +63,8 @@ var operators = words(`
 	GET./v1/orgs/{org_id}/quotas PUT./v1/orgs/{org_id}/quotas/{dimension} DELETE./v1/orgs/{org_id}/quotas/{dimension}
 	GET./v1/orgs/{org_id}/events`)
 
-func anybody(context.Context, string) (api.Principal, error) {
-	return api.Principal{Subject: "caller", Operator: true}, nil
+func anybody(context.Context, string) (access.Principal, error) {
+	return access.Principal{PrincipalID: "caller", Name: "caller", Grants: []access.Grant{{Role: "operator"}}}, nil
 }
 
 func bearer(r *http.Request) { r.Header.Set("Authorization", "Bearer x") }

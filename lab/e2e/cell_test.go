@@ -26,6 +26,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/app"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/internal/keyset"
 	"github.com/prego/prego/internal/pki"
@@ -36,6 +37,7 @@ import (
 	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
 	"github.com/prego/prego/workload"
 )
@@ -101,6 +103,13 @@ func impatient(reason prego.Reason) server.BootTimeouts {
 	return t
 }
 
+// issue makes a token as the control plane's host does.
+func (c *cell) issue(name, role string) string {
+	raw, err := app.IssueToken(context.Background(), store.New(c.pool), name, role, "", time.Hour, "test")
+	require.NoError(c.t, err)
+	return raw
+}
+
 func newCell(t testing.TB, o options) *cell {
 	t.Helper()
 	number := cells.Add(1)
@@ -143,13 +152,7 @@ func newCell(t testing.TB, o options) *cell {
 	keys := filepath.Join(c.dir, "keys")
 	require.NoError(t, pki.Init(keys, c.env))
 	require.NoError(t, token.InitKeys(keys))
-	ring, err := token.OpenKeyring(keys, token.UseAPI)
-	require.NoError(t, err)
-	tokens := token.NewAPI(token.APIConfig{Keys: ring, Issuer: "prego", Audience: "prego-api", RolesClaim: "role"})
-	c.operator, err = tokens.Issue("alice", token.RoleOperator, time.Hour)
-	require.NoError(t, err)
-	c.viewer, err = tokens.Issue("bob", token.RoleViewer, time.Hour)
-	require.NoError(t, err)
+	c.operator, c.viewer = c.issue("alice", "operator"), c.issue("bob", "support")
 	var raw [32]byte
 	_, err = rand.Read(raw[:])
 	require.NoError(t, err)

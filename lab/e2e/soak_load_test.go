@@ -18,7 +18,6 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
-	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/sim"
 	"github.com/prego/prego/server"
@@ -31,7 +30,6 @@ type load struct {
 	*public
 	residents []string // tenants that stay
 	web       string   // a process group that stays
-	tokens    *token.API
 
 	mu     sync.Mutex
 	done   map[string]float64 // by kind of work
@@ -69,11 +67,6 @@ func (l *load) work(what string) float64 {
 }
 
 func (l *load) begin(ctx context.Context, running *sync.WaitGroup) {
-	ring, err := token.OpenKeyring(l.vars["PREGO_KEYS_DIR"], token.UseAPI)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	l.tokens = token.NewAPI(token.APIConfig{Keys: ring, Issuer: "prego", Audience: "prego-api", RolesClaim: "role"})
 	every := func(pace time.Duration, what string, do func(ctx context.Context, n int) error) {
 		running.Go(func() {
 			// Tasks that take longer than their pace overlap, but never by more than eight.
@@ -316,10 +309,7 @@ func (l *load) deployOne(ctx context.Context, n int) error {
 func (l *load) look(ctx context.Context, n int) error {
 	caller := l.viewer
 	if n%5 == 0 {
-		var err error
-		if caller, err = l.tokens.Issue(fmt.Sprintf("caller-%d", n), token.RoleViewer, time.Minute); err != nil {
-			return err
-		}
+		caller = l.issue(fmt.Sprintf("caller-%d", n), "support")
 	}
 	if n%10 == 3 {
 		return l.ask(ctx, caller+"x", http.MethodGet, "/v1/tenants", nil, http.StatusUnauthorized, nil)

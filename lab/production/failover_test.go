@@ -205,8 +205,8 @@ func (p *probes) number(t *testing.T, sql string, args ...any) (n int) {
 
 func (c *threeHosts) newProbes(t *testing.T) *probes {
 	first := c.hosts["prego-1"]
-	token := c.must(first, "env", "PREGO_ENV=prod", "PREGO_KEYS_DIR=/etc/prego/keys",
-		"prego", "token", "create", "--subject", "test", "--role", "operator")
+	token := c.must(first, "env", "PREGO_ENV=prod", "DATABASE_URL_FILE=/etc/prego/secrets/database_url",
+		"prego", "token", "create", "--name", "test", "--role", "operator")
 	url, err := os.ReadFile(filepath.Join(first.root, "etc/prego/secrets/database_url"))
 	require.NoError(t, err)
 	primary := "&connect_timeout=1&target_session_attrs=read-write"

@@ -207,8 +207,8 @@ func (l *load) createTenant(slug string) {
 }
 
 func (s *stack) newLoad(t *testing.T) *load {
-	cmd := exec.CommandContext(t.Context(), filepath.Join(s.bin, "prego"), "token", "create", "--subject", "test", "--role", "operator")
-	cmd.Env = append(os.Environ(), "PREGO_ENV=prod", "PREGO_KEYS_DIR="+filepath.Join(s.secrets, "keys"))
+	cmd := exec.CommandContext(t.Context(), filepath.Join(s.bin, "prego"), "token", "create", "--name", "test", "--role", "operator")
+	cmd.Env = append(os.Environ(), "PREGO_ENV=prod", "DATABASE_URL_FILE="+filepath.Join(s.secrets, "database_url"))
 	out, err := cmd.Output()
 	require.NoError(t, err)
 	l := &load{caller: &caller{s: s, token: strings.TrimSpace(string(out))}, t: t, stop: make(chan struct{}), tenants: map[string]string{}, execs: map[string]int{}, failed: map[string][]string{}}

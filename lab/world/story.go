@@ -309,7 +309,6 @@ func (c *caller) send(method, path, key string, body any) (int, []byte) {
 	ctx, cancel := context.WithTimeout(As(context.Background(), c.name), time.Minute)
 	defer cancel()
 	req := httptest.NewRequestWithContext(ctx, method, "http://api"+path, r)
-	req.Header.Set("Authorization", "Bearer "+w.system.Operator())
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}

@@ -38,11 +38,10 @@ const ProviderToken = "world-token"
 
 // System wires the processes, as app does.
 type System interface {
+	// API returns its handler, for an operator.
 	API(l *Life) (http.Handler, error)
 	// Gateway returns its handler, and what runs beside it until the context ends.
 	Gateway(l *Life) (handler http.Handler, run func(ctx context.Context), err error)
-	// Operator is a token that the API accepts.
-	Operator() string
 	// Worker starts a worker, and returns what stops it.
 	Worker(l *Life) (stop func(), err error)
 	// Restore saves what has changed, has the database lost and restored, and completes it. It may be repeated.

@@ -1,0 +1,219 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/prego/prego"
+	"github.com/prego/prego/access"
+)
+
+// A credential with what its requests may do: the row, those that it was narrowed from, its principal, and the grants of
+// the principal and, for a login, of its groups, each with the orgs that it covers. It is read for each request and
+// never kept, so that what is revoked ends immediately.
+const sqlAuthenticate = `
+WITH RECURSIVE chain AS (
+    SELECT c.*, 0 AS above FROM credentials c WHERE c.hash = $1
+    UNION ALL SELECT p.*, c.above + 1 FROM credentials p JOIN chain c ON p.credential_id = c.parent_id
+), given AS (
+    SELECT g.grant_id, g.access_role, g.org_id, r.capabilities
+    FROM access_grants g LEFT JOIN access_roles r ON r.name = g.access_role
+    WHERE g.principal_id IN (SELECT c.principal_id FROM chain c WHERE c.above = 0
+        UNION ALL SELECT unnest(c.group_ids) FROM chain c)
+), below AS (
+    SELECT g.org_id AS root, g.org_id FROM given g WHERE g.org_id IS NOT NULL
+    UNION SELECT b.root, o.org_id FROM orgs o JOIN below b ON o.parent_org_id = b.org_id
+)
+SELECT c.credential_id, c.kind = 'login' AS login, c.created_at, c.name AS credential_name,
+    p.principal_id, p.kind, p.issuer, p.subject, p.name,
+    (SELECT min(a.expires_at) FROM chain a) AS expires,
+    (SELECT min(a.expires_at) FROM chain a) <= now() AS expired,
+    (SELECT bool_or(a.revoked_at IS NOT NULL) FROM chain a) OR p.disabled_at IS NOT NULL AS revoked,
+    c.last_used_at IS NULL OR c.last_used_at < now() - interval '1 minute' AS use_is_news,
+    COALESCE((SELECT jsonb_agg(a.caveats ORDER BY a.above) FROM chain a WHERE a.caveats <> '{}'), '[]') AS caveats,
+    COALESCE((SELECT jsonb_agg(jsonb_build_object('GrantID', g.grant_id, 'Role', g.access_role, 'Custom', g.capabilities,
+            'OrgID', COALESCE(g.org_id, ''),
+            'Orgs', COALESCE((SELECT jsonb_agg(b.org_id) FROM below b WHERE b.root = g.org_id), '[]')) ORDER BY g.grant_id)
+        FROM given g), '[]') AS grants
+FROM chain c JOIN principals p USING (principal_id) WHERE c.above = 0`
+
+const sqlNoteUse = `
+UPDATE credentials SET last_used_at = now()
+WHERE credential_id = $1 AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute')`
+
+// LoginFresh is how long after a login its destructive operations need no new one.
+const LoginFresh = 15 * time.Minute
+
+// Authenticate returns the principal of a secret, given its hash; CodeUnauthenticated, or CodeTokenExpired.
+func (s *Store) Authenticate(ctx context.Context, hash []byte) (access.Principal, error) {
+	r, err := get[struct {
+		CredentialID, CredentialName, PrincipalID, Issuer, Subject, Name string
+
+		Kind                               access.PrincipalKind
+		Login, Expired, Revoked, UseIsNews bool
+		CreatedAt, Expires                 time.Time
+		Caveats, Grants                    json.RawMessage
+	}](ctx, s.pool, prego.Errorf(prego.CodeUnauthenticated, "the token is not valid here"), sqlAuthenticate, hash)
+	switch {
+	case err != nil:
+		return access.Principal{}, err
+	case r.Revoked:
+		return access.Principal{}, prego.Errorf(prego.CodeUnauthenticated, "the token is not valid here: it was revoked")
+	case r.Expired:
+		return access.Principal{}, prego.Errorf(prego.CodeTokenExpired, "the token expired at %s", r.Expires.UTC().Format(time.RFC3339))
+	}
+	p := access.Principal{
+		PrincipalID: r.PrincipalID, Kind: r.Kind, Issuer: r.Issuer, Subject: r.Subject, Name: r.Name,
+		CredentialID: r.CredentialID, CredentialName: r.CredentialName, Login: r.Login, Expires: r.Expires,
+	}
+	if p.Login {
+		p.FreshUntil = r.CreatedAt.Add(LoginFresh)
+	}
+	if err := json.Unmarshal(r.Grants, &p.Grants); err != nil {
+		return access.Principal{}, failed("grants", err)
+	}
+	if err := json.Unmarshal(r.Caveats, &p.Caveats); err != nil {
+		return access.Principal{}, failed("caveats", err)
+	}
+	if r.UseIsNews {
+		// Whether it is noted makes no difference to the request.
+		_ = s.exec(ctx, "use of a credential", sqlNoteUse, p.CredentialID)
+	}
+	return p, nil
+}
+
+// Credential is a token or a login, as it is created.
+type Credential struct {
+	CredentialID string
+	Kind         access.CredentialKind
+	Hash         []byte
+	Prefix       string
+	PrincipalID  string
+	ParentID     string
+	Name         string
+	Caveats      access.Caveats
+	GroupIDs     []string
+	Address      string
+	CreatedBy    string
+	ExpiresAt    time.Time
+}
+
+// A credential never lasts longer than its parent.
+const sqlCreateCredential = `
+INSERT INTO credentials (credential_id, kind, hash, prefix, principal_id, parent_id, name, caveats, group_ids, address, created_by, expires_at)
+SELECT $1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, $11, LEAST($12, (SELECT p.expires_at FROM credentials p WHERE p.credential_id = $6))
+RETURNING expires_at`
+
+// CreateCredential writes a token or a login, and returns when it ends.
+func (s *Store) CreateCredential(ctx context.Context, c Credential) (time.Time, error) {
+	at, err := createCredential(ctx, s.pool, c)
+	return at, failed("create a credential", err)
+}
+
+func createCredential(ctx context.Context, q querier, c Credential) (time.Time, error) {
+	if c.GroupIDs == nil {
+		c.GroupIDs = []string{}
+	}
+	return value[time.Time](ctx, q, sqlCreateCredential, c.CredentialID, c.Kind, c.Hash, c.Prefix, c.PrincipalID, c.ParentID, c.Name, c.Caveats,
+		c.GroupIDs, c.Address, c.CreatedBy, c.ExpiresAt)
+}
+
+const sqlRevokeCredential = `
+UPDATE credentials SET revoked_at = now(), revoked_by = $2 WHERE credential_id = $1 AND revoked_at IS NULL`
+
+// EndCredential revokes a credential and, with it, all that were narrowed from it. Repeating it changes nothing.
+func (s *Store) EndCredential(ctx context.Context, id, by string) error {
+	return s.exec(ctx, "revoke a credential", sqlRevokeCredential, id, by)
+}
+
+const (
+	sqlCreateLink = `
+INSERT INTO login_links (link_id, hash, principal_id, parent_id, name, access_role, org_id, created_by, expires_at)
+VALUES ($1, $2, NULLIF($3, ''), NULLIF($4, ''), $5, NULLIF($6, ''), NULLIF($7, ''), $8, now() + make_interval(secs => $9))
+RETURNING expires_at`
+	sqlUseLink = `
+UPDATE login_links SET used_at = now() WHERE hash = $1 AND used_at IS NULL AND expires_at > now()
+RETURNING link_id, COALESCE(principal_id, '') AS principal_id, COALESCE(parent_id, '') AS parent_id, name,
+    COALESCE(access_role, '') AS access_role, COALESCE(org_id, '') AS org_id, created_by, created_at, expires_at`
+)
+
+// LoginLink logs somebody in, once: a known principal, or a new user who is granted an access role.
+type LoginLink struct {
+	LinkID      string
+	PrincipalID string // "" for a new user
+	ParentID    string // the credential that the login ends with
+	Name        string
+	AccessRole  string
+	OrgID       prego.OrgID
+	CreatedBy   string
+	CreatedAt   time.Time
+	ExpiresAt   time.Time
+}
+
+// CreateLoginLink writes a link, and returns when it ends.
+func (s *Store) CreateLoginLink(ctx context.Context, l LoginLink, hash []byte, within time.Duration) (time.Time, error) {
+	at, err := value[time.Time](ctx, s.pool, sqlCreateLink, l.LinkID, hash, l.PrincipalID, l.ParentID, l.Name, l.AccessRole, l.OrgID, l.CreatedBy, within.Seconds())
+	return at, failed("login link", err)
+}
+
+// UseLoginLink logs in with a link of a known principal, once: the login is c with the link's principal and parent.
+// CodeUnauthenticated if the link was used or has expired.
+func (s *Store) UseLoginLink(ctx context.Context, hash []byte, c Credential) (access.Principal, error) {
+	err := s.inTx(ctx, "use a login link", func(tx *txn) error {
+		l, err := one[LoginLink](ctx, tx, sqlUseLink, hash)
+		used := prego.Errorf(prego.CodeUnauthenticated, "the link was already used or has expired: request another with prego console")
+		if err != nil {
+			return ifNoRows(err, used)
+		}
+		if l.PrincipalID == "" {
+			return used
+		}
+		c.PrincipalID, c.ParentID, c.CreatedBy = l.PrincipalID, l.ParentID, l.CreatedBy
+		_, err = createCredential(ctx, tx, c)
+		return err
+	})
+	if err != nil {
+		return access.Principal{}, err
+	}
+	return s.Authenticate(ctx, c.Hash)
+}
+
+const (
+	sqlEnsurePrincipal = `
+INSERT INTO principals (principal_id, kind, issuer, subject, name, org_id, created_by) VALUES ($1, $2, $3, $4, $5, NULLIF($6, ''), $7)
+ON CONFLICT DO NOTHING`
+	sqlServiceAccount = `
+SELECT principal_id FROM principals WHERE kind = 'service_account' AND COALESCE(org_id, '') = $1 AND name = $2 AND disabled_at IS NULL`
+	sqlEnsureGrant = `
+INSERT INTO access_grants (grant_id, principal_id, access_role, org_id, created_by) VALUES ($1, $2, $3, NULLIF($4, ''), $5)
+ON CONFLICT DO NOTHING`
+)
+
+// NewAccount is a service account of the installation with a grant there and a token, as the control plane's host makes it.
+type NewAccount struct {
+	Name       string
+	AccessRole string
+	OrgID      prego.OrgID // what the grant is on; "" is the installation
+	Token      Credential  // without principal
+	IDs        [2]string   // of the account and the grant, if they are new
+}
+
+// EnsureAccount creates an installation's service account with a grant, unless it has it, and a token for it.
+func (s *Store) EnsureAccount(ctx context.Context, n NewAccount) (expires time.Time, err error) {
+	if _, ok := access.BuiltIn(n.AccessRole); !ok {
+		return expires, prego.Invalid("role", "must be one of "+strings.Join(access.RoleNames(), ", "))
+	}
+	err = s.inTx(ctx, "service account", func(tx *txn) error {
+		tx.run(ctx, sqlEnsurePrincipal, n.IDs[0], access.ServiceAccount, "", "", n.Name, "", n.Token.CreatedBy)
+		n.Token.PrincipalID = valueIn[string](ctx, tx, sqlServiceAccount, "", n.Name)
+		tx.run(ctx, sqlEnsureGrant, n.IDs[1], n.Token.PrincipalID, n.AccessRole, n.OrgID, n.Token.CreatedBy)
+		if tx.err != nil {
+			return tx.err
+		}
+		expires, err = createCredential(ctx, tx, n.Token)
+		return err
+	})
+	return expires, err
+}
