@@ -30,15 +30,20 @@ func (r Role) allowsAbove(c Capability) bool {
 	return matches(r.Above, c)
 }
 
-// OfOrgs are the things that belong to orgs: an org's owner may do everything with them.
+// OfOrgs are the things that belong to orgs, besides the orgs themselves with their quota, costs, audit and access.
 var OfOrgs = []string{
-	"tenant", "backup", "backup_policy", "snapshot", "restore", "move", "drill", "clone", "site", "domain", "certificate", "decision",
-	"app", "env", "group", "instance", "route", "ipv4", "volume", "attachment", "registry", "event", "operation", "progress", "queue", "attention",
-	"service_account", "token", "invitation", "limit_request",
+	"tenant", "mail", "domain", "certificate", "decision", "move",
+	"backup", "backup_policy", "snapshot", "restore", "drill",
+	"app", "env", "group", "instance", "route", "ipv4", "volume",
+	"event", "operation", "progress", "queue", "impact", "search",
 }
 
-// Secrets are the verbs whose answers hold secrets or what customers wrote: roles that read everything don't have them.
-var secrets = []string{"*:reveal", "*:exec", "*:logs", "*:download"}
+// ofAccess are things of orgs that decide who has access to them.
+var ofAccess = []string{"service_account", "token", "invitation"}
+
+// operatorsOnly are capabilities on things of orgs that no access role of an org has: they spend or decide what is the
+// installation's. A suspended tenant stays suspended until an operator resumes it.
+var operatorsOnly = []string{"move:create", "move:cancel", "tenant:suspend", "tenant:resume"}
 
 func everyVerb(things []string) (out []string) {
 	for _, t := range things {
@@ -54,40 +59,51 @@ func everyThing(things []string, verb string) (out []string) {
 	return out
 }
 
-// roles are the built-in access roles, by name.
+// roles are the built-in access roles, by name. Roles that read everything don't have the verbs reveal, exec, logs and
+// download, whose answers hold secrets or what customers wrote.
 var roles = func() map[string]Role {
-	ofOrg := []string{"org:read", "quota:read", "cost:read", "audit:read", "access:read"}
+	seen := []string{"org:read", "quota:read", "cost:read", "limit_request:read"}
 	out := map[string]Role{}
 	for _, r := range []Role{
 		{Name: "operator", Description: "Everything, on everything.", Patterns: []string{Everything}},
 		{Name: "support", Description: "Reads everything except secrets and logs, and changes nothing.", Patterns: []string{"*:read"}},
-		{Name: "auditor", Description: "Reads who did and may do what.", Patterns: []string{"audit:read", "access:read", "org:read", "event:read", "service_account:read", "token:read", "login:read"}},
-		{Name: "billing", Description: "Reads costs, usage and limits.", Patterns: []string{"cost:read", "org:read", "quota:read", "limit_request:read"}},
+		{
+			Name: "auditor", Description: "Reads who did and may do what.",
+			Patterns: []string{
+				"audit:read", "audit_chain:read", "access:read", "org:read", "event:read", "service_account:read", "token:read", "login:read",
+			},
+		},
+		{
+			Name: "billing", Description: "Reads costs, usage and limits.",
+			Patterns: []string{"cost:read", "org:read", "quota:read", "limit_request:read"},
+		},
 		{
 			Name: "org_owner", Description: "Everything in an org: its things, who has access, and requests for higher limits.",
-			Patterns: append(append(everyVerb(OfOrgs), ofOrg...), "access:grant", "org:audit"),
+			Patterns: slices.Concat(everyVerb(OfOrgs), everyVerb(ofAccess), seen, []string{"limit_request:create", "audit:read", "access:read", "access:grant"}),
 			Except:   operatorsOnly,
 		},
 		{
 			Name: "developer", Description: "Everything with an org's tenants, apps and volumes; nothing with access and limits.",
-			Patterns: append(everyVerb(OfOrgs), "org:read", "quota:read", "cost:read"),
-			Except:   append(slices.Clone(operatorsOnly), "service_account:*", "token:*", "invitation:*", "limit_request:create"),
+			Patterns: slices.Concat(everyVerb(OfOrgs), seen),
+			Except:   operatorsOnly,
 		},
-		{Name: "org_viewer", Description: "Reads an org's things except secrets and logs.", Patterns: append(everyThing(OfOrgs, "read"), "org:read", "quota:read", "cost:read")},
+		{
+			Name: "org_viewer", Description: "Reads an org's things except secrets and logs.",
+			Patterns: slices.Concat(everyThing(OfOrgs, "read"), seen),
+		},
 		{
 			Name: "provisioner", Description: "What the backend of a sign-up form needs: create orgs, and tenants in the orgs that it created.",
-			Patterns: []string{"org:create", "org:read", "tenant:create", "tenant:read", "domain:create", "domain:read", "operation:read", "progress:read", "event:read", "progress:share"},
-			Above:    []string{"org:create"},
+			Patterns: []string{
+				"org:create", "org:read", "quota:read", "tenant:create", "tenant:read", "domain:create", "domain:read",
+				"operation:read", "progress:read", "progress:share", "event:read",
+			},
+			Above: []string{"org:create"},
 		},
 	} {
 		out[r.Name] = r
 	}
 	return out
 }()
-
-// operatorsOnly are capabilities of things of orgs that an org's owner does not have: they spend or decide what is the
-// installation's.
-var operatorsOnly = []string{"move:*", "limit_request:decide", "attention:*", "queue:cancel", "operation:cancel"}
 
 // RoleNames are the names of the built-in access roles, sorted.
 func RoleNames() []string { return slices.Sorted(maps.Keys(roles)) }

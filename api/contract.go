@@ -22,6 +22,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/ops/impact"
 )
 
@@ -46,6 +47,10 @@ type operation struct {
 	changesNothing bool
 	// bound is the worst that it may do (x-impact); "" for a GET.
 	bound impact.Class
+	// capability is what it requires (x-capability); "" if it is open, or about the caller.
+	capability access.Capability
+	// orgOf is where the orgs of its objects are found (x-org-of), as inReach reads it.
+	orgOf []string
 }
 
 // maxBody is the maximum body size, in bytes, unless the contract sets another
@@ -89,6 +94,9 @@ func loadContract(spec []byte) (*contract, error) {
 			o.changesNothing = op.Extensions["x-changes"] == "nothing"
 			bound, _ := op.Extensions["x-impact"].(string)
 			o.bound = impact.Class(bound)
+			capability, _ := op.Extensions["x-capability"].(string)
+			o.capability = access.Capability(capability)
+			o.orgOf = words(op.Extensions["x-org-of"])
 			if most, ok := op.Extensions["x-max-body"].(float64); ok {
 				o.maxBody = int64(most)
 			}
@@ -96,6 +104,19 @@ func loadContract(spec []byte) (*contract, error) {
 		}
 	}
 	return out, nil
+}
+
+// words are those of an extension that is one word or a list.
+func words(extension any) (out []string) {
+	switch x := extension.(type) {
+	case string:
+		return []string{x}
+	case []any:
+		for _, word := range x {
+			out = append(out, fmt.Sprint(word))
+		}
+	}
+	return out
 }
 
 // operation returns the operation that a request was routed to, nil if the contract has

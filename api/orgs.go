@@ -16,7 +16,8 @@ func (a *API) PutOrg(c echo.Context, id OrgID, _ PutOrgParams) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	org, err := a.d.Store.PutOrg(c.Request().Context(), id, in, caller(c).By(), ifMatch(c)...)
+	may := mayPutOrg(caller(c).Reach, id, in)
+	org, err := a.d.Store.PutOrgIf(c.Request().Context(), id, in, may, caller(c).By(), ifMatch(c)...)
 	return answer(c, http.StatusOK, org, err, viewOf[Org])
 }
 

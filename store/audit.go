@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/prego/prego"
@@ -17,9 +18,13 @@ FROM audit_entries e LEFT JOIN audit_chain c ON c.entry_id = e.entry_id`
 
 const sqlGetAudit = selectAudit + ` WHERE e.entry_id = $1`
 
+func noSuchEntry(id string) error {
+	return prego.Errorf(prego.CodeAuditEntryNotFound, "there is no audit entry %s", id)
+}
+
 // GetAuditEntry reads an entry of the audit, or CodeAuditEntryNotFound.
 func (s *Store) GetAuditEntry(ctx context.Context, id int64) (ops.AuditEntry, error) {
-	return get[ops.AuditEntry](ctx, s.pool, prego.Errorf(prego.CodeAuditEntryNotFound, "there is no audit entry %d", id), sqlGetAudit, id)
+	return get[ops.AuditEntry](ctx, s.pool, noSuchEntry(strconv.FormatInt(id, 10)), sqlGetAudit, id)
 }
 
 // AuditEntries is the list of the audit.

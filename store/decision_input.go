@@ -106,9 +106,13 @@ FROM ` + fromDecisions
 
 const sqlGetDecision = selectDecisions + ` WHERE d.snapshot_id = $1`
 
+func noSuchDecision(id string) error {
+	return prego.Errorf(prego.CodeDecisionNotFound, "there is no decision %s", id)
+}
+
 // GetDecision reads a decision, or CodeDecisionNotFound.
 func (s *Store) GetDecision(ctx context.Context, id int64) (tenant.Decision, error) {
-	return get[tenant.Decision](ctx, s.pool, prego.Errorf(prego.CodeDecisionNotFound, "there is no decision %d", id), sqlGetDecision, id)
+	return get[tenant.Decision](ctx, s.pool, noSuchDecision(strconv.FormatInt(id, 10)), sqlGetDecision, id)
 }
 
 // Decisions is the list of the decisions on all tenants.

@@ -17,9 +17,17 @@ const groupColumns = `g.group_id, g.env_id, g.org_id, g.region, g.name, g.spec, 
     g.created_by, g.created_at, g.updated_at, g.deleted_at, g.converged,
     COALESCE((SELECT jsonb_object_agg(state, n) FROM (SELECT state, count(*) AS n FROM instances i WHERE i.group_id = g.group_id AND i.state <> 'stopped' GROUP BY state) s), '{}') AS instances`
 
+func noSuchGroup(id string) error {
+	return prego.Errorf(prego.CodeGroupNotFound, "there is no process group %q", id)
+}
+
+func noSuchInstance(id string) error {
+	return prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id)
+}
+
 // oneGroup runs a statement that returns a group, or CodeGroupNotFound.
 func oneGroup(ctx context.Context, q querier, sql, id string, args ...any) (g workload.Group, err error) {
-	return get[workload.Group](ctx, q, prego.Errorf(prego.CodeGroupNotFound, "there is no process group %q", id), sql, append([]any{id}, args...)...)
+	return get[workload.Group](ctx, q, noSuchGroup(id), sql, append([]any{id}, args...)...)
 }
 
 const sqlGetGroup = `SELECT ` + groupColumns + ` FROM process_groups g WHERE g.group_id = $1 AND g.deleted_at IS NULL`
@@ -230,7 +238,7 @@ const sqlGetInstance = `SELECT ` + instanceColumns + ` FROM instances i WHERE i.
 
 // GetInstance reads an instance, or CodeInstanceNotFound.
 func (s *Store) GetInstance(ctx context.Context, id string) (workload.Instance, error) {
-	return get[workload.Instance](ctx, s.pool, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id), sqlGetInstance, id)
+	return get[workload.Instance](ctx, s.pool, noSuchInstance(id), sqlGetInstance, id)
 }
 
 // decided returns a decision for a column that may be NULL.

@@ -214,7 +214,7 @@ func (s *Store) turnsToBoot(ctx context.Context, tx *txn, id prego.GroupID, p *w
 }
 
 func readGroup(ctx context.Context, tx *txn, id prego.GroupID) (g groupRow, err error) {
-	g = getIn[groupRow](ctx, tx, prego.Errorf(prego.CodeGroupNotFound, "there is no process group %q", id), sqlPlanGroup, id)
+	g = getIn[groupRow](ctx, tx, noSuchGroup(string(id)), sqlPlanGroup, id)
 	g.Exclusive = valueIn[bool](ctx, tx, sqlPlanExclusive, id)
 	rows := manyIn[plannedInstance](ctx, tx, sqlPlanInstances, id)
 	g.take(rows)
@@ -508,7 +508,7 @@ FROM instances i JOIN servers s ON s.server_id = i.server_id WHERE i.instance_id
 
 // InstanceHost reads an instance with its server, or CodeInstanceNotFound.
 func (s *Store) InstanceHost(ctx context.Context, id string) (workload.InstanceHost, error) {
-	return get[workload.InstanceHost](ctx, s.pool, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id), sqlInstanceHost, id)
+	return get[workload.InstanceHost](ctx, s.pool, noSuchInstance(id), sqlInstanceHost, id)
 }
 
 const sqlHoldGroup = `SELECT g.group_id, g.release FROM process_groups g JOIN instances i ON i.group_id = g.group_id WHERE i.instance_id = $1 FOR NO KEY UPDATE OF g`
@@ -605,7 +605,7 @@ func (s *Store) InstanceFailed(ctx context.Context, id, message string) (ok bool
 // holdGroup locks the group of an instance.
 func holdGroup(ctx context.Context, tx *txn, id string) (group prego.GroupID, release int, err error) {
 	err = tx.QueryRow(ctx, sqlHoldGroup, id).Scan(&group, &release)
-	return group, release, ifNoRows(err, prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", id))
+	return group, release, ifNoRows(err, noSuchInstance(id))
 }
 
 const sqlInstanceStopped = `

@@ -175,10 +175,14 @@ func (s *Store) AboutRun(ctx context.Context, workflowID string) (a ops.About, e
 	return a, failed("what run "+workflowID+" is about", ifNoRows(err, nil))
 }
 
+func noSuchOperation(id string) error {
+	return prego.Errorf(prego.CodeOperationNotFound, "there is no operation %q", id)
+}
+
 // Operation reads how an operation stands from the rows of its target, or
 // CodeOperationNotFound.
 func (s *Store) Operation(ctx context.Context, id string) (ops.Operation, error) {
-	none := prego.Errorf(prego.CodeOperationNotFound, "there is no operation %q", id)
+	none := noSuchOperation(id)
 	kind, rest, _ := strings.Cut(id, "/")
 	k, ok := operationKinds[kind]
 	if !ok || rest == "" {

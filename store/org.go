@@ -42,6 +42,14 @@ RETURNING ` + orgColumns
 // fields stay. Tenants keep the parent under which they were created. With match, see
 // holdVersion.
 func (s *Store) PutOrg(ctx context.Context, id prego.OrgID, r tenant.PutOrgRequest, by string, match ...string) (o org.Org, err error) {
+	return s.PutOrgIf(ctx, id, r, func(*org.Org) error { return nil }, by, match...)
+}
+
+// PutOrgIf is PutOrg if the caller may: may decides from the org as it was, whose row is held, nil for none. An org
+// that the caller can't see has only its id.
+func (s *Store) PutOrgIf(
+	ctx context.Context, id prego.OrgID, r tenant.PutOrgRequest, may func(old *org.Org) error, by string, match ...string,
+) (o org.Org, err error) {
 	var parent string
 	if r.ParentOrgID != nil {
 		parent = string(*r.ParentOrgID)
@@ -55,12 +63,17 @@ func (s *Store) PutOrg(ctx context.Context, id prego.OrgID, r tenant.PutOrgReque
 		tx.check(holdVersion(ctx, tx, match, prego.ReplaceableOrg, id))
 		o, err = one[org.Org](ctx, tx, sqlNewOrg, id, parent, cmp.Or(r.Tier, s.newOrgs), by)
 		if err == nil {
+			tx.check(may(nil))
 			return orgEvent(ctx, tx, org.Event{OrgID: id, Type: "org.create", Subject: string(id), Actor: by}, map[string]any{"tier": o.Tier})
 		}
 		if !isNoRows(err) {
 			return err
 		}
-		old := oneIn[org.Org](ctx, tx, sqlHeldOrg, id)
+		old := org.Org{OrgID: id}
+		if held := findIn[org.Org](ctx, tx, sqlHeldOrg, id); held != nil {
+			old = *held
+		}
+		tx.check(may(&old))
 		if o, err = one[org.Org](ctx, tx, sqlChangeOrg, id, r.ParentOrgID, r.Tier); err != nil || o.Tier == old.Tier {
 			return err
 		}
@@ -79,12 +92,17 @@ func checkParent(ctx context.Context, tx *txn, org prego.OrgID, parent string) e
 	var known, circle bool
 	tx.check(tx.QueryRow(ctx, sqlOrgsAbove, org, parent).Scan(&known, &circle))
 	if !known {
-		return &prego.Error{Code: prego.CodeOrgUnknown, Field: "parent_org_id", Message: "is not an org that is known here"}
+		return OrgUnknown("parent_org_id")
 	}
 	if circle {
 		return prego.Invalid("parent_org_id", string("must not be an org that is below "+org))
 	}
 	return nil
+}
+
+// OrgUnknown is the refusal of a field that names an org which does not exist.
+func OrgUnknown(field string) error {
+	return &prego.Error{Code: prego.CodeOrgUnknown, Field: field, Message: "is not an org that is known here"}
 }
 
 func noSuchOrg(id prego.OrgID) error {

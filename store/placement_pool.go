@@ -190,7 +190,7 @@ func lockOrg(ctx context.Context, tx *txn, orgID prego.OrgID) error {
 func lockNamedOrg(ctx context.Context, tx *txn, orgID prego.OrgID) error {
 	err := lockOrg(ctx, tx, orgID)
 	if prego.CodeOf(err) == prego.CodeNotFound {
-		return &prego.Error{Code: prego.CodeOrgUnknown, Field: "org_id", Message: "is not an org that is known here"}
+		return OrgUnknown("org_id")
 	}
 	return err
 }

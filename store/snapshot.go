@@ -400,7 +400,7 @@ func (s *Store) OpenSession(ctx context.Context, id string, of org.SessionOf, ki
 		err := tx.QueryRow(ctx, sql, owner).Scan(&org)
 		if isNoRows(err) {
 			if of.InstanceID != "" {
-				return prego.Errorf(prego.CodeInstanceNotFound, "there is no instance %q", of.InstanceID)
+				return noSuchInstance(string(of.InstanceID))
 			}
 			return &prego.Error{Code: prego.CodeTenantUnknown, Field: "tenant_id", Message: "is not a tenant that is known here"}
 		}

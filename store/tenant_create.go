@@ -63,9 +63,9 @@ func checkTenantFacts(ctx context.Context, tx *txn, r *tenant.CreateRequest) (te
 	}
 	switch {
 	case !f.Org:
-		return refuse(prego.CodeOrgUnknown, "org_id", "is not an org that is known here")
+		return tenantSize{}, OrgUnknown("org_id")
 	case r.ParentOrgID != "" && !f.ParentKnown:
-		return refuse(prego.CodeOrgUnknown, "parent_org_id", "is not an org that is known here")
+		return tenantSize{}, OrgUnknown("parent_org_id")
 	case r.ParentOrgID != "" && f.Parent != "" && f.Parent != r.ParentOrgID:
 		return tenantSize{}, prego.Invalid("parent_org_id", fmt.Sprintf("must be %s, the parent of org %s", f.Parent, r.OrgID))
 	case r.DataResidency != "" && !f.Country:

@@ -18,8 +18,12 @@ const volumeColumns = `v.volume_id, v.org_id, v.region, v.location, v.name, v.si
 
 const attachmentColumns = `t.attachment_id, t.org_id, t.volume_id, t.group_id, t.mount_path, COALESCE(t.server_id, '') AS server_id, t.created_by, t.created_at, t.deleted_at`
 
+func noSuchVolume(id string) error {
+	return prego.Errorf(prego.CodeVolumeNotFound, "there is no volume %q", id)
+}
+
 func oneVolume(ctx context.Context, q querier, id, sql string, args ...any) (workload.Volume, error) {
-	return get[workload.Volume](ctx, q, prego.Errorf(prego.CodeVolumeNotFound, "there is no volume %q", id), sql, args...)
+	return get[workload.Volume](ctx, q, noSuchVolume(id), sql, args...)
 }
 
 const sqlVolumeOfName = `SELECT volume_id FROM volumes WHERE org_id = $1 AND name = $2 AND deleted_at IS NULL`

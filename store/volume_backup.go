@@ -97,7 +97,7 @@ const sqlVolumeBackupPolicy = `SELECT ` + backupPolicyColumns + ` FROM volumes v
 
 // VolumeBackupPolicy is the policy that a volume is backed up by.
 func (s *Store) VolumeBackupPolicy(ctx context.Context, volumeID prego.VolumeID) (tenant.BackupPolicy, error) {
-	r, err := get[backupPolicyRow](ctx, s.pool, prego.Errorf(prego.CodeVolumeNotFound, "there is no volume %q", volumeID), sqlVolumeBackupPolicy, volumeID)
+	r, err := get[backupPolicyRow](ctx, s.pool, noSuchVolume(string(volumeID)), sqlVolumeBackupPolicy, volumeID)
 	return r.policy(), err
 }
 
