@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/lab/golden"
@@ -178,4 +179,47 @@ func TestSettingsAreListed(t *testing.T) {
 	list(reflect.TypeFor[config.Config](), "")
 	recorded(t, "settings.md", "internal/config/config.go", "Settings", "All processes read the same environment variables and use those "+
 		"they need. `_FILE` marks secrets: the variable with this suffix names a file that contains the value.", body[:len(body)-1])
+}
+
+// TestAccessIsListed: each access role with its capabilities, and each operation with what it requires.
+func TestAccessIsListed(t *testing.T) {
+	t.Parallel()
+	var rows []string
+	for path, item := range api.Contract().Paths.Map() {
+		for method, op := range item.Operations() {
+			of := strings.ReplaceAll(strings.Trim(fmt.Sprint(op.Extensions["x-org-of"]), "[]"), " ", ", ")
+			if of == "<nil>" {
+				continue // it needs no token
+			}
+			capability := ""
+			if c := op.Extensions["x-capability"]; c != nil {
+				capability = fmt.Sprintf("`%s`", c)
+			}
+			rows = append(rows, fmt.Sprintf("| %s | `%s %s` | %s | %s |", op.OperationID, method, path, capability, of))
+		}
+	}
+	slices.Sort(rows)
+	listed := func(patterns []string) string { return "`" + strings.Join(patterns, "`, `") + "`" }
+	body := []string{"## Access roles", ""}
+	for _, r := range access.Roles() {
+		about := r.Description + " It has " + listed(r.Patterns)
+		if len(r.Except) > 0 {
+			about += ", without " + listed(r.Except)
+		}
+		if r.Above != nil {
+			about += "; on the installation, or in orgs below the granted one, only " + listed(r.Above)
+		}
+		body = append(body, "### "+r.Name, "")
+		body = append(body, wrapped(about+".")...)
+	}
+	body = append(body, "## Operations", "")
+	body = append(body, wrapped("The last column is where the org of an operation's object is found: by parameters of its path, or fields "+
+		"of its body. `installation` means that the object belongs to no org, `reach` that the answer has what belongs to the caller's orgs, "+
+		"`caller` that every caller may, and `handler` that it depends on the object: a new org requires its capability on the parent, "+
+		"another tier `org:change`, and another parent `access:grant` on both.")...)
+	body = append(body, "| operation | request | capability | org of |", "|---|---|---|---|")
+	body = append(body, rows...)
+	recorded(t, "access.md", "api/openapi.yaml", "Access", "Each operation requires a capability: a thing and a verb. An access role is a "+
+		"set of capabilities, where `*` stands for every thing or verb. A grant gives an access role to a caller, on the installation, or on an org and all orgs below it. An object "+
+		"in other orgs is answered like one that does not exist.", body)
 }
