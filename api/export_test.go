@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 
@@ -12,7 +13,9 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/access"
 	"github.com/prego/prego/ops"
+	"github.com/prego/prego/org"
 	"github.com/prego/prego/placement"
+	"github.com/prego/prego/tenant"
 )
 
 // Status is the HTTP status of a code.
@@ -85,4 +88,17 @@ func (a *API) Exporting(p access.Principal, n int) (leave func()) {
 			leave()
 		}
 	}
+}
+
+// InReach is inReach for a request as the API routes it, with the body that check would store.
+func (a *API) InReach(r *http.Request, body string, reach access.Reach) error {
+	c := a.echo.NewContext(r, httptest.NewRecorder())
+	a.echo.Router().Find(r.Method, echo.GetPath(r), c)
+	c.Set(bodyKey, []byte(body))
+	return a.inReach(c, a.contract.operation(c), reach)
+}
+
+// MayPutOrg is mayPutOrg.
+func MayPutOrg(reach func(access.Capability) access.Reach, id prego.OrgID, in tenant.PutOrgRequest) func(*org.Org) error {
+	return mayPutOrg(reach, id, in)
 }
