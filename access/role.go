@@ -105,6 +105,14 @@ var roles = func() map[string]Role {
 	return out
 }()
 
+// Roles lists the built-in access roles, by name.
+func Roles() (out []Role) {
+	for _, name := range RoleNames() {
+		out = append(out, roles[name])
+	}
+	return out
+}
+
 // RoleNames are the names of the built-in access roles, sorted.
 func RoleNames() []string { return slices.Sorted(maps.Keys(roles)) }
 

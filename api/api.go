@@ -197,7 +197,7 @@ func New(d Deps) *API {
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.refuse
 	e.Pre(a.observe)
-	e.Use(recoverPanics, a.authenticate, methods, a.check, a.once, a.audited, a.settled)
+	e.Use(recoverPanics, a.authenticate, methods, a.check, a.within, a.once, a.audited, a.settled)
 	RegisterHandlers(e, a)
 	serveDocs(e)
 	a.echo = e

@@ -26,10 +26,7 @@ func (a *API) audited(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		p := caller(c)
 		source := ops.AuditSource{Actor: p.PrincipalID, ActorName: p.By(), Role: strings.Join(p.Roles(), " "), From: Address(r), RequestID: requestID(c), Operation: op.OperationID}
-		c.SetRequest(r.WithContext(ops.WithAuditSource(r.Context(), source)))
-		if base, ok := c.Get(callerKey).(context.Context); ok {
-			c.Set(callerKey, ops.WithAuditSource(base, source))
-		}
+		inEach(c, func(ctx context.Context) context.Context { return ops.WithAuditSource(ctx, source) })
 		if dryRun(c) {
 			return next(c)
 		}

@@ -79,12 +79,17 @@ func (a *API) permitted(c echo.Context, p access.Principal, next echo.HandlerFun
 	op := a.contract.operation(c)
 	m := c.Request().Method
 	changes := m != http.MethodGet && m != http.MethodOptions && (op == nil || !op.changesNothing)
-	reach := p.Reach(op.requires(changes))
-	if reach.None() {
-		return prego.Errorf(prego.CodeForbidden, "this requires the capability %s, which no grant of yours includes", op.requires(changes))
+	if op != nil {
+		reach := access.Reach{Everywhere: true} // what is about the caller needs no capability
+		if op.capability != "" {
+			reach = p.Reach(op.capability)
+		}
+		if reach.None() {
+			return prego.Errorf(prego.CodeForbidden, "this requires the capability %s, which no grant of yours includes", op.capability)
+		}
+		reach.ReadOnly = !changes
+		inEach(c, func(ctx context.Context) context.Context { return access.WithReach(ctx, reach) })
 	}
-	reach.ReadOnly = !changes
-	c.SetRequest(c.Request().WithContext(access.WithReach(c.Request().Context(), reach)))
 	if changes && a.d.Trusted != nil {
 		if err := a.d.Trusted(); err != nil {
 			return err
@@ -99,6 +104,26 @@ func (a *API) principal(r *http.Request) (access.Principal, error) {
 		return access.Principal{}, prego.Errorf(prego.CodeUnauthenticated, "a bearer token is required")
 	}
 	return a.d.Auth(r.Context(), raw)
+}
+
+// inEach adds to the contexts of a request: with its time limit, and without.
+func inEach(c echo.Context, add func(context.Context) context.Context) {
+	c.SetRequest(c.Request().WithContext(add(c.Request().Context())))
+	if base, ok := c.Get(callerKey).(context.Context); ok {
+		c.Set(callerKey, add(base))
+	}
+}
+
+// within refuses objects outside of the orgs where the caller may do what the request asks for.
+func (a *API) within(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if reach, ok := access.ReachOf(c.Request().Context()); ok {
+			if err := a.inReach(c, a.contract.operation(c), reach); err != nil {
+				return err
+			}
+		}
+		return next(c)
+	}
 }
 
 // headKey marks the context of a HEAD request.
