@@ -28,13 +28,10 @@ type button struct {
 // buttons are the buttons of some operations that the user may use.
 func (c *Console) buttons(ec echo.Context, do string, params map[string]string, o object) []button {
 	v, _ := ec.Get(visitorKey).(*visitor)
-	if v == nil || !v.Operator() {
-		return nil
-	}
 	var out []button
 	for _, id := range names(do) {
 		op := operations()[id]
-		if op == nil {
+		if op == nil || !v.may(op, o) {
 			continue
 		}
 		if o != nil && !op.can(o) {

@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"github.com/prego/prego/access"
 	"github.com/prego/prego/cli"
 )
 
@@ -392,7 +391,7 @@ func sameDone(t *testing.T, op *operation, form url.Values, missing []string, us
 		ec := c.echo.NewContext(r, w)
 		ec.SetParamNames("operation")
 		ec.SetParamValues(op.OperationID)
-		ec.Set(visitorKey, &visitor{Principal: access.Principal{PrincipalID: "ada", Name: "ada", Grants: []access.Grant{{Role: "operator"}}}})
+		ec.Set(visitorKey, operator)
 		require.NoError(t, readForm(ec, maxForm))
 		return ec, w
 	}

@@ -69,8 +69,8 @@ func New(d Deps) *Console {
 	in := e.Group("/console", c.session)
 	in.POST("/logout", c.logout)
 	in.POST("/theme", c.theme)
-	in.GET("", c.live(c.now))
-	in.GET("/", c.live(c.now))
+	in.GET("", c.home(c.live(c.now)))
+	in.GET("/", c.home(c.live(c.now)))
 	in.GET("/events", c.events)
 	in.GET("/search", c.search)
 	in.GET("/map", c.live(c.fleetMap))
@@ -81,10 +81,10 @@ func New(d Deps) *Console {
 	in.GET("/servers/:server_id/containers", c.containers)
 	in.GET("/ledger.csv", c.csv("/v1/ledger"))
 	in.GET("/costs.csv", c.csv("/v1/costs"))
-	in.GET("/do/:operation", operators(c.form))
-	in.POST("/do/:operation", operators(c.act))
-	in.POST("/do/:operation/begin", operators(c.begin))
-	in.POST("/do/:operation/lines", operators(c.lines))
+	in.GET("/do/:operation", mayDo(c.form))
+	in.POST("/do/:operation", mayDo(c.act))
+	in.POST("/do/:operation/begin", mayDo(c.begin))
+	in.POST("/do/:operation/lines", mayDo(c.lines))
 	for page, id := range map[string]string{"servers/{server_id}/logs/{name}": "containerLogs", "instances/{instance_id}/logs": "instanceLogs"} {
 		in.GET("/"+echoPath(page), c.logs(operations()[id]))
 		in.GET("/"+echoPath(page)+"/stream", c.follow(operations()[id].Path))
@@ -192,7 +192,7 @@ type command struct{ Name, Line string }
 func (c *Console) show(ec echo.Context, status int, p *page) error {
 	p.Who, _ = ec.Get(visitorKey).(*visitor)
 	p.Since, _ = ec.Get(sinceKey).(string)
-	p.Nav, p.Self, p.Path, p.Now = navigation(sectionOf(ec.Request().URL.Path, p.Section)), ec.Request().URL.RequestURI(), ec.Request().URL.EscapedPath(), c.d.Now()
+	p.Nav, p.Self, p.Path, p.Now = p.Who.offered(navigation(sectionOf(ec.Request().URL.Path, p.Section))), ec.Request().URL.RequestURI(), ec.Request().URL.EscapedPath(), c.d.Now()
 	if k, err := ec.Cookie(themeCookie); err == nil && (k.Value == "dark" || k.Value == "light") {
 		p.Theme = k.Value
 	}

@@ -10,8 +10,6 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/labstack/echo/v4"
 	"github.com/stretchr/testify/require"
-
-	"github.com/prego/prego/access"
 )
 
 // answerOf is the schema of an operation's answer.
@@ -173,7 +171,7 @@ func assertTrue(t *testing.T, ok bool, format string, args ...any) bool {
 func TestARetryIsOfferedWhereItIsAccepted(t *testing.T) {
 	t.Parallel()
 	ec := echo.New().NewContext(httptest.NewRequest(http.MethodGet, "/", nil), httptest.NewRecorder())
-	ec.Set(visitorKey, &visitor{Principal: access.Principal{PrincipalID: "ada", Name: "ada", Grants: []access.Grant{{Role: "operator"}}}})
+	ec.Set(visitorKey, operator)
 	offers := func(o object) bool {
 		buttons := (&Console{}).buttons(ec, "retryServer, cordonServer", map[string]string{"server_id": "app-1"}, o)
 		require.NotEmpty(t, buttons)

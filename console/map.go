@@ -171,7 +171,7 @@ func (c *Console) packing(ec echo.Context) error {
 	sums := facts(o, []string{"servers_now", "servers_after", "plan.needed", "plan.monthly", "plan.currency", "plan.bytes", "plan.made_at"}, map[string]bool{}, now)
 	moves := tableOf("Moves", "tenant_id, from, to, bytes: size", o.objects("plan.moves"), nil, now)
 	plan := ""
-	if v := ec.Get(visitorKey).(*visitor); v.Operator() && len(o.objects("plan.moves")) > 0 {
+	if v := ec.Get(visitorKey).(*visitor); v.may(operations()["createRebalance"], nil) && len(o.objects("plan.moves")) > 0 {
 		b, err := json.Marshal(o["plan"])
 		if err != nil {
 			return err

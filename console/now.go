@@ -60,7 +60,7 @@ func (c *Console) now(ec echo.Context) error {
 			if cli := a.text("cli"); cli != "" {
 				i.CLI = append(i.CLI, cli)
 			}
-			if b := doing(a); b != nil && v.Operator() {
+			if b := doing(v, a); b != nil {
 				i.Do = append(i.Do, *b)
 			}
 		}
@@ -74,10 +74,10 @@ func (c *Console) now(ec echo.Context) error {
 }
 
 // doing is the button of an action that the API proposes, nil if it is none of the contract.
-func doing(a object) *button {
+func doing(v *visitor, a object) *button {
 	method, path := a.text("method"), a.text("path")
 	for id, op := range operations() {
-		if op.Method != method || method == http.MethodGet {
+		if op.Method != method || method == http.MethodGet || !v.may(op, nil) {
 			continue
 		}
 		params, ok := match(op.Path, path)
@@ -85,8 +85,8 @@ func doing(a object) *button {
 			continue
 		}
 		q := url.Values{}
-		for name, v := range params {
-			q.Set(name, v)
+		for name, value := range params {
+			q.Set(name, value)
 		}
 		if body, ok := a.at("body").(map[string]any); ok {
 			for _, f := range op.fields() {
@@ -136,7 +136,7 @@ func (c *Console) search(ec echo.Context) error {
 	var results []found
 	var wrong string
 	if len(q) >= 2 {
-		results = pagesNamed(q)
+		results = ec.Get(visitorKey).(*visitor).pagesNamed(q)
 		o, err := c.get(ec, "/v1/search", url.Values{"q": {q}})
 		switch {
 		case refusedWith(err, http.StatusUnprocessableEntity), refusedWith(err, http.StatusBadRequest):
@@ -167,8 +167,8 @@ func (c *Console) search(ec echo.Context) error {
 }
 
 // pagesNamed are the pages of the navigation with a text in their names.
-func pagesNamed(q string) (out []found) {
-	for _, g := range navigation("") {
+func (v *visitor) pagesNamed(q string) (out []found) {
+	for _, g := range v.offered(navigation("")) {
 		for _, i := range g.Items {
 			if strings.Contains(strings.ToLower(i.Text), strings.ToLower(q)) {
 				out = append(out, found{Kind: "page", Thing: value{Text: i.Text, Href: i.Href}})

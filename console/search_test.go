@@ -9,8 +9,8 @@ import (
 
 func TestPagesAreFoundByPartOfTheirNames(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, []found{{Kind: "page", Thing: value{Text: "Costs", Href: "/console/costs"}}}, pagesNamed("OST"))
-	require.Empty(t, pagesNamed("nowhere"))
+	require.Equal(t, []found{{Kind: "page", Thing: value{Text: "Costs", Href: "/console/costs"}}}, operator.pagesNamed("OST"))
+	require.Empty(t, operator.pagesNamed("nowhere"))
 	b := setupLive(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(`{"results": [{"kind": "tenant", "id": "t-1", "name": "costa", "href": "/v1/tenants/t-1"}]}`))
 	})

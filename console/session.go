@@ -128,16 +128,6 @@ func readForm(ec echo.Context, most int64) error {
 // as the API does.
 func (c *Console) stranger(r *http.Request) error { return c.d.Allow("address " + api.Network(r)) }
 
-// operators lets in who may change things.
-func operators(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(ec echo.Context) error {
-		if !ec.Get(visitorKey).(*visitor).Operator() {
-			return prego.Errorf(prego.CodeForbidden, "this requires the role operator")
-		}
-		return next(ec)
-	}
-}
-
 // toLogin leads to the login page. A request by a script is refused, so that it does not get a
 // login page in place of a part of the page.
 func (c *Console) toLogin(ec echo.Context) error {

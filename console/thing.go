@@ -83,6 +83,9 @@ func (c *Console) thing(t thing) echo.HandlerFunc {
 				continue
 			}
 			s, err := c.section(ec, p, o, params)
+			if refusedWith(err, http.StatusForbidden) { // it is not the user's
+				continue
+			}
 			var refused *Refusal
 			if errors.As(err, &refused) { // the rest of the page can be
 				s, err = &section{Title: p.Title, Wrong: refused.Error()}, nil

@@ -12,7 +12,6 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/stretchr/testify/require"
 
-	"github.com/prego/prego/access"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
 )
@@ -127,7 +126,7 @@ func offered(t *testing.T, page string, o object) menu {
 	_, things := described()
 	i := slices.IndexFunc(things, func(th thing) bool { return th.Page == page })
 	ec := echo.New().NewContext(httptest.NewRequest(http.MethodGet, "/", nil), httptest.NewRecorder())
-	ec.Set(visitorKey, &visitor{Principal: access.Principal{PrincipalID: "ada", Name: "ada", Grants: []access.Grant{{Role: "operator"}}}})
+	ec.Set(visitorKey, operator)
 	return (&Console{}).menu(ec, things[i].Do, map[string]string{"tenant_id": "t-1", "server_id": "app-1"}, o)
 }
 
