@@ -3162,3 +3162,98 @@ CREATE TRIGGER tenants_constraint_fixed BEFORE UPDATE OF require_tags, disallow_
 
 CREATE TRIGGER servers_refuse_cordoned BEFORE UPDATE OF tenant_count ON servers FOR EACH ROW WHEN (new.cordoned_at IS
     NOT NULL AND new.tenant_count > old.tenant_count) EXECUTE FUNCTION refuse_cordoned();
+
+-- ------------------------------------------------------------------------------
+-- What customers' requests see: row-level security
+-- ------------------------------------------------------------------------------
+
+-- The statements of a customer's request that changes nothing run as this role. It sees rows of the orgs in the setting
+-- prego.orgs, and no rows without it. That stops a statement with a forgotten condition, not an injected one, which
+-- could set the setting. The owner of the tables bypasses the policies, and so must other roles that processes log in
+-- as. The role is the cluster's: another database may have created it, or be about to.
+-- +goose StatementBegin
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'prego_customer') THEN
+        CREATE ROLE prego_customer NOLOGIN;
+    END IF;
+EXCEPTION
+    WHEN duplicate_object OR unique_violation THEN NULL;
+    WHEN insufficient_privilege THEN
+        RAISE EXCEPTION 'the role prego_customer is missing, and % may not create it', current_user
+            USING HINT = format('As a superuser: CREATE ROLE prego_customer NOLOGIN; GRANT prego_customer TO %I', current_user);
+END $$;
+DO $$ BEGIN
+    IF NOT pg_has_role('prego_customer', 'MEMBER') THEN
+        EXECUTE format('GRANT prego_customer TO %I', current_user);
+    END IF;
+EXCEPTION WHEN unique_violation THEN NULL;
+END $$;
+-- +goose StatementEnd
+
+SET LOCAL check_function_bodies = off;
+CREATE FUNCTION prego_orgs() RETURNS text[] LANGUAGE sql AS '';
+
+-- Rows of orgs, by their org or by what they belong to, whose policy is applied in turn. Tables that are in none of
+-- these lists are out of customers' reach.
+-- +goose StatementBegin
+DO $$ DECLARE
+    own       text := '(org_id = ANY ((SELECT prego_orgs())::text[]))';
+    of_tenant text := 'EXISTS (SELECT FROM tenants t WHERE t.tenant_id = %1$I.tenant_id)';
+    of_volume text := 'EXISTS (SELECT FROM volumes v WHERE v.volume_id = %1$I.volume_id)';
+    dedicated text := '(dedicated_for_tenant_id IS NULL OR EXISTS (SELECT FROM tenants t WHERE t.tenant_id = %1$I.dedicated_for_tenant_id))';
+    p         record;
+BEGIN
+    FOR p IN SELECT * FROM (
+        SELECT unnest(ARRAY[
+            'orgs', 'org_quotas', 'org_counters', 'org_usage_changes', 'org_usage_parts', 'org_sessions', 'org_placement_pools',
+            'tenants', 'tenant_moves', 'backups', 'snapshots', 'restore_jobs', 'drills', 'apps', 'envs', 'process_groups',
+            'instances', 'ipv4_allocations', 'volumes', 'volume_attachments', 'volume_restores', 'org_work', 'routes', 'domains',
+            'certificates', 'events', 'audit_entries', 'cost_entries', 'access_grants', 'login_links'
+        ]), own
+        UNION ALL SELECT unnest(ARRAY[
+            'tenant_allocations', 'allocation_snapshots', 'site_usage', 'site_health', 'site_uptime', 'tenant_losses',
+            'backup_schedules', 'stack_release_sites'
+        ]), of_tenant
+        UNION ALL VALUES
+            ('volume_backup_schedules', of_volume),
+            ('backup_holds', of_tenant || ' OR ' || of_volume),
+            -- The policies of plans and of all volumes are everybody's.
+            ('backup_policies', 'num_nonnulls(tenant_id, org_id, volume_id) = 0 OR ' || own || ' OR ' || of_tenant || ' OR ' || of_volume),
+            ('rollouts', 'EXISTS (SELECT FROM process_groups g WHERE g.group_id = rollouts.group_id)'),
+            ('placement_pools', 'is_default OR EXISTS (SELECT FROM org_placement_pools o WHERE o.pool_id = placement_pools.pool_id)'),
+            -- Service accounts of an org with their tokens, and who has a grant on it.
+            ('principals', own || ' OR EXISTS (SELECT FROM access_grants g WHERE g.principal_id = principals.principal_id)'),
+            ('credentials', 'EXISTS (SELECT FROM principals p WHERE p.principal_id = credentials.principal_id AND p.org_id IS NOT NULL)'),
+            ('audit_chain', 'EXISTS (SELECT FROM audit_entries e WHERE e.entry_id = audit_chain.entry_id)'),
+            ('servers', dedicated), ('db_shards', dedicated), ('redis_pools', dedicated)
+    ) p (tbl, seen) LOOP
+        EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY', p.tbl);
+        EXECUTE format('CREATE POLICY customers_read ON %1$I FOR SELECT TO prego_customer USING (' || p.seen || ')', p.tbl);
+        IF p.tbl NOT IN ('servers', 'db_shards', 'redis_pools', 'tenants', 'backups', 'certificates', 'credentials', 'login_links') THEN
+            EXECUTE format('GRANT SELECT ON %I TO prego_customer', p.tbl);
+        END IF;
+    END LOOP;
+    -- Sealed keys and hashes stay with the control plane.
+    FOR p IN SELECT a.attrelid::regclass AS tbl, string_agg(format('%I', a.attname), ', ') AS shown FROM pg_attribute a
+        WHERE a.attrelid = ANY ('{tenants,backups,certificates,credentials,login_links}'::regclass[]) AND a.attnum > 0 AND NOT a.attisdropped
+            AND a.attname NOT IN ('request_hash', 'sealed_identity', 'sealed_key', 'hash') GROUP BY a.attrelid LOOP
+        EXECUTE format('GRANT SELECT (%s) ON %s TO prego_customer', p.shown, p.tbl);
+    END LOOP;
+    FOR p IN SELECT c.relname AS tbl FROM pg_class c WHERE c.relkind = 'v' AND c.relnamespace = current_schema()::regnamespace LOOP
+        EXECUTE format('ALTER VIEW %I SET (security_invoker = true)', p.tbl);
+        EXECUTE format('GRANT SELECT ON %I TO prego_customer', p.tbl);
+    END LOOP;
+END $$;
+-- +goose StatementEnd
+
+-- What hosts something of theirs and is not their own: where it is and whether it works, but neither addresses nor
+-- who else is there.
+GRANT SELECT (server_id, role, region, infra_provider, location, status, network_id, dedicated_for_tenant_id) ON servers TO prego_customer;
+GRANT SELECT (shard_id, server_id, region, status) ON db_shards TO prego_customer;
+GRANT SELECT (pool_id, server_id, region, status) ON redis_pools TO prego_customer;
+GRANT SELECT (server_id, number, kind, status, finished_at) ON server_maintenances TO prego_customer;
+GRANT SELECT (meter_id, kind, region, priced, started_at, ended_at, hours) ON cost_meters TO prego_customer;
+GRANT SELECT (server_id, network, watched_from, watched_until) ON edges TO prego_customer;
+-- Settings, which hold nothing of orgs.
+GRANT SELECT ON infra_providers, residency_zones, tenant_sizes, workload_settings, capacity_defaults, provider_prices,
+    cost_progress, pruned, access_roles TO prego_customer;

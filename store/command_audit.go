@@ -30,7 +30,7 @@ func recordedArgs(c server.Command) string {
 
 // BeginCommand records that a command is about to run.
 func (s *Store) BeginCommand(ctx context.Context, c server.Command) error {
-	return s.exec(ctx, "audit command "+c.AuditID, sqlBeginCommand,
+	return s.exec(recording(ctx), "audit command "+c.AuditID, sqlBeginCommand,
 		c.AuditID, c.ServerID, c.WorkflowID, c.Kind, recordedArgs(c), c.Actor, c.By, endsWithin(ctx, c).Seconds())
 }
 
@@ -67,7 +67,7 @@ WHERE audit_id = $1 AND (exit_code IS NULL OR $2::int IS NOT NULL)`
 
 // FinishCommand records how it ended, without secrets.
 func (s *Store) FinishCommand(ctx context.Context, auditID string, o server.CommandOutcome) error {
-	return s.exec(ctx, "audit command "+auditID, sqlFinishCommand, auditID, o.ExitCode, o.Duration.Milliseconds(), auditedOutput(o.Stdout), auditedOutput(o.Stderr))
+	return s.exec(recording(ctx), "audit command "+auditID, sqlFinishCommand, auditID, o.ExitCode, o.Duration.Milliseconds(), auditedOutput(o.Stdout), auditedOutput(o.Stderr))
 }
 
 const sqlBeginCommands = `
@@ -90,7 +90,7 @@ func (s *Store) BeginCommands(ctx context.Context, cs []server.Command) error {
 			columns[i] = append(columns[i], v)
 		}
 	}
-	return s.exec(ctx, "audit commands", sqlBeginCommands, columns[0], columns[1], columns[2], columns[3],
+	return s.exec(recording(ctx), "audit commands", sqlBeginCommands, columns[0], columns[1], columns[2], columns[3],
 		columns[4], columns[5], columns[6], within.Seconds())
 }
 

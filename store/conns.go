@@ -5,20 +5,120 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/ops"
 )
 
 // conns is a pool that passes the caller in the context, if any, to Postgres: every statement then has the setting
-// prego.request in its transaction. The audit's triggers read it. The setting ends with the transaction, so that no
-// connection keeps it and a pooler in front may share connections.
+// prego.request in its transaction, which the audit's triggers read. For a customer's request it also has prego.orgs,
+// the orgs in its reach: what changes a row of another org is refused by a trigger (refuse_foreign). A request that
+// changes nothing moreover has the role prego_customer, to which row-level security shows only rows of these orgs.
+// All of it ends with the transaction, so that no connection keeps it and a pooler in front may share connections.
 type conns struct{ *pgxpool.Pool }
 
-const sqlSetRequest = `SELECT set_config('prego.request', $1, true)`
+// passed is what a statement's transaction is told about its request.
+type passed struct {
+	request  string // base64: it may stand between quotes
+	orgs     string // a literal of text[], "" for a caller whose reach is everything
+	readOnly bool
+	custom   bool // plan for the values of the arguments
+}
+
+// passedIn is what is to be passed for a context, nil for the control plane's own work.
+func passedIn(ctx context.Context) *passed {
+	p := passed{request: requestSetting(ctx)}
+	if r, ok := access.ReachOf(ctx); ok && !r.Everywhere {
+		p.orgs, p.readOnly = arrayLiteral(r.Orgs), r.ReadOnly
+	}
+	if p == (passed{}) {
+		return nil
+	}
+	return &p
+}
+
+// whole returns a context whose statements see everything, although a customer's request has them: each use says why
+// and discloses nothing of other orgs in its answer.
+func whole(ctx context.Context) context.Context {
+	return access.WithReach(ctx, access.Reach{Everywhere: true})
+}
+
+// recording returns a context whose statements may write, for what the control plane notes about a request that
+// changes nothing: a session, a command. Only rows of orgs in reach are written.
+func recording(ctx context.Context) context.Context {
+	r, ok := access.ReachOf(ctx)
+	if !ok {
+		return ctx
+	}
+	r.ReadOnly = false
+	return access.WithReach(ctx, r)
+}
+
+// isCustomers reports whether a context is that of a customer's request: one with a reach that is not everything.
+func isCustomers(ctx context.Context) bool {
+	r, ok := access.ReachOf(ctx)
+	return ok && !r.Everywhere
+}
+
+const (
+	sqlSetRequest = `SELECT set_config('prego.request', $1, true)`
+	sqlSetOrgs    = `SELECT set_config('prego.request', $1, true), set_config('prego.orgs', $2, true)`
+	sqlSetReader  = `SELECT set_config('prego.request', $1, true), set_config('prego.orgs', $2, true),
+    set_config('role', 'prego_customer', true), set_config('transaction_read_only', 'on', true),
+    set_config('plan_cache_mode', CASE WHEN $3 THEN 'force_custom_plan' ELSE 'auto' END, true)`
+)
+
+// reader reports whether the statements run as prego_customer.
+func (p *passed) reader() bool { return p != nil && p.orgs != "" && p.readOnly }
+
+// queue adds the statement that passes it to a batch.
+func (p *passed) queue(b *pgx.Batch) {
+	switch {
+	case p.reader():
+		b.Queue(sqlSetReader, p.request, p.orgs, p.custom)
+	case p.orgs != "":
+		b.Queue(sqlSetOrgs, p.request, p.orgs)
+	default:
+		b.Queue(sqlSetRequest, p.request)
+	}
+}
+
+// text is the statement that passes it, for a message without arguments.
+func (p *passed) text() string {
+	sql := `SELECT set_config('prego.request', '` + p.request + `', true)`
+	if p.orgs != "" {
+		orgs := base64.StdEncoding.EncodeToString([]byte(p.orgs))
+		sql += `, set_config('prego.orgs', convert_from(decode('` + orgs + `', 'base64'), 'UTF8'), true)`
+	}
+	if p.reader() {
+		sql += `, set_config('role', 'prego_customer', true), set_config('transaction_read_only', 'on', true)`
+	}
+	return sql
+}
+
+// statement is the text of a statement. That of a reader is another one, so that a connection prepares it apart: a
+// statement is planned again whenever the role changes that it runs as.
+func (p *passed) statement(sql string) string {
+	if p.reader() {
+		return sql + "\n-- prego_customer"
+	}
+	return sql
+}
+
+// arrayLiteral is a text[] as Postgres reads it.
+func arrayLiteral(orgs []prego.OrgID) string {
+	quoted := make([]string, len(orgs))
+	for i, org := range orgs {
+		quoted[i] = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(string(org)) + `"`
+	}
+	return "{" + strings.Join(quoted, ",") + "}"
+}
 
 // requestSetting returns the setting's value, "" without a caller. It is base64: it may stand between quotes.
 func requestSetting(ctx context.Context) string {
@@ -74,38 +174,83 @@ func (c conns) Begin(ctx context.Context) (pgx.Tx, error) {
 
 // BeginTx is Begin with options, which a dry run's transaction does not have.
 func (c conns) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
-	if by := requestSetting(ctx); by != "" && o.BeginQuery == "" {
-		begin := "BEGIN"
-		if o.IsoLevel != "" {
-			begin += " ISOLATION LEVEL " + string(o.IsoLevel)
-		}
-		if o.AccessMode != "" {
-			begin += " " + string(o.AccessMode)
-		}
-		o = pgx.TxOptions{BeginQuery: begin + `; SELECT set_config('prego.request', '` + by + `', true)`, CommitQuery: o.CommitQuery}
+	p := passedIn(ctx)
+	if p == nil || o.BeginQuery != "" {
+		return c.Pool.BeginTx(ctx, o)
 	}
-	return c.Pool.BeginTx(ctx, o)
+	begin := "BEGIN"
+	if o.IsoLevel != "" {
+		begin += " ISOLATION LEVEL " + string(o.IsoLevel)
+	}
+	if o.AccessMode != "" {
+		begin += " " + string(o.AccessMode)
+	}
+	tx, err := c.Pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin + "; " + p.text(), CommitQuery: o.CommitQuery})
+	if err != nil || !p.reader() {
+		return tx, err
+	}
+	return readerTx{tx, p}, nil
+}
+
+// readerTx is a transaction as prego_customer.
+type readerTx struct {
+	pgx.Tx
+
+	p *passed
+}
+
+func (t readerTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	return t.Tx.Exec(ctx, t.p.statement(sql), args...)
+}
+
+func (t readerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return t.Tx.Query(ctx, t.p.statement(sql), args...)
+}
+
+func (t readerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return t.Tx.QueryRow(ctx, t.p.statement(sql), args...)
+}
+
+func (t readerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	return t.Tx.SendBatch(ctx, t.p.append(&pgx.Batch{}, b))
+}
+
+func (t readerTx) Begin(ctx context.Context) (pgx.Tx, error) {
+	tx, err := t.Tx.Begin(ctx)
+	return readerTx{tx, t.p}, err
+}
+
+// append appends the statements of a batch to another one.
+func (p *passed) append(to, b *pgx.Batch) *pgx.Batch {
+	for _, q := range b.QueuedQueries {
+		to.QueuedQueries = append(to.QueuedQueries, &pgx.QueuedQuery{SQL: p.statement(q.SQL), Arguments: q.Arguments, Fn: q.Fn})
+	}
+	return to
 }
 
 // asked sends a statement behind the setting, in one message and one transaction.
-func (c conns) asked(ctx context.Context, by, sql string, args []any) pgx.BatchResults {
+func (c conns) asked(ctx context.Context, p *passed, sql string, args []any) pgx.BatchResults {
+	if hasOption(args) {
+		p.custom, args = true, args[1:]
+	}
 	b := &pgx.Batch{}
-	b.Queue(sqlSetRequest, by)
-	b.Queue(sql, args...)
+	p.queue(b)
+	b.Queue(p.statement(sql), args...)
 	return c.Pool.SendBatch(ctx, b)
 }
 
-// plain reports whether there is no caller to pass. Pages are read with an option, which a batch can't have; they
-// change nothing.
-func plain(by string, args []any) bool {
-	if by == "" {
-		return true
+// plain reports whether there is nothing to pass. Pages are read with an option, which a batch can't have. They
+// change nothing: the audit needs no caller. A customer's get custom plans by a setting instead.
+func (p *passed) plain(args []any) bool {
+	return p == nil || p.orgs == "" && hasOption(args)
+}
+
+func hasOption(args []any) bool {
+	if len(args) == 0 {
+		return false
 	}
-	if len(args) > 0 {
-		_, option := args[0].(pgx.QueryExecMode)
-		return option
-	}
-	return false
+	_, option := args[0].(pgx.QueryExecMode)
+	return option
 }
 
 // Exec runs a statement.
@@ -113,11 +258,11 @@ func (c conns) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comman
 	if tx := tryingIn(ctx); tx != nil {
 		return tx.Exec(ctx, sql, args...)
 	}
-	by := requestSetting(ctx)
-	if plain(by, args) {
+	p := passedIn(ctx)
+	if p.plain(args) {
 		return c.Pool.Exec(ctx, sql, args...)
 	}
-	r := c.asked(ctx, by, sql, args)
+	r := c.asked(ctx, p, sql, args)
 	if _, err := r.Exec(); err != nil {
 		_ = r.Close()
 		return pgconn.CommandTag{}, err
@@ -134,11 +279,11 @@ func (c conns) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 	if tx := tryingIn(ctx); tx != nil {
 		return tx.Query(ctx, sql, args...)
 	}
-	by := requestSetting(ctx)
-	if plain(by, args) {
+	p := passedIn(ctx)
+	if p.plain(args) {
 		return c.Pool.Query(ctx, sql, args...)
 	}
-	r := c.asked(ctx, by, sql, args)
+	r := c.asked(ctx, p, sql, args)
 	if _, err := r.Exec(); err != nil {
 		_ = r.Close()
 		return nil, err
@@ -156,8 +301,7 @@ func (c conns) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	if tx := tryingIn(ctx); tx != nil {
 		return tx.QueryRow(ctx, sql, args...)
 	}
-	by := requestSetting(ctx)
-	if plain(by, args) {
+	if passedIn(ctx).plain(args) {
 		return c.Pool.QueryRow(ctx, sql, args...)
 	}
 	rows, err := c.Query(ctx, sql, args...)
@@ -169,14 +313,13 @@ func (c conns) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if tx := tryingIn(ctx); tx != nil {
 		return tx.SendBatch(ctx, b)
 	}
-	by := requestSetting(ctx)
-	if by == "" {
+	p := passedIn(ctx)
+	if p == nil {
 		return c.Pool.SendBatch(ctx, b)
 	}
 	with := &pgx.Batch{}
-	with.Queue(sqlSetRequest, by)
-	with.QueuedQueries = append(with.QueuedQueries, b.QueuedQueries...)
-	r := c.Pool.SendBatch(ctx, with)
+	p.queue(with)
+	r := c.Pool.SendBatch(ctx, p.append(with, b))
 	if _, err := r.Exec(); err != nil {
 		return failedBatch{r, err}
 	}

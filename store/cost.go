@@ -88,14 +88,20 @@ func (s *Store) Costs(ctx context.Context, by cost.By, month time.Time) (out cos
 	if sql == "" {
 		return out, prego.Invalid("by", "is nothing that costs are shown by")
 	}
+	customers := isCustomers(ctx)
+	if customers && (by == cost.ByServer || by == cost.ByPool || by == cost.ByFleet) {
+		return out, prego.Invalid("by", "must be tenant, org, region or kind: other orgs share the rest")
+	}
 	// In one snapshot, so that rows and days have the same sum while counting continues.
 	err = s.inView(ctx, "costs of "+month.Format("2006-01"), func(tx *txn) error {
 		out.Lines = manyIn[cost.Line](ctx, tx, sql, month)
 		out.Days = manyIn[cost.Day](ctx, tx, sqlCostDays, month)
 		state := oneIn[costState](ctx, tx, sqlCostState, month)
-		backups, err := value[int](ctx, tx, sqlUnpricedBackups, month)
-		out.Currency, out.Unpriced, out.AsOf, out.BeganAt = state.Currency, state.Unpriced+backups, state.AsOf, state.BeganAt
-		return err
+		if !customers { // of any org
+			out.Unpriced = state.Unpriced + valueIn[int](ctx, tx, sqlUnpricedBackups, month)
+		}
+		out.Currency, out.AsOf, out.BeganAt = state.Currency, state.AsOf, state.BeganAt
+		return nil
 	})
 	return out, err
 }

@@ -37,6 +37,13 @@ func (s *Store) TenantCost(ctx context.Context, id prego.TenantID) (out *cost.Pe
 		PriceMonth cost.Micro
 		Currency   string
 	}
+	if isCustomers(ctx) {
+		// The parts of shared servers depend on who else is there.
+		if _, err := s.GetTenant(ctx, string(id)); err != nil {
+			return nil, err
+		}
+		ctx = whole(ctx)
+	}
 	err = s.inView(ctx, "cost of tenant", func(tx *txn) error {
 		tx.run(ctx, `SET LOCAL jit = off`) // compiling takes longer than reading
 		servers := valuesIn[prego.ServerID](ctx, tx, sqlServersOfTenant, id)

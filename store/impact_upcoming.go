@@ -170,15 +170,17 @@ func (s *Store) Upcoming(
 		for owner, backups := range all {
 			out = append(out, endingBackups(owner, backups, purged[owner], now, until)...)
 		}
-		removals, gone := manyIn[removal](ctx, tx, sqlRemovals, mostUpcoming), map[prego.ServerID]bool{}
-		for _, r := range removals {
-			gone[r.ID] = true
-		}
-		for _, r := range append(removals, queuedRemovals(ctx, tx, plan, gone)...) {
-			out = append(out, impact.Upcoming{
-				Kind: string(server.ResourceServer), ID: string(r.ID), At: now, Policy: "fleet",
-				AcceptedBy: r.RequestedBy, AcceptedAt: &r.CreatedAt, Stop: fmt.Sprintf("prego fleet cancel %s %d", r.FleetID, r.Seq),
-			})
+		if !isCustomers(ctx) {
+			removals, gone := manyIn[removal](ctx, tx, sqlRemovals, mostUpcoming), map[prego.ServerID]bool{}
+			for _, r := range removals {
+				gone[r.ID] = true
+			}
+			for _, r := range append(removals, queuedRemovals(ctx, tx, plan, gone)...) {
+				out = append(out, impact.Upcoming{
+					Kind: string(server.ResourceServer), ID: string(r.ID), At: now, Policy: "fleet",
+					AcceptedBy: r.RequestedBy, AcceptedAt: &r.CreatedAt, Stop: fmt.Sprintf("prego fleet cancel %s %d", r.FleetID, r.Seq),
+				})
+			}
 		}
 		for _, k := range manyIn[struct {
 			Kind, ID, Name, Type, Stop, AcceptedBy string

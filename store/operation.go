@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -179,13 +180,16 @@ func noSuchOperation(id string) error {
 	return prego.Errorf(prego.CodeOperationNotFound, "there is no operation %q", id)
 }
 
+// operatorsTargets are what belongs to no org.
+var operatorsTargets = []string{"server", "release", "warm_pool", "image", "fleet_action", "environment"}
+
 // Operation reads how an operation stands from the rows of its target, or
 // CodeOperationNotFound.
 func (s *Store) Operation(ctx context.Context, id string) (ops.Operation, error) {
 	none := noSuchOperation(id)
 	kind, rest, _ := strings.Cut(id, "/")
 	k, ok := operationKinds[kind]
-	if !ok || rest == "" {
+	if !ok || rest == "" || isCustomers(ctx) && slices.Contains(operatorsTargets, k.target) {
 		return ops.Operation{}, none
 	}
 	args := []any{rest}

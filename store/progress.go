@@ -109,6 +109,17 @@ FROM rebalances b CROSS JOIN LATERAL (
     FROM rebalance_moves WHERE rebalance_id = b.rebalance_id) x
 WHERE b.state = 'running' AND ($1::text[] IS NULL OR b.rebalance_id = ANY ($1))`
 
+	// What a customer sees of its moves does not depend on why the installation made them.
+	progressOwnMoves = `
+SELECT 'move' AS kind, 'tenant' AS subject_kind, m.tenant_id AS id, t.slug AS name, m.state, 'steps' AS unit,
+    array_position('{queued,copying,frozen,switched}', m.state) - 1 AS done, 4 AS total, true AS running,
+    COALESCE(m.started_at, m.created_at) AS since, NULL::jsonb AS current
+FROM tenant_moves m JOIN tenants t ON t.tenant_id = m.tenant_id
+WHERE m.finished_at IS NULL AND m.opened_at IS NULL AND ($1::text[] IS NULL OR m.tenant_id = ANY ($1))`
+
+	sqlProgressOfOrgs = progressOwnMoves + ` UNION ALL ` + progressRestores + ` UNION ALL ` + progressRollouts +
+		` ORDER BY since, kind, id LIMIT $2`
+
 	sqlProgress = progressMaintenances + ` UNION ALL ` + progressWaves + ` UNION ALL ` + progressMoves +
 		` UNION ALL ` + progressRestores + ` UNION ALL ` + progressReleases + ` UNION ALL ` + progressRollouts +
 		` UNION ALL ` + progressRebalances + ` ORDER BY since, kind, id LIMIT $2`
@@ -128,7 +139,11 @@ func (s *Store) Progress(ctx context.Context, ids []string, limit int) (out []op
 	if len(ids) > 0 {
 		subjects = ids
 	}
-	rows, err := many[row](ctx, s.pool, sqlProgress, subjects, limit)
+	sql := sqlProgress
+	if isCustomers(ctx) {
+		sql = sqlProgressOfOrgs
+	}
+	rows, err := many[row](ctx, s.pool, sql, subjects, limit)
 	if err != nil {
 		return nil, failed("progress", err)
 	}

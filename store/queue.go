@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/placement/instance"
 	"github.com/prego/prego/server"
@@ -94,7 +95,8 @@ func (s *Store) Queue(ctx context.Context) (placement.Queue, error) {
 	queueRows(b, &q.Coming, sqlComing)
 	queueRows(b, &q.Usual, sqlUsual, usualWithin.Seconds())
 	queueRows(b, &q.Rounds, sqlLastRounds)
-	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+	// A customer's position is among the waiters of all orgs.
+	if err := s.pool.SendBatch(whole(ctx), b).Close(); err != nil {
 		return q, failed("queue", err)
 	}
 	next := inTurns(groups)
@@ -123,6 +125,10 @@ func (s *Store) Queue(ctx context.Context) (placement.Queue, error) {
 				Position: i + 1, Kind: placement.WaiterGroup, ID: string(g.GroupID), Name: g.Name, OrgID: g.OrgID, Region: region, WaitingSince: g.Since, Code: g.Code, Reason: g.Reason,
 			})
 		}
+	}
+	if reach, ok := access.ReachOf(ctx); ok && !reach.Everywhere {
+		q.Waiters = slices.DeleteFunc(q.Waiters, func(w placement.Waiter) bool { return !reach.Includes(w.OrgID) })
+		q.Coming, q.Rounds = nil, nil
 	}
 	return q, nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -189,6 +190,9 @@ func (k searched) beginnings() string {
 	return strings.Join(parts, " UNION ALL ")
 }
 
+// ofObject matches the columns of the objects that are searched.
+var ofObject = regexp.MustCompile(`\bo\.\w+`)
+
 // parts finds values that contain $1, with $2 the limit, among the newest.
 func (k searched) parts() string {
 	values := make([]string, len(k.fields))
@@ -199,9 +203,11 @@ func (k searched) parts() string {
 		}
 		values[i] = fmt.Sprintf("(%d, '%s', %s)", i, f.name, column)
 	}
-	return fmt.Sprintf(`SELECT %s, v.field, v.value, 2 AS rank FROM (SELECT * FROM %s o ORDER BY %s DESC LIMIT %d) o
+	columns := k.columns()
+	needed := strings.Join(slices.Compact(slices.Sorted(slices.Values(ofObject.FindAllString(columns+strings.Join(values, " "), -1)))), ", ")
+	return fmt.Sprintf(`SELECT %s, v.field, v.value, 2 AS rank FROM (SELECT %s FROM %s o ORDER BY %s DESC LIMIT %d) o
 CROSS JOIN LATERAL (SELECT f.field, f.value FROM (VALUES %s) f (n, field, value) WHERE strpos(f.value, $1) > 0 ORDER BY f.n LIMIT 1) v LIMIT $2`,
-		k.columns(), k.table, k.newest, searchedNewest, strings.Join(values, ", "))
+		columns, needed, k.table, k.newest, searchedNewest, strings.Join(values, ", "))
 }
 
 // Search finds objects by ids, names and addresses, including deleted ones, and reports whether there
@@ -241,7 +247,7 @@ func (s *Store) Search(ctx context.Context, q ops.SearchQuery) (found []ops.Foun
 func (s *Store) searchBy(ctx context.Context, q ops.SearchQuery, text string, statement func(searched) string) (found []ops.Found, err error) {
 	b := &pgx.Batch{}
 	for _, k := range searchable {
-		if len(q.Kinds) > 0 && !slices.Contains(q.Kinds, k.kind) {
+		if len(q.Kinds) > 0 && !slices.Contains(q.Kinds, k.kind) || k.org == "" && isCustomers(ctx) {
 			continue
 		}
 		if sql := statement(k); sql != "" {

@@ -365,7 +365,7 @@ func (s *Store) SessionOwner(ctx context.Context, at org.SessionAt) (of org.Sess
 	o, err := one[struct {
 		Owner       prego.TenantID
 		Known, Fits bool
-	}](ctx, s.pool, sqlSessionOwner, at.ServerID, at.Site, at.TenantID, at.InstanceID)
+	}](recording(ctx), s.pool, sqlSessionOwner, at.ServerID, at.Site, at.TenantID, at.InstanceID)
 	switch {
 	case err != nil:
 		return of, failed("owner of a session", err)
@@ -387,6 +387,7 @@ const sqlInstanceOrg = `SELECT org_id FROM instances WHERE instance_id = $1`
 // instance. It counts until it is closed, or its lease ends with the process that
 // renews it.
 func (s *Store) OpenSession(ctx context.Context, id string, of org.SessionOf, kind org.SessionKind, subject, actor string, lease time.Duration) error {
+	ctx = recording(ctx)
 	deltas := []quota.Delta{{Dimension: quota.MaxLogStreams, By: 1}}
 	if kind == org.SessionExec {
 		deltas = []quota.Delta{{Dimension: quota.MaxExecSessions, By: 1}, {Dimension: quota.MaxExecSessionsPerHour, By: 1}}
@@ -415,10 +416,10 @@ func (s *Store) OpenSession(ctx context.Context, id string, of org.SessionOf, ki
 
 // RenewSession lengthens a session's lease.
 func (s *Store) RenewSession(ctx context.Context, id string, lease time.Duration) error {
-	return s.exec(ctx, "renew session "+id, sqlRenewSession, id, lease.Seconds())
+	return s.exec(recording(ctx), "renew session "+id, sqlRenewSession, id, lease.Seconds())
 }
 
 // CloseSession ends a session.
 func (s *Store) CloseSession(ctx context.Context, id string) error {
-	return s.exec(ctx, "close session "+id, sqlCloseSession, id)
+	return s.exec(recording(ctx), "close session "+id, sqlCloseSession, id)
 }

@@ -6,5 +6,8 @@
 \set temporal_password `cat "$TEMPORAL_DB_PASSWORD_FILE"`
 CREATE ROLE prego LOGIN PASSWORD :'prego_password';
 CREATE ROLE temporal LOGIN CREATEDB PASSWORD :'temporal_password';
+-- What customers' requests run as; the owner grants it to other roles of processes.
+CREATE ROLE prego_customer NOLOGIN;
+GRANT prego_customer TO prego WITH ADMIN OPTION;
 CREATE DATABASE prego OWNER prego;
 REVOKE CONNECT, TEMPORARY ON DATABASE prego FROM PUBLIC;
