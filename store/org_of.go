@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/access"
 )
 
 const (
@@ -82,6 +81,6 @@ func (s *Store) OrgOf(ctx context.Context, kind, id string) (org prego.OrgID, er
 			return "", of.none(id)
 		}
 	}
-	org, err = value[prego.OrgID](access.WithReach(ctx, access.Reach{Everywhere: true}), s.pool, sql, key)
+	org, err = value[prego.OrgID](whole(ctx), s.pool, sql, key)
 	return org, failed("org of "+kind+" "+id, ifNoRows(err, of.none(id)))
 }
