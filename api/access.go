@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -24,6 +25,26 @@ const (
 	orgOfBody         = "body."
 )
 
+// decidesItself reports whether an operation is about the caller, who needs no capability, or its handler decides.
+func (o *operation) decidesItself() bool {
+	return slices.Equal(o.orgOf, []string{orgOfCaller}) || slices.Equal(o.orgOf, []string{orgOfHandler})
+}
+
+// operatorsFieldsIn refuses fields of a checked body that are operators' (x-operators): they decide what is the
+// installation's.
+func (o *operation) operatorsFieldsIn(body []byte) error {
+	fields := map[string]json.RawMessage{}
+	if len(o.operators) > 0 {
+		_ = json.Unmarshal(body, &fields) // check has parsed it
+	}
+	for _, name := range o.operators {
+		if fields[name] != nil {
+			return &prego.Error{Code: prego.CodeForbidden, Field: name, Message: "may only be set by operators; leave it out"}
+		}
+	}
+	return nil
+}
+
 // inReach refuses an operation on an object outside of the reach as if the object did not exist: it is looked up
 // by the same statement, and refused with the same code and text. It needs the body that check stores, and
 // precedes once, so that a kept answer passes it too.
@@ -33,6 +54,10 @@ func (a *API) inReach(c echo.Context, op *operation, reach access.Reach) error {
 	}
 	if len(op.orgOf) == 0 {
 		return onInstallation(op.capability)
+	}
+	body, _ := c.Get(bodyKey).([]byte)
+	if err := op.operatorsFieldsIn(body); err != nil {
+		return err
 	}
 	for _, source := range op.orgOf {
 		if err := a.sourceInReach(c, op, source, reach); err != nil {

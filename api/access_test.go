@@ -215,14 +215,15 @@ func TestProvisionerMayDoWhatASignUpFormNeeds(t *testing.T) {
 	}, may)
 }
 
-// twoOrgs has two orgs, with an object of each kind in both.
+// twoOrgs has two orgs and one below the first, with an object of each kind in each.
 func twoOrgs(t *testing.T) *bundle {
 	t.Helper()
 	b := setup(t, nil)
 	b.org("acme", "")
 	b.org("other", "")
-	for n, org := range []string{"acme", "other"} {
-		name := string("ab"[n])
+	b.org("child", "acme")
+	for n, org := range []string{"acme", "other", "child"} {
+		name := string("abd"[n])
 		rows := `
 SET LOCAL session_replication_role = replica;
 INSERT INTO tenants (tenant_id, slug, org_id, region, plan, expected_users, storage_quota_gb, policy, request_hash, state, created_by)
@@ -249,7 +250,7 @@ INSERT INTO tenant_moves (move_id, org_id, tenant_id, allocation_id, requested_b
 VALUES ('mov-X', 'ORG', 't-X', 1, 'x', 'x', 'x', 'app-1');
 INSERT INTO ipv4_allocations (allocation_id, org_id, env_id, provider, name, location, status, created_by)
 VALUES ('ip4-X', 'ORG', 'env-X', 'hetzner', 'X', 'fsn1', 'ready', 'x')`
-		b.sql(strings.NewReplacer("ORG", org, "X", name, "9000N", "9000"+string("12"[n])).Replace(rows))
+		b.sql(strings.NewReplacer("ORG", org, "X", name, "9000N", "9000"+string("124"[n])).Replace(rows))
 	}
 	b.sql(`INSERT INTO certificates (certificate_id, names, challenge, created_by) VALUES ('crt-p', '{sites.test}', 'http-01', 'x')`)
 	return b

@@ -51,6 +51,8 @@ type operation struct {
 	capability access.Capability
 	// orgOf is where the orgs of its objects are found (x-org-of), as inReach reads it.
 	orgOf []string
+	// operators are the fields of its body that only operators may set (x-operators).
+	operators []string
 }
 
 // maxBody is the maximum body size, in bytes, unless the contract sets another
@@ -96,7 +98,7 @@ func loadContract(spec []byte) (*contract, error) {
 			o.bound = impact.Class(bound)
 			capability, _ := op.Extensions["x-capability"].(string)
 			o.capability = access.Capability(capability)
-			o.orgOf = words(op.Extensions["x-org-of"])
+			o.orgOf, o.operators = words(op.Extensions["x-org-of"]), words(op.Extensions["x-operators"])
 			if most, ok := op.Extensions["x-max-body"].(float64); ok {
 				o.maxBody = int64(most)
 			}

@@ -80,9 +80,9 @@ func (a *API) permitted(c echo.Context, p access.Principal, next echo.HandlerFun
 	m := c.Request().Method
 	changes := m != http.MethodGet && m != http.MethodOptions && (op == nil || !op.changesNothing)
 	if op != nil {
-		reach := access.Reach{Everywhere: true} // what is about the caller needs no capability
-		if op.capability != "" {
-			reach = p.Reach(op.capability)
+		reach := p.Reach(op.capability)
+		if op.decidesItself() {
+			reach = access.Reach{Everywhere: true}
 		}
 		if reach.None() {
 			return prego.Errorf(prego.CodeForbidden, "this requires the capability %s, which no grant of yours includes", op.capability)

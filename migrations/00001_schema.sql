@@ -3216,6 +3216,7 @@ BEGIN
         ]), of_tenant
         UNION ALL VALUES
             ('volume_backup_schedules', of_volume),
+            ('backup_policy_changes', 'EXISTS (SELECT FROM backup_policies p WHERE p.policy_id = backup_policy_changes.policy_id)'),
             ('backup_holds', of_tenant || ' OR ' || of_volume),
             -- The policies of plans and of all volumes are everybody's.
             ('backup_policies', 'num_nonnulls(tenant_id, org_id, volume_id) = 0 OR ' || own || ' OR ' || of_tenant || ' OR ' || of_volume),
