@@ -30,6 +30,9 @@ type demo struct {
 	out    io.Writer
 	suffix string
 	sites  devSites
+	// caller makes a client with an access role on an org.
+	caller   func(ctx context.Context, name, role string, org prego.OrgID) (*cli.Client, error)
+	customer *cli.Client // the owner of acme, once there is one
 	// stored is closed when there is object storage, which moves go through. Without it the move is played later.
 	stored    <-chan struct{}
 	moveLater bool
@@ -70,6 +73,7 @@ func (d *demo) play(standIn string) error {
 				"tenant show business-@")
 		},
 		d.impact,
+		d.access,
 		d.silence,
 		d.fleet,
 		func() error { return d.workloads(standIn) },
@@ -180,6 +184,28 @@ func (d *demo) impact() error {
 	}
 	return d.run("Each change has a preview. This is what deleting its server would do; nothing changes:",
 		"server delete "+where+" --dry-run")
+}
+
+// access shows what callers with less than everything may do.
+func (d *demo) access() (err error) {
+	_, where, err := d.place("business-" + d.suffix)
+	if err != nil {
+		return err
+	}
+	operator := d.c
+	defer func() { d.c = operator }()
+	if d.c, err = d.caller(d.ctx, "sign-up-form", "provisioner", ""); err != nil {
+		return err
+	}
+	if err := d.refused("The backend of a sign-up form creates orgs, and tenants in them. With its token:",
+		"server delete "+where+" --yes", prego.CodeForbidden); err != nil {
+		return err
+	}
+	if d.customer, err = d.caller(d.ctx, "acme-owner", "org_owner", "acme"); err != nil {
+		return err
+	}
+	d.c = d.customer
+	return d.run("The owner of the org acme sees what is acme's. Everything else looks as if it did not exist:", "org list", "tenant list")
 }
 
 // silence hangs the agent of a tenant's server, follows the advice, and looks what has become of the tenant's site.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/app"
 	"github.com/prego/prego/cli"
@@ -106,6 +107,7 @@ type stack struct {
 	self  string // this program
 	prego string // the binary that it runs
 	env   []string
+	url   string // of the database
 	out   io.Writer
 	sites devSites
 	// storage is the program of the object storage, "" if it is not here or hosts are no processes.
@@ -140,7 +142,7 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 	}
 	d := newDemo(demoCtx, out, s.client)
 	d.cloud = cli.NewClient(fmt.Sprintf("http://127.0.0.1:%d", f.simPort), "")
-	d.sites, d.stored = s.sites, s.stored
+	d.sites, d.stored, d.caller = s.sites, s.stored, s.caller
 	if f.demo {
 		done := make(chan error, 1)
 		go func() {
@@ -163,6 +165,13 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 	fmt.Fprintf(out, "\nAPI          %s\nAPI docs     %s/docs\nTemporal UI  http://127.0.0.1:%d/namespaces/default/workflows?query=kind+IS+NULL\n", apiURL, apiURL, f.uiPort)
 	if err := s.console(ctx); err != nil {
 		return err
+	}
+	if d.customer != nil {
+		link, err := s.link(ctx, d.customer)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "Customer     %s (the console as the owner of the org acme sees it; once, within 5 minutes)\n", link)
 	}
 	if f.cloud == "sim" {
 		fmt.Fprintf(out, "Cloud        http://127.0.0.1:%d/v1 (simulated; its bill: http://127.0.0.1:%d/_sim/ledger?open=true)\n", f.simPort, f.simPort)
@@ -193,13 +202,18 @@ func runDev(ctx context.Context, out io.Writer, f devFlags) (err error) {
 
 // console prints a link to the console that logs in once.
 func (s *stack) console(ctx context.Context) error {
-	var l api.ConsoleLogin
-	if err := s.client.Do(ctx, http.MethodPost, "/v1/console-logins", nil, nil, &l); err != nil {
-		return err
+	link, err := s.link(ctx, s.client)
+	if err == nil {
+		fmt.Fprintf(s.out, "Console      %s (logs in once, within 5 minutes; another link: %s console)\n", link, s.prego)
 	}
-	fmt.Fprintf(s.out, "Console      %s%s (logs in once, within 5 minutes; another link: %s console)\n",
-		s.client.Base, l.Path, s.prego)
-	return nil
+	return err
+}
+
+// link is a link to the console that logs a caller in once.
+func (s *stack) link(ctx context.Context, c *cli.Client) (string, error) {
+	var l api.ConsoleLogin
+	err := c.Do(ctx, http.MethodPost, "/v1/console-logins", nil, nil, &l)
+	return c.Base + l.Path, err
 }
 
 func (s *stack) tokenFile() string { return filepath.Join(s.dir, "operator.token") }
@@ -382,10 +396,11 @@ func (s *stack) start(ctx context.Context, out io.Writer) error {
 	if err := s.environment(url); err != nil {
 		return err
 	}
+	s.url = url
 	if err := migrations.Up(ctx, url); err != nil {
 		return err
 	}
-	if err := s.authorize(ctx, url); err != nil {
+	if err := s.authorize(ctx); err != nil {
 		return err
 	}
 	say("database is migrated")
@@ -584,11 +599,16 @@ func (s *stack) child(ctx context.Context, name, ready string, args ...string) e
 	return p.AwaitHTTP(ctx, ready, 60*time.Second)
 }
 
+// caller is a client of the API with an access role on an org, "" for the installation.
+func (s *stack) caller(ctx context.Context, name, role string, org prego.OrgID) (*cli.Client, error) {
+	token, err := app.NewToken(ctx, config.Config{DatabaseURL: s.url}, name, role, org, 8*time.Hour)
+	return cli.NewClient("http://127.0.0.1:"+strconv.Itoa(s.f.apiPort), token), err
+}
+
 // authorize makes a client of the API, and leaves its token in a file.
-func (s *stack) authorize(ctx context.Context, url string) error {
-	operator, err := app.NewToken(ctx, config.Config{DatabaseURL: url}, "demo-operator", "operator", "", 8*time.Hour)
-	s.client = cli.NewClient("http://127.0.0.1:"+strconv.Itoa(s.f.apiPort), operator)
-	return errors.Join(err, os.WriteFile(s.tokenFile(), []byte(operator+"\n"), 0o600))
+func (s *stack) authorize(ctx context.Context) (err error) {
+	s.client, err = s.caller(ctx, "demo-operator", "operator", "")
+	return errors.Join(err, os.WriteFile(s.tokenFile(), []byte(s.client.Token+"\n"), 0o600))
 }
 
 // secret reads 32 random bytes as hex from a file, creating it the first time.
