@@ -3192,6 +3192,7 @@ END $$;
 
 SET LOCAL check_function_bodies = off;
 CREATE FUNCTION prego_orgs() RETURNS text[] LANGUAGE sql AS '';
+CREATE FUNCTION refuse_foreign() RETURNS trigger LANGUAGE plpgsql AS '';
 
 -- Rows of orgs, by their org or by what they belong to, whose policy is applied in turn. Tables that are in none of
 -- these lists are out of customers' reach.
@@ -3258,3 +3259,26 @@ GRANT SELECT (server_id, network, watched_from, watched_until) ON edges TO prego
 -- Settings, which hold nothing of orgs.
 GRANT SELECT ON infra_providers, residency_zones, tenant_sizes, workload_settings, capacity_defaults, provider_prices,
     cost_progress, pruned, access_roles TO prego_customer;
+
+-- A customer's request that changes something sees everything, as the last gate, quotas and capacity must. What it
+-- changes are rows of the orgs that it reaches. Rows that triggers and the control plane derive from these need no guard.
+-- +goose StatementBegin
+DO $$ DECLARE t text; args text; BEGIN
+    FOR t, args IN
+        SELECT unnest(ARRAY[
+            'orgs', 'org_quotas', 'org_sessions', 'org_placement_pools', 'tenants', 'tenant_moves', 'backups', 'snapshots', 'restore_jobs',
+            'drills', 'apps', 'envs', 'process_groups', 'instances', 'ipv4_allocations', 'volumes', 'volume_attachments',
+            'volume_restores', 'org_work', 'routes', 'domains', 'certificates', 'principals', 'access_grants', 'login_links'
+        ]), $a$'org_id'$a$
+        UNION ALL SELECT unnest(ARRAY[
+            'tenant_allocations', 'placement_overrides', 'site_usage', 'tenant_losses', 'backup_schedules'
+        ]), $a$'tenant_id'$a$
+        UNION ALL VALUES
+            ('volume_backup_schedules', $a$'volume_id'$a$), ('rollouts', $a$'group_id'$a$), ('credentials', $a$'principal_id'$a$),
+            ('backup_holds', $a$'tenant_id', 'volume_id'$a$), ('backup_policies', $a$'org_id', 'tenant_id', 'volume_id'$a$)
+    LOOP
+        EXECUTE format('CREATE TRIGGER %I BEFORE INSERT OR UPDATE OR DELETE ON %I FOR EACH ROW
+            WHEN (current_setting(''prego.orgs'', true) <> '''') EXECUTE FUNCTION refuse_foreign(%s)', t || '_foreign', t, args);
+    END LOOP;
+END $$;
+-- +goose StatementEnd

@@ -57,6 +57,7 @@ func (s *Store) PutOrgIf(
 	if prego.OrgID(parent) == id {
 		return o, prego.Invalid("parent_org_id", "must be another org")
 	}
+	ctx = whole(ctx) // may decides; a new org is in no reach yet
 	err = s.inTx(ctx, "put org", func(tx *txn) error {
 		tx.check(checkParent(ctx, tx, id, parent))
 		tx.run(ctx, sqlWriteOrgs)

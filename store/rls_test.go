@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -35,6 +36,11 @@ func reading(ctx context.Context, orgs ...prego.OrgID) context.Context {
 	return access.WithReach(ctx, access.Reach{Orgs: orgs, ReadOnly: true})
 }
 
+// changing is the context of a customer's request that changes something.
+func changing(ctx context.Context, orgs ...prego.OrgID) context.Context {
+	return access.WithReach(ctx, access.Reach{Orgs: orgs})
+}
+
 // sharedHosts are what hosts both.
 const sharedHosts = `
 INSERT INTO servers (server_id, request_hash, role, region, infra_provider, spec, status, workflow_id, created_by, active_at)
@@ -59,7 +65,7 @@ INSERT INTO cost_meters (provider, kind, provider_id, region, server_id, started
 
 // ownValues are what the columns of a table have otherwise than by their type; NULL leaves a column out.
 var ownValues = map[string]string{
-	"principals.kind": "'service_account'", "credentials.hash": "sha256('ORG')", "login_links.hash": "sha256('ORG')", "login_links.access_role": "NULL",
+	"backup_policy_changes.policy_id": "'org/ORG'", "principals.kind": "'service_account'", "credentials.hash": "sha256('ORG')", "login_links.hash": "sha256('ORG')", "login_links.access_role": "NULL",
 	"credentials.parent_id": "NULL", "login_links.parent_id": "NULL",
 	"site_usage.measured_at": "now()", "backup_schedules.next_at": "now()", "backup_schedules.due_at": "now()",
 	"tenants.state": "'active'", "tenants.converged_state": "'active'", "tenants.plan": "'starter'", "tenants.active_at": "now()",
@@ -348,7 +354,7 @@ var readWhole = map[string]string{
 
 // kept are the tables that name orgs or what belongs to them, and that no read of customers needs.
 var kept = []string{
-	"org_usage_drifts", "placement_overrides", "site_pool", "rebalance_moves", "edge_left_out", "backup_policy_changes",
+	"org_usage_drifts", "placement_overrides", "site_pool", "rebalance_moves", "edge_left_out",
 }
 
 // TestEveryTableIsUnderAPolicyOrOutOfReach: whoever adds a table decides what customers see of it, in the last section
@@ -539,4 +545,79 @@ func TestPoliciesReadTheOrgsOnce(t *testing.T) {
 	plan, err := values[string](reading(ctx, seenOrg), s.pool, `EXPLAIN (ANALYZE, VERBOSE, TIMING OFF) SELECT * FROM generate_series(1, 1000) CROSS JOIN LATERAL (SELECT org_id FROM tenants) t`)
 	require.NoError(t, err)
 	require.Regexp(t, `(?s)InitPlan.*Result  \([^)]*\) \(actual rows=1 loops=1\)`, strings.Join(plan, "\n"))
+}
+
+// unguarded are the tables under a policy whose rows are written for any org: by triggers, or about rows that are
+// guarded, or by no request of a customer.
+var unguarded = []string{
+	"allocation_snapshots", "audit_chain", "audit_entries", "backup_policy_changes", "cost_entries", "db_shards", "events", "org_counters",
+	"org_usage_changes", "org_usage_parts", "placement_pools", "redis_pools", "servers", "site_health", "site_uptime", "stack_release_sites",
+}
+
+// TestCustomersChangeOnlyTheirOrgs: whatever statement a customer's request that changes something runs.
+func TestCustomersChangeOnlyTheirOrgs(t *testing.T) {
+	t.Parallel()
+	s := customersStore(t)
+	const foreign = "belongs to an org that the request does not reach"
+	guarded, changedOne := 0, errors.New("changed a row")
+	for _, table := range policedTables(t, s.pool.Pool) {
+		columns, err := values[string](t.Context(), s.pool, `SELECT attname::text FROM pg_attribute WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+			ORDER BY attidentity <> '', attname = 'state', attnum DESC`, table)
+		require.NoError(t, err)
+		of := func(org string) string {
+			return fmt.Sprintf(` FROM %s x WHERE to_jsonb(x)::text LIKE '%%%s%%'`, table, org)
+		}
+		change := func(org, what string, reach ...prego.OrgID) error {
+			update := fmt.Sprintf(`UPDATE %s SET %[2]s = %[2]s WHERE ctid IN (SELECT ctid%[3]s)`, table, columns[0], of(org))
+			sql := map[string]string{
+				"update": update, "delete": fmt.Sprintf(`DELETE FROM %s WHERE ctid IN (SELECT ctid%s)`, table, of(org)),
+				"insert": fmt.Sprintf(`INSERT INTO %s (%[2]s) OVERRIDING SYSTEM VALUE SELECT %[2]s%s`, table, strings.Join(columns, ", "), of(org)),
+			}[what]
+			ctx := changing(t.Context(), reach...)
+			return s.inTx(ctx, "change", func(tx *txn) error {
+				tx.must(ctx, errors.New("no row"), sql)
+				return changedOne // and nothing stays changed
+			})
+		}
+		if slices.Contains(unguarded, table) {
+			continue
+		}
+		guarded++
+		for _, what := range []string{"insert", "update", "delete"} {
+			require.ErrorContains(t, change(hiddenOrg, what, seenOrg), foreign, "%s %s", what, table)
+			require.ErrorContains(t, change(seenOrg, what), foreign, "%s %s without an org in reach", what, table)
+			require.NotContains(t, fmt.Sprint(change(seenOrg, what, seenOrg)), foreign, "%s %s", what, table)
+		}
+		require.ErrorIs(t, change(seenOrg, "update", seenOrg), changedOne, table)
+	}
+	require.Greater(t, guarded, 30)
+	ctx := changing(t.Context(), seenOrg)
+	require.ErrorContains(t, s.exec(ctx, "give away", `UPDATE apps SET org_id = 'bravo' WHERE org_id = 'alpha'`), foreign)
+	require.NoError(t, s.exec(whole(ctx), "move", `UPDATE apps SET org_id = org_id`))
+}
+
+// TestAChangeSeesEverything: what decides whether something is destroyed, taken or unique knows the rows of all orgs,
+// also in a customer's request. A last gate that saw only its orgs would find a shared server empty.
+func TestAChangeSeesEverything(t *testing.T) {
+	t.Parallel()
+	s := customersStore(t)
+	const onShared = `SELECT string_agg(DISTINCT tenant_id, ' ' ORDER BY tenant_id) FROM tenant_places WHERE server_id = 'shared-1'`
+	const both = "tenant-alpha tenant-bravo"
+	for _, ctx := range []context.Context{t.Context(), changing(t.Context(), seenOrg), whole(reading(t.Context(), seenOrg)), recording(reading(t.Context(), seenOrg))} {
+		found, err := value[string](ctx, s.pool, onShared)
+		require.NoError(t, err)
+		require.Equal(t, both, found)
+		require.NoError(t, s.Try(ctx, func(dry context.Context) error {
+			found, err := value[string](dry, s.pool, onShared)
+			require.Equal(t, both, found)
+			return err
+		}))
+	}
+	found, err := value[string](reading(t.Context(), seenOrg), s.pool, onShared)
+	require.NoError(t, err)
+	require.Equal(t, "tenant-alpha", found, "what the gate would find under row-level security")
+	// A site of the other org is not erased for this one, and a request that only reads passes no gate.
+	err = s.MayErase(changing(t.Context(), seenOrg), "shared-1", "site_name-"+hiddenOrg, "database_name-"+hiddenOrg)
+	require.ErrorContains(t, err, "tenant slug-bravo is active, and its data is on server shared-1")
+	require.Error(t, s.MayErase(reading(t.Context(), seenOrg), "shared-1", "site_name-"+hiddenOrg, "database_name-"+hiddenOrg))
 }
