@@ -374,11 +374,33 @@ type Temporal struct {
 type API struct {
 	Listen        string  `env:"LISTEN" envDefault:"127.0.0.1:8080"`            // address of the API and the console
 	PublicURL     string  `env:"PUBLIC_URL" envDefault:"http://127.0.0.1:8080"` // base URL for callers
-	JWTAudience   string  `env:"JWT_AUDIENCE" envDefault:"prego-api"`           // audience of tokens
-	JWKSURL       string  `env:"JWKS_URL"`                                      // also trust these keys; discovered if OIDC_ISSUER is set
-	OIDCIssuer    string  `env:"OIDC_ISSUER"`                                   // accept tokens of this issuer
-	RolesClaim    string  `env:"ROLES_CLAIM" envDefault:"role"`                 // claim that holds operator or viewer
-	RatePerSecond float64 `env:"RATE_PER_SECOND" envDefault:"50"`               // requests per caller
+	OIDC          OIDC    `envPrefix:"OIDC_"`
+	RatePerSecond float64 `env:"RATE_PER_SECOND" envDefault:"50"` // requests per caller
+}
+
+// OIDC is where people log in: docs/login.md.
+type OIDC struct {
+	Issuer       string `env:"ISSUER"`                           // issuer that people log in with; empty: no such login
+	ClientID     string `env:"CLIENT_ID"`                        // this installation at the issuer
+	ClientSecret string `env:"CLIENT_SECRET"`                    // empty for a public client, which prego login needs; PREGO_API_OIDC_CLIENT_SECRET_FILE for a file
+	GroupsClaim  string `env:"GROUPS_CLAIM" envDefault:"groups"` // claim with the names of a person's groups
+}
+
+func (o OIDC) check(bad func(name, why string)) {
+	switch u, err := url.Parse(o.Issuer); {
+	case o.Issuer == "":
+	case err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "":
+		bad("PREGO_API_OIDC_ISSUER", "must be the URL of an issuer, such as https://id.example.com")
+	case u.Scheme != "https" && (u.Scheme != "http" || !isLoopback(u.Hostname())):
+		bad("PREGO_API_OIDC_ISSUER", "must begin with https:// (http:// only on this host): who changes its answers can log in as anyone")
+	case o.ClientID == "":
+		bad("PREGO_API_OIDC_ISSUER", "needs PREGO_API_OIDC_CLIENT_ID")
+	}
+}
+
+func isLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
 // Gateway configures `prego agentgw`.
@@ -460,7 +482,7 @@ func FromEnvironment() (Config, error) {
 // Secrets are the settings that can be read from a file, named by the variable with the
 // suffix _FILE.
 func Secrets() []string {
-	return []string{"DATABASE_URL", "HCLOUD_TOKEN", "PREGO_MASTER_KEY", "PREGO_MASTER_KEY_EARLIER", "PLACEMENT_ADVISER_TOKEN", "PREGO_ACME_EAB_KEY", "PREGO_BACKUP_ACCESS_KEY", "PREGO_BACKUP_SECRET_KEY"}
+	return []string{"DATABASE_URL", "HCLOUD_TOKEN", "PREGO_MASTER_KEY", "PREGO_MASTER_KEY_EARLIER", "PREGO_API_OIDC_CLIENT_SECRET", "PLACEMENT_ADVISER_TOKEN", "PREGO_ACME_EAB_KEY", "PREGO_BACKUP_ACCESS_KEY", "PREGO_BACKUP_SECRET_KEY"}
 }
 
 // From reads settings from vars, as FromEnvironment does from the process. It reports
@@ -585,6 +607,7 @@ func (c Config) check() []error {
 	if _, err := server.NewPatchWindow(c.Workloads.PatchCron, c.Workloads.PatchFor); err != nil {
 		bad("PREGO_PATCH_WINDOW and PREGO_PATCH_WINDOW_FOR", err.Error())
 	}
+	c.API.OIDC.check(bad)
 	c.Keep.check(bad)
 	c.Costs.check(bad)
 	c.Traces.check(bad)

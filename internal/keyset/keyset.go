@@ -33,7 +33,7 @@ type Set struct {
 // (docs/adr/0015). The gateway passes the public halves of the exec keys on to hosts, but can't call hosts.
 var sets = map[string]Set{
 	"api": {
-		Issue: []pki.Purpose{pki.RelayClient}, Trust: []pki.Purpose{pki.RelayServer}, Verify: []token.Use{token.UseAPI},
+		Issue: []pki.Purpose{pki.RelayClient}, Trust: []pki.Purpose{pki.RelayServer},
 	},
 	"agentgw": {
 		Issue: []pki.Purpose{pki.Gateway, pki.AgentClient, pki.AgentServer, pki.DockerServer, pki.ServiceServer, pki.ServiceClient},

@@ -24,14 +24,13 @@ type Use string
 
 // The uses of signing keys.
 const (
-	UseAPI   Use = "api"
 	UseAgent Use = "agent"
 	UseExec  Use = "exec"
 	UsePeers Use = "peers" // peers documents
 )
 
 // Uses lists them.
-func Uses() []Use { return []Use{UseAPI, UseAgent, UseExec, UsePeers} }
+func Uses() []Use { return []Use{UseAgent, UseExec, UsePeers} }
 
 // Keyring holds the Ed25519 keys of one use by key id. The private key with the highest
 // id signs; all verify.

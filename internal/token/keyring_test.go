@@ -99,13 +99,13 @@ func TestPublicHalvesSignNothing(t *testing.T) {
 // TestADirectoryThatCannotBeReadIsNoEmptyOne: a key would be made beside those that are there, and sign from then on.
 func TestADirectoryThatCannotBeReadIsNoEmptyOne(t *testing.T) {
 	t.Parallel()
-	for _, at := range []string{"jwt/api", "backup"} {
+	for _, at := range []string{"jwt/agent", "backup"} {
 		dir := filepath.Join(t.TempDir(), "keys [old]") // special to a pattern of names
 		require.NoError(t, InitKeys(dir))
 		require.NoError(t, InitKeys(dir))
-		half := keyFile(dir, UseAPI, "99999999-half") + ".tmp"
+		half := keyFile(dir, UseAgent, "99999999-half") + ".tmp"
 		require.NoError(t, os.WriteFile(half, nil, 0o600), "left by a process that died")
-		files, err := KeyFiles(dir, UseAPI)
+		files, err := KeyFiles(dir, UseAgent)
 		require.NoError(t, err)
 		require.Len(t, files, 1)
 		for _, use := range []SealUse{SealBackups, SealCertificates} {
@@ -120,7 +120,7 @@ func TestADirectoryThatCannotBeReadIsNoEmptyOne(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "jwt"), nil, 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "seal"), nil, 0o600))
-	_, err := KeyFiles(dir, UseAPI)
+	_, err := KeyFiles(dir, UseAgent)
 	require.ErrorIs(t, err, syscall.ENOTDIR)
 	_, err = SealingFiles(dir, SealCertificates)
 	require.ErrorIs(t, err, syscall.ENOTDIR)
@@ -146,10 +146,10 @@ func TestPeersNameTheKeys(t *testing.T) {
 
 func TestKeysThatAreNoneAreNamed(t *testing.T) {
 	t.Parallel()
-	_, err := OpenKeyring(t.TempDir(), UseAPI)
-	require.ErrorContains(t, err, "no signing keys for api")
-	_, err = OpenSigner(t.TempDir(), UseAPI)
-	require.ErrorContains(t, err, "no signing keys for api")
+	_, err := OpenKeyring(t.TempDir(), UseAgent)
+	require.ErrorContains(t, err, "no signing keys for agent")
+	_, err = OpenSigner(t.TempDir(), UseAgent)
+	require.ErrorContains(t, err, "no signing keys for agent")
 	ec, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	pkcs8, err := x509.MarshalPKCS8PrivateKey(ec)
@@ -161,47 +161,18 @@ func TestKeysThatAreNoneAreNamed(t *testing.T) {
 		"another algorithm": {string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})), "not Ed25519"},
 	} {
 		dir := t.TempDir()
-		require.NoError(t, os.MkdirAll(filepath.Dir(keyFile(dir, UseAPI, "k")), 0o700))
-		require.NoError(t, os.WriteFile(keyFile(dir, UseAPI, "k"), []byte(tc.text), 0o600))
-		_, err := OpenKeyring(dir, UseAPI)
+		require.NoError(t, os.MkdirAll(filepath.Dir(keyFile(dir, UseAgent, "k")), 0o700))
+		require.NoError(t, os.WriteFile(keyFile(dir, UseAgent, "k"), []byte(tc.text), 0o600))
+		_, err := OpenKeyring(dir, UseAgent)
 		require.ErrorContains(t, err, tc.says, name)
-		require.ErrorContains(t, err, keyFile(dir, UseAPI, "k"), name)
+		require.ErrorContains(t, err, keyFile(dir, UseAgent, "k"), name)
 		_, err = PublicHalf([]byte(tc.text))
 		require.ErrorContains(t, err, tc.says, name)
 	}
 	dir := t.TempDir()
-	require.NoError(t, os.MkdirAll(keyFile(dir, UseAPI, "k"), 0o700))
-	_, err = OpenKeyring(dir, UseAPI)
+	require.NoError(t, os.MkdirAll(keyFile(dir, UseAgent, "k"), 0o700))
+	_, err = OpenKeyring(dir, UseAgent)
 	require.ErrorContains(t, err, "signing key: ")
-}
-
-// TestOnlyWholeTokensAreIssuedToCallers.
-func TestOnlyWholeTokensAreIssuedToCallers(t *testing.T) {
-	t.Parallel()
-	f := setup(t)
-	for name, tc := range map[string]struct {
-		subject string
-		role    Role
-		ttl     time.Duration
-		bad     bool
-	}{
-		"operator": {"alice", RoleOperator, time.Hour, false}, "viewer": {"bob", RoleViewer, time.Hour, false},
-		"nobody": {"", RoleOperator, time.Hour, true}, "no role": {"alice", "", time.Hour, true}, "another role": {"alice", "admin", time.Hour, true},
-		"no life": {"alice", RoleOperator, 0, true}, "ended": {"alice", RoleViewer, -time.Second, true},
-	} {
-		raw, err := f.api.Issue(tc.subject, tc.role, tc.ttl)
-		if tc.bad {
-			require.Equal(t, prego.CodeInvalidField, prego.CodeOf(err), name)
-			require.Empty(t, raw, name)
-			continue
-		}
-		require.NoError(t, err, name)
-		p, err := f.api.Authenticate(t.Context(), raw)
-		require.NoError(t, err, name)
-		require.WithinDuration(t, time.Now().Add(tc.ttl), p.Expires, 10*time.Second, name)
-		p.Expires = time.Time{}
-		require.Equal(t, Principal{Subject: tc.subject, Role: tc.role, Key: f.rings[UseAPI].sign}, p, name)
-	}
 }
 
 // TestAnAgentIsToldWhenItsTokenEnds: it renews by that.
@@ -226,26 +197,6 @@ func TestOnlyAnEdgeGetsTheDocumentOfEdges(t *testing.T) {
 		_, err = f.agent.Verify(raw, f.cert, wire.ScopeEdge)
 		require.Equal(t, role == prego.RoleEdge, err == nil, role)
 	}
-	require.True(t, f.api.Knows(f.rings[UseAPI].sign))
-	require.True(t, f.api.Knows(""))
-	require.False(t, f.api.Knows("another"))
-}
-
-// TestOwnTokensAreGoodBesideAnIssuers, and its own are not looked for there.
-func TestOwnTokensAreGoodBesideAnIssuers(t *testing.T) {
-	t.Parallel()
-	f, issuer := setup(t), newRemoteIssuer(t)
-	a := NewAPI(APIConfig{Keys: f.rings[UseAPI], Issuer: "prego", Audience: "prego-api", RolesClaim: "groups", Remote: NewRemote(issuer.url, "")})
-	raw, err := a.Issue("alice", RoleOperator, time.Minute)
-	require.NoError(t, err)
-	p, err := a.Authenticate(t.Context(), raw)
-	require.NoError(t, err)
-	p.Expires = time.Time{}
-	require.Equal(t, Principal{Subject: "alice", Role: RoleOperator, Key: f.rings[UseAPI].sign}, p)
-	require.Zero(t, issuer.fetches.Load())
-	require.True(t, a.Knows(p.Key))
-	require.True(t, a.Knows(""), "of another issuer")
-	require.False(t, NewAPI(APIConfig{Keys: f.rings[UseExec]}).Knows(p.Key), "a key that is gone")
 }
 
 func TestAShortMasterKeySealsNothing(t *testing.T) {

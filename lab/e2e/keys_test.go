@@ -51,7 +51,7 @@ func TestProcessesHaveOnlyTheKeysTheyNeed(t *testing.T) {
 			require.Contains(t, c.refusesToStart(process, map[string]string{variable: "", "PREGO_KEYS_DIR": own}), variable, "%s without %s", process, variable)
 		}
 	}
-	require.Equal(t, 3+16+10, tried)
+	require.Equal(t, 2+16+10, tried)
 }
 
 // refusesToStart starts one more of a process with other variables, waits until it has ended with an error, and returns
