@@ -59,7 +59,7 @@ dev: demo-packages build demo-programs ## Run everything here and wait
 # CPU and a second build of everything. Those whose tests take long have lines in tools/deep.txt instead;
 # tools/checks_test.go finds a package that is missing in both, contributing/testing.md has the reasons.
 RACE := ./agent/online ./agent/rooted ./agent/exec ./agent/host ./agent/supervise ./agentgw ./placer ./worker \
-	./internal/agentclient ./internal/dockerhost ./internal/hetzner ./internal/pki ./internal/relay ./internal/token ./lab/child ./lab/sim
+	./internal/agentclient ./internal/dockerhost ./internal/hetzner ./internal/oidc ./internal/pki ./internal/relay ./lab/child ./lab/sim
 # The others are in tools/deep.txt.
 UNIT = $(shell go list ./... | grep -v -e /lab/e2e$$ -e /lab/production$$ -e /lab/docsrun$$ -e /lab/sim/judge$$ -e /prego/tools$$)
 PLAIN = $(filter-out $(RACE),$(patsubst github.com/prego/prego%,.%,$(UNIT)))
