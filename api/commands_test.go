@@ -406,7 +406,7 @@ func TestContainersAreShownAndRepaired(t *testing.T) {
 	timeline := b.show("app-1").Timeline
 	leased := false // as long as the command may run, so that no caller repeats it
 	b.hosts.during = func() {
-		require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT leased_until > now() + interval '15 minutes' FROM request_keys WHERE key = 'r'`).Scan(&leased))
+		require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT leased_until > now() + interval '15 minutes' FROM request_keys ORDER BY created_at DESC LIMIT 1`).Scan(&leased))
 	}
 	resp, body = b.sendWith("POST", repair, "", "Idempotency-Key", "r")
 	require.Equal(t, []any{200, true}, []any{resp.StatusCode, leased}, "%s", body)

@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"net/http"
 	"time"
 
@@ -40,13 +39,13 @@ func (a *API) once(next echo.HandlerFunc) echo.HandlerFunc {
 			return next(c)
 		}
 		body, _ := c.Get(bodyKey).([]byte)
-		hash := sha256.Sum256(append([]byte(r.URL.RequestURI()+"\x00"), body...))
+		sent := append([]byte(r.URL.RequestURI()+"\x00"), body...)
 		lease := keyLease
 		if op.long || op.idempotency == answerOnce {
 			lease += longest
 		}
 		subject, until := caller(c).PrincipalID, time.Now().Add(lease)
-		kept, err := a.beginRequest(r.Context(), subject, key, hash[:], lease)
+		kept, err := a.beginRequest(r.Context(), subject, key, sent, lease)
 		switch {
 		case err != nil:
 			return err
@@ -73,9 +72,9 @@ func (a *API) once(next echo.HandlerFunc) echo.HandlerFunc {
 }
 
 // beginRequest waits for the first request with a key.
-func (a *API) beginRequest(ctx context.Context, subject, key string, hash []byte, lease time.Duration) (*prego.KeptAnswer, error) {
+func (a *API) beginRequest(ctx context.Context, subject, key string, sent []byte, lease time.Duration) (*prego.KeptAnswer, error) {
 	for deadline, wait := time.Now().Add(keyPatience), 20*time.Millisecond; ; wait *= 2 {
-		kept, err := a.d.Store.BeginRequest(ctx, subject, key, hash, lease)
+		kept, err := a.d.Store.BeginRequest(ctx, subject, key, sent, lease)
 		if prego.CodeOf(err) != prego.CodeRequestUnderWay || time.Now().Add(wait).After(deadline) {
 			return kept, err
 		}

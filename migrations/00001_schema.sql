@@ -2407,9 +2407,9 @@ CREATE TABLE redo_due (
 -- committed with it and leads to it. Others are under way without a status until their lease ends: then the process
 -- died, and the same request may run again. One with a status and no body is never answered twice.
 CREATE TABLE request_keys (
-    subject      text NOT NULL,
-    key          text NOT NULL,
-    request_hash bytea NOT NULL,
+    subject      text NOT NULL, -- the id of a principal
+    key          text NOT NULL,  -- a MAC of the caller's key
+    request_hash bytea NOT NULL, -- a MAC of the request under that key
     created_id   text, -- of what it created
     leased_until timestamptz NOT NULL DEFAULT now(),
     status       integer,

@@ -23,7 +23,7 @@ func (s *Store) CreateApp(ctx context.Context, a workload.App, key string) (app 
 	made := func(ctx context.Context, id string) (workload.App, error) {
 		return get[workload.App](ctx, s.pool, noSuchApp(id), sqlMadeApp, id)
 	}
-	return once(ctx, s, keyedRequest(a.CreatedBy, key, "app", string(a.OrgID), a.Name), made, func(tx *txn) (string, error) {
+	return once(ctx, s, keyedRequest(ctx, a.CreatedBy, key, "app", string(a.OrgID), a.Name), made, func(tx *txn) (string, error) {
 		tx.check(lockNamedOrg(ctx, tx, a.OrgID))
 		tx.check(nameIsFree(ctx, tx, prego.CodeAppExists, sqlAppOfName, string(a.OrgID), a.Name))
 		tx.check(s.takeQuota(ctx, tx, a.OrgID, quota.Delta{Dimension: quota.MaxApps, By: 1}))

@@ -18,7 +18,7 @@ const sqlEnvOfName = `SELECT env_id FROM envs WHERE app_id = $1 AND name = $2 AN
 // CreateEnv creates an env of an app, in the app's org. Repeating the request with the same key returns the existing
 // env, even after its deletion. If the name is taken, CodeEnvExists names the env that has it.
 func (s *Store) CreateEnv(ctx context.Context, e workload.Env, key string) (env workload.Env, created bool, err error) {
-	k := keyedRequest(e.CreatedBy, key, "env", string(e.AppID), e.Name, string(e.Region))
+	k := keyedRequest(ctx, e.CreatedBy, key, "env", string(e.AppID), e.Name, string(e.Region))
 	made := func(ctx context.Context, id string) (workload.Env, error) {
 		return get[workload.Env](ctx, s.pool, noSuchEnv(id), sqlMadeEnv, id)
 	}

@@ -37,6 +37,7 @@ func (s *Store) RequestFleetAction(
 	err = s.inTx(ctx, "request action", func(tx *txn) error {
 		f := got(lockFleet(ctx, tx, r.FleetID)).in(tx)
 		if r.IdempotencyKey != "" {
+			r.IdempotencyKey = keptKey(keyOwner(ctx, r.By), r.IdempotencyKey)
 			met, err := find[server.FleetAction](ctx, tx, sqlActionOfKey, r.FleetID, r.IdempotencyKey)
 			switch {
 			case err != nil:

@@ -4,14 +4,37 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops"
 )
+
+// Requests are kept as MACs under the caller's own key, and the key as another, so that a stolen database does not
+// serve to guess what bodies held, such as passwords: the key is random and only the caller has it. A secret of the
+// installation would protect less if it was in the same database, and would have to be given to each API process and
+// rotated with the rows if it was not (docs/adr/0018). The label separates the two uses: without it the MAC of a key
+// could be the key of the other.
+func keyMAC(key, label string, text []byte) []byte {
+	m := hmac.New(sha256.New, []byte(key))
+	m.Write([]byte(label + "\x00"))
+	m.Write(text)
+	return m.Sum(nil)
+}
+
+// keptKey is a caller's key as it is stored.
+func keptKey(subject, key string) string {
+	return hex.EncodeToString(keyMAC(key, "key", []byte(subject)))
+}
+
+// keptRequest is a request as it is stored.
+func keptRequest(key string, request []byte) []byte { return keyMAC(key, "request", request) }
 
 const sqlBeginRequest = `
 WITH begun AS (
@@ -23,10 +46,12 @@ SELECT EXISTS (SELECT FROM begun)`
 
 const sqlKeptRequest = `SELECT request_hash, status, body FROM request_keys WHERE subject = $1 AND key = $2`
 
-// BeginRequest takes a key for a request. It returns the answer that the same request got
+// BeginRequest takes a key of a principal for a request. It returns the answer that the same request got
 // before, nil where it is to run now; CodeIdempotencyConflict where another request has
 // the key, and CodeRequestUnderWay while the same one runs.
-func (s *Store) BeginRequest(ctx context.Context, subject, key string, hash []byte, lease time.Duration) (*prego.KeptAnswer, error) {
+func (s *Store) BeginRequest(ctx context.Context, subject, key string, sent []byte, lease time.Duration) (*prego.KeptAnswer, error) {
+	hash := keptRequest(key, sent)
+	key = keptKey(subject, key)
 	begun, err := value[bool](ctx, s.pool, sqlBeginRequest, subject, key, hash, lease)
 	if err != nil || begun {
 		return nil, failed("request key", err)
@@ -53,7 +78,7 @@ const sqlAnswerRequest = `UPDATE request_keys SET status = $3, body = $4 WHERE s
 
 // AnswerRequest keeps the answer to a request; a nil body must not be repeated.
 func (s *Store) AnswerRequest(ctx context.Context, subject, key string, a prego.KeptAnswer) error {
-	return s.exec(ctx, "answer of request key", sqlAnswerRequest, subject, key, a.Status, a.Body)
+	return s.exec(ctx, "answer of request key", sqlAnswerRequest, subject, keptKey(subject, key), a.Status, a.Body)
 }
 
 const (
@@ -68,7 +93,7 @@ func (s *Store) EndRequest(ctx context.Context, subject, key string, refused boo
 	if refused {
 		sql = sqlRefuseRequest
 	}
-	return s.exec(ctx, "end of request key", sql, subject, key)
+	return s.exec(ctx, "end of request key", sql, subject, keptKey(subject, key))
 }
 
 const (
@@ -82,15 +107,27 @@ var errKeyKept = errors.New("the idempotency key is kept by another request")
 
 // keyed is a request and its idempotency key, if it has one.
 type keyed struct {
-	by, key string
+	by, key string // as they are stored
 	kind    string // of the created object
 	hash    []byte
 }
 
+// keyOwner is the principal whose request it is: keys belong to its id, because names are not unique. Without a request
+// it is the one who is named.
+func keyOwner(ctx context.Context, by string) string {
+	if s, ok := ops.AuditSourceOf(ctx); ok && s.Actor != "" {
+		return s.Actor
+	}
+	return by
+}
+
 // keyedRequest is a request to create something of a kind, distinguished by its fields.
-func keyedRequest(by, key, kind string, fields ...string) keyed {
-	h := sha256.Sum256([]byte(kind + "\x00" + strings.Join(fields, "\x00")))
-	return keyed{by: by, key: key, kind: kind, hash: h[:]}
+func keyedRequest(ctx context.Context, by, key, kind string, fields ...string) keyed {
+	if key == "" {
+		return keyed{kind: kind}
+	}
+	by = keyOwner(ctx, by)
+	return keyed{by: by, key: keptKey(by, key), kind: kind, hash: keptRequest(key, []byte(kind+"\x00"+strings.Join(fields, "\x00")))}
 }
 
 // createdBefore is the id of the object that an earlier request with this key created, "" when there

@@ -125,7 +125,7 @@ func requested(ctx context.Context, tx *txn, id prego.GroupID, by, key string) (
 	if key == "" {
 		return "", false, nil
 	}
-	request = by + "/" + key
+	request = keptKey(keyOwner(ctx, by), key)
 	done, err = value[bool](ctx, tx, sqlRolloutOfRequest, id, request)
 	return request, done, err
 }

@@ -99,7 +99,7 @@ func (s *Store) CreateTenant(ctx context.Context, r tenant.CreateRequest, tenant
 		}
 		return s.GetTenant(ctx, id)
 	}
-	return once(ctx, s, keyed{by: by, key: idempotencyKey, kind: "tenant", hash: hash[:]}, read, func(tx *txn) (string, error) {
+	return once(ctx, s, keyedRequest(ctx, by, idempotencyKey, "tenant", string(hash[:])), read, func(tx *txn) (string, error) {
 		made, err = s.createTenant(ctx, tx, r, hash[:], tenantID, mode, by)
 		return string(tenantID), err
 	})
