@@ -153,6 +153,7 @@ type API struct {
 	// streams are the long requests, which ending closes with the process.
 	streams, simulations, exports *admission
 	feed                          *eventFeed
+	refusals                      *refusals
 	ending                        context.Context // the process's, not a request's
 	end                           context.CancelFunc
 }
@@ -191,13 +192,14 @@ func New(d Deps) *API {
 	}
 	a.ending, a.end = context.WithCancel(context.Background())
 	a.feed = &eventFeed{read: d.Store.Events, log: d.Log, every: followEvery, buffer: feedBuffer, ending: a.ending, subs: map[*EventSubscription]bool{}}
+	a.refusals = &refusals{write: d.Store.NoteRefusal, log: d.Log, ending: a.ending, of: map[refusalKey]*counted{}}
 	d.Registry.MustRegister(a.seconds, a.refused)
 	a.contract = embedded()
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.refuse
 	e.Pre(a.observe)
-	e.Use(recoverPanics, a.authenticate, methods, a.check, a.within, a.once, a.audited, a.settled)
+	e.Use(recoverPanics, a.noteRefusals, a.authenticate, methods, a.check, a.within, a.once, a.audited, a.settled)
 	RegisterHandlers(e, a)
 	serveDocs(e)
 	a.echo = e
@@ -239,7 +241,9 @@ func (a *API) Serve(ctx context.Context, l net.Listener, drain time.Duration) er
 	}
 	shut, cancel := context.WithTimeout(context.Background(), drain)
 	defer cancel()
-	if err := srv.Shutdown(shut); err != nil {
+	err := srv.Shutdown(shut)
+	a.refusals.flush(context.WithoutCancel(ctx), true)
+	if err != nil {
 		return fmt.Errorf("api: requests were cut off after %s: %w", drain, errors.Join(err, srv.Close()))
 	}
 	return nil

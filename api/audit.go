@@ -24,8 +24,7 @@ func (a *API) audited(next echo.HandlerFunc) echo.HandlerFunc {
 		if r.Method == http.MethodGet || op == nil || op.changesNothing {
 			return next(c)
 		}
-		p := caller(c)
-		source := ops.AuditSource{Actor: p.PrincipalID, ActorName: p.By(), Role: strings.Join(p.Roles(), " "), From: Address(r), RequestID: requestID(c), Operation: op.OperationID}
+		source := auditSource(c, op)
 		inEach(c, func(ctx context.Context) context.Context { return ops.WithAuditSource(ctx, source) })
 		if dryRun(c) {
 			return next(c)
@@ -39,13 +38,29 @@ func (a *API) audited(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
+// auditSource is what the audit holds of who sent a request.
+func auditSource(c echo.Context, op *operation) ops.AuditSource {
+	p := caller(c)
+	return ops.AuditSource{
+		Actor: p.PrincipalID, ActorName: p.By(), Role: strings.Join(p.Roles(), " "), From: Address(c.Request()), RequestID: requestID(c),
+		Operation: op.OperationID,
+	}
+}
+
+// about is the object in a request's path.
+func about(c echo.Context) (kind, id string) {
+	if names := c.ParamNames(); len(names) > 0 {
+		last := names[len(names)-1]
+		return strings.TrimSuffix(last, "_id"), c.Param(last)
+	}
+	return "request", ""
+}
+
 // noteRequest writes an entry for a request that has none. If the database cannot be used at the
 // moment, the entry is written later: the change itself is already made.
 func (a *API) noteRequest(c echo.Context, source ops.AuditSource) {
-	kind, id, org := "request", "", prego.OrgID(c.Param("org_id"))
-	if names := c.ParamNames(); len(names) > 0 {
-		kind, id = strings.TrimSuffix(names[len(names)-1], "_id"), c.Param(names[len(names)-1])
-	}
+	kind, id := about(c)
+	org := prego.OrgID(c.Param("org_id"))
 	note := func(ctx context.Context) error {
 		return a.d.Store.NoteRequest(ops.WithAuditSource(ctx, source), kind, id, org)
 	}

@@ -56,6 +56,9 @@ func (a *API) ReadFeed(read func(context.Context, ops.EventQuery) (ops.EventPage
 	a.feed.read = read
 }
 
+// NoteRefusals writes the refused requests that wait for their entries.
+func (a *API) NoteRefusals(ctx context.Context) { a.refusals.flush(ctx, true) }
+
 // End ends long requests, as the end of the process does.
 func (a *API) End() { a.end() }
 

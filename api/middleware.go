@@ -119,7 +119,7 @@ func (a *API) within(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if reach, ok := access.ReachOf(c.Request().Context()); ok {
 			if err := a.inReach(c, a.contract.operation(c), reach); err != nil {
-				return err
+				return outOfReach{err}
 			}
 		}
 		return next(c)

@@ -2979,7 +2979,7 @@ type AuditEntry struct {
 	// Seq Its number in the chain, from 1; absent until it is sealed, within seconds
 	Seq *int64 `json:"seq,omitempty"`
 
-	// Verb `request` is a request that changed no row that is audited
+	// Verb `request` is a request that changed no row that is audited; `refuse` are requests that were refused because of who sent them
 	Verb AuditVerb `json:"verb"`
 }
 
@@ -3007,7 +3007,7 @@ type AuditProblem struct {
 	Seq *int64 `json:"seq,omitempty"`
 }
 
-// AuditVerb `request` is a request that changed no row that is audited
+// AuditVerb `request` is a request that changed no row that is audited; `refuse` are requests that were refused because of who sent them
 type AuditVerb = ops.AuditVerb
 
 // AuditVerification defines model for AuditVerification.

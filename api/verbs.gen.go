@@ -1918,7 +1918,7 @@ var verbs = []Verb{
 		{Name: "id", Help: "only of these things", In: "query", Field: "id", Many: true},
 		{Name: "org", Help: "only of these orgs", In: "query", Field: "org_id", Many: true},
 		{Name: "operation", Help: "only by these operations, such as updateFleet", In: "query", Field: "operation", Many: true},
-		{Name: "verb", Help: "only these", In: "query", Field: "verb", Values: []string{"create", "update", "delete", "request"}, Many: true},
+		{Name: "verb", Help: "only these", In: "query", Field: "verb", Values: []string{"create", "update", "delete", "request", "refuse"}, Many: true},
 		{Name: "request", Help: "only of these requests", In: "query", Field: "request_id", Many: true},
 		{Name: "since", Help: "only from this time on", In: "query", Field: "since"},
 		{Name: "until", Help: "only from before this time", In: "query", Field: "until"},

@@ -2275,7 +2275,7 @@ CREATE TABLE audit_entries (
     kind       text NOT NULL,
     id         text NOT NULL,
     org_id     text NOT NULL DEFAULT '',
-    verb       text NOT NULL CHECK (verb IN ('create', 'update', 'delete', 'request')),
+    verb       text NOT NULL CHECK (verb IN ('create', 'update', 'delete', 'request', 'refuse')),
     old        jsonb, -- of an update the columns that changed
     new        jsonb
 );

@@ -20,6 +20,7 @@ const (
 	AuditUpdate  AuditVerb = "update"
 	AuditDelete  AuditVerb = "delete"
 	AuditRequest AuditVerb = "request" // a request that changed no row that is audited
+	AuditRefuse  AuditVerb = "refuse"  // requests that were refused because of who sent them
 )
 
 // AuditSource is who changes something, from where and by what.
@@ -30,6 +31,15 @@ type AuditSource struct {
 	From      string `json:"from"` // an address
 	RequestID string `json:"request_id"`
 	Operation string `json:"operation"` // operationId, or the command
+}
+
+// Refusal is requests of a principal for an operation that were refused: the first one, and how many there were.
+type Refusal struct {
+	Source   AuditSource
+	Kind, ID string // what the first one was about
+	Code     prego.Code
+	Count    int
+	Since    time.Time // of the first one
 }
 
 type auditSourceKey struct{}

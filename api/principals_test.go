@@ -110,3 +110,34 @@ func TestKeptRequestsRevealNothing(t *testing.T) {
 	plain := sha256.Sum256([]byte("/v1/volumes\x00" + body))
 	require.NotEqual(t, plain[:], hash)
 }
+
+// TestRefusedRequestsAreInTheAudit: those without the capability, those outside of the caller's orgs and those about
+// absent objects, with what was refused.
+func TestRefusedRequestsAreInTheAudit(t *testing.T) {
+	t.Parallel()
+	b := setup(t, principals(map[string]*access.Principal{
+		"operator": {PrincipalID: "operator", Name: "operator", Grants: []access.Grant{{Role: "operator"}}},
+		"ada":      {PrincipalID: "ada", Kind: access.User, Name: "ada", Grants: []access.Grant{{Role: "org_owner", OrgID: "mine", Orgs: []prego.OrgID{"mine"}}}},
+	}))
+	b.org("acme", "")
+	b.org("mine", "")
+	for _, r := range []struct {
+		method, path string
+		status       int
+	}{
+		{"DELETE", "/v1/servers/app-1", 403}, {"GET", "/v1/orgs/acme", 404}, {"GET", "/v1/orgs/acme", 404}, {"GET", "/v1/tenants/absent", 404},
+		{"GET", "/v1/orgs/mine", 200}, {"GET", "/v1/no-such-path", 404},
+	} {
+		resp, answer := b.send(r.method, r.path, "ada", "", "")
+		require.Equal(t, r.status, resp.StatusCode, "%s: %s", r.path, answer)
+	}
+	b.api.NoteRefusals(t.Context())
+	entries := as[api.AuditPage](t, b.ok(200, "GET", "/v1/audit?verb=refuse&sort=at", "")).Entries
+	total := map[string]float64{}
+	for _, e := range entries {
+		require.Equal(t, []string{"ada", "ada", "org_owner"}, []string{e.Actor, e.ActorName, e.Role})
+		require.Nil(t, e.OrgId)
+		total[deref(e.Operation)+" "+e.Id+" "+(*e.New)["code"].(string)] += (*e.New)["count"].(float64)
+	}
+	require.Equal(t, map[string]float64{"deleteServer app-1 forbidden": 1, "getOrg acme not_found": 2, "getTenant absent tenant_not_found": 1}, total)
+}
