@@ -71,6 +71,7 @@ type Principal struct {
 	Login          bool      // the credential is a login
 	Expires        time.Time // the credential's end
 	FreshUntil     time.Time // of a login: until then, destructive operations need no new one
+	Narrowed       bool      // the credential, or one that it comes from, is a token that was narrowed
 	Grants         []Grant
 	Caveats        []Caveats // of the credential and of those that it was narrowed from; all apply
 }

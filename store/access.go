@@ -26,7 +26,8 @@ WITH RECURSIVE chain AS (
     SELECT g.org_id AS root, g.org_id FROM given g WHERE g.org_id IS NOT NULL
     UNION SELECT b.root, o.org_id FROM orgs o JOIN below b ON o.parent_org_id = b.org_id
 )
-SELECT c.credential_id, c.kind = 'login' AS login, c.created_at, c.name AS credential_name,
+SELECT c.credential_id, c.kind = 'login' AS login,
+    EXISTS (SELECT FROM chain a WHERE a.kind = 'token' AND a.parent_id IS NOT NULL) AS narrowed, c.created_at, c.name AS credential_name,
     p.principal_id, p.kind, p.issuer, p.subject, p.name,
     (SELECT min(a.expires_at) FROM chain a) AS expires,
     (SELECT min(a.expires_at) FROM chain a) <= now() AS expired,
@@ -51,10 +52,10 @@ func (s *Store) Authenticate(ctx context.Context, hash []byte) (access.Principal
 	r, err := get[struct {
 		CredentialID, CredentialName, PrincipalID, Issuer, Subject, Name string
 
-		Kind                               access.PrincipalKind
-		Login, Expired, Revoked, UseIsNews bool
-		CreatedAt, Expires                 time.Time
-		Caveats, Grants                    json.RawMessage
+		Kind                                         access.PrincipalKind
+		Login, Narrowed, Expired, Revoked, UseIsNews bool
+		CreatedAt, Expires                           time.Time
+		Caveats, Grants                              json.RawMessage
 	}](ctx, s.pool, prego.Errorf(prego.CodeUnauthenticated, "the token is not valid here"), sqlAuthenticate, hash)
 	switch {
 	case err != nil:
@@ -66,7 +67,7 @@ func (s *Store) Authenticate(ctx context.Context, hash []byte) (access.Principal
 	}
 	p := access.Principal{
 		PrincipalID: r.PrincipalID, Kind: r.Kind, Issuer: r.Issuer, Subject: r.Subject, Name: r.Name,
-		CredentialID: r.CredentialID, CredentialName: r.CredentialName, Login: r.Login, Expires: r.Expires,
+		CredentialID: r.CredentialID, CredentialName: r.CredentialName, Login: r.Login, Narrowed: r.Narrowed, Expires: r.Expires,
 	}
 	if p.Login {
 		p.FreshUntil = r.CreatedAt.Add(LoginFresh)
@@ -120,8 +121,14 @@ func createCredential(ctx context.Context, q querier, c Credential) (time.Time, 
 		c.GroupIDs, c.Address, c.CreatedBy, c.ExpiresAt)
 }
 
+// Those that were narrowed from it are revoked for lists: Authenticate refuses them in any case.
 const sqlRevokeCredential = `
-UPDATE credentials SET revoked_at = now(), revoked_by = $2 WHERE credential_id = $1 AND revoked_at IS NULL`
+WITH RECURSIVE below AS (
+    SELECT credential_id FROM credentials WHERE credential_id = $1
+    UNION SELECT c.credential_id FROM credentials c JOIN below b ON c.parent_id = b.credential_id
+)
+UPDATE credentials SET revoked_at = now(), revoked_by = $2
+WHERE credential_id IN (SELECT credential_id FROM below) AND revoked_at IS NULL`
 
 // EndCredential revokes a credential and, with it, all that were narrowed from it. Repeating it changes nothing.
 func (s *Store) EndCredential(ctx context.Context, id, by string) error {
