@@ -20,6 +20,7 @@ const (
 	CodeUnauthenticated    Code = "unauthenticated"
 	CodeTokenExpired       Code = "token_expired"
 	CodeForbidden          Code = "forbidden"
+	CodeCaveat             Code = "caveat" // a caveat of the token excludes it
 	CodeNotFound           Code = "not_found"
 	CodeServerNotFound     Code = "server_not_found"
 	CodeNetworkUnknown     Code = "network_unknown"

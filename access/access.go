@@ -124,8 +124,17 @@ func ReachOf(ctx context.Context) (Reach, bool) {
 	return r, ok
 }
 
-// Reach is where the principal has a capability.
+// Reach is where the principal has a capability, within the orgs of its credential's caveats.
 func (p Principal) Reach(c Capability) Reach {
+	out := p.granted(c)
+	for _, limit := range p.Caveats {
+		out = limit.Narrow(out)
+	}
+	return out
+}
+
+// granted is where the principal's grants give it a capability.
+func (p Principal) granted(c Capability) Reach {
 	var out Reach
 	for _, g := range p.Grants {
 		r := g.role()
@@ -173,7 +182,7 @@ func Decide(p Principal, c Capability, org prego.OrgID) Decision {
 	d := Decision{Capability: c, OrgID: org, Reason: ReasonNoCapability}
 	var elsewhere []Grant
 	for _, g := range p.Grants {
-		one := Principal{Grants: []Grant{g}}.Reach(c)
+		one := Principal{Grants: []Grant{g}}.granted(c)
 		switch {
 		case one.Includes(org):
 			d.Grants = append(d.Grants, g)
@@ -182,6 +191,8 @@ func Decide(p Principal, c Capability, org prego.OrgID) Decision {
 		}
 	}
 	switch {
+	case len(d.Grants) > 0 && !p.Reach(c).Includes(org):
+		d.Reason = ReasonCaveat
 	case len(d.Grants) > 0:
 		d.Allowed, d.Reason = true, ReasonGranted
 	case len(elsewhere) > 0:

@@ -10,6 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/placement/scale"
 )
@@ -56,6 +57,11 @@ func (a *API) settled(next echo.HandlerFunc) echo.HandlerFunc {
 			return err
 		}
 		out := tried{Impact: change.Impact}
+		if l := access.LimitsOf(ctx); l != nil && l.Refused != nil {
+			p := a.problem(a.coded(l.Refused, c), c)
+			p.Caveat = &l.Refused.Caveat
+			out.Refusal = &p
+		}
 		if status == http.StatusOK && unanswered.body.Len() > 0 {
 			out.Plan = json.RawMessage(unanswered.body.Bytes())
 		}
@@ -93,6 +99,7 @@ func (nowhere) WriteHeader(int) {}
 
 // tried is a dry run's answer: the contract's Tried, whose plan has any form.
 type tried struct {
-	Impact impact.Impact   `json:"impact"`
-	Plan   json.RawMessage `json:"plan,omitempty"`
+	Impact  impact.Impact   `json:"impact"`
+	Refusal *Problem        `json:"refusal,omitempty"`
+	Plan    json.RawMessage `json:"plan,omitempty"`
 }

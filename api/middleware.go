@@ -80,6 +80,9 @@ func (a *API) permitted(c echo.Context, p access.Principal, next echo.HandlerFun
 	m := c.Request().Method
 	changes := m != http.MethodGet && m != http.MethodOptions && (op == nil || !op.changesNothing)
 	if op != nil {
+		if err := a.limited(c, op, p); err != nil {
+			return err
+		}
 		reach := p.Reach(op.capability)
 		if op.decidesItself() {
 			reach = access.Reach{Everywhere: true}

@@ -6123,6 +6123,11 @@ type Price struct {
 
 // Problem A refusal (RFC 9457)
 type Problem struct {
+	// Caveat Only for caveat: its name
+	//
+	// Example: destroys_nothing
+	Caveat *string `json:"caveat,omitempty"`
+
 	// Code Stable code for programs
 	//
 	// Example: server_id_conflict
@@ -7907,13 +7912,16 @@ type TraefikConfiguration struct {
 	Tcp  *map[string]interface{} `json:"tcp,omitempty"`
 }
 
-// Tried What a dry run found
+// Tried What a dry run found: the impact, and the refusal by a caveat of the token that the request itself would get
 type Tried struct {
 	// Impact What a change does to others
 	Impact Impact `json:"impact"`
 
 	// Plan If the operation answers with an object: as it would be. For the action of a fleet: its steps
 	Plan *map[string]interface{} `json:"plan,omitempty"`
+
+	// Refusal A refusal (RFC 9457)
+	Refusal *Problem `json:"refusal,omitempty"`
 }
 
 // Upcoming Something that a timer will destroy

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/org"
 )
@@ -26,7 +27,7 @@ var statuses = map[prego.Code]int{
 	prego.CodeInvalidField: http.StatusUnprocessableEntity, prego.CodeInvalidJSON: http.StatusBadRequest,
 	prego.CodeUnknownField: http.StatusBadRequest, prego.CodeDuplicateField: http.StatusBadRequest,
 	prego.CodeBodyTooLarge: http.StatusRequestEntityTooLarge, prego.CodeUnsupportedMedia: http.StatusUnsupportedMediaType,
-	prego.CodeUnauthenticated: http.StatusUnauthorized, prego.CodeTokenExpired: http.StatusUnauthorized, prego.CodeForbidden: http.StatusForbidden,
+	prego.CodeUnauthenticated: http.StatusUnauthorized, prego.CodeTokenExpired: http.StatusUnauthorized, prego.CodeForbidden: http.StatusForbidden, prego.CodeCaveat: http.StatusForbidden,
 	prego.CodeNotFound: http.StatusNotFound, prego.CodeServerNotFound: http.StatusNotFound, prego.CodeMethodNotAllowed: http.StatusMethodNotAllowed,
 	prego.CodeServerIDConflict: http.StatusConflict, prego.CodeServerTerminated: http.StatusConflict, prego.CodeInvalidTransition: http.StatusConflict,
 	prego.CodeProviderServerUsed: http.StatusConflict, prego.CodeServerHasTenants: http.StatusConflict,
@@ -106,6 +107,9 @@ func (a *API) refuse(err error, c echo.Context) {
 	}
 	if missing, ok := errors.AsType[*impact.NotAccepted](err); ok {
 		p.Impact = &missing.Impact
+	}
+	if limit, ok := errors.AsType[*access.Refusal](err); ok {
+		p.Caveat, p.Impact = &limit.Caveat, limit.Impact
 	}
 	if e := c.JSON(status, p); e != nil {
 		a.d.Log.Debug("answer not delivered", zap.Error(e))

@@ -2483,6 +2483,14 @@ CREATE INDEX credentials_principal ON credentials (principal_id, created_at);
 CREATE INDEX credentials_parent ON credentials (parent_id) WHERE parent_id IS NOT NULL;
 CREATE INDEX credentials_expiry ON credentials (expires_at);
 
+-- What the changes of a credential, and of all that were narrowed from it, have spent of the budgets in its caveats. A
+-- credential without a budget in its chain has no row.
+CREATE TABLE credential_spending (
+    credential_id text PRIMARY KEY REFERENCES credentials(credential_id) ON DELETE CASCADE,
+    monthly_cents bigint NOT NULL DEFAULT 0 CHECK (monthly_cents >= 0),
+    seconds_down  bigint NOT NULL DEFAULT 0 CHECK (seconds_down >= 0)
+);
+
 -- Links that log somebody in, once: a caller to the console, or a new user who is invited.
 CREATE TABLE login_links (
     link_id      text PRIMARY KEY,

@@ -22,7 +22,12 @@ type querier interface {
 // inTx runs f in one transaction, which is committed when f returns nil. Errors without a
 // code are wrapped with what, the operation that failed.
 func (s *Store) inTx(ctx context.Context, what string, f func(*txn) error) error {
-	return failed(what, pgx.BeginFunc(ctx, s.pool, sticky(f)))
+	return failed(what, pgx.BeginFunc(ctx, s.pool, sticky(func(tx *txn) error {
+		if err := f(tx); err != nil {
+			return err
+		}
+		return tx.spend(ctx)
+	})))
 }
 
 // inView is inTx for reads, which all see the same moment.
@@ -38,6 +43,8 @@ type txn struct {
 	pgx.Tx
 
 	err error
+	// What its changes cost a month and how long they take something out of service, in hundredths and seconds.
+	cents, seconds int64
 }
 
 // sticky is f in a transaction that keeps the first error.

@@ -227,7 +227,9 @@ func (s *Store) MayExec(ctx context.Context, id prego.ServerID, of prego.TenantI
 }
 
 func (t *txn) demand(ctx context.Context, id string, i impact.Impact) {
-	t.check(impact.Demand(ctx, i))
+	err := impact.Demand(ctx, i)
+	t.limited(ctx) // what a token may not do needs no acceptance
+	t.check(err)
 	switch c := impact.Of(ctx); {
 	case c == nil || c.Impact.Digest == "":
 	case c.Standing && c.Impact.Class == impact.Destroys && !valueIn[bool](ctx, t, sqlStandingAcceptance, c.Policy, id):

@@ -10,6 +10,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -175,7 +176,8 @@ type Change struct {
 	At        time.Time
 	DryRun    bool
 
-	Impact Impact // what was computed
+	Impact   Impact // what was computed
+	Computed bool   // an impact was, even if it is none
 }
 
 type changeKey struct{}
@@ -229,7 +231,7 @@ func (c *Change) state(i Impact) error {
 	if i.Class.asks() {
 		i.Digest = i.digest(c.Operation, c.At.Unix())
 	}
-	c.Impact = i
+	c.Impact, c.Computed = i, true
 	return nil
 }
 
@@ -271,6 +273,35 @@ func (i Impact) Summary() string {
 		}
 	}
 	return cmp.Or(strings.Join(parts, ", "), "affects nothing")
+}
+
+// Lost is what an impact destroys, such as "2 sites (bakery, shop), 3.1 GiB", or "1 backup, bak-7" without a known size.
+func (i Impact) Lost() string {
+	names, bytes := map[string][]string{}, int64(0)
+	for _, d := range i.Destroyed {
+		names[d.Kind] = append(names[d.Kind], cmp.Or(d.Name, d.ID))
+		bytes += d.Bytes
+	}
+	var parts []string
+	for _, kind := range slices.Sorted(maps.Keys(names)) {
+		if of := names[kind]; len(of) == 1 {
+			parts = append(parts, "1 "+kind+", "+of[0])
+		} else {
+			parts = append(parts, counted(kind, of))
+		}
+	}
+	if bytes > 0 {
+		parts = append(parts, sizeText(bytes))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func sizeText(bytes int64) string {
+	size, units := float64(bytes), []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	for size >= 1024 && len(units) > 1 {
+		size, units = size/1024, units[1:]
+	}
+	return strconv.FormatFloat(math.Round(size*10)/10, 'f', -1, 64) + " " + units[0]
 }
 
 // counted is "2 tenants (bakery, shop)".
