@@ -239,7 +239,7 @@ VALUES ('vol-X', 'ORG', 'eu', 'fsn1', 'X', 10000000000, 'hetzner', 'X', 'ready',
 INSERT INTO domains (domain_id, org_id, name, token, sought_until, created_by) VALUES ('dom-X', 'ORG', 'X.example', '', now(), 'x');
 INSERT INTO certificates (certificate_id, names, challenge, org_id, created_by) VALUES ('crt-X', '{X.example}', 'http-01', 'ORG', 'x');
 INSERT INTO allocation_snapshots (snapshot_id, tenant_id, outcome, algorithm, decision_log, policy_json)
-OVERRIDING SYSTEM VALUE VALUES (9000N, 't-X', 'placed', 'x', '{}', '{}');
+OVERRIDING SYSTEM VALUE VALUES (9000N, 't-X', 'placed', 'x', '{"selection_reason":"n-t-b-g1 scored 0.9","rejected":[{"id":"n-t-b-g1","reason":"memory_pct"}]}', '{}');
 INSERT INTO audit_entries (entry_id, actor, role, kind, id, org_id, verb)
 OVERRIDING SYSTEM VALUE VALUES (9000N, 'x', 'operator', 'x', 'x', 'ORG', 'request');
 INSERT INTO snapshots (snapshot_id, org_id, tenant_id, status, server_id, site, created_by) VALUES ('snp-X', 'ORG', 't-X', 'queued', 'app-1', 'x', 'x');

@@ -29,6 +29,7 @@ func (a *API) ListAllDecisions(c echo.Context, _ ListAllDecisionsParams) error {
 		if err != nil {
 			return err
 		}
+		redactDecision(c.Request().Context(), &d)
 		out.Decisions = append(out.Decisions, d)
 	}
 	return c.JSON(http.StatusOK, out)
@@ -50,6 +51,10 @@ func (a *API) GetDecision(c echo.Context, id DecisionInPath) error {
 	out := ExplainedDecision{Input: "not_kept"}
 	if out.Decision, err = anyDecisionView(d); err != nil {
 		return err
+	}
+	if ofCustomer(ctx) { // the funnel names the candidates
+		redactDecision(ctx, &out.Decision)
+		return c.JSON(http.StatusOK, out)
 	}
 	k, funnel, err := a.d.Placer.Explain(ctx, d.DecisionRecord)
 	switch {

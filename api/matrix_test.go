@@ -70,7 +70,7 @@ func (o stated) smallest(org string) string {
 var masked = regexp.MustCompile(`"(request_id|expires_at)": ?"[^"]*",?`)
 
 // theirs are texts that only rows of the other org have.
-var theirs = []string{"slug-b", "b.example", `"t-b"`, `"app-b"`, `"env-b"`, `"grp-b"`, `"ins-b"`, `"vol-b"`, `"dom-b"`, `"crt-b"`, `"snp-b"`, `"bak-b"`, `"rst-b"`, `"mov-b"`, `"ip4-b"`, `"other"`}
+var theirs = []string{"slug-b", "n-t-b", "b.example", `"t-b"`, `"app-b"`, `"env-b"`, `"grp-b"`, `"ins-b"`, `"vol-b"`, `"dom-b"`, `"crt-b"`, `"snp-b"`, `"bak-b"`, `"rst-b"`, `"mov-b"`, `"ip4-b"`, `"other"`}
 
 // rowsOfTheOther are all rows of the other org, as Postgres prints them.
 func (b *bundle) rowsOfTheOther() (all []string) {

@@ -28,15 +28,19 @@ func siteURL(t tenant.Tenant) *string {
 
 // tenantView is everything shown of a tenant; its allocation and decision are nil if
 // there are none.
-func (a *API) tenantView(t tenant.Tenant, events []tenant.Event, allocation *tenant.Allocation, decision *tenant.DecisionRecord) (Tenant, error) {
+func (a *API) tenantView(ctx context.Context, t tenant.Tenant, events []tenant.Event, allocation *tenant.Allocation, decision *tenant.DecisionRecord) (Tenant, error) {
 	run := lastRun(t, events)
 	out := viewOf[Tenant](t)
-	out.SiteUrl, out.WorkflowId, out.RunUrl, out.Timeline = siteURL(t), run, optional(a.d.Runs.RunURL(run)), views(events, viewOf[TenantEvent])
+	out.SiteUrl, out.WorkflowId, out.RunUrl, out.Timeline = siteURL(t), run, optional(a.d.Runs.RunURL(run)), views(redactEvents(ctx, events), viewOf[TenantEvent])
+	if ofCustomer(ctx) {
+		out.RunUrl = nil // Temporal's UI is operators'
+	}
 	if decision != nil {
 		d, err := decisionView(*decision)
 		if err != nil {
 			return out, err
 		}
+		redactDecision(ctx, &d)
 		out.Decision = &d
 	}
 	if allocation != nil {

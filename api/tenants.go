@@ -64,7 +64,7 @@ func (a *API) GetTenant(c echo.Context, id TenantID) error {
 	if err != nil {
 		return err
 	}
-	out, err := a.tenantView(t, events, allocation, decision)
+	out, err := a.tenantView(ctx, t, events, allocation, decision)
 	if err != nil {
 		return err
 	}
@@ -145,6 +145,7 @@ func (a *API) ListDecisions(c echo.Context, id TenantID) error {
 		if err != nil {
 			return err
 		}
+		redactDecision(ctx, &d)
 		out.Decisions = append(out.Decisions, d)
 	}
 	return c.JSON(http.StatusOK, out)
