@@ -22,6 +22,8 @@ const (
 	CodeForbidden          Code = "forbidden"
 	CodeCaveat             Code = "caveat" // a caveat of the token excludes it
 	CodeNotFound           Code = "not_found"
+	CodeLastOwner          Code = "last_owner"
+	CodeAccessRoleInUse    Code = "access_role_in_use"
 	CodeServerNotFound     Code = "server_not_found"
 	CodeNetworkUnknown     Code = "network_unknown"
 	CodeMethodNotAllowed   Code = "method_not_allowed"

@@ -80,24 +80,31 @@ func (a *API) sourceInReach(c echo.Context, op *operation, source string, reach 
 		}
 		return nil
 	}
-	kind, id := strings.TrimSuffix(source, "_id"), pathValue(c, source)
-	if source == "owner" { // of a backup policy
-		switch of := policyOwner(id); {
-		case of.OrgID != "":
-			kind, id = "org", string(of.OrgID)
-		case of.Default():
-			return onInstallation(op.capability)
-		case of.VolumeID != "":
-			kind = "volume"
-		default:
-			kind = "tenant"
-		}
+	kind, id, err := ofOrg(op, source, pathValue(c, source))
+	if err != nil {
+		return err
 	}
 	org, err := a.d.Store.OrgOf(c.Request().Context(), kind, id)
 	if err == nil && !reach.Includes(org) {
 		err = store.NoSuch(kind, id)
 	}
 	return err
+}
+
+// ofOrg is the kind of object that a parameter of a path names, and its id, as OrgOf finds its org.
+func ofOrg(op *operation, source, id string) (kind, of string, err error) {
+	if source != "owner" { // of a backup policy
+		return strings.TrimSuffix(source, "_id"), id, nil
+	}
+	switch owner := policyOwner(id); {
+	case owner.OrgID != "":
+		return "org", string(owner.OrgID), nil
+	case owner.Default():
+		return "", "", onInstallation(op.capability)
+	case owner.VolumeID != "":
+		return "volume", id, nil
+	}
+	return "tenant", id, nil
 }
 
 func onInstallation(c access.Capability) error {

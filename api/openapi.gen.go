@@ -24,6 +24,33 @@ import (
 	"github.com/prego/prego/workload"
 )
 
+// Defines values for AccessDecisionReason.
+const (
+	Disabled     AccessDecisionReason = "disabled"
+	Granted      AccessDecisionReason = "granted"
+	NoCapability AccessDecisionReason = "no_capability"
+	Open         AccessDecisionReason = "open"
+	OtherOrg     AccessDecisionReason = "other_org"
+)
+
+// Valid indicates whether the value is a known member of the AccessDecisionReason enum.
+func (e AccessDecisionReason) Valid() bool {
+	switch e {
+	case Disabled:
+		return true
+	case Granted:
+		return true
+	case NoCapability:
+		return true
+	case Open:
+		return true
+	case OtherOrg:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for AddTenantUserPassword.
 const (
 	AddTenantUserPasswordGenerate AddTenantUserPassword = "generate"
@@ -1746,6 +1773,24 @@ func (e ListFleetActionsParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListGrantsParamsSort.
+const (
+	ListGrantsParamsSortCreatedAt      ListGrantsParamsSort = "created_at"
+	ListGrantsParamsSortMinusCreatedAt ListGrantsParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListGrantsParamsSort enum.
+func (e ListGrantsParamsSort) Valid() bool {
+	switch e {
+	case ListGrantsParamsSortCreatedAt:
+		return true
+	case ListGrantsParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListAllGroupsParamsStatus.
 const (
 	ListAllGroupsParamsStatusPending       ListAllGroupsParamsStatus = "pending"
@@ -2019,6 +2064,30 @@ func (e ListLedgerParamsSort) Valid() bool {
 	case ListLedgerParamsSortPriceMonth:
 		return true
 	case ListLedgerParamsSortSince:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListLoginsParamsSort.
+const (
+	ListLoginsParamsSortCreatedAt      ListLoginsParamsSort = "created_at"
+	ListLoginsParamsSortExpiresAt      ListLoginsParamsSort = "expires_at"
+	ListLoginsParamsSortMinusCreatedAt ListLoginsParamsSort = "-created_at"
+	ListLoginsParamsSortMinusExpiresAt ListLoginsParamsSort = "-expires_at"
+)
+
+// Valid indicates whether the value is a known member of the ListLoginsParamsSort enum.
+func (e ListLoginsParamsSort) Valid() bool {
+	switch e {
+	case ListLoginsParamsSortCreatedAt:
+		return true
+	case ListLoginsParamsSortExpiresAt:
+		return true
+	case ListLoginsParamsSortMinusCreatedAt:
+		return true
+	case ListLoginsParamsSortMinusExpiresAt:
 		return true
 	default:
 		return false
@@ -2349,6 +2418,30 @@ func (e ListCommandsParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListServiceAccountsParamsSort.
+const (
+	ListServiceAccountsParamsSortCreatedAt      ListServiceAccountsParamsSort = "created_at"
+	ListServiceAccountsParamsSortMinusCreatedAt ListServiceAccountsParamsSort = "-created_at"
+	ListServiceAccountsParamsSortMinusName      ListServiceAccountsParamsSort = "-name"
+	ListServiceAccountsParamsSortName           ListServiceAccountsParamsSort = "name"
+)
+
+// Valid indicates whether the value is a known member of the ListServiceAccountsParamsSort enum.
+func (e ListServiceAccountsParamsSort) Valid() bool {
+	switch e {
+	case ListServiceAccountsParamsSortCreatedAt:
+		return true
+	case ListServiceAccountsParamsSortMinusCreatedAt:
+		return true
+	case ListServiceAccountsParamsSortMinusName:
+		return true
+	case ListServiceAccountsParamsSortName:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListTenantsParamsSort.
 const (
 	ListTenantsParamsSortCreatedAt      ListTenantsParamsSort = "created_at"
@@ -2487,6 +2580,54 @@ func (e ListSnapshotsParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListTokensParamsSort.
+const (
+	ListTokensParamsSortCreatedAt      ListTokensParamsSort = "created_at"
+	ListTokensParamsSortExpiresAt      ListTokensParamsSort = "expires_at"
+	ListTokensParamsSortMinusCreatedAt ListTokensParamsSort = "-created_at"
+	ListTokensParamsSortMinusExpiresAt ListTokensParamsSort = "-expires_at"
+)
+
+// Valid indicates whether the value is a known member of the ListTokensParamsSort enum.
+func (e ListTokensParamsSort) Valid() bool {
+	switch e {
+	case ListTokensParamsSortCreatedAt:
+		return true
+	case ListTokensParamsSortExpiresAt:
+		return true
+	case ListTokensParamsSortMinusCreatedAt:
+		return true
+	case ListTokensParamsSortMinusExpiresAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListUsersParamsSort.
+const (
+	ListUsersParamsSortCreatedAt      ListUsersParamsSort = "created_at"
+	ListUsersParamsSortMinusCreatedAt ListUsersParamsSort = "-created_at"
+	ListUsersParamsSortMinusName      ListUsersParamsSort = "-name"
+	ListUsersParamsSortName           ListUsersParamsSort = "name"
+)
+
+// Valid indicates whether the value is a known member of the ListUsersParamsSort enum.
+func (e ListUsersParamsSort) Valid() bool {
+	switch e {
+	case ListUsersParamsSortCreatedAt:
+		return true
+	case ListUsersParamsSortMinusCreatedAt:
+		return true
+	case ListUsersParamsSortMinusName:
+		return true
+	case ListUsersParamsSortName:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListVolumesParamsSort.
 const (
 	ListVolumesParamsSortCreatedAt      ListVolumesParamsSort = "created_at"
@@ -2588,6 +2729,52 @@ type Accepted struct {
 	//
 	// Example: server-provision/app-sgp-007
 	WorkflowId string `json:"workflow_id"`
+}
+
+// AccessDecision defines model for AccessDecision.
+type AccessDecision struct {
+	Allowed bool `json:"allowed"`
+
+	// Capability What the operation requires
+	Capability *string `json:"capability,omitempty"`
+
+	// Grants Those that allow it or, if none does, those that include the capability elsewhere
+	Grants    []ShownGrant `json:"grants"`
+	Operation string       `json:"operation"`
+
+	// OrgId The org that the object belongs to; absent for the installation
+	OrgId       *string `json:"org_id,omitempty"`
+	PrincipalId string  `json:"principal_id"`
+
+	// Reason Why: a grant includes it; none does; grants include it in other orgs; the principal is disabled; the operation needs no capability
+	Reason AccessDecisionReason `json:"reason"`
+
+	// Text The decision in words
+	Text string `json:"text"`
+}
+
+// AccessDecisionReason Why: a grant includes it; none does; grants include it in other orgs; the principal is disabled; the operation needs no capability
+type AccessDecisionReason string
+
+// AccessRole defines model for AccessRole.
+type AccessRole struct {
+	// BuiltIn Part of the program; it can't be changed
+	BuiltIn bool `json:"built_in"`
+
+	// Capabilities Capabilities and patterns of them
+	Capabilities []string `json:"capabilities"`
+	Description  string   `json:"description"`
+
+	// Except What the patterns leave out
+	Except    *[]string  `json:"except,omitempty"`
+	Name      string     `json:"name"`
+	UpdatedAt *time.Time `json:"updated_at,omitempty"`
+	UpdatedBy *string    `json:"updated_by,omitempty"`
+}
+
+// AccessRoleList defines model for AccessRoleList.
+type AccessRoleList struct {
+	AccessRoles []AccessRole `json:"access_roles"`
 }
 
 // ActivationStats defines model for ActivationStats.
@@ -3883,6 +4070,30 @@ type CreateFleetAction struct {
 	Inputs *FleetActionInputs `json:"inputs,omitempty"`
 }
 
+// CreateGrant defines model for CreateGrant.
+type CreateGrant struct {
+	// AccessRole Example: developer
+	AccessRole string `json:"access_role"`
+
+	// Issuer Who names the user or group, such as https://id.example.com
+	Issuer *string `json:"issuer,omitempty"`
+
+	// Kind What the issuer names; a user unless stated otherwise
+	Kind *access.PrincipalKind `json:"kind,omitempty"`
+
+	// Name What people call them; the subject unless stated otherwise
+	Name *string `json:"name,omitempty"`
+
+	// OrgId The org, with all orgs below it; absent for the installation
+	OrgId *prego.OrgID `json:"org_id,omitempty"`
+
+	// PrincipalId The id of a user, group or service account that is known here
+	PrincipalId *string `json:"principal_id,omitempty"`
+
+	// Subject The user's subject or the group's name at the issuer
+	Subject *string `json:"subject,omitempty"`
+}
+
 // CreateGroup defines model for CreateGroup.
 type CreateGroup struct {
 	// Name Example: web
@@ -4038,6 +4249,17 @@ type CreateServer struct {
 	Spec *ServerSpec `json:"spec,omitempty"`
 }
 
+// CreateServiceAccount defines model for CreateServiceAccount.
+type CreateServiceAccount struct {
+	// Name Its name; unique among the enabled accounts of the org
+	//
+	// Example: signup
+	Name string `json:"name"`
+
+	// OrgId Whose account it is; absent for the installation
+	OrgId *prego.OrgID `json:"org_id,omitempty"`
+}
+
 // CreateTenant Example: {"apps":["erpnext"],"data_residency":"KR","org_id":"acme","plan":"starter","region":"sg","slug":"acme-kr"}
 type CreateTenant struct {
 	// AdminEmail First user of the site, a System Manager
@@ -4121,6 +4343,20 @@ type CreateTenantDomain struct {
 	Name string `json:"name"`
 }
 
+// CreateToken defines model for CreateToken.
+type CreateToken struct {
+	// Caveats Limits below the access of the principal; an absent one limits nothing
+	Caveats *TokenCaveats `json:"caveats,omitempty"`
+
+	// ExpiresInSeconds How long it is valid, at most 366 days
+	ExpiresInSeconds int64 `json:"expires_in_seconds"`
+
+	// Name What it is for
+	//
+	// Example: production
+	Name string `json:"name"`
+}
+
 // CreateVolume defines model for CreateVolume.
 type CreateVolume struct {
 	// Location A location of the provider in the region; defaults to the region's first
@@ -4148,6 +4384,27 @@ type CreateVolume struct {
 // CreateVolumeRestore defines model for CreateVolumeRestore.
 type CreateVolumeRestore struct {
 	BackupId string `json:"backup_id"`
+}
+
+// CreatedToken defines model for CreatedToken.
+type CreatedToken struct {
+	// Caveats Limits below the access of the principal; an absent one limits nothing
+	Caveats   TokenCaveats `json:"caveats"`
+	CreatedAt time.Time    `json:"created_at"`
+	CreatedBy string       `json:"created_by"`
+	ExpiresAt time.Time    `json:"expires_at"`
+	Name      string       `json:"name"`
+	OrgId     string       `json:"org_id"`
+
+	// ParentId What it was narrowed from and ends with
+	ParentId      *string `json:"parent_id,omitempty"`
+	Prefix        string  `json:"prefix"`
+	PrincipalId   string  `json:"principal_id"`
+	PrincipalName string  `json:"principal_name"`
+
+	// Secret The token itself; it is never shown again
+	Secret  string `json:"secret"`
+	TokenId string `json:"token_id"`
 }
 
 // DecidedRequest The request
@@ -4959,6 +5216,36 @@ type GoldenImagePage struct {
 	NextCursor *string `json:"next_cursor,omitempty"`
 }
 
+// Grant defines model for Grant.
+type Grant struct {
+	AccessRole string    `json:"access_role"`
+	CreatedAt  time.Time `json:"created_at"`
+	CreatedBy  string    `json:"created_by"`
+	GrantId    string    `json:"grant_id"`
+
+	// Issuer Who names the user or group; empty for a service account
+	Issuer string               `json:"issuer"`
+	Kind   access.PrincipalKind `json:"kind"`
+
+	// Name Of the principal
+	Name string `json:"name"`
+
+	// OrgId With all orgs below it; empty for the installation
+	OrgId       string `json:"org_id"`
+	PrincipalId string `json:"principal_id"`
+
+	// Subject Their name at the issuer
+	Subject string `json:"subject"`
+}
+
+// GrantPage defines model for GrantPage.
+type GrantPage struct {
+	Grants []Grant `json:"grants"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
 // GroupDecision The last placement of an instance, or why it failed, with the counts behind it
 //
 // Example: {"candidates_evaluated":1,"code":"no_capacity_memory","rejected_counts":{"memory":1},"selection_reason":"no server fits: of 1 servers memory 1"}
@@ -5285,6 +5572,35 @@ type LedgerResource struct {
 
 // LedgerState intended: about to be created. releasing: about to be deleted. untracked: no row owns it
 type LedgerState string
+
+// LoginPage defines model for LoginPage.
+type LoginPage struct {
+	Logins []LoginSession `json:"logins"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// LoginSession defines model for LoginSession.
+type LoginSession struct {
+	// Address Where it was made
+	Address   string    `json:"address"`
+	CreatedAt time.Time `json:"created_at"`
+	ExpiresAt time.Time `json:"expires_at"`
+
+	// LastUsedAt To the minute
+	LastUsedAt *time.Time `json:"last_used_at,omitempty"`
+	LoginId    string     `json:"login_id"`
+
+	// Name Where it is used, such as console
+	Name string `json:"name"`
+
+	// ParentId The token or login that it was made with and ends with
+	ParentId      *string    `json:"parent_id,omitempty"`
+	PrincipalId   string     `json:"principal_id"`
+	PrincipalName string     `json:"principal_name"`
+	RevokedAt     *time.Time `json:"revoked_at,omitempty"`
+}
 
 // Maintenance defines model for Maintenance.
 type Maintenance struct {
@@ -6341,6 +6657,15 @@ type ProviderServer struct {
 	ServerType *string `json:"server_type,omitempty"`
 }
 
+// PutAccessRole defines model for PutAccessRole.
+type PutAccessRole struct {
+	// Capabilities Capabilities, or patterns such as tenant:* and *:read
+	Capabilities []string `json:"capabilities"`
+
+	// Description What it is for
+	Description *string `json:"description,omitempty"`
+}
+
 // PutBackupPolicy defines model for PutBackupPolicy.
 type PutBackupPolicy struct {
 	// KeepDaily Of so many days with backups, the newest is kept
@@ -6843,6 +7168,15 @@ type RolloutPage struct {
 // RolloutPolicy defines model for RolloutPolicy.
 type RolloutPolicy = workload.RolloutPolicy
 
+// RotateToken defines model for RotateToken.
+type RotateToken struct {
+	// ExpiresInSeconds How long the new token is valid, at most 366 days
+	ExpiresInSeconds int64 `json:"expires_in_seconds"`
+
+	// OverlapSeconds How long the old token is still accepted
+	OverlapSeconds *int64 `json:"overlap_seconds,omitempty"`
+}
+
 // Route defines model for Route.
 type Route struct {
 	CreatedAt time.Time `json:"created_at"`
@@ -7213,6 +7547,27 @@ type ServerUse struct {
 	Volumes int `json:"volumes"`
 }
 
+// ServiceAccount defines model for ServiceAccount.
+type ServiceAccount struct {
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+
+	// DisabledAt From then on none of its tokens is accepted
+	DisabledAt *time.Time `json:"disabled_at,omitempty"`
+	Name       string     `json:"name"`
+
+	// OrgId Empty for one of the installation
+	OrgId       string `json:"org_id"`
+	PrincipalId string `json:"principal_id"`
+}
+
+// ServiceAccountPage defines model for ServiceAccountPage.
+type ServiceAccountPage struct {
+	// NextCursor Absent on the last page
+	NextCursor      *string          `json:"next_cursor,omitempty"`
+	ServiceAccounts []ServiceAccount `json:"service_accounts"`
+}
+
 // SetBackupLimit defines model for SetBackupLimit.
 type SetBackupLimit struct {
 	LimitBytes int64 `json:"limit_bytes"`
@@ -7237,6 +7592,15 @@ type Severity = attention.Severity
 //
 // Example: 25%
 type Share = workload.Share
+
+// ShownGrant defines model for ShownGrant.
+type ShownGrant struct {
+	AccessRole string `json:"access_role"`
+	GrantId    string `json:"grant_id"`
+
+	// OrgId With all orgs below it; empty for the installation
+	OrgId string `json:"org_id"`
+}
 
 // Simulation defines model for Simulation.
 type Simulation struct {
@@ -7906,6 +8270,45 @@ type TenantUser struct {
 // Tier Default limits of the org
 type Tier = prego.Tier
 
+// Token defines model for Token.
+type Token struct {
+	// Caveats Limits below the access of the principal; an absent one limits nothing
+	Caveats   TokenCaveats `json:"caveats"`
+	CreatedAt time.Time    `json:"created_at"`
+	CreatedBy string       `json:"created_by"`
+	ExpiresAt time.Time    `json:"expires_at"`
+
+	// LastUsedAt To the minute
+	LastUsedAt *time.Time `json:"last_used_at,omitempty"`
+	Name       string     `json:"name"`
+
+	// OrgId Of the service account; empty for the installation
+	OrgId string `json:"org_id"`
+
+	// ParentId What it was narrowed from and ends with
+	ParentId *string `json:"parent_id,omitempty"`
+
+	// Prefix The beginning of the secret, by which a leaked one is recognized
+	Prefix string `json:"prefix"`
+
+	// PrincipalId Whose token it is
+	PrincipalId   string     `json:"principal_id"`
+	PrincipalName string     `json:"principal_name"`
+	RevokedAt     *time.Time `json:"revoked_at,omitempty"`
+	RevokedBy     *string    `json:"revoked_by,omitempty"`
+	TokenId       string     `json:"token_id"`
+}
+
+// TokenCaveats Limits below the access of the principal; an absent one limits nothing
+type TokenCaveats = access.Caveats
+
+// TokenPage defines model for TokenPage.
+type TokenPage struct {
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+	Tokens     []Token `json:"tokens"`
+}
+
 // TraefikConfiguration Traefik's dynamic configuration; a section without routers is left out
 type TraefikConfiguration struct {
 	Http *map[string]interface{} `json:"http,omitempty"`
@@ -7970,6 +8373,41 @@ type Uptime struct {
 
 	// UptimePct Of the observed time; absent if there is none
 	UptimePct *float64 `json:"uptime_pct,omitempty"`
+}
+
+// User defines model for User.
+type User struct {
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+
+	// DisabledAt From then on none of their logins and tokens is accepted
+	DisabledAt *time.Time `json:"disabled_at,omitempty"`
+
+	// Grants Their own; groups of the issuer may give them more
+	Grants []UserGrant `json:"grants"`
+
+	// Issuer Who names the user
+	Issuer      string `json:"issuer"`
+	Name        string `json:"name"`
+	PrincipalId string `json:"principal_id"`
+
+	// Subject The user at the issuer
+	Subject string `json:"subject"`
+}
+
+// UserGrant defines model for UserGrant.
+type UserGrant struct {
+	AccessRole string `json:"access_role"`
+
+	// OrgId With all orgs below it; empty for the installation
+	OrgId string `json:"org_id"`
+}
+
+// UserPage defines model for UserPage.
+type UserPage struct {
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+	Users      []User  `json:"users"`
 }
 
 // Volume defines model for Volume.
@@ -8310,6 +8748,9 @@ type WorkflowStarted struct {
 // WorkloadSpec defines model for WorkloadSpec.
 type WorkloadSpec = workload.Spec
 
+// AccessRoleInPath defines model for AccessRoleInPath.
+type AccessRoleInPath = string
+
 // ActionSeq defines model for ActionSeq.
 type ActionSeq = int
 
@@ -8358,6 +8799,9 @@ type EnvID = prego.EnvID
 // EnvInPath defines model for EnvInPath.
 type EnvInPath = prego.EnvID
 
+// GrantInPath defines model for GrantInPath.
+type GrantInPath = string
+
 // IdempotencyKey defines model for IdempotencyKey.
 type IdempotencyKey = string
 
@@ -8372,6 +8816,9 @@ type ImpactAccepted = string
 
 // Limit defines model for Limit.
 type Limit = int
+
+// LoginInPath defines model for LoginInPath.
+type LoginInPath = string
 
 // MoveInPath defines model for MoveInPath.
 type MoveInPath = prego.MoveID
@@ -8405,8 +8852,17 @@ type RestoreInPath = string
 // RouteInPath defines model for RouteInPath.
 type RouteInPath = prego.RouteID
 
+// ServiceAccountInPath defines model for ServiceAccountInPath.
+type ServiceAccountInPath = string
+
 // SnapshotInPath defines model for SnapshotInPath.
 type SnapshotInPath = prego.SnapshotID
+
+// TokenInPath defines model for TokenInPath.
+type TokenInPath = string
+
+// UserInPath defines model for UserInPath.
+type UserInPath = string
 
 // VolumeInPath defines model for VolumeInPath.
 type VolumeInPath = prego.VolumeID
@@ -8481,6 +8937,30 @@ type CreateServerParams struct {
 
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeleteAccessRoleParams defines parameters for DeleteAccessRole.
+type DeleteAccessRoleParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// PutAccessRoleParams defines parameters for PutAccessRole.
+type PutAccessRoleParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// ExplainAccessParams defines parameters for ExplainAccess.
+type ExplainAccessParams struct {
+	// Principal The id or name of a user or service account
+	Principal string `form:"principal" json:"principal"`
+
+	// Operation An operationId of the contract, such as `createTenant`
+	Operation string `form:"operation" json:"operation"`
+
+	// Object The id of the object: the first one in the path of the operation, or the org where it creates something
+	Object *string `form:"object,omitempty" json:"object,omitempty"`
 }
 
 // ListAgentReleasesParams defines parameters for ListAgentReleases.
@@ -9260,6 +9740,45 @@ type FreezeParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListGrantsParams defines parameters for ListGrants.
+type ListGrantsParams struct {
+	// OrgId Only on these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// PrincipalId Only to these
+	PrincipalId *[]string `form:"principal_id,omitempty" json:"principal_id,omitempty"`
+
+	// AccessRole Only of these access roles
+	AccessRole *[]string `form:"access_role,omitempty" json:"access_role,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListGrantsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListGrantsParamsSort defines parameters for ListGrants.
+type ListGrantsParamsSort string
+
+// CreateGrantParams defines parameters for CreateGrant.
+type CreateGrantParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeleteGrantParams defines parameters for DeleteGrant.
+type DeleteGrantParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
 // ListAllGroupsParams defines parameters for ListAllGroups.
 type ListAllGroupsParams struct {
 	// OrgId Only of these orgs
@@ -9604,6 +10123,33 @@ type ListLedgerParams struct {
 
 // ListLedgerParamsSort defines parameters for ListLedger.
 type ListLedgerParamsSort string
+
+// ListLoginsParams defines parameters for ListLogins.
+type ListLoginsParams struct {
+	// PrincipalId Only of these
+	PrincipalId *[]string `form:"principal_id,omitempty" json:"principal_id,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListLoginsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListLoginsParamsSort defines parameters for ListLogins.
+type ListLoginsParamsSort string
+
+// EndLoginParams defines parameters for EndLogin.
+type EndLoginParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
 
 // ListOrgsParams defines parameters for ListOrgs.
 type ListOrgsParams struct {
@@ -10355,6 +10901,54 @@ type UncordonServerParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListServiceAccountsParams defines parameters for ListServiceAccounts.
+type ListServiceAccountsParams struct {
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// Name Only these names
+	Name *[]string `form:"name,omitempty" json:"name,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListServiceAccountsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListServiceAccountsParamsSort defines parameters for ListServiceAccounts.
+type ListServiceAccountsParamsSort string
+
+// CreateServiceAccountParams defines parameters for CreateServiceAccount.
+type CreateServiceAccountParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DisableServiceAccountParams defines parameters for DisableServiceAccount.
+type DisableServiceAccountParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// CreateTokenParams defines parameters for CreateToken.
+type CreateTokenParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // GetSitePoolPolicyParams defines parameters for GetSitePoolPolicy.
 type GetSitePoolPolicyParams struct {
 	// IfNoneMatch The ETag of an earlier answer. An object that has not changed since is answered with 304 and no body
@@ -10793,6 +11387,99 @@ type AddTenantUserParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListTokensParams defines parameters for ListTokens.
+type ListTokensParams struct {
+	// PrincipalId Only of these service accounts and users
+	PrincipalId *[]string `form:"principal_id,omitempty" json:"principal_id,omitempty"`
+
+	// OrgId Only of accounts of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// Name Only with these names
+	Name *[]string `form:"name,omitempty" json:"name,omitempty"`
+
+	// Prefix Only with these beginnings of the secret, as a scanner reports a leaked one
+	Prefix *[]string `form:"prefix,omitempty" json:"prefix,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListTokensParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListTokensParamsSort defines parameters for ListTokens.
+type ListTokensParamsSort string
+
+// NarrowTokenParams defines parameters for NarrowToken.
+type NarrowTokenParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RevokeTokenParams defines parameters for RevokeToken.
+type RevokeTokenParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// RotateTokenParams defines parameters for RotateToken.
+type RotateTokenParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListUsersParams defines parameters for ListUsers.
+type ListUsersParams struct {
+	// Name Only with these names
+	Name *[]string `form:"name,omitempty" json:"name,omitempty"`
+
+	// Issuer Only of these issuers
+	Issuer *[]string `form:"issuer,omitempty" json:"issuer,omitempty"`
+
+	// Subject Only these, as their issuer names them
+	Subject *[]string `form:"subject,omitempty" json:"subject,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListUsersParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListUsersParamsSort defines parameters for ListUsers.
+type ListUsersParamsSort string
+
+// DisableUserParams defines parameters for DisableUser.
+type DisableUserParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// EnableUserParams defines parameters for EnableUser.
+type EnableUserParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListVolumesParams defines parameters for ListVolumes.
 type ListVolumesParams struct {
 	// VolumeId Only these volumes
@@ -11024,6 +11711,9 @@ type OverridePlacementJSONRequestBody = PlacementOverride
 // CreateServerJSONRequestBody defines body for CreateServer for application/json ContentType.
 type CreateServerJSONRequestBody = CreateServer
 
+// PutAccessRoleJSONRequestBody defines body for PutAccessRole for application/json ContentType.
+type PutAccessRoleJSONRequestBody = PutAccessRole
+
 // CreateAgentReleaseJSONRequestBody defines body for CreateAgentRelease for application/json ContentType.
 type CreateAgentReleaseJSONRequestBody = CreateAgentRelease
 
@@ -11065,6 +11755,9 @@ type AttachPolicyJSONRequestBody = AttachPolicy
 
 // FreezeJSONRequestBody defines body for Freeze for application/json ContentType.
 type FreezeJSONRequestBody = FreezeRequest
+
+// CreateGrantJSONRequestBody defines body for CreateGrant for application/json ContentType.
+type CreateGrantJSONRequestBody = CreateGrant
 
 // DeployGroupJSONRequestBody defines body for DeployGroup for application/json ContentType.
 type DeployGroupJSONRequestBody = DeployGroup
@@ -11159,6 +11852,12 @@ type ReplaceServerJSONRequestBody = MaintenanceRequest
 // ResizeServerJSONRequestBody defines body for ResizeServer for application/json ContentType.
 type ResizeServerJSONRequestBody = ResizeServer
 
+// CreateServiceAccountJSONRequestBody defines body for CreateServiceAccount for application/json ContentType.
+type CreateServiceAccountJSONRequestBody = CreateServiceAccount
+
+// CreateTokenJSONRequestBody defines body for CreateToken for application/json ContentType.
+type CreateTokenJSONRequestBody = CreateToken
+
 // PutSitePoolPolicyJSONRequestBody defines body for PutSitePoolPolicy for application/json ContentType.
 type PutSitePoolPolicyJSONRequestBody = PutSitePoolPolicy
 
@@ -11213,6 +11912,12 @@ type TerminateTenantJSONRequestBody = TenantChange
 // AddTenantUserJSONRequestBody defines body for AddTenantUser for application/json ContentType.
 type AddTenantUserJSONRequestBody = AddTenantUser
 
+// NarrowTokenJSONRequestBody defines body for NarrowToken for application/json ContentType.
+type NarrowTokenJSONRequestBody = CreateToken
+
+// RotateTokenJSONRequestBody defines body for RotateToken for application/json ContentType.
+type RotateTokenJSONRequestBody = RotateToken
+
 // CreateVolumeJSONRequestBody defines body for CreateVolume for application/json ContentType.
 type CreateVolumeJSONRequestBody = CreateVolume
 
@@ -11263,6 +11968,18 @@ type ServerInterface interface {
 	// Readyz Check that requests can be served
 	// (GET /readyz)
 	Readyz(ctx echo.Context) error
+	// ListAccessRoles List access roles
+	// (GET /v1/access-roles)
+	ListAccessRoles(ctx echo.Context) error
+	// DeleteAccessRole Delete a custom access role
+	// (DELETE /v1/access-roles/{access_role})
+	DeleteAccessRole(ctx echo.Context, accessRole AccessRoleInPath, params DeleteAccessRoleParams) error
+	// PutAccessRole Store a custom access role
+	// (PUT /v1/access-roles/{access_role})
+	PutAccessRole(ctx echo.Context, accessRole AccessRoleInPath, params PutAccessRoleParams) error
+	// ExplainAccess Show why a principal may do something, or why not
+	// (GET /v1/access/why)
+	ExplainAccess(ctx echo.Context, params ExplainAccessParams) error
 	// ListAgentReleases List releases of the agent
 	// (GET /v1/agent-releases)
 	ListAgentReleases(ctx echo.Context, params ListAgentReleasesParams) error
@@ -11476,6 +12193,15 @@ type ServerInterface interface {
 	// Freeze Stop everything that deletes
 	// (PUT /v1/freeze)
 	Freeze(ctx echo.Context, params FreezeParams) error
+	// ListGrants List who was granted what
+	// (GET /v1/grants)
+	ListGrants(ctx echo.Context, params ListGrantsParams) error
+	// CreateGrant Give an access role to a user, group or service account
+	// (POST /v1/grants)
+	CreateGrant(ctx echo.Context, params CreateGrantParams) error
+	// DeleteGrant Delete a grant
+	// (DELETE /v1/grants/{grant_id})
+	DeleteGrant(ctx echo.Context, grantId GrantInPath, params DeleteGrantParams) error
 	// ListAllGroups List the process groups of all environments
 	// (GET /v1/groups)
 	ListAllGroups(ctx echo.Context, params ListAllGroupsParams) error
@@ -11545,6 +12271,12 @@ type ServerInterface interface {
 	// ListLedger List billed resources
 	// (GET /v1/ledger)
 	ListLedger(ctx echo.Context, params ListLedgerParams) error
+	// ListLogins List logins
+	// (GET /v1/logins)
+	ListLogins(ctx echo.Context, params ListLoginsParams) error
+	// EndLogin End a login
+	// (DELETE /v1/logins/{login_id})
+	EndLogin(ctx echo.Context, loginId LoginInPath, params EndLoginParams) error
 	// GetOperation Show the status of an operation
 	// (GET /v1/operations/{operation_id})
 	GetOperation(ctx echo.Context, operationId string) error
@@ -11800,6 +12532,21 @@ type ServerInterface interface {
 	// UncordonServer Open a cordoned server again
 	// (POST /v1/servers/{server_id}/uncordon)
 	UncordonServer(ctx echo.Context, serverId ServerID, params UncordonServerParams) error
+	// ListServiceAccounts List service accounts
+	// (GET /v1/service-accounts)
+	ListServiceAccounts(ctx echo.Context, params ListServiceAccountsParams) error
+	// CreateServiceAccount Create a service account
+	// (POST /v1/service-accounts)
+	CreateServiceAccount(ctx echo.Context, params CreateServiceAccountParams) error
+	// GetServiceAccount Show a service account
+	// (GET /v1/service-accounts/{account_id})
+	GetServiceAccount(ctx echo.Context, accountId ServiceAccountInPath) error
+	// DisableServiceAccount Disable a service account
+	// (POST /v1/service-accounts/{account_id}/disable)
+	DisableServiceAccount(ctx echo.Context, accountId ServiceAccountInPath, params DisableServiceAccountParams) error
+	// CreateToken Create a token of a service account
+	// (POST /v1/service-accounts/{account_id}/tokens)
+	CreateToken(ctx echo.Context, accountId ServiceAccountInPath, params CreateTokenParams) error
 	// ListSitePoolPolicies List the site pool policies of all plans
 	// (GET /v1/site-pool-policies)
 	ListSitePoolPolicies(ctx echo.Context) error
@@ -11941,6 +12688,33 @@ type ServerInterface interface {
 	// AddTenantUser Add a user to a tenant's site
 	// (POST /v1/tenants/{tenant_id}/users)
 	AddTenantUser(ctx echo.Context, tenantId TenantID, params AddTenantUserParams) error
+	// ListTokens List tokens
+	// (GET /v1/tokens)
+	ListTokens(ctx echo.Context, params ListTokensParams) error
+	// NarrowToken Create a narrower token from the caller's own
+	// (POST /v1/tokens)
+	NarrowToken(ctx echo.Context, params NarrowTokenParams) error
+	// RevokeToken End a token
+	// (DELETE /v1/tokens/{token_id})
+	RevokeToken(ctx echo.Context, tokenId TokenInPath, params RevokeTokenParams) error
+	// GetToken Show a token
+	// (GET /v1/tokens/{token_id})
+	GetToken(ctx echo.Context, tokenId TokenInPath) error
+	// RotateToken Replace a token by a new one
+	// (POST /v1/tokens/{token_id}/rotate)
+	RotateToken(ctx echo.Context, tokenId TokenInPath, params RotateTokenParams) error
+	// ListUsers List users
+	// (GET /v1/users)
+	ListUsers(ctx echo.Context, params ListUsersParams) error
+	// GetUser Show a user
+	// (GET /v1/users/{user_id})
+	GetUser(ctx echo.Context, userId UserInPath) error
+	// DisableUser Disable a user
+	// (POST /v1/users/{user_id}/disable)
+	DisableUser(ctx echo.Context, userId UserInPath, params DisableUserParams) error
+	// EnableUser Enable a user again
+	// (POST /v1/users/{user_id}/enable)
+	EnableUser(ctx echo.Context, userId UserInPath, params EnableUserParams) error
 	// ListVolumes List volumes
 	// (GET /v1/volumes)
 	ListVolumes(ctx echo.Context, params ListVolumesParams) error
@@ -12198,6 +12972,97 @@ func (w *ServerInterfaceWrapper) Readyz(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.Readyz(ctx)
+	return err
+}
+
+// ListAccessRoles converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAccessRoles(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAccessRoles(ctx)
+	return err
+}
+
+// DeleteAccessRole converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteAccessRole(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "access_role" -------------
+	var accessRole AccessRoleInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "access_role", ctx.Param("access_role"), &accessRole, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter access_role: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteAccessRoleParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteAccessRole(ctx, accessRole, params)
+	return err
+}
+
+// PutAccessRole converts echo context to params.
+func (w *ServerInterfaceWrapper) PutAccessRole(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "access_role" -------------
+	var accessRole AccessRoleInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "access_role", ctx.Param("access_role"), &accessRole, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter access_role: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PutAccessRoleParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PutAccessRole(ctx, accessRole, params)
+	return err
+}
+
+// ExplainAccess converts echo context to params.
+func (w *ServerInterfaceWrapper) ExplainAccess(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ExplainAccessParams
+	// ------------- Required query parameter "principal" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "principal", ctx.QueryParams(), &params.Principal, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter principal: %s", err))
+	}
+
+	// ------------- Required query parameter "operation" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "operation", ctx.QueryParams(), &params.Operation, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter operation: %s", err))
+	}
+
+	// ------------- Optional query parameter "object" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "object", ctx.QueryParams(), &params.Object, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter object: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ExplainAccess(ctx, params)
 	return err
 }
 
@@ -14859,6 +15724,119 @@ func (w *ServerInterfaceWrapper) Freeze(ctx echo.Context) error {
 	return err
 }
 
+// ListGrants converts echo context to params.
+func (w *ServerInterfaceWrapper) ListGrants(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListGrantsParams
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "principal_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "principal_id", ctx.QueryParams(), &params.PrincipalId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter principal_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "access_role" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "access_role", ctx.QueryParams(), &params.AccessRole, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter access_role: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListGrants(ctx, params)
+	return err
+}
+
+// CreateGrant converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateGrant(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateGrantParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateGrant(ctx, params)
+	return err
+}
+
+// DeleteGrant converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteGrant(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "grant_id" -------------
+	var grantId GrantInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "grant_id", ctx.Param("grant_id"), &grantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter grant_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteGrantParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteGrant(ctx, grantId, params)
+	return err
+}
+
 // ListAllGroups converts echo context to params.
 func (w *ServerInterfaceWrapper) ListAllGroups(ctx echo.Context) error {
 	var err error
@@ -15909,6 +16887,77 @@ func (w *ServerInterfaceWrapper) ListLedger(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.ListLedger(ctx, params)
+	return err
+}
+
+// ListLogins converts echo context to params.
+func (w *ServerInterfaceWrapper) ListLogins(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListLoginsParams
+	// ------------- Optional query parameter "principal_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "principal_id", ctx.QueryParams(), &params.PrincipalId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter principal_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListLogins(ctx, params)
+	return err
+}
+
+// EndLogin converts echo context to params.
+func (w *ServerInterfaceWrapper) EndLogin(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "login_id" -------------
+	var loginId LoginInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "login_id", ctx.Param("login_id"), &loginId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter login_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params EndLoginParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.EndLogin(ctx, loginId, params)
 	return err
 }
 
@@ -18884,6 +19933,188 @@ func (w *ServerInterfaceWrapper) UncordonServer(ctx echo.Context) error {
 	return err
 }
 
+// ListServiceAccounts converts echo context to params.
+func (w *ServerInterfaceWrapper) ListServiceAccounts(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListServiceAccountsParams
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "name", ctx.QueryParams(), &params.Name, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListServiceAccounts(ctx, params)
+	return err
+}
+
+// CreateServiceAccount converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateServiceAccount(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateServiceAccountParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateServiceAccount(ctx, params)
+	return err
+}
+
+// GetServiceAccount converts echo context to params.
+func (w *ServerInterfaceWrapper) GetServiceAccount(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "account_id" -------------
+	var accountId ServiceAccountInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "account_id", ctx.Param("account_id"), &accountId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter account_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetServiceAccount(ctx, accountId)
+	return err
+}
+
+// DisableServiceAccount converts echo context to params.
+func (w *ServerInterfaceWrapper) DisableServiceAccount(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "account_id" -------------
+	var accountId ServiceAccountInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "account_id", ctx.Param("account_id"), &accountId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter account_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DisableServiceAccountParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DisableServiceAccount(ctx, accountId, params)
+	return err
+}
+
+// CreateToken converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateToken(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "account_id" -------------
+	var accountId ServiceAccountInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "account_id", ctx.Param("account_id"), &accountId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter account_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateTokenParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateToken(ctx, accountId, params)
+	return err
+}
+
 // ListSitePoolPolicies converts echo context to params.
 func (w *ServerInterfaceWrapper) ListSitePoolPolicies(ctx echo.Context) error {
 	var err error
@@ -20803,6 +22034,339 @@ func (w *ServerInterfaceWrapper) AddTenantUser(ctx echo.Context) error {
 	return err
 }
 
+// ListTokens converts echo context to params.
+func (w *ServerInterfaceWrapper) ListTokens(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListTokensParams
+	// ------------- Optional query parameter "principal_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "principal_id", ctx.QueryParams(), &params.PrincipalId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter principal_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "name", ctx.QueryParams(), &params.Name, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// ------------- Optional query parameter "prefix" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "prefix", ctx.QueryParams(), &params.Prefix, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter prefix: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListTokens(ctx, params)
+	return err
+}
+
+// NarrowToken converts echo context to params.
+func (w *ServerInterfaceWrapper) NarrowToken(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params NarrowTokenParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.NarrowToken(ctx, params)
+	return err
+}
+
+// RevokeToken converts echo context to params.
+func (w *ServerInterfaceWrapper) RevokeToken(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "token_id" -------------
+	var tokenId TokenInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "token_id", ctx.Param("token_id"), &tokenId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter token_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RevokeTokenParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RevokeToken(ctx, tokenId, params)
+	return err
+}
+
+// GetToken converts echo context to params.
+func (w *ServerInterfaceWrapper) GetToken(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "token_id" -------------
+	var tokenId TokenInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "token_id", ctx.Param("token_id"), &tokenId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter token_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetToken(ctx, tokenId)
+	return err
+}
+
+// RotateToken converts echo context to params.
+func (w *ServerInterfaceWrapper) RotateToken(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "token_id" -------------
+	var tokenId TokenInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "token_id", ctx.Param("token_id"), &tokenId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter token_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RotateTokenParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RotateToken(ctx, tokenId, params)
+	return err
+}
+
+// ListUsers converts echo context to params.
+func (w *ServerInterfaceWrapper) ListUsers(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListUsersParams
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "name", ctx.QueryParams(), &params.Name, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// ------------- Optional query parameter "issuer" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "issuer", ctx.QueryParams(), &params.Issuer, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter issuer: %s", err))
+	}
+
+	// ------------- Optional query parameter "subject" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "subject", ctx.QueryParams(), &params.Subject, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter subject: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListUsers(ctx, params)
+	return err
+}
+
+// GetUser converts echo context to params.
+func (w *ServerInterfaceWrapper) GetUser(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "user_id" -------------
+	var userId UserInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "user_id", ctx.Param("user_id"), &userId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter user_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetUser(ctx, userId)
+	return err
+}
+
+// DisableUser converts echo context to params.
+func (w *ServerInterfaceWrapper) DisableUser(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "user_id" -------------
+	var userId UserInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "user_id", ctx.Param("user_id"), &userId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter user_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DisableUserParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DisableUser(ctx, userId, params)
+	return err
+}
+
+// EnableUser converts echo context to params.
+func (w *ServerInterfaceWrapper) EnableUser(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "user_id" -------------
+	var userId UserInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "user_id", ctx.Param("user_id"), &userId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter user_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params EnableUserParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.EnableUser(ctx, userId, params)
+	return err
+}
+
 // ListVolumes converts echo context to params.
 func (w *ServerInterfaceWrapper) ListVolumes(ctx echo.Context) error {
 	var err error
@@ -22068,6 +23632,29 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/envs/:env_id", wrapper.GetEnv, options.OperationMiddlewares["getEnv"]...)
 	router.POST(options.BaseURL+"/v1/console-logins", wrapper.CreateConsoleLogin, options.OperationMiddlewares["createConsoleLogin"]...)
 	router.GET(options.BaseURL+"/v1/whoami", wrapper.Whoami, options.OperationMiddlewares["whoami"]...)
+	router.GET(options.BaseURL+"/v1/service-accounts", wrapper.ListServiceAccounts, options.OperationMiddlewares["listServiceAccounts"]...)
+	router.POST(options.BaseURL+"/v1/service-accounts", wrapper.CreateServiceAccount, options.OperationMiddlewares["createServiceAccount"]...)
+	router.GET(options.BaseURL+"/v1/service-accounts/:account_id", wrapper.GetServiceAccount, options.OperationMiddlewares["getServiceAccount"]...)
+	router.POST(options.BaseURL+"/v1/service-accounts/:account_id/disable", wrapper.DisableServiceAccount, options.OperationMiddlewares["disableServiceAccount"]...)
+	router.POST(options.BaseURL+"/v1/service-accounts/:account_id/tokens", wrapper.CreateToken, options.OperationMiddlewares["createToken"]...)
+	router.GET(options.BaseURL+"/v1/tokens", wrapper.ListTokens, options.OperationMiddlewares["listTokens"]...)
+	router.POST(options.BaseURL+"/v1/tokens", wrapper.NarrowToken, options.OperationMiddlewares["narrowToken"]...)
+	router.DELETE(options.BaseURL+"/v1/tokens/:token_id", wrapper.RevokeToken, options.OperationMiddlewares["revokeToken"]...)
+	router.GET(options.BaseURL+"/v1/tokens/:token_id", wrapper.GetToken, options.OperationMiddlewares["getToken"]...)
+	router.POST(options.BaseURL+"/v1/tokens/:token_id/rotate", wrapper.RotateToken, options.OperationMiddlewares["rotateToken"]...)
+	router.GET(options.BaseURL+"/v1/grants", wrapper.ListGrants, options.OperationMiddlewares["listGrants"]...)
+	router.POST(options.BaseURL+"/v1/grants", wrapper.CreateGrant, options.OperationMiddlewares["createGrant"]...)
+	router.DELETE(options.BaseURL+"/v1/grants/:grant_id", wrapper.DeleteGrant, options.OperationMiddlewares["deleteGrant"]...)
+	router.GET(options.BaseURL+"/v1/access-roles", wrapper.ListAccessRoles, options.OperationMiddlewares["listAccessRoles"]...)
+	router.DELETE(options.BaseURL+"/v1/access-roles/:access_role", wrapper.DeleteAccessRole, options.OperationMiddlewares["deleteAccessRole"]...)
+	router.PUT(options.BaseURL+"/v1/access-roles/:access_role", wrapper.PutAccessRole, options.OperationMiddlewares["putAccessRole"]...)
+	router.GET(options.BaseURL+"/v1/users", wrapper.ListUsers, options.OperationMiddlewares["listUsers"]...)
+	router.GET(options.BaseURL+"/v1/users/:user_id", wrapper.GetUser, options.OperationMiddlewares["getUser"]...)
+	router.POST(options.BaseURL+"/v1/users/:user_id/disable", wrapper.DisableUser, options.OperationMiddlewares["disableUser"]...)
+	router.POST(options.BaseURL+"/v1/users/:user_id/enable", wrapper.EnableUser, options.OperationMiddlewares["enableUser"]...)
+	router.GET(options.BaseURL+"/v1/logins", wrapper.ListLogins, options.OperationMiddlewares["listLogins"]...)
+	router.DELETE(options.BaseURL+"/v1/logins/:login_id", wrapper.EndLogin, options.OperationMiddlewares["endLogin"]...)
+	router.GET(options.BaseURL+"/v1/access/why", wrapper.ExplainAccess, options.OperationMiddlewares["explainAccess"]...)
 	router.GET(options.BaseURL+"/healthz", wrapper.Healthz, options.OperationMiddlewares["healthz"]...)
 	router.GET(options.BaseURL+"/readyz", wrapper.Readyz, options.OperationMiddlewares["readyz"]...)
 	router.GET(options.BaseURL+"/metrics", wrapper.Metrics, options.OperationMiddlewares["metrics"]...)

@@ -16,8 +16,13 @@ func (a *API) PutOrg(c echo.Context, id OrgID, _ PutOrgParams) error {
 	if err := decode(c, &in); err != nil {
 		return err
 	}
-	may := mayPutOrg(caller(c).Reach, id, in)
-	org, err := a.d.Store.PutOrgIf(c.Request().Context(), id, in, may, caller(c).By(), ifMatch(c)...)
+	p := caller(c)
+	var heirs []store.NewGrant
+	for _, role := range p.Heirs(deref(in.ParentOrgID)) {
+		heirs = append(heirs, store.NewGrant{GrantID: newID("grant-"), PrincipalID: p.PrincipalID, AccessRole: role})
+	}
+	may := mayPutOrg(p.Reach, id, in)
+	org, err := a.d.Store.PutOrgIf(c.Request().Context(), id, in, may, heirs, p.By(), ifMatch(c)...)
 	return answer(c, http.StatusOK, org, err, viewOf[Org])
 }
 

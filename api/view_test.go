@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/cost"
 	"github.com/prego/prego/ops"
 	"github.com/prego/prego/ops/attention"
@@ -25,6 +26,13 @@ var shownTypes = []struct {
 	view, of any
 	added    string
 }{
+	{ServiceAccount{}, access.Account{}, ""},
+	{Token{}, access.Issued{}, "token_id"},
+	{CreatedToken{}, access.Issued{}, "secret token_id"},
+	{LoginSession{}, access.Issued{}, "login_id"},
+	{Grant{}, access.Granted{}, ""},
+	{AccessRole{}, access.CustomRole{}, "built_in except"},
+	{User{}, access.Person{}, "grants"},
 	{Tenant{}, tenant.Tenant{}, "allocation backup_due_since certificate cost decision last_drill last_restorable loss run_url site_health site_url storage timeline uptime workflow_id"},
 	{TenantSummary{}, tenant.Listed{}, "site_url"},
 	{TenantEvent{}, tenant.Event{}, ""},

@@ -42,13 +42,13 @@ RETURNING ` + orgColumns
 // fields stay. Tenants keep the parent under which they were created. With match, see
 // holdVersion.
 func (s *Store) PutOrg(ctx context.Context, id prego.OrgID, r tenant.PutOrgRequest, by string, match ...string) (o org.Org, err error) {
-	return s.PutOrgIf(ctx, id, r, func(*org.Org) error { return nil }, by, match...)
+	return s.PutOrgIf(ctx, id, r, func(*org.Org) error { return nil }, nil, by, match...)
 }
 
 // PutOrgIf is PutOrg if the caller may: may decides from the org as it was, whose row is held, nil for none. An org
-// that the caller can't see has only its id.
+// that the caller can't see has only its id. heirs are grants that a new org is created with.
 func (s *Store) PutOrgIf(
-	ctx context.Context, id prego.OrgID, r tenant.PutOrgRequest, may func(old *org.Org) error, by string, match ...string,
+	ctx context.Context, id prego.OrgID, r tenant.PutOrgRequest, may func(old *org.Org) error, heirs []NewGrant, by string, match ...string,
 ) (o org.Org, err error) {
 	var parent string
 	if r.ParentOrgID != nil {
@@ -65,6 +65,9 @@ func (s *Store) PutOrgIf(
 		o, err = one[org.Org](ctx, tx, sqlNewOrg, id, parent, cmp.Or(r.Tier, s.newOrgs), by)
 		if err == nil {
 			tx.check(may(nil))
+			for _, g := range heirs {
+				tx.run(ctx, sqlEnsureGrant, g.GrantID, g.PrincipalID, g.AccessRole, id, by)
+			}
 			return orgEvent(ctx, tx, org.Event{OrgID: id, Type: "org.create", Subject: string(id), Actor: by}, map[string]any{"tier": o.Tier})
 		}
 		if !isNoRows(err) {

@@ -17,6 +17,11 @@ const (
 	sqlOrgOfDecision    = `
 SELECT t.org_id FROM allocation_snapshots d JOIN tenants t ON t.tenant_id = d.tenant_id WHERE d.snapshot_id = $1`
 
+	sqlOrgOfAccount = `SELECT COALESCE(org_id, '') FROM principals WHERE principal_id = $1 AND kind = 'service_account'`
+	sqlOrgOfToken   = `
+SELECT COALESCE(p.org_id, '') FROM credentials c JOIN principals p ON p.principal_id = c.principal_id WHERE c.credential_id = $1 AND c.kind = 'token'`
+	sqlOrgOfGrant = `SELECT COALESCE(org_id, '') FROM access_grants WHERE grant_id = $1`
+
 	sqlOrgOfSnapshot      = `SELECT org_id FROM snapshots WHERE snapshot_id = $1`
 	sqlOrgOfRestore       = `SELECT org_id FROM restore_jobs WHERE job_id = $1`
 	sqlOrgOfVolumeRestore = `SELECT org_id FROM volume_restores WHERE restore_id = $1`
@@ -42,6 +47,10 @@ var orgsOf = map[string]orgOf{
 	"certificate": {sqlOrgOfCertificate, func(id string) error { return noCertificate(prego.CertificateID(id)) }},
 	"decision":    {sqlOrgOfDecision, noSuchDecision},
 	"entry":       {sqlOrgOfEntry, noSuchEntry}, // of the audit
+	"account":     {sqlOrgOfAccount, noSuchAccount},
+	"token":       {sqlOrgOfToken, noSuchToken},
+	"grant":       {sqlOrgOfGrant, noSuchGrant},
+	"login":       {none: noSuchLogin}, // of a person, who is of no org
 	"operation":   {none: noSuchOperation},
 }
 
