@@ -95,6 +95,8 @@ type Act struct {
 	Capability Capability   // "" if it is about the caller
 	Bound      impact.Class // the worst that it may do; "" if it changes nothing
 	Spends     Spends
+	// MovesLater reports that a policy may take something out of service later because of it: for how long is unknown.
+	MovesLater bool
 	DryRun     bool
 }
 
@@ -116,9 +118,10 @@ func (a Act) verb() string {
 // runsCommands reports whether it runs what its caller writes: that may destroy and reveal anything there.
 func (a Act) runsCommands() bool { return a.verb() == "exec" }
 
-// reveals reports whether its answer, or what it makes, shows secrets or what customers wrote.
+// reveals reports whether its answer, or what it makes, shows secrets or what customers wrote. A secret for the caller's
+// own access, which keeps its caveats, reveals nothing to it.
 func (a Act) reveals() bool {
-	return a.Bound == impact.Reveals || slices.Contains([]string{"reveal", "exec", "logs", "clone", "download"}, a.verb())
+	return a.Bound == impact.Reveals && a.Capability != "" || slices.Contains([]string{"reveal", "exec", "logs", "clone", "download"}, a.verb())
 }
 
 // givesAccess reports whether it makes a credential or a grant that would not have the caller's caveats. A token is
@@ -126,7 +129,7 @@ func (a Act) reveals() bool {
 func (a Act) givesAccess() bool {
 	thing, verb, _ := strings.Cut(string(a.Capability), ":")
 	return a.Bound != "" && slices.Contains([]string{"access", "access_role", "service_account", "token", "invitation"}, thing) &&
-		!slices.Contains([]string{"revoke", "delete", "end"}, verb)
+		!slices.Contains([]string{"revoke", "delete", "disable", "end"}, verb)
 }
 
 // Refusal is a request that a caveat of its token refuses.
@@ -166,6 +169,8 @@ func (c Caveats) RefuseAct(a Act) *Refusal {
 		return refuse(CaveatDestroysNothing, "%s runs a command, which may destroy anything", a.Operation)
 	case c.SecondsDown != nil && a.runsCommands():
 		return refuse(CaveatSecondsDown, "%s runs a command, which may stop anything", a.Operation)
+	case c.SecondsDown != nil && a.MovesLater:
+		return refuse(CaveatSecondsDown, "for how long a policy takes something out of service because of %s is unknown", a.Operation)
 	case c.MonthlyCents != nil && a.Bound != "" && a.Spends == SpendsUnknown:
 		return refuse(CaveatMonthlyCents, "what %s costs a month is unknown", a.Operation)
 	case a.givesAccess() && len(c.Names()) > 0:

@@ -58,12 +58,22 @@ func TestCaveatsRefuseByNameWithTheImpact(t *testing.T) {
 		{access.Caveats{RevealsNothing: true}, act, reveal, "reveals_nothing: setAdminPassword shows secrets, or what customers wrote"},
 		{access.Caveats{RevealsNothing: true}, act, exec, "reveals_nothing: execOnServer shows secrets, or what customers wrote"},
 		{
-			access.Caveats{RevealsNothing: true}, act, access.Act{Operation: "instanceLogs", Capability: "instance:logs"},
+			access.Caveats{RevealsNothing: true},
+			act,
+			access.Act{Operation: "instanceLogs", Capability: "instance:logs"},
 			"reveals_nothing: instanceLogs shows secrets, or what customers wrote",
 		},
 		{
-			access.Caveats{RevealsNothing: true}, act, access.Act{Operation: "cloneTenant", Capability: "tenant:clone", Bound: impact.None},
+			access.Caveats{RevealsNothing: true},
+			act,
+			access.Act{Operation: "cloneTenant", Capability: "tenant:clone", Bound: impact.None},
 			"reveals_nothing: cloneTenant shows secrets, or what customers wrote",
+		},
+		{
+			access.Caveats{RevealsNothing: true, MonthlyCents: new(int64(0))},
+			act,
+			access.Act{Operation: "createConsoleLogin", Bound: impact.Reveals, Spends: access.SpendsNothing},
+			"",
 		},
 		{access.Caveats{DestroysNothing: true}, act, restore, ""},
 		{access.Caveats{DestroysNothing: true}, act, exec, "destroys_nothing: execOnServer runs a command, which may destroy anything"},
@@ -74,12 +84,20 @@ func TestCaveatsRefuseByNameWithTheImpact(t *testing.T) {
 		{access.Caveats{SecondsDown: new(int64(60))}, act, restore, ""},
 		{access.Caveats{SecondsDown: new(int64(60))}, of(with(30, 0)), restore, ""},
 		{
-			access.Caveats{SecondsDown: new(int64(60))}, of(with(0, 0)), restore,
+			access.Caveats{SecondsDown: new(int64(60))},
+			of(with(0, 0)), restore,
 			"seconds_down: this interrupts tenant bakery, and for how long is unknown",
 		},
 		{
-			access.Caveats{SecondsDown: new(int64(60))}, bound, restore,
+			access.Caveats{SecondsDown: new(int64(60))},
+			bound, restore,
 			"seconds_down: for how long createRestore takes something out of service is unknown",
+		},
+		{
+			access.Caveats{SecondsDown: new(int64(60))},
+			act,
+			access.Act{Operation: "putPolicy", Bound: impact.None, MovesLater: true},
+			"seconds_down: for how long a policy takes something out of service because of putPolicy is unknown",
 		},
 		{access.Caveats{MonthlyCents: new(int64(0))}, act, read, ""},
 		{access.Caveats{MonthlyCents: new(int64(0))}, act, restore, ""},
@@ -89,7 +107,8 @@ func TestCaveatsRefuseByNameWithTheImpact(t *testing.T) {
 		{access.Caveats{MonthlyCents: new(int64(500))}, bound, volume, "monthly_cents: what createVolume costs a month is unknown"},
 		{access.Caveats{}, act, grant, ""},
 		{
-			access.Caveats{Orgs: []prego.OrgID{"acme"}, DestroysNothing: true}, act, grant,
+			access.Caveats{Orgs: []prego.OrgID{"acme"}, DestroysNothing: true},
+			act, grant,
 			"orgs: createGrant gives access without the caveat; a token with caveats can only be narrowed",
 		},
 	} {

@@ -27,8 +27,11 @@ var (
 		deleteSnapshot deleteBackup deleteVolumeBackup releaseBackup releaseVolumeBackup releaseBackups createRestore createVolumeRestore
 		cancelMove cancelRebalance cancelQueue cancelFleetAction deleteFleet deletePolicy
 		createApp deleteApp createEnv deleteEnv deleteGroup restartGroup pauseGroup resumeGroup
-		rotateRegistries putRegistry deleteRegistry deleteImageDigest createConsoleLogin`)
+		rotateRegistries putRegistry deleteRegistry deleteImageDigest`)
 )
+
+// movesLater are the operations that decide when the fleets' policies remove servers, which moves what is on them.
+var movesLater = strings.Fields("updateFleet attachPolicy detachPolicy putPolicy")
 
 // aboutAccess are things of which creating, changing and ending orders nothing.
 var aboutAccess = strings.Fields("access access_role service_account token login invitation limit_request")
@@ -38,7 +41,7 @@ func (o *operation) spends() access.Spends {
 	switch {
 	case slices.Contains(priced, o.OperationID):
 		return access.SpendsPrice
-	case slices.Contains(ordersNothing, o.OperationID), slices.Contains(aboutAccess, thing):
+	case o.capability == "", slices.Contains(ordersNothing, o.OperationID), slices.Contains(aboutAccess, thing):
 		return access.SpendsNothing
 	}
 	return access.SpendsUnknown
@@ -51,7 +54,10 @@ func (a *API) limited(c echo.Context, op *operation, p access.Principal) error {
 		return nil
 	}
 	l := &access.Limits{
-		Act:          access.Act{Operation: op.OperationID, Capability: op.capability, Spends: op.spends(), DryRun: dryRun(c)},
+		Act: access.Act{
+			Operation: op.OperationID, Capability: op.capability, Spends: op.spends(), DryRun: dryRun(c),
+			MovesLater: slices.Contains(movesLater, op.OperationID),
+		},
 		CredentialID: p.CredentialID, Caveats: p.Caveats,
 	}
 	if !op.changesNothing {

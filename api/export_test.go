@@ -24,6 +24,12 @@ func Status(code prego.Code) int { return statuses[code] }
 // Codes lists the codes that callers can meet.
 func Codes() []prego.Code { return slices.Collect(maps.Keys(statuses)) }
 
+// Spending are the operations that tables of caveats name.
+var Spending = slices.Concat(priced, ordersNothing, movesLater)
+
+// CheckCaveats checks the caveats of a new token.
+var CheckCaveats = (*API).caveats
+
 // Accepting is an API that accepts every authenticated request, and does nothing.
 func (a *API) Accepting() http.Handler {
 	e := echo.New()

@@ -63,6 +63,9 @@ func (in *call) confirmed(v *api.Verb, q url.Values, body any, header http.Heade
 	if err := in.client.send(in.Context(), v.Method, in.path(v.Path), dry, http.Header{}, body, &t); err != nil {
 		return err
 	}
+	if t.Refusal != nil {
+		return nil // it is refused whatever is typed
+	}
 	printImpact(in.ErrOrStderr(), t.Impact, in.Now())
 	fmt.Fprintf(in.ErrOrStderr(), "Type %s to confirm: ", in.typed)
 	if err := in.typedAgain(); err != nil {
@@ -75,7 +78,10 @@ func (in *call) confirmed(v *api.Verb, q url.Values, body any, header http.Heade
 }
 
 // dryRun is the answer of a dry run.
-type dryRun struct{ Impact impact.Impact }
+type dryRun struct {
+	Impact  impact.Impact
+	Refusal *api.Problem // by a caveat of the token
+}
 
 // tried shows the answer of a dry run, and what show adds to it.
 func (in *call) tried(show func(*call, impact.Impact) error) error {
@@ -90,6 +96,9 @@ func (in *call) tried(show func(*call, impact.Impact) error) error {
 			if err := show(in, t.Impact); err != nil {
 				return err
 			}
+		}
+		if t.Refusal != nil {
+			fmt.Fprintf(in.w, "The request itself would be refused: %s.\n", *t.Refusal.Detail)
 		}
 		fmt.Fprintln(in.w, "It was a dry run: nothing has changed.")
 	}

@@ -74,6 +74,12 @@ func TestADryRunShowsTheImpact(t *testing.T) {
 	r = run(t, around{say: on}, "server", "delete", "app-7", "--dry-run", "-o", "json")
 	require.JSONEq(t, `{"impact":{"class":"moves","affected":[{"kind":"instance","id":"i-1","class":"moves"}],
 		"destroyed":null}}`, r.out)
+	on = always(map[string]any{"DELETE /v1/servers/app-7?dry_run=true": map[string]any{
+		"impact": impact.Impact{Class: impact.None}, "refusal": map[string]any{"code": "caveat", "detail": "the token's caveat x: y"},
+	}})
+	r = run(t, around{say: on}, "server", "delete", "app-7", "--dry-run")
+	require.Equal(t, "It affects nothing else.\nThe request itself would be refused: the token's caveat x: y.\n"+
+		"It was a dry run: nothing has changed.\n", r.out)
 	on = always(map[string]any{"DELETE /v1/fleets/a?dry_run=true": map[string]any{"impact": impact.Impact{Class: impact.None}}})
 	r = run(t, around{say: on}, "fleet", "delete", "a", "--dry-run")
 	require.Equal(t, "It affects nothing else.\nIt was a dry run: nothing has changed.\n", r.out, "it asks for no confirmation")

@@ -18,8 +18,8 @@ func (t *txn) limited(ctx context.Context) {
 	t.seconds += access.SecondsDown(c.Impact)
 }
 
-// unchanged states that a request changes nothing, such as the repetition of one.
-func (t *txn) unchanged(ctx context.Context) {
+// harmless states that a request affects and costs nothing more, such as the repetition of one.
+func (t *txn) harmless(ctx context.Context) {
 	if c := impact.Of(ctx); c != nil {
 		c.Computed = true
 	}

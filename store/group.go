@@ -175,6 +175,8 @@ func (s *Store) ScaleGroup(ctx context.Context, id prego.GroupID, replicas int, 
 		if replicas != locked.Replicas {
 			if replicas == 0 {
 				tx.demands(ctx, "scale it again", string(id), sqlOfGroup)
+			} else {
+				tx.harmless(ctx)
 			}
 			if replicas > locked.Replicas {
 				tx.check(s.takeQuota(ctx, tx, locked.OrgID, locked.grow(replicas, locked.Spec)...))

@@ -61,6 +61,7 @@ func (s *Store) EnableIPv4(ctx context.Context, envID prego.EnvID, id, environme
 	err = s.inEnv(ctx, "enable ipv4", envID, func(tx *txn, orgID prego.OrgID, region prego.Region) error {
 		out, err = one[workload.IPv4Allocation](ctx, tx, sqlHoldEnvIPv4, envID)
 		if err == nil {
+			tx.harmless(ctx)
 			switch out.Status {
 			case workload.ResourceReleasing:
 				return prego.Errorf(prego.CodeInvalidTransition, "the env's previous address is still being released; try again")

@@ -57,6 +57,7 @@ func (s *Store) RequestMaintenance(ctx context.Context, id prego.ServerID, kind 
 			return err
 		case open != nil && open.Kind == kind && open.ServerType == r.ServerType && open.CancelRequestedAt == nil:
 			d = *open
+			tx.harmless(ctx)
 			return nil
 		case open != nil:
 			return prego.Errorf(prego.CodeInvalidTransition, "a %s of server %s is %s: let it end, or cancel it", open.Kind, id, open.Status)

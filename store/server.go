@@ -98,8 +98,11 @@ type newServer struct {
 func (s *Store) insertServer(ctx context.Context, n newServer) (srv server.Server, created bool, err error) {
 	err = s.inTx(ctx, "create server", func(tx *txn) error {
 		srv, created, err = insertServerIn(ctx, tx, n)
-		if err == nil && created && len(n.first) > 0 {
+		switch {
+		case err == nil && created && len(n.first) > 0:
 			tx.costsServer(ctx, srv, n.first[0])
+		case err == nil && !created:
+			tx.harmless(ctx)
 		}
 		return err
 	})
@@ -319,6 +322,8 @@ func (s *Store) DeleteServer(ctx context.Context, id prego.ServerID, by string) 
 		if now.Status != server.Decommissioning && now.Status != server.Terminated {
 			gone := []prego.ServerID{id}
 			tx.demandsOf(ctx, tx.saves(ctx, gone, "").of(impact.Impact{}), string(id), gone, impact.Destroys)
+		} else {
+			tx.harmless(ctx)
 		}
 		srv, err = transitionIn(ctx, tx, id, decommissioned(id, "by "+by, prego.ActorOperator), asItIs, sqlDecommission)
 		return err

@@ -188,6 +188,7 @@ WHERE v.volume_id = $1 AND v.status = 'releasing' AND ` + canUndo + ` RETURNING 
 func (s *Store) UndeleteVolume(ctx context.Context, id prego.VolumeID, by string) (out workload.Volume, err error) {
 	err = s.inVolume(ctx, "undelete volume", id, func(tx *txn, v workload.Volume) error {
 		if out = v; v.Status == workload.ResourceReady {
+			tx.harmless(ctx)
 			return nil
 		}
 		none := prego.Errorf(prego.CodeInvalidTransition, "volume %s is %s, and is not kept", id, v.Status)
@@ -268,6 +269,7 @@ func (s *Store) GrowVolume(ctx context.Context, id prego.VolumeID, size int64, b
 			return prego.Errorf(prego.CodeInvalidTransition, "volume %s is %s: only a ready volume can grow", id, v.Status)
 		}
 		if out = v; size == v.SizeBytes {
+			tx.harmless(ctx)
 			return nil
 		}
 		tx.check(s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(size - v.SizeBytes)}))
