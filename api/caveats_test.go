@@ -56,7 +56,7 @@ func (b *bundle) refusedBy(token, caveat, method, path, body string) api.Problem
 	b.t.Helper()
 	state := func() (out string) {
 		require.NoError(b.t, b.pool.QueryRow(b.t.Context(), `SELECT concat((SELECT jsonb_agg(t) FROM tenants t), (SELECT count(*) FROM events), ' ',
-			(SELECT count(*) FROM audit_entries), ' ', (SELECT count(*) FROM restore_jobs), ' ', (SELECT count(*) FROM volumes), ' ',
+			(SELECT count(*) FROM audit_entries WHERE kind = 'impact'), ' ', (SELECT count(*) FROM restore_jobs), ' ', (SELECT count(*) FROM volumes), ' ',
 			(SELECT COALESCE(sum(monthly_cents + seconds_down), 0) FROM credential_spending))`).Scan(&out))
 		return out
 	}
@@ -165,7 +165,7 @@ func TestBudgetsAreSharedAndCounted(t *testing.T) {
 	volume := func(name string) string {
 		return `{"org_id":"acme","name":"` + name + `","region":"eu","location":"fsn1","size_bytes":10000000000}`
 	}
-	parent := access.Caveats{MonthlyCents: new(int64(100)), SecondsDown: new(int64(60))}
+	parent := access.Caveats{Orgs: []prego.OrgID{"acme"}, MonthlyCents: new(int64(100)), SecondsDown: new(int64(60))}
 	token := b.limited(parent, access.Caveats{})
 	b.sql(`TRUNCATE provider_prices`)
 	p := b.refusedBy(token, "monthly_cents", "POST", "/v1/volumes", volume("data"))

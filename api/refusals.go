@@ -38,7 +38,7 @@ func (a *API) noteRefusals(next echo.HandlerFunc) echo.HandlerFunc {
 			return err
 		}
 		code := prego.CodeOf(err)
-		if outside := (outOfReach{}); code == prego.CodeForbidden || code != "" && errors.As(err, &outside) {
+		if outside := (outOfReach{}); code == prego.CodeForbidden || code == prego.CodeCaveat || code != "" && errors.As(err, &outside) {
 			kind, id := about(c)
 			a.refusals.add(ops.Refusal{Source: auditSource(c, op), Kind: kind, ID: clipped(id, mostInField), Code: code})
 		}
