@@ -154,6 +154,7 @@ type API struct {
 	streams, simulations, exports *admission
 	feed                          *eventFeed
 	refusals                      *refusals
+	watches                       *watches
 	ending                        context.Context // the process's, not a request's
 	end                           context.CancelFunc
 }
@@ -192,6 +193,7 @@ func New(d Deps) *API {
 	}
 	a.ending, a.end = context.WithCancel(context.Background())
 	a.feed = &eventFeed{read: d.Store.Events, log: d.Log, every: followEvery, buffer: feedBuffer, ending: a.ending, subs: map[*EventSubscription]bool{}}
+	a.watches = &watches{read: d.Store.Principals, log: d.Log, ending: a.ending, open: map[*watch]bool{}}
 	a.refusals = &refusals{write: d.Store.NoteRefusal, log: d.Log, ending: a.ending, of: map[refusalKey]*counted{}}
 	d.Registry.MustRegister(a.seconds, a.refused)
 	a.contract = embedded()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -85,8 +86,8 @@ func (a *API) host(ctx context.Context, id prego.ServerID, byAgent bool) (server
 	return st, nil
 }
 
-// stream admits a long request: its context ends after longest, with the process, and
-// with the caller unless it is detached. done must be called at its end.
+// stream admits a long request: its context ends after longest, with the process, and with the caller and the caller's
+// access (watch) unless it is detached. done must be called at its end.
 func (a *API) stream(c echo.Context, detached bool) (ctx context.Context, done func(), err error) {
 	leave, err := a.streams.enter(caller(c))
 	if err != nil {
@@ -99,13 +100,21 @@ func (a *API) stream(c echo.Context, detached bool) (ctx context.Context, done f
 	if detached {
 		base = context.WithoutCancel(base)
 	}
-	ctx, cancel := context.WithTimeout(base, longest)
+	w := &watch{}
+	if op := a.contract.operation(c); op != nil {
+		w.capability, w.narrows = op.capability, slices.Contains(op.orgOf, orgOfReach)
+	}
+	watched, unwatch := a.watches.add(base, caller(c), w)
+	if detached { // it ends as it would have; only the caller gets no more of it
+		watched = context.WithValue(base, watchKey{}, w)
+	}
+	ctx, cancel := context.WithTimeout(watched, longest)
 	stop := context.AfterFunc(a.ending, cancel)
 	rc := http.NewResponseController(c.Response())
 	// When the read deadline passes, the server considers the caller gone.
 	_ = rc.SetReadDeadline(time.Now().Add(longest + time.Minute))
 	_ = rc.SetWriteDeadline(time.Now().Add(longest + time.Minute))
-	return ctx, func() { stop(); cancel(); leave() }, nil
+	return ctx, func() { stop(); cancel(); unwatch(); leave() }, nil
 }
 
 // ExecOnServer runs a command on a server's host and streams its output.
@@ -186,6 +195,7 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	events := newEvents(c)
 	stop := events.keepAlive()
 	defer stop()
+	defer a.cutOff(ctx, c, events)()
 	masks := map[string]*lineMask{"stdout": {redact: cmd.Redact}, "stderr": {redact: cmd.Redact}}
 	began := time.Now()
 	outcome, failed := a.d.Shell.Run(ctx, st.Host, cmd, timeout, func(stream, line string) {
@@ -294,6 +304,23 @@ func (e *events) write(f func() error) {
 
 func (e *events) send(name string, v any) {
 	e.write(func() error { return wire.WriteEvent(e.c.Response(), name, v) })
+}
+
+// cutOff ends a stream of a detached command when its caller's access ends. The command ends as it would have.
+func (a *API) cutOff(ctx context.Context, c echo.Context, e *events) (stop func()) {
+	end := func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.broken = true
+	}
+	ended := watchOf(ctx).ended
+	unregister := context.AfterFunc(ended, func() {
+		if context.Cause(ended) == ErrAccessEnded { //nolint:errorlint // the cause is the error itself
+			e.send(wire.EventError, a.problem(ErrAccessEnded, c))
+			end()
+		}
+	})
+	return func() { unregister(); end() }
 }
 
 // keepAlive sends comments until it is stopped.

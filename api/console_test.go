@@ -39,7 +39,7 @@ type consoleBundle struct {
 func setupConsole(t *testing.T, change func(*consoleBundle)) *consoleBundle {
 	t.Helper()
 	b := &consoleBundle{bundle: setup(t, nil)}
-	b.deps = console.Deps{API: b.api.Handler(), Allow: b.api.Allow, Refusal: b.api.Refusal, Auth: api.Authenticate(b.store), Store: b.store, Feed: b.api.Subscribe, Now: time.Now, Log: zap.NewNop()}
+	b.deps = console.Deps{API: b.api.Handler(), Allow: b.api.Allow, Refusal: b.api.Refusal, Auth: api.Authenticate(b.store), Store: b.store, Feed: b.api.Subscribe, Watch: b.api.Watch, Now: time.Now, Log: zap.NewNop()}
 	if change != nil {
 		change(b)
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,6 +55,7 @@ type EventSubscription struct {
 
 	out    chan ops.Event
 	filter ops.EventFilter
+	watch  *watch         // what its caller may see now; nil for everything
 	queue  chan ops.Event // events after the place where it was added
 	mu     sync.Mutex
 	err    error
@@ -103,7 +105,7 @@ func (f *eventFeed) subscribe(ctx context.Context, q ops.EventQuery) (*EventSubs
 		return nil, err
 	}
 	out := make(chan ops.Event)
-	s := &EventSubscription{C: out, out: out, filter: q.EventFilter, queue: make(chan ops.Event, f.buffer)}
+	s := &EventSubscription{C: out, out: out, filter: q.EventFilter, watch: watchOf(ctx), queue: make(chan ops.Event, f.buffer)}
 	switch {
 	case q.Since != "":
 		s.at, _ = ops.ParseEventCursor(q.Since)
@@ -200,7 +202,7 @@ func (f *eventFeed) tell(page ops.EventPage) (crowded bool, err error) {
 	f.at = at
 	for s := range f.subs {
 		for _, e := range page.Events {
-			if !s.filter.Matches(e) {
+			if !s.filter.Matches(e) || !s.watch.sees(e.OrgID) {
 				continue
 			}
 			select {
@@ -211,7 +213,7 @@ func (f *eventFeed) tell(page ops.EventPage) (crowded bool, err error) {
 			f.drop(s, ErrSlowReader)
 			break
 		}
-		if f.subs[s] && len(page.Events) > 0 && len(s.queue) == 0 && !s.filter.Empty() {
+		if f.subs[s] && len(page.Events) > 0 && len(s.queue) == 0 && (!s.filter.Empty() || s.watch != nil) {
 			s.queue <- ops.Event{Cursor: page.Next} // only here something is added
 		}
 		crowded = crowded || len(s.queue) > f.buffer/2
@@ -233,6 +235,10 @@ func (f *eventFeed) run(ctx context.Context, s *EventSubscription, q ops.EventQu
 		place, err := ops.ParseEventCursor(e.Cursor)
 		if err != nil {
 			return err
+		}
+		if !s.watch.sees(e.OrgID) { // it may have been queued before that changed
+			s.passed(place)
+			return nil
 		}
 		select {
 		case s.out <- e:
@@ -363,7 +369,7 @@ func (a *API) streamEvents(c echo.Context, q ops.EventQuery) error {
 		case e, ok := <-sub.C:
 			if !ok {
 				var coded *prego.Error // it was too slow, or the feed was pruned
-				if errors.As(sub.Err(), &coded) {
+				if errors.As(cmp.Or(context.Cause(ctx), sub.Err()), &coded) {
 					_ = send("event: resume\ndata: {\"code\":%q}\n\n", coded.Code)
 				}
 				return nil

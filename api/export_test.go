@@ -48,6 +48,7 @@ const (
 	MaxStreamsOfOne = maxStreamsOfOne
 	FollowEvery     = followEvery
 	FeedBuffer      = feedBuffer
+	WatchEvery      = watchEvery
 )
 
 // Following reports whether the feed of events is being read.
@@ -64,6 +65,12 @@ func (a *API) ReadFeed(read func(context.Context, ops.EventQuery) (ops.EventPage
 
 // NoteRefusals writes the refused requests that wait for their entries.
 func (a *API) NoteRefusals(ctx context.Context) { a.refusals.flush(ctx, true) }
+
+// WatchNow reads what the callers of open streams may do.
+func (a *API) WatchNow(ctx context.Context) error {
+	_, err := a.watches.look(ctx, false)
+	return err
+}
 
 // End ends long requests, as the end of the process does.
 func (a *API) End() { a.end() }

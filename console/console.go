@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/ops"
 	"github.com/prego/prego/store"
@@ -39,6 +40,7 @@ type Deps struct {
 	Auth    api.Authenticator
 	Store   *store.Store // of logins
 	Feed    Feed
+	Watch   func(context.Context, access.Principal, access.Capability) (context.Context, func()) // the API's
 	Now     func() time.Time
 	Log     *zap.Logger
 }
@@ -48,7 +50,6 @@ type Console struct {
 	d       Deps
 	echo    *echo.Echo
 	streams streams
-	again   time.Duration // how often a stream asks whether its session has ended
 }
 
 // policy lets pages run and show only what this program serves, and nothing inline.
@@ -56,7 +57,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 
 // New makes a console.
 func New(d Deps) *Console {
-	c := &Console{d: d, streams: streams{of: map[string]int{}}, again: alive}
+	c := &Console{d: d, streams: streams{of: map[string]int{}}}
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = c.failed

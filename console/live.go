@@ -11,6 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/ops"
 )
 
@@ -61,33 +62,16 @@ func (s *streams) end(subject string) {
 
 // stream admits a stream to a browser. Its context ends with the session: in time, or soon after a logout
 // at any process. done must be called at its end.
-func (c *Console) stream(ec echo.Context) (ctx context.Context, done func(), err error) {
+// stream admits a page that waits for changes; its context ends with the login, and with the capability if there is one.
+func (c *Console) stream(ec echo.Context, of access.Capability) (ctx context.Context, done func(), err error) {
 	v := ec.Get(visitorKey).(*visitor)
 	if !c.streams.begin(v.PrincipalID) {
 		return nil, nil, prego.Errorf(prego.CodeBusy, "too many pages wait for changes; close some")
 	}
-	ctx, cancel := context.WithDeadline(ec.Request().Context(), v.Expires)
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		t := time.NewTicker(c.again)
-		defer t.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-t.C:
-				if _, err := c.loginOf(ctx, v.secret); ended(err) {
-					cancel()
-				}
-			}
-		}
-	}()
-	return ctx, func() { cancel(); <-watched; c.streams.end(v.PrincipalID) }, nil
+	ctx, unwatch := c.d.Watch(ec.Request().Context(), v.Principal, of)
+	return ctx, func() { unwatch(); c.streams.end(v.PrincipalID) }, nil
 }
 
-// live notes where the feed of events ends before a page reads anything, so that nothing is missed until
-// its stream is open.
 func (c *Console) live(page echo.HandlerFunc) echo.HandlerFunc {
 	return func(ec echo.Context) error {
 		if o, err := c.get(ec, "/v1/events", nil); err == nil { // otherwise it only sees later events
@@ -101,7 +85,7 @@ func (c *Console) live(page echo.HandlerFunc) echo.HandlerFunc {
 // is loaded again by its own URL, with the rights of the user.
 func (c *Console) events(ec echo.Context) error {
 	w := ec.Response()
-	ctx, done, err := c.stream(ec)
+	ctx, done, err := c.stream(ec, "event:read")
 	if err != nil {
 		return err
 	}

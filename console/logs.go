@@ -41,7 +41,7 @@ func (c *Console) follow(path string) echo.HandlerFunc {
 	return func(ec echo.Context) error {
 		in := ec.Request()
 		v := ec.Get(visitorKey).(*visitor)
-		ctx, done, err := c.stream(ec)
+		ctx, done, err := c.stream(ec, "") // the API decides on the log
 		if err != nil {
 			return err
 		}

@@ -13,32 +13,41 @@ import (
 // A credential with what its requests may do: the row, those that it was narrowed from, its principal, and the grants of
 // the principal and, for a login, of its groups, each with the orgs that it covers. It is read for each request and
 // never kept, so that what is revoked ends immediately.
-const sqlAuthenticate = `
+const sqlAuthenticate = chainOf + `c.hash = $1` + principalsOf
+
+// The same of the credentials of open streams.
+const sqlPrincipals = chainOf + `c.credential_id = ANY ($1)` + principalsOf
+
+const (
+	chainOf = `
 WITH RECURSIVE chain AS (
-    SELECT c.*, 0 AS above FROM credentials c WHERE c.hash = $1
-    UNION ALL SELECT p.*, c.above + 1 FROM credentials p JOIN chain c ON p.credential_id = c.parent_id
+    SELECT c.credential_id AS root, c.*, 0 AS above FROM credentials c WHERE `
+	principalsOf = `
+    UNION ALL SELECT c.root, p.*, c.above + 1 FROM credentials p JOIN chain c ON p.credential_id = c.parent_id
+), holders AS (
+    SELECT c.root, c.principal_id FROM chain c WHERE c.above = 0
+    UNION SELECT c.root, unnest(c.group_ids) FROM chain c
 ), given AS (
-    SELECT g.grant_id, g.access_role, g.org_id, r.capabilities
-    FROM access_grants g LEFT JOIN access_roles r ON r.name = g.access_role
-    WHERE g.principal_id IN (SELECT c.principal_id FROM chain c WHERE c.above = 0
-        UNION ALL SELECT unnest(c.group_ids) FROM chain c)
+    SELECT h.root AS credential_id, g.grant_id, g.access_role, g.org_id, r.capabilities
+    FROM holders h JOIN access_grants g USING (principal_id) LEFT JOIN access_roles r ON r.name = g.access_role
 ), below AS (
     SELECT g.org_id AS root, g.org_id FROM given g WHERE g.org_id IS NOT NULL
     UNION SELECT b.root, o.org_id FROM orgs o JOIN below b ON o.parent_org_id = b.org_id
 )
 SELECT c.credential_id, c.kind = 'login' AS login,
-    EXISTS (SELECT FROM chain a WHERE a.kind = 'token' AND a.parent_id IS NOT NULL) AS narrowed, c.created_at, c.name AS credential_name,
+    EXISTS (SELECT FROM chain a WHERE a.root = c.root AND a.kind = 'token' AND a.parent_id IS NOT NULL) AS narrowed, c.created_at, c.name AS credential_name,
     p.principal_id, p.kind, p.issuer, p.subject, p.name,
-    (SELECT min(a.expires_at) FROM chain a) AS expires,
-    (SELECT min(a.expires_at) FROM chain a) <= now() AS expired,
-    (SELECT bool_or(a.revoked_at IS NOT NULL) FROM chain a) OR p.disabled_at IS NOT NULL AS revoked,
+    (SELECT min(a.expires_at) FROM chain a WHERE a.root = c.root) AS expires,
+    (SELECT min(a.expires_at) FROM chain a WHERE a.root = c.root) <= now() AS expired,
+    (SELECT bool_or(a.revoked_at IS NOT NULL) FROM chain a WHERE a.root = c.root) OR p.disabled_at IS NOT NULL AS revoked,
     c.last_used_at IS NULL OR c.last_used_at < now() - interval '1 minute' AS use_is_news,
-    COALESCE((SELECT jsonb_agg(a.caveats ORDER BY a.above) FROM chain a WHERE a.caveats <> '{}'), '[]') AS caveats,
+    COALESCE((SELECT jsonb_agg(a.caveats ORDER BY a.above) FROM chain a WHERE a.root = c.root AND a.caveats <> '{}'), '[]') AS caveats,
     COALESCE((SELECT jsonb_agg(jsonb_build_object('GrantID', g.grant_id, 'Role', g.access_role, 'Custom', g.capabilities,
             'OrgID', COALESCE(g.org_id, ''),
             'Orgs', COALESCE((SELECT jsonb_agg(b.org_id) FROM below b WHERE b.root = g.org_id), '[]')) ORDER BY g.grant_id)
-        FROM given g), '[]') AS grants
+        FROM given g WHERE g.credential_id = c.root), '[]') AS grants
 FROM chain c JOIN principals p USING (principal_id) WHERE c.above = 0`
+)
 
 const sqlNoteUse = `
 UPDATE credentials SET last_used_at = now()
@@ -49,14 +58,7 @@ const LoginFresh = 15 * time.Minute
 
 // Authenticate returns the principal of a secret, given its hash; CodeUnauthenticated, or CodeTokenExpired.
 func (s *Store) Authenticate(ctx context.Context, hash []byte) (access.Principal, error) {
-	r, err := get[struct {
-		CredentialID, CredentialName, PrincipalID, Issuer, Subject, Name string
-
-		Kind                                         access.PrincipalKind
-		Login, Narrowed, Expired, Revoked, UseIsNews bool
-		CreatedAt, Expires                           time.Time
-		Caveats, Grants                              json.RawMessage
-	}](ctx, s.pool, prego.Errorf(prego.CodeUnauthenticated, "the token is not valid here"), sqlAuthenticate, hash)
+	r, err := get[authenticated](ctx, s.pool, prego.Errorf(prego.CodeUnauthenticated, "the token is not valid here"), sqlAuthenticate, hash)
 	switch {
 	case err != nil:
 		return access.Principal{}, err
@@ -65,6 +67,42 @@ func (s *Store) Authenticate(ctx context.Context, hash []byte) (access.Principal
 	case r.Expired:
 		return access.Principal{}, prego.Errorf(prego.CodeTokenExpired, "the token expired at %s", r.Expires.UTC().Format(time.RFC3339))
 	}
+	p, err := r.principal()
+	if err == nil && r.UseIsNews {
+		// Whether it is noted makes no difference to the request.
+		_ = s.exec(ctx, "use of a credential", sqlNoteUse, p.CredentialID)
+	}
+	return p, err
+}
+
+// Principals returns the principals of credentials as they are now, without those that have ended.
+func (s *Store) Principals(ctx context.Context, credentials []string) (map[string]access.Principal, error) {
+	rows, err := collect[authenticated](ctx, s, "principals", sqlPrincipals, credentials)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]access.Principal, len(rows))
+	for _, r := range rows {
+		if !r.Revoked && !r.Expired {
+			if out[r.CredentialID], err = r.principal(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+// authenticated is a row of principalsOf.
+type authenticated struct {
+	CredentialID, CredentialName, PrincipalID, Issuer, Subject, Name string
+
+	Kind                                         access.PrincipalKind
+	Login, Narrowed, Expired, Revoked, UseIsNews bool
+	CreatedAt, Expires                           time.Time
+	Caveats, Grants                              json.RawMessage
+}
+
+func (r authenticated) principal() (access.Principal, error) {
 	p := access.Principal{
 		PrincipalID: r.PrincipalID, Kind: r.Kind, Issuer: r.Issuer, Subject: r.Subject, Name: r.Name,
 		CredentialID: r.CredentialID, CredentialName: r.CredentialName, Login: r.Login, Narrowed: r.Narrowed, Expires: r.Expires,
@@ -77,10 +115,6 @@ func (s *Store) Authenticate(ctx context.Context, hash []byte) (access.Principal
 	}
 	if err := json.Unmarshal(r.Caveats, &p.Caveats); err != nil {
 		return access.Principal{}, failed("caveats", err)
-	}
-	if r.UseIsNews {
-		// Whether it is noted makes no difference to the request.
-		_ = s.exec(ctx, "use of a credential", sqlNoteUse, p.CredentialID)
 	}
 	return p, nil
 }

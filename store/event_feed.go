@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/ops"
 )
 
@@ -88,7 +89,9 @@ func (r eventRow) event() ops.Event {
 // Events returns a page of the feed of events. Nothing is missed or repeated, regardless of the order of commits.
 // A cursor that may have gaps behind it is refused with CodeEventsGone.
 func (s *Store) Events(ctx context.Context, q ops.EventQuery) (out ops.EventPage, err error) {
-	kinds, ids, orgs := given(q.Kinds), given(q.IDs), given(q.Orgs)
+	kinds, ids := given(q.Kinds), given(q.IDs)
+	ctx, orgs := orgsInReach(ctx, q.Orgs)
+	q.Orgs = orgs // a reach is also a filter, which decides how many events are searched
 	if q.Since == "" {
 		window := q.Tail
 		if window > 0 && !q.Empty() {
@@ -139,6 +142,28 @@ func (s *Store) eventRows(ctx context.Context, sql string, args ...any) (hits []
 	}
 	slices.SortFunc(hits, func(a, b eventRow) int { return a.place().Compare(b.place()) })
 	return hits, end, err
+}
+
+// noOrg is no org's id.
+const noOrg = "/"
+
+// orgsInReach narrows a filter of orgs to the reach of a request, and returns a context that reads everything: the feed
+// is one for all, and its cursors are also events of others.
+func orgsInReach(ctx context.Context, wanted []string) (context.Context, []string) {
+	reach, ok := access.ReachOf(ctx)
+	if !ok || reach.Everywhere {
+		return ctx, given(wanted)
+	}
+	orgs := []string{}
+	for _, org := range reach.Orgs {
+		if len(wanted) == 0 || slices.Contains(wanted, string(org)) {
+			orgs = append(orgs, string(org))
+		}
+	}
+	if len(orgs) == 0 {
+		orgs = []string{noOrg}
+	}
+	return access.WithReach(ctx, access.Reach{Everywhere: true, ReadOnly: true}), orgs
 }
 
 // given returns a filter's values; no values are an empty array instead of NULL.
