@@ -166,10 +166,14 @@ func TestConsoleLogin(t *testing.T) {
 	var mu sync.Mutex
 	counted := map[string]int{}
 	b := setupConsole(t, func(b *consoleBundle) {
-		b.deps.Allow = func(key string) error {
+		b.deps.Allow = func(p access.Principal, _ *http.Request) error {
 			mu.Lock()
 			defer mu.Unlock()
-			if counted[key]++; strings.HasPrefix(key, "address ") && counted[key] > 2 {
+			key := "principal " + p.PrincipalID
+			if p.PrincipalID == "" {
+				key = "address"
+			}
+			if counted[key]++; key == "address" && counted[key] > 2 {
 				return prego.Errorf(prego.CodeRateLimited, "too many")
 			}
 			return nil

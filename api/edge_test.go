@@ -52,9 +52,8 @@ func TestHeadAndOptions(t *testing.T) {
 	head, _ = b.send("HEAD", "/v1/servers/nope/retry", "operator", "", "")
 	require.Equal(t, http.StatusMethodNotAllowed, head.StatusCode)
 	for _, r := range []*http.Response{got, head} {
-		require.Equal(t, "10000", r.Header.Get("RateLimit-Limit"))
-		require.NotEmpty(t, r.Header.Get("RateLimit-Remaining"))
-		require.NotEmpty(t, r.Header.Get("RateLimit-Reset"))
+		require.Equal(t, `"token";q=10000;w=1, "principal";q=20000;w=1`, r.Header.Get("RateLimit-Policy"))
+		require.Regexp(t, `^"token";r=99\d\d;t=1$`, r.Header.Get("RateLimit"))
 	}
 }
 

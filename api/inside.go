@@ -20,9 +20,14 @@ func As(ctx context.Context, p access.Principal) context.Context {
 	return context.WithValue(ctx, insideKey{}, p)
 }
 
-// Allow counts a request against the rate of a caller, and refuses it above that.
-func (a *API) Allow(key string) error {
-	_, _, err := a.limiter.allow(key)
+// Allow counts a request against the rates of a caller, or without one against that of its network, and refuses it above
+// that.
+func (a *API) Allow(p access.Principal, r *http.Request) error {
+	budgets := budgetsOf(p)
+	if p.PrincipalID == "" {
+		budgets = budgetOf("address", r)
+	}
+	_, err := a.limiter.allow(budgets)
 	return err
 }
 

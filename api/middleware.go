@@ -49,7 +49,7 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		if open[c.Path()] {
 			// They have their own rate limit, so that a caller who guesses tokens
 			// does not block the probes that share its address.
-			if err := a.limit(c, "open "+Network(r)); err != nil && c.Path() != "/healthz" {
+			if err := a.limit(c, budgetOf("open", r)); err != nil && c.Path() != "/healthz" {
 				return err
 			}
 			return next(c)
@@ -60,13 +60,13 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		p, err := a.principal(r)
 		if err != nil {
-			if limited := a.limit(c, "address "+Network(r)); limited != nil {
+			if limited := a.limit(c, budgetOf("address", r)); limited != nil {
 				return limited
 			}
 			return err
 		}
 		c.Set(principalKey, p)
-		if err := a.limit(c, "principal "+p.PrincipalID); err != nil {
+		if err := a.limit(c, budgetsOf(p)); err != nil {
 			return err
 		}
 		return a.permitted(c, p, next)
@@ -143,14 +143,13 @@ func headAsGet(h http.Handler) http.Handler {
 	})
 }
 
-// limit counts a request against a caller's rate, and reports the remaining allowance
-// in the answer.
-func (a *API) limit(c echo.Context, key string) error {
-	left, reset, err := a.limiter.allow(key)
+// limit counts a request against its budgets, and reports what is left in the answer, as
+// draft-ietf-httpapi-ratelimit-headers-11 has it.
+func (a *API) limit(c echo.Context, budgets []budget) error {
+	left, err := a.limiter.allow(budgets)
 	h := c.Response().Header()
-	h.Set("RateLimit-Limit", strconv.Itoa(a.limiter.burst))
-	h.Set("RateLimit-Remaining", strconv.Itoa(left))
-	h.Set("RateLimit-Reset", strconv.Itoa(int(math.Ceil(reset.Seconds()))))
+	h.Set("RateLimit-Policy", a.limiter.policies(budgets))
+	h.Set("RateLimit", fmt.Sprintf("%q;r=%d;t=%d", left.policy, left.left, int(math.Ceil(left.reset.Seconds()))))
 	return err
 }
 

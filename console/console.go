@@ -34,8 +34,8 @@ type Feed func(ctx context.Context, q ops.EventQuery) (*api.EventSubscription, e
 
 // Deps are the dependencies of a console.
 type Deps struct {
-	API     http.Handler // the API's
-	Allow   func(key string) error
+	API     http.Handler                                                      // the API's
+	Allow   func(access.Principal, *http.Request) error                       // the API's; without a principal for the network
 	Refusal func(error, echo.Context) (coded *prego.Error, status, again int) // the API's
 	Auth    api.Authenticator
 	Store   *store.Store // of logins

@@ -65,7 +65,7 @@ type liveBundle struct {
 func setupLive(serve http.HandlerFunc) *liveBundle {
 	b := &liveBundle{sessions: &sessions{until: time.Now().Add(api.LoginLife)}, feed: make(chan ops.Event)}
 	b.Console = New(Deps{
-		API: serve, Auth: b.sessions.auth, Allow: func(string) error { return nil }, Now: time.Now, Log: zap.NewNop(),
+		API: serve, Auth: b.sessions.auth, Allow: func(access.Principal, *http.Request) error { return nil }, Now: time.Now, Log: zap.NewNop(),
 		Watch: b.sessions.watch,
 		Feed: func(context.Context, ops.EventQuery) (*api.EventSubscription, error) {
 			return &api.EventSubscription{C: b.feed}, nil

@@ -73,7 +73,7 @@ func (c *Console) session(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		v := &visitor{Principal: p, secret: k.Value}
 		ec.Set(visitorKey, v)
-		if err := c.d.Allow("principal " + p.PrincipalID); err != nil {
+		if err := c.d.Allow(p, r); err != nil {
 			return err
 		}
 		if r.Method == http.MethodPost {
@@ -126,7 +126,7 @@ func readForm(ec echo.Context, most int64) error {
 
 // stranger counts a request without a valid login against the rate of its network,
 // as the API does.
-func (c *Console) stranger(r *http.Request) error { return c.d.Allow("address " + api.Network(r)) }
+func (c *Console) stranger(r *http.Request) error { return c.d.Allow(access.Principal{}, r) }
 
 // toLogin leads to the login page. A request by a script is refused, so that it does not get a
 // login page in place of a part of the page.
