@@ -16,7 +16,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
@@ -145,7 +144,6 @@ type API struct {
 	limiter  *callerLimiter
 	seconds  *prometheus.HistogramVec
 	refused  *prometheus.CounterVec // rejections by quota
-	metrics  http.Handler
 	// mounted are handlers by the prefix of their paths.
 	mounted map[string]http.Handler
 	// keys ends what could not be ended while the database was away.
@@ -171,7 +169,7 @@ func New(d Deps) *API {
 		d.Mode = tenant.ModeOneTenantOneServer
 	}
 	a := &API{
-		d: d, mounted: map[string]http.Handler{}, keys: Later{Every: endAgain}, limiter: newCallerLimiter(d.RatePerSecond, d.RateBurst), metrics: promhttp.HandlerFor(d.Registry, promhttp.HandlerOpts{}),
+		d: d, mounted: map[string]http.Handler{}, keys: Later{Every: endAgain}, limiter: newCallerLimiter(d.RatePerSecond, d.RateBurst),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "prego_api_request_seconds", Help: "Seconds per request, by route, method and status.", Buckets: []float64{.002, .01, .05, .2, 1, 5},
 		}, []string{"route", "method", "status"}),

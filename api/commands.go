@@ -181,7 +181,7 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	}
 	defer end()
 	cmd := server.Command{
-		AuditID: "operator-" + uuid.NewString(), ServerID: id, Kind: string(in.Kind), Args: in.Args, Actor: prego.ActorOperator, By: caller(c).By(),
+		AuditID: "operator-" + uuid.NewString(), ServerID: id, Kind: string(in.Kind), Args: in.Args, Actor: prego.ActorOperator, By: requestedBy(c),
 		Within: timeout,
 	}
 	_, cmd.Private = policy.Recorded(kind, in.Args)
@@ -226,6 +226,15 @@ func (a *API) ExecOnServer(c echo.Context, id ServerID, _ ExecOnServerParams) er
 	}
 	events.send(wire.EventResult, result)
 	return nil
+}
+
+// requestedBy is a command's caller in its audit: the actor there is only a kind of caller, and names are not unique.
+func requestedBy(c echo.Context) string {
+	p := caller(c)
+	if p.Name == p.PrincipalID || p.Name == "" {
+		return p.PrincipalID
+	}
+	return p.Name + " (" + p.PrincipalID + ")"
 }
 
 // consequence is the impact of a command by its effect. What erases is decided by the last gate (MayRun).

@@ -20,6 +20,7 @@ import (
 	"github.com/getkin/kin-openapi/routers/gorillamux"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -176,6 +177,7 @@ type bundle struct {
 	pool   *pgxpool.Pool
 	store  *store.Store
 	runs   *runs
+	reg    *prometheus.Registry
 	hosts  *fakeHosts
 	router routers.Router
 	logs   *observer.ObservedLogs
@@ -215,13 +217,20 @@ func tapped(t *testing.T, tap func(sql string, args []any) error, change func(*a
 	if change != nil {
 		change(&d)
 	}
-	b.api = api.New(d)
+	b.api, b.reg = api.New(d), d.Registry
 	b.srv = httptest.NewServer(b.api.Handler())
 	t.Cleanup(b.srv.Close)
 	var err error
 	b.router, err = router()
 	require.NoError(t, err)
 	return b
+}
+
+// metrics are those of the API's process, which it serves elsewhere.
+func (b *bundle) metrics() string {
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(b.reg, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+	return w.Body.String()
 }
 
 // placer places on a store.

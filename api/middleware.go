@@ -36,7 +36,7 @@ func requestID(c echo.Context) string {
 
 // open are the paths that need no token.
 var open = map[string]bool{
-	"/healthz": true, "/readyz": true, "/metrics": true, "/openapi.yaml": true, "/openapi.json": true, "/docs": true,
+	"/healthz": true, "/readyz": true, "/openapi.yaml": true, "/openapi.json": true, "/docs": true,
 	"/docs/operations/:operation": true, "/docs/errors/:code": true,
 	"/docs/style.css": true, "/docs/search.js": true,
 }

@@ -11962,9 +11962,6 @@ type ServerInterface interface {
 	// CreateServer Create a server
 	// (POST /internal/servers/create)
 	CreateServer(ctx echo.Context, params CreateServerParams) error
-	// Metrics Read Prometheus metrics
-	// (GET /metrics)
-	Metrics(ctx echo.Context) error
 	// Readyz Check that requests can be served
 	// (GET /readyz)
 	Readyz(ctx echo.Context) error
@@ -12954,15 +12951,6 @@ func (w *ServerInterfaceWrapper) CreateServer(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.CreateServer(ctx, params)
-	return err
-}
-
-// Metrics converts echo context to params.
-func (w *ServerInterfaceWrapper) Metrics(ctx echo.Context) error {
-	var err error
-
-	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.Metrics(ctx)
 	return err
 }
 
@@ -23657,7 +23645,6 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/access/why", wrapper.ExplainAccess, options.OperationMiddlewares["explainAccess"]...)
 	router.GET(options.BaseURL+"/healthz", wrapper.Healthz, options.OperationMiddlewares["healthz"]...)
 	router.GET(options.BaseURL+"/readyz", wrapper.Readyz, options.OperationMiddlewares["readyz"]...)
-	router.GET(options.BaseURL+"/metrics", wrapper.Metrics, options.OperationMiddlewares["metrics"]...)
 	router.GET(options.BaseURL+"/v1/audit", wrapper.ListAudit, options.OperationMiddlewares["listAudit"]...)
 	router.GET(options.BaseURL+"/v1/audit/verification", wrapper.VerifyAudit, options.OperationMiddlewares["verifyAudit"]...)
 	router.GET(options.BaseURL+"/v1/audit/head", wrapper.GetAuditHead, options.OperationMiddlewares["getAuditHead"]...)

@@ -141,7 +141,3 @@ func (a *API) notReady(name string, err error) string {
 }
 
 // Metrics serves the metrics for Prometheus.
-func (a *API) Metrics(c echo.Context) error {
-	a.metrics.ServeHTTP(c.Response(), c.Request())
-	return nil
-}

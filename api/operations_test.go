@@ -82,8 +82,7 @@ func TestMetricsAndLogsAreBoundedAndHoldNoSecret(t *testing.T) {
 	b.do("GET", "/v1/servers?tag=sesame", "a-wrong-token", "", "")
 	b.do("GET", "/v2/made-up-path", "operator", "", "")
 	b.do("BREW", "/v1/servers", "operator", "", "")
-	_, body := b.do("GET", "/metrics", "", "", "")
-	text := string(body)
+	text := b.metrics()
 	for _, want := range []string{
 		`{method="POST",route="/internal/servers/create",status="202"} 1`,
 		`{method="GET",route="/v1/servers/:server_id",status="200"} 1`,

@@ -183,10 +183,10 @@ func TestTenantsTakeTheirOrgsQuota(t *testing.T) {
 	_ = two
 
 	// The rejections are counted by endpoint and dimension.
-	_, metrics := b.send("GET", "/metrics", "", "", "")
-	require.Contains(t, string(metrics), `prego_quota_rejections_total{dimension="max_instances",endpoint="POST /v1/tenants"} 1`)
-	require.Contains(t, string(metrics), `prego_quota_rejections_total{dimension="max_instances",endpoint="POST /v1/tenants/:tenant_id/retry"} 1`)
-	require.Contains(t, string(metrics), `prego_quota_rejections_total{dimension="max_total_volume_bytes",endpoint="POST /v1/tenants"} 1`)
+	metrics := b.metrics()
+	require.Contains(t, metrics, `prego_quota_rejections_total{dimension="max_instances",endpoint="POST /v1/tenants"} 1`)
+	require.Contains(t, metrics, `prego_quota_rejections_total{dimension="max_instances",endpoint="POST /v1/tenants/:tenant_id/retry"} 1`)
+	require.Contains(t, metrics, `prego_quota_rejections_total{dimension="max_total_volume_bytes",endpoint="POST /v1/tenants"} 1`)
 }
 
 // TestARepeatedRequestIsNeverRefused sends the request that takes the last of a quota

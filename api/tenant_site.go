@@ -52,7 +52,7 @@ func (a *API) siteCommand(c echo.Context, t tenant.Tenant, st server.ProvisionSt
 	}
 	defer done()
 	cmd := server.Command{
-		AuditID: "operator-" + uuid.NewString(), ServerID: st.ServerID, Kind: string(wire.KindBench), Args: args, Actor: prego.ActorOperator, By: caller(c).By(),
+		AuditID: "operator-" + uuid.NewString(), ServerID: st.ServerID, Kind: string(wire.KindBench), Args: args, Actor: prego.ActorOperator, By: requestedBy(c),
 		TenantID: t.TenantID, Secrets: secrets, Within: siteTimeout,
 	}
 	if err := a.d.Store.BeginCommand(ctx, cmd); err != nil {

@@ -161,6 +161,9 @@ func TestStreamsEndWithTheirAccess(t *testing.T) {
 			<-began
 			close(release)
 			<-finished
+			var by string
+			require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT requested_by FROM agent_command_audit WHERE actor = 'operator'`).Scan(&by))
+			require.Equal(t, "runner", by, "the id, which is this account's name")
 		}
 		require.NotContains(t, strings.Join(s.until(t, ""), "\n"), "secret")
 		require.LessOrEqual(t, reads.Load()-before, int64(3), "%s: the read that was under way, and two more", end.name)

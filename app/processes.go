@@ -65,8 +65,17 @@ func serveAPI(ctx context.Context, p *Process, runs *workflows.Client) error {
 	if err != nil {
 		return err
 	}
+	ready := func(ctx context.Context) error {
+		if err := p.ready(runs)(ctx); err != nil {
+			return err
+		}
+		return migrated(ctx, p.cfg.DatabaseURL)
+	}
 	p.log.Info("serving the API at " + l.Addr().String())
-	return a.Serve(ctx, l, stopWithin)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return telemetry.ServeOps(ctx, p.cfg.MetricsAddr, p.reg, ready) })
+	g.Go(func() error { return a.Serve(ctx, l, stopWithin) })
+	return g.Wait()
 }
 
 // API wires an API, with the console.

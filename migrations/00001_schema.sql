@@ -2253,7 +2253,7 @@ CREATE TABLE agent_command_audit (
     duration_ms      bigint,
     stdout_truncated text,
     stderr_truncated text,
-    requested_by     text NOT NULL DEFAULT '', -- Who asked, where that was a person.
+    requested_by     text NOT NULL DEFAULT '', -- The principal that asked, by name and id; '' for workflows.
     ends_by          timestamptz NOT NULL DEFAULT now() -- Without an end by then, the process that ran it died.
 );
 CREATE INDEX agent_command_audit_unfinished ON agent_command_audit (ends_by) WHERE finished_at IS NULL;

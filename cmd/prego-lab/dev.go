@@ -579,6 +579,8 @@ func (s *stack) child(ctx context.Context, name, ready string, args ...string) e
 		program, own = s.prego, []string{"PREGO_KEYS_DIR=" + keys}
 	}
 	switch name {
+	case "api":
+		own = append(own, "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.gwPort+10002))
 	case "agentgw":
 		own = append(own, "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.gwPort+10000))
 	case "worker":

@@ -42,7 +42,7 @@ type Config struct {
 	DatabaseURL string `env:"DATABASE_URL"`                       // Postgres; DATABASE_URL_FILE for a file
 	MaxDBConns  int32  `env:"PREGO_DB_MAX_CONNS" envDefault:"16"` // connections of a process
 	KeysDir     string `env:"PREGO_KEYS_DIR" envDefault:"./keys"` // CAs and signing keys, see docs/keys.md
-	MetricsAddr string `env:"PREGO_METRICS_LISTEN"`               // worker and agentgw serve /metrics and /healthz here; empty disables it
+	MetricsAddr string `env:"PREGO_METRICS_LISTEN"`               // each process serves /metrics, /healthz and /readyz here, without a login; empty disables it
 
 	Traces    Traces
 	Temporal  Temporal `envPrefix:"TEMPORAL_"`

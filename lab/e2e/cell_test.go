@@ -168,7 +168,7 @@ func newCell(t testing.TB, o options) *cell {
 	catalogFile := filepath.Join(c.dir, "catalog.json")
 	require.NoError(t, os.WriteFile(catalogFile, b, 0o600))
 
-	for _, p := range []string{"api", "agentgw", "agentgw-ops", "worker-ops", "relay"} {
+	for _, p := range []string{"api", "api-ops", "agentgw", "agentgw-ops", "worker-ops", "relay"} {
 		c.ports[p] = freePort(t)
 	}
 	c.vars = map[string]string{
@@ -293,9 +293,7 @@ func (c *cell) settingsOf(name string) map[string]string {
 			delete(vars, secret)
 		}
 	}
-	if name != "api" {
-		vars["PREGO_METRICS_LISTEN"] = c.addr(name + "-ops")
-	}
+	vars["PREGO_METRICS_LISTEN"] = c.addr(name + "-ops")
 	return vars
 }
 

@@ -142,7 +142,7 @@ var (
 )
 
 func (m *sampler) processes(ctx context.Context) error {
-	for name, addr := range map[string]string{"api": m.l.addr("api"), "worker": m.l.addr("worker-ops"), "agentgw": m.l.addr("agentgw-ops")} {
+	for name, addr := range map[string]string{"api": m.l.addr("api-ops"), "worker": m.l.addr("worker-ops"), "agentgw": m.l.addr("agentgw-ops")} {
 		v, lines, err := scrape(ctx, "http://"+addr+"/metrics")
 		if err != nil {
 			return err
