@@ -477,6 +477,7 @@ var tables = []Table{
 	}, More: []Column{
 		{Path: "issuer", Title: "issuer"},
 		{Path: "subject", Title: "subject"},
+		{Path: "created_at", Title: "created", Format: "time"},
 	}, Spare: []string{"by", "kind"}},
 	{Type: "IPv4", ID: "allocation_id", List: []Column{
 		{Path: "allocation_id", Title: "allocation"},
@@ -942,6 +943,8 @@ var tables = []Table{
 		{Path: "created_by", Title: "by"},
 		{Path: "created_at", Title: "age", Format: "age"},
 		{Path: "disabled_at", Title: "disabled", Format: "time"},
+	}, More: []Column{
+		{Path: "created_at", Title: "created", Format: "time"},
 	}, Spare: []string{"by"}},
 	{Type: "SitePool", ID: "server_id", List: []Column{
 		{Path: "server_id", Title: "server"},
@@ -1061,7 +1064,7 @@ var tables = []Table{
 		{Path: "principal_name", Title: "of"},
 		{Path: "org_id", Title: "org"},
 		{Path: "prefix", Title: "prefix"},
-		{Path: "expires_at", Title: "ends", Format: "age"},
+		{Path: "expires_at", Title: "ends", Format: "time"},
 		{Path: "last_used_at", Title: "used", Format: "time"},
 		{Path: "revoked_at", Title: "revoked", Format: "time"},
 	}, More: []Column{
@@ -1071,7 +1074,7 @@ var tables = []Table{
 		{Path: "created_by", Title: "created by"},
 		{Path: "created_at", Title: "created", Format: "time"},
 		{Path: "revoked_by", Title: "revoked by"},
-	}, Spare: []string{"org", "used"}},
+	}, Spare: []string{"org", "used", "revoked", "prefix"}},
 	{Type: "Upcoming", ID: "id", List: []Column{
 		{Path: "at", Title: "at", Format: "time"},
 		{Path: "kind", Title: "kind"},
@@ -1094,6 +1097,7 @@ var tables = []Table{
 		{Path: "disabled_at", Title: "disabled", Format: "time"},
 	}, More: []Column{
 		{Path: "created_by", Title: "created by"},
+		{Path: "created_at", Title: "created", Format: "time"},
 	}, Spare: []string{"issuer", "age"}},
 	{Type: "Volume", ID: "volume_id", List: []Column{
 		{Path: "volume_id", Title: "volume"},
@@ -1401,7 +1405,7 @@ var verbs = []Verb{
 	}, Set: []Flag{
 		{Name: "action", In: "body", Field: "action", Values: []string{"CLUSTER_SCALE_OUT", "CLUSTER_SCALE_IN", "CLUSTER_RESIZE", "CLUSTER_REPLACE", "NODE_CREATE"}, Default: "CLUSTER_SCALE_OUT", Required: true},
 	}, Body: "required", Table: &tables[29], Say: "accepted: fleet {fleet_id} action {seq} is {status}, workflow {workflow_id}", Impact: "interrupts"},
-	{Operation: "createGrant", Method: "POST", Path: "/v1/grants", Use: "grant create ROLE", Short: "Give an access role to a user, group or service account", Long: "Give an access role to a user, group or service account.\n\nOn an org with all orgs below it, or without org_id on the installation. The principal is principal_id, or the\nuser or group that an issuer names, who need not have logged in yet. The caller needs everything that the access role\nallows there. Repeating the request returns the grant that is there.", Example: "  prego grant create developer --org-id acme --issuer https://id.example.com --subject bo", Args: []Flag{
+	{Operation: "createGrant", Method: "POST", Path: "/v1/grants", Use: "grant create ROLE", Short: "Give an access role to a user, group or service account", Long: "Give an access role to a user, group or service account.\n\nOn an org with all orgs below it, or without org_id on the installation. The principal is principal_id, or the\nuser or group that an issuer names, who need not have logged in yet. The caller needs everything that the access role\nallows there. Repeating the request returns the grant that is there.", Example: "  prego grant create developer --org acme --issuer https://id.example.com --subject bo", Args: []Flag{
 		{Name: "ROLE", In: "body", Field: "access_role", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
@@ -1564,7 +1568,13 @@ var verbs = []Verb{
 		{Name: "ACCOUNT", In: "path", Field: "account_id", Required: true},
 		{Name: "NAME", In: "body", Field: "name", Required: true},
 	}, Flags: []Flag{
-		{Name: "caveats", Help: "limits of the token as JSON, such as {\"dry_run_only\":true}", In: "body", Field: "caveats", Type: "json"},
+		{Name: "destroys-nothing", Help: "nothing that destroys data", In: "body", Field: "caveats.destroys_nothing", Type: "bool"},
+		{Name: "dry-run-only", Help: "only dry runs of changes", In: "body", Field: "caveats.dry_run_only", Type: "bool"},
+		{Name: "monthly-cents", Help: "at most so much more per month, over the life of the token", In: "body", Field: "caveats.monthly_cents", Type: "int"},
+		{Name: "operations", Help: "only these operationIds", In: "body", Field: "caveats.operations", Type: "list"},
+		{Name: "orgs", Help: "only in these orgs", In: "body", Field: "caveats.orgs", Type: "list"},
+		{Name: "reveals-nothing", Help: "nothing that shows secrets, logs or data", In: "body", Field: "caveats.reveals_nothing", Type: "bool"},
+		{Name: "seconds-down", Help: "at most so many seconds of unavailability, over the life of the token", In: "body", Field: "caveats.seconds_down", Type: "int"},
 		{Name: "ttl", Help: "how long it is valid, at most 366 days", In: "body", Field: "expires_in_seconds", Type: "duration", Required: true},
 	}, Body: "required", Say: "{secret}", Impact: "reveals"},
 	{Operation: "createVolume", Method: "POST", Path: "/v1/volumes", Use: "volume create ORG NAME", Short: "Create a volume", Long: "Create a volume.\n\nChecks max_volumes and max_total_volume_bytes, then creates the volume at the provider.", Example: "  prego volume create acme data --region eu --size 20GB", Args: []Flag{
@@ -2359,10 +2369,16 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
 	}, Body: "optional", Table: &tables[0], Say: "accepted: server {server_id}, workflow {workflow_id}", Impact: "destroys"},
-	{Operation: "narrowToken", Method: "POST", Path: "/v1/tokens", Use: "token narrow NAME", Short: "Create a narrower token from the caller's own", Long: "Create a narrower token from the caller's own.\n\nThe new token is the caller's, with these caveats besides all that apply to the caller already. It ends when the\ncaller's token or login does, at the latest, and is revoked with it. The answer has the secret, once.", Example: "  prego token narrow agent --ttl 1h --caveats '{\"destroys_nothing\":true}'", Args: []Flag{
+	{Operation: "narrowToken", Method: "POST", Path: "/v1/tokens", Use: "token narrow NAME", Short: "Create a narrower token from the caller's own", Long: "Create a narrower token from the caller's own.\n\nThe new token is the caller's, with these caveats besides all that apply to the caller already. It ends when the\ncaller's token or login does, at the latest, and is revoked with it. The answer has the secret, once.", Example: "  prego token narrow agent --ttl 1h --destroys-nothing", Args: []Flag{
 		{Name: "NAME", In: "body", Field: "name", Required: true},
 	}, Flags: []Flag{
-		{Name: "caveats", Help: "limits of the token as JSON, such as {\"dry_run_only\":true}", In: "body", Field: "caveats", Type: "json"},
+		{Name: "destroys-nothing", Help: "nothing that destroys data", In: "body", Field: "caveats.destroys_nothing", Type: "bool"},
+		{Name: "dry-run-only", Help: "only dry runs of changes", In: "body", Field: "caveats.dry_run_only", Type: "bool"},
+		{Name: "monthly-cents", Help: "at most so much more per month, over the life of the token", In: "body", Field: "caveats.monthly_cents", Type: "int"},
+		{Name: "operations", Help: "only these operationIds", In: "body", Field: "caveats.operations", Type: "list"},
+		{Name: "orgs", Help: "only in these orgs", In: "body", Field: "caveats.orgs", Type: "list"},
+		{Name: "reveals-nothing", Help: "nothing that shows secrets, logs or data", In: "body", Field: "caveats.reveals_nothing", Type: "bool"},
+		{Name: "seconds-down", Help: "at most so many seconds of unavailability, over the life of the token", In: "body", Field: "caveats.seconds_down", Type: "int"},
 		{Name: "ttl", Help: "how long it is valid, at most 366 days", In: "body", Field: "expires_in_seconds", Type: "duration", Required: true},
 	}, Body: "required", Say: "{secret}", Impact: "reveals"},
 	{Operation: "overridePlacement", Method: "POST", Path: "/internal/placement-overrides", Use: "placement override TENANT", Short: "Force a tenant's placement", Long: "Force a tenant's placement.\n\nForces the app server, the DB shard, the Redis pool, or several of them. It\nskips capacity checks and ranking, but neither the invariants nor the rules about region,\nprovider, residency, plan tier and trials. A part that is not forced has room, or the most room\nif none has enough. Every override is audited,\nwhether it succeeds or not. A server that the tenant's constraint excludes is refused with\ncell_mismatch, unless ignore_constraint is set. A tenant that is already placed is\nrefused with tenant_already_placed.", Example: "  prego placement override acme-eu --app-server app-sgp-007 --reason \"colocate with parent tenant\"", Args: []Flag{

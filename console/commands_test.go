@@ -146,7 +146,7 @@ func program(base string) *cobra.Command {
 // input takes. Ids have the form that needs no look-up.
 var filling = map[string]string{
 	"server_id": "app-7", "tenant_id": "t-k3jq5x2m7abc", "org_id": "acme", "parent_org_id": "holding", "app_id": "app-k3jq5x2m7abc", "env_id": "env-k3jq5x2m7abc", "group_id": "grp-k3jq5x2m7abc",
-	"domain_id": "dom-k3jq5x2m7abc", "volume_id": "vol-k3jq5x2m7abc", "backup_id": "bak-1", "snapshot_id": "snp-1", "owner": "starter", "version": "v1.4.0", "region": "eu", "image": "team/web:2", "infra_provider": "hetzner",
+	"account_id": "sa-k3jq5x2m7abc", "token_id": "token-k3jq5x2m7abc", "user_id": "usr-k3jq5x2m7abc", "domain_id": "dom-k3jq5x2m7abc", "volume_id": "vol-k3jq5x2m7abc", "backup_id": "bak-1", "snapshot_id": "snp-1", "owner": "starter", "version": "v1.4.0", "region": "eu", "image": "team/web:2", "infra_provider": "hetzner",
 	"size_bytes": "20000000000", "limit_bytes": "700000000001", "spec.ports": "[80, 81]", "rollout_policy.max_surge": `"25%"`, "rollout_policy.max_unavailable": "1", "spec.cpu_request": "0.5",
 	"spec.health.command": "/check, --quick", "schedule": "0 1,13 * * *", "patch_window.schedule": "0 2 * * 6", "password": "s3cret", "tier": "paid", "args": "--site, it's.example, list-apps",
 	"createPolicy.spec": `{"criteria": "OLDEST_FIRST", "note": "it's\n\"so\""}`, "putPolicy.spec": `{"criteria": "RANDOM"}`, "plan": `{"moves": [], "frees": []}`, "cloneTenant.plan": "trial", "createTenant.plan": "starter", "putWarmPool.plan": "starter", "change.plan": "trial", "request.plan": "starter",

@@ -173,16 +173,21 @@ SELECT ` + issuedColumns + ` FROM (SELECT c.credential_id AS id, c.kind, c.name,
     COALESCE(c.revoked_by, '') AS revoked_by
     FROM credentials c JOIN principals p ON p.principal_id = c.principal_id) c`
 
-func issued(what, kind string) Listing[access.Issued] {
-	return Listing[access.Issued]{
-		what: what, from: sqlIssued, always: `c.kind = '` + kind + `'`, live: `c.revoked_at IS NULL AND c.expires_at > now() AND c.disabled_at IS NULL`,
-		filters: map[string]string{"principal_id": "c.principal_id", "org_id": "c.of_org", "name": "c.name", "prefix": "c.prefix", "in_reach": "c.of_org"},
-		sorts:   map[string]string{"created_at": "c.created_at", "expires_at": "c.expires_at"},
-		id:      "c.id",
-	}
+const liveCredential = `c.revoked_at IS NULL AND c.expires_at > now() AND c.disabled_at IS NULL`
+
+var tokens = Listing[access.Issued]{
+	what: "tokens", from: sqlIssued, always: `c.kind = 'token'`, live: liveCredential,
+	filters: map[string]string{"principal_id": "c.principal_id", "org_id": "c.of_org", "name": "c.name", "prefix": "c.prefix", "in_reach": "c.of_org"},
+	sorts:   map[string]string{"created_at": "c.created_at", "expires_at": "c.expires_at"},
+	id:      "c.id",
 }
 
-var tokens, logins = issued("tokens", "token"), issued("logins", "login")
+var logins = Listing[access.Issued]{
+	what: "logins", from: sqlIssued, always: `c.kind = 'login'`, live: liveCredential,
+	filters: map[string]string{"principal_id": "c.principal_id"},
+	sorts:   map[string]string{"created_at": "c.created_at", "expires_at": "c.expires_at"},
+	id:      "c.id",
+}
 
 // ListTokens lists tokens.
 func (s *Store) ListTokens(ctx context.Context, q prego.ListQuery) ([]access.Issued, string, error) {

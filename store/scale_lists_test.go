@@ -40,7 +40,7 @@ func scaleLists() []scaleList {
 		scaled(Policies, ""), scaled(Images, ""), scaled(PlacementPools, ""), scaled(ScalingEvents, ""), scaled(FleetActions, "fleet_id"), scaled(Instances, "group_id"), scaled(Rollouts, "group_id"),
 		scaled(Certificates, ""), scaled(Domains, ""), scaled(StackReleases, ""), scaled(AgentReleases, ""), scaled(Rebalances, ""), scaled(PatchWaves, ""), scaled(backupPolicies, ""), scaled(Drills, "tenant_id"), scaled(AuditEntries, ""),
 		scaled(Commands, "server_id"), scaled(orgEvents, "org_id"), scaled(Snapshots, "tenant_id"), scaled(Backups, "tenant_id"), scaled(VolumeRestores, "volume_id"), scaled(Restores, "tenant_id"), scaled(Moves, "tenant_id"), scaled(Routes, ""), scaled(IPv4s, ""), scaled(Attachments, ""), scaled(AllInstances, ""), scaled(Decisions, ""), scaled(Ledger, ""),
-		scaled(AllBackups, ""),
+		scaled(AllBackups, ""), scaled(accounts, ""), scaled(tokens, ""), scaled(logins, ""), scaled(grants, ""), scaled(Persons, ""),
 	}
 }
 
@@ -53,6 +53,7 @@ var scaleValues = map[string][]string{
 	"tag": {"many", "few", "oldest", "none"}, "group_id": {"g-7", "none"}, "env_id": {"e-7", "none"}, "app_id": {"a-7", "none"}, "volume_id": {"v-7", "none"},
 	"instance_id": {"i-7", "none"}, "address": {"203.0.113.7", "none"}, "protocol": {"https", "tcp"}, "route_id": {"r-7", "none"}, "hostname": {"h-7.example.com", "none"}, "name": {"g", "a", "e", "v", "oldest", "none"}, "tier": {"enterprise", "paid", "free"},
 	"subject": {"g-10", "none"}, "actor": {"operator", "workflow", "ann", "none"}, "type": {"group", "volume", "none"}, "trigger": {"threshold", "warm_pool", "scale_out_required"},
+	"principal_id": {"none"}, "in_reach": {"o-0", "none"}, "prefix": {"none"}, "access_role": {"org_owner", "none"}, "issuer": {"none"},
 	"domain_id": {"none"}, "requested_by": {"patch window", "none"}, "version": {"none"}, "reason": {"rate_limited", "none"},
 	"id": {"nodes-7", "none"}, "operation": {"updateFleet", "none"}, "verb": {"update", "delete"}, "request_id": {"none"}, "since": {"2026-01-01T00:00:00Z", "2999-01-01T00:00:00Z"}, "until": {"2999-01-01T00:00:00Z", "2001-01-01T00:00:00Z"},
 	"code": {"insufficient_resources", "none"}, "owner": {"server", "tenant:t-77", "none"},
