@@ -30,7 +30,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.AddCommand(
-		newAPICommand(), newGatewayCommand(), newWorkerCommand(), newMigrateCommand(), newKeysCommand(), newTokenCommand(),
+		newAPICommand(), newGatewayCommand(), newWorkerCommand(), newMigrateCommand(), newKeysCommand(),
 		newPlanCommand(), newSimulateCommand(), newImportBackupsCommand(),
 	)
 	verbs := cli.New(os.Getenv)
@@ -44,6 +44,9 @@ func newRoot() *cobra.Command {
 	})
 	if restore, _, err := root.Find([]string{"restore"}); err == nil {
 		restore.AddCommand(newRestoreCheckCommand(), newRestoreApplyCommand()) // needs a worker's keys, and no API
+	}
+	if token, _, err := root.Find([]string{"token"}); err == nil {
+		token.AddCommand(newTokenCreateCommand())
 	}
 	return root
 }

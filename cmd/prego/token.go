@@ -13,12 +13,13 @@ import (
 	"github.com/prego/prego/internal/config"
 )
 
-func newTokenCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "token", Short: "Tokens for callers of the API"}
+// newTokenCreateCommand makes the first token, before there is a caller of the API.
+func newTokenCreateCommand() *cobra.Command {
 	var name, role, org string
 	var ttl time.Duration
 	create := &cobra.Command{
-		Use: "create", Short: "Print a new token of a service account of the installation", Args: cobra.NoArgs,
+		Use: "create", Long: "Print a new token of a service account of the installation, which is created with a grant unless it is there. It needs\n" +
+			"DATABASE_URL and no token: it makes the first one. prego service-account token makes all others.", Short: "Create a token on the control plane's host, without the API", Args: cobra.NoArgs,
 		RunE: withConfig(func(cmd *cobra.Command, cfg config.Config, _ []string) error {
 			raw, err := app.NewToken(cmd.Context(), cfg, name, role, prego.OrgID(org), ttl)
 			if err != nil {
@@ -33,6 +34,5 @@ func newTokenCommand() *cobra.Command {
 	create.Flags().StringVar(&org, "org", "", "org that the role is granted on, with all below it; without it the installation")
 	create.Flags().DurationVar(&ttl, "ttl", 8*time.Hour, "how long it is valid")
 	_ = create.MarkFlagRequired("name")
-	cmd.AddCommand(create)
-	return cmd
+	return create
 }
