@@ -21,6 +21,8 @@ const (
 	CodeTokenExpired       Code = "token_expired"
 	CodeForbidden          Code = "forbidden"
 	CodeCaveat             Code = "caveat" // a caveat of the token excludes it
+	CodeLoginNotFresh      Code = "login_not_fresh"
+	CodeInvitationNotFound Code = "invitation_not_found"
 	CodeNotFound           Code = "not_found"
 	CodeLastOwner          Code = "last_owner"
 	CodeAccessRoleInUse    Code = "access_role_in_use"

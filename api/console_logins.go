@@ -64,7 +64,7 @@ func (a *API) CreateConsoleLogin(c echo.Context, _ CreateConsoleLoginParams) err
 		return err
 	}
 	until, err := a.d.Store.CreateLoginLink(c.Request().Context(), store.LoginLink{
-		LinkID: newID("link-"), PrincipalID: p.PrincipalID, ParentID: p.CredentialID, Name: p.Name, CreatedBy: p.By(),
+		LinkID: newID("link-"), Kind: store.LinkLogin, PrincipalID: p.PrincipalID, ParentID: p.CredentialID, Name: p.Name, CreatedBy: p.By(),
 	}, access.SecretHash(code), linkWithin)
 	if err != nil {
 		return err

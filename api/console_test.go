@@ -40,10 +40,13 @@ func setupConsole(t *testing.T, change func(*consoleBundle)) *consoleBundle {
 	t.Helper()
 	b := &consoleBundle{bundle: setup(t, nil)}
 	b.deps = console.Deps{API: b.api.Handler(), Allow: b.api.Allow, Refusal: b.api.Refusal, Auth: api.Authenticate(b.store), Store: b.store, Feed: b.api.Subscribe, Watch: b.api.Watch, Now: time.Now, Log: zap.NewNop()}
+	b.srv = httptest.NewUnstartedServer(nil)
+	b.deps.URL = "http://" + b.srv.Listener.Addr().String()
 	if change != nil {
 		change(b)
 	}
-	b.srv = httptest.NewServer(console.New(b.deps).Handler())
+	b.srv.Config.Handler = console.New(b.deps).Handler()
+	b.srv.Start()
 	t.Cleanup(b.srv.Close)
 	return b
 }

@@ -90,6 +90,9 @@ func (a *API) permitted(c echo.Context, p access.Principal, next echo.HandlerFun
 		if reach.None() {
 			return prego.Errorf(prego.CodeForbidden, "this requires the capability %s, which no grant of yours includes", op.capability)
 		}
+		if err := fresh(c, op, p); err != nil {
+			return err
+		}
 		reach.ReadOnly = !changes
 		inEach(c, func(ctx context.Context) context.Context { return access.WithReach(ctx, reach) })
 	}

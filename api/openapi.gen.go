@@ -4107,6 +4107,18 @@ type CreateGroup struct {
 	Spec          WorkloadSpec   `json:"spec"`
 }
 
+// CreateInvitation defines model for CreateInvitation.
+type CreateInvitation struct {
+	// AccessRole What they are granted
+	AccessRole string `json:"access_role"`
+
+	// Name Of the person
+	Name string `json:"name"`
+
+	// OrgId What it is granted on, with all orgs below; absent: the installation
+	OrgId *prego.OrgID `json:"org_id,omitempty"`
+}
+
 // CreateMove defines model for CreateMove.
 type CreateMove struct {
 	// Reason For the record
@@ -5485,6 +5497,30 @@ type InstancePort struct {
 
 	// HostPort Port on its server
 	HostPort int `json:"host_port"`
+}
+
+// Invitation defines model for Invitation.
+type Invitation struct {
+	// AccessRole What the user is granted; "" for a known user who needs another passkey
+	AccessRole   string    `json:"access_role"`
+	CreatedAt    time.Time `json:"created_at"`
+	CreatedBy    string    `json:"created_by"`
+	ExpiresAt    time.Time `json:"expires_at"`
+	InvitationId string    `json:"invitation_id"`
+
+	// Name Of whom it invites
+	Name string `json:"name"`
+
+	// OrgId What it is granted on, with all orgs below; "" is the installation
+	OrgId prego.OrgID `json:"org_id"`
+
+	// Path Of the link, on the API's own host; only in the answer that creates it
+	Path *string `json:"path,omitempty"`
+}
+
+// InvitationList defines model for InvitationList.
+type InvitationList struct {
+	Invitations []Invitation `json:"invitations"`
 }
 
 // JobStatus defines model for JobStatus.
@@ -8814,6 +8850,9 @@ type IfNoneMatch = string
 // ImpactAccepted defines model for ImpactAccepted.
 type ImpactAccepted = string
 
+// InvitationInPath defines model for InvitationInPath.
+type InvitationInPath = string
+
 // Limit defines model for Limit.
 type Limit = int
 
@@ -10056,6 +10095,18 @@ type InstanceLogsParams struct {
 
 	// Follow Keep streaming new lines, for at most 15 minutes
 	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
+}
+
+// CreateInvitationParams defines parameters for CreateInvitation.
+type CreateInvitationParams struct {
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeleteInvitationParams defines parameters for DeleteInvitation.
+type DeleteInvitationParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
 // ListIPv4AddressesParams defines parameters for ListIPv4Addresses.
@@ -11771,6 +11822,9 @@ type ScaleGroupJSONRequestBody = ScaleGroup
 // BuildImageJSONRequestBody defines body for BuildImage for application/json ContentType.
 type BuildImageJSONRequestBody = BuildImage
 
+// CreateInvitationJSONRequestBody defines body for CreateInvitation for application/json ContentType.
+type CreateInvitationJSONRequestBody = CreateInvitation
+
 // PutOrgJSONRequestBody defines body for PutOrg for application/json ContentType.
 type PutOrgJSONRequestBody = PutOrg
 
@@ -12262,6 +12316,15 @@ type ServerInterface interface {
 	// InstanceLogs Stream an instance's log
 	// (GET /v1/instances/{instance_id}/logs)
 	InstanceLogs(ctx echo.Context, instanceId InstanceID, params InstanceLogsParams) error
+	// ListInvitations List open invitations
+	// (GET /v1/invitations)
+	ListInvitations(ctx echo.Context) error
+	// CreateInvitation Create an invitation
+	// (POST /v1/invitations)
+	CreateInvitation(ctx echo.Context, params CreateInvitationParams) error
+	// DeleteInvitation Revoke an invitation
+	// (DELETE /v1/invitations/{invitation_id})
+	DeleteInvitation(ctx echo.Context, invitationId InvitationInPath, params DeleteInvitationParams) error
 	// ListIPv4Addresses List the IPv4 addresses of all environments
 	// (GET /v1/ipv4-addresses)
 	ListIPv4Addresses(ctx echo.Context, params ListIPv4AddressesParams) error
@@ -16727,6 +16790,69 @@ func (w *ServerInterfaceWrapper) InstanceLogs(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.InstanceLogs(ctx, instanceId, params)
+	return err
+}
+
+// ListInvitations converts echo context to params.
+func (w *ServerInterfaceWrapper) ListInvitations(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListInvitations(ctx)
+	return err
+}
+
+// CreateInvitation converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateInvitation(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateInvitationParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateInvitation(ctx, params)
+	return err
+}
+
+// DeleteInvitation converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteInvitation(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "invitation_id" -------------
+	var invitationId InvitationInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "invitation_id", ctx.Param("invitation_id"), &invitationId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter invitation_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteInvitationParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteInvitation(ctx, invitationId, params)
 	return err
 }
 
@@ -23619,6 +23745,9 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.DELETE(options.BaseURL+"/v1/envs/:env_id", wrapper.DeleteEnv, options.OperationMiddlewares["deleteEnv"]...)
 	router.GET(options.BaseURL+"/v1/envs/:env_id", wrapper.GetEnv, options.OperationMiddlewares["getEnv"]...)
 	router.POST(options.BaseURL+"/v1/console-logins", wrapper.CreateConsoleLogin, options.OperationMiddlewares["createConsoleLogin"]...)
+	router.GET(options.BaseURL+"/v1/invitations", wrapper.ListInvitations, options.OperationMiddlewares["listInvitations"]...)
+	router.POST(options.BaseURL+"/v1/invitations", wrapper.CreateInvitation, options.OperationMiddlewares["createInvitation"]...)
+	router.DELETE(options.BaseURL+"/v1/invitations/:invitation_id", wrapper.DeleteInvitation, options.OperationMiddlewares["deleteInvitation"]...)
 	router.GET(options.BaseURL+"/v1/whoami", wrapper.Whoami, options.OperationMiddlewares["whoami"]...)
 	router.GET(options.BaseURL+"/v1/service-accounts", wrapper.ListServiceAccounts, options.OperationMiddlewares["listServiceAccounts"]...)
 	router.POST(options.BaseURL+"/v1/service-accounts", wrapper.CreateServiceAccount, options.OperationMiddlewares["createServiceAccount"]...)

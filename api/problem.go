@@ -28,6 +28,7 @@ var statuses = map[prego.Code]int{
 	prego.CodeUnknownField: http.StatusBadRequest, prego.CodeDuplicateField: http.StatusBadRequest,
 	prego.CodeBodyTooLarge: http.StatusRequestEntityTooLarge, prego.CodeUnsupportedMedia: http.StatusUnsupportedMediaType,
 	prego.CodeUnauthenticated: http.StatusUnauthorized, prego.CodeTokenExpired: http.StatusUnauthorized, prego.CodeForbidden: http.StatusForbidden, prego.CodeCaveat: http.StatusForbidden,
+	prego.CodeLoginNotFresh: http.StatusForbidden, prego.CodeInvitationNotFound: http.StatusNotFound,
 	prego.CodeNotFound: http.StatusNotFound, prego.CodeServerNotFound: http.StatusNotFound, prego.CodeMethodNotAllowed: http.StatusMethodNotAllowed,
 	prego.CodeServerIDConflict: http.StatusConflict, prego.CodeServerTerminated: http.StatusConflict, prego.CodeInvalidTransition: http.StatusConflict,
 	prego.CodeProviderServerUsed: http.StatusConflict, prego.CodeServerHasTenants: http.StatusConflict,

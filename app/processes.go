@@ -116,7 +116,7 @@ func (p *Process) API(runs *workflows.Client) (*api.API, error) {
 		},
 	})
 	a.Mount("/console", console.New(console.Deps{
-		API: a.Handler(), Allow: a.Allow, Refusal: a.Refusal, Auth: auth, Store: p.db, Feed: a.Subscribe, Watch: a.Watch, Now: p.now, Log: p.log.Named("console"),
+		API: a.Handler(), Allow: a.Allow, Refusal: a.Refusal, Auth: auth, Store: p.db, Feed: a.Subscribe, Watch: a.Watch, URL: p.cfg.API.PublicURL, Now: p.now, Log: p.log.Named("console"),
 	}).Handler())
 	return a, nil
 }

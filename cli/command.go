@@ -286,6 +286,13 @@ func (in *call) says(fl api.Flag) bool {
 
 func consoleLink(in *call, l api.ConsoleLogin) string { return in.client.Base + l.Path }
 
+func invitationLink(in *call, i api.Invitation) string {
+	if i.Path == nil {
+		return i.InvitationId
+	}
+	return in.client.Base + *i.Path
+}
+
 func showRegistries(in *call, l api.RegistryList) error {
 	return parts(in.printer, "Registry", l.Registries)
 }

@@ -76,6 +76,12 @@ type asking struct {
 	CSRF     string
 	Lines    []command
 	Lists    []*choices
+	Passkeys passkeys // for a login that is not fresh
+}
+
+// Stale reports whether the login is too old for the operation.
+func (a *asking) Stale() bool {
+	return a.Refused != nil && a.Refused.Code == string(prego.CodeLoginNotFresh)
 }
 
 // form shows the form of an operation.
@@ -111,7 +117,7 @@ func (c *Console) asking(ec echo.Context, form url.Values) (*asking, error) {
 		return nil, echo.ErrNotFound
 	}
 	v := ec.Get(visitorKey).(*visitor)
-	a := &asking{Op: op, Label: op.Summary, Key: form.Get("key"), Etag: form.Get("etag"), CSRF: v.CSRF(), Back: localPath(form.Get("back"))}
+	a := &asking{Op: op, Label: op.Summary, Key: form.Get("key"), Etag: form.Get("etag"), CSRF: v.CSRF(), Back: localPath(form.Get("back")), Passkeys: c.passkeys}
 	a.Typed, a.Accepted = form.Get("typed"), form.Get("accepted")
 	a.About = explained(op.Description)
 	if a.Key == "" {
@@ -305,6 +311,7 @@ func (c *Console) act(ec echo.Context) error {
 	if err != nil {
 		return err
 	}
+	var coded *prego.Error
 	dry := form.Get("dry") != "" && a.Op.DryRun
 	refuse := func(r *Refusal) error {
 		if a.Refused = r; r.Impact != nil {
@@ -316,6 +323,13 @@ func (c *Console) act(ec echo.Context) error {
 		a.Key = uuid.NewString() // the next submission is another request
 		return c.showForm(ec, r.Status, a)
 	}
+	if err := c.prove(ec, ec.Get(visitorKey).(*visitor)); err != nil {
+		if errors.As(err, &coded) {
+			coded = &prego.Error{Code: prego.CodeLoginNotFresh, Message: coded.Message}
+			return refuse(refusal(http.StatusForbidden, coded))
+		}
+		return err
+	}
 	if a.Confirm != "" && !dry && a.Typed != a.Confirm {
 		return refuse(refusal(http.StatusUnprocessableEntity, prego.Invalid("name", fmt.Sprintf("has to be typed as it is: %s", a.Confirm))))
 	}
@@ -325,7 +339,6 @@ func (c *Console) act(ec echo.Context) error {
 		}
 	}
 	body, err := a.content(form)
-	var coded *prego.Error
 	if errors.As(err, &coded) {
 		return refuse(refusal(http.StatusUnprocessableEntity, coded))
 	}

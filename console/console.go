@@ -41,15 +41,17 @@ type Deps struct {
 	Store   *store.Store // of logins
 	Feed    Feed
 	Watch   func(context.Context, access.Principal, access.Capability) (context.Context, func()) // the API's
+	URL     string                                                                               // where browsers reach it: passkeys are of its host
 	Now     func() time.Time
 	Log     *zap.Logger
 }
 
 // Console serves pages.
 type Console struct {
-	d       Deps
-	echo    *echo.Echo
-	streams streams
+	d        Deps
+	echo     *echo.Echo
+	streams  streams
+	passkeys passkeys
 }
 
 // policy lets pages run and show only what this program serves, and nothing inline.
@@ -57,7 +59,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 
 // New makes a console.
 func New(d Deps) *Console {
-	c := &Console{d: d, streams: streams{of: map[string]int{}}}
+	c := &Console{d: d, streams: streams{of: map[string]int{}}, passkeys: newPasskeys(d.URL)}
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = c.failed
@@ -66,8 +68,18 @@ func New(d Deps) *Console {
 	e.GET("/console/static/*", echo.WrapHandler(http.StripPrefix("/console/static/", cached(http.FileServerFS(files)))))
 	e.GET("/console/login", c.loginPage)
 	e.POST("/console/login", c.login)
+	e.POST("/console/login/begin", c.script(c.beginLogin))
+	e.GET("/console/join", c.joinPage)
+	e.POST("/console/join", c.join)
+	e.POST("/console/join/begin", c.script(c.beginJoin))
 
 	in := e.Group("/console", c.session)
+	in.GET("/you", c.you)
+	in.POST("/you/passkeys/begin", c.script(c.beginAdd))
+	in.POST("/you/passkeys", c.yourOwn("addPasskey", c.addPasskey))
+	in.POST("/you/passkeys/:id/remove", c.yourOwn("removePasskey", c.removePasskey))
+	in.POST("/you/logins/:id/end", c.yourOwn("endLogin", c.endLogin))
+	in.POST("/again/begin", c.script(c.beginAgain))
 	in.POST("/logout", c.logout)
 	in.POST("/theme", c.theme)
 	in.GET("", c.home(c.live(c.now)))

@@ -124,6 +124,6 @@ func navigation(section string) []navGroup {
 		group("Workloads", [3]string{"Apps", "apps", "a"}, [3]string{"Environments", "envs", ""}, [3]string{"Process groups", "groups", "g"}, [3]string{"Instances", "instances", "i"}, [3]string{"Routes", "routes", "u"}, [3]string{"Volumes", "volumes", "v"}, [3]string{"IPv4 addresses", "addresses", ""}, [3]string{"Registries", "registries", ""}),
 		group("Access", [3]string{"Service accounts", "service-accounts", ""}, [3]string{"Tokens", "tokens", ""}, [3]string{"Grants", "grants", ""}, [3]string{"Access roles", "access-roles", ""}, [3]string{"Users", "users", ""}, [3]string{"Logins", "logins", ""}),
 		group("Records", [3]string{"Ledger", "ledger", "l"}, [3]string{"Costs", "costs", "c"},
-			[3]string{"Upcoming deletions", "impact/upcoming", ""}, [3]string{"Audit", "audit", "h"}),
+			[3]string{"Upcoming deletions", "impact/upcoming", ""}, [3]string{"Audit", "audit", "h"}, [3]string{"Invitations", "invitations", ""}),
 	}
 }

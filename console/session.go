@@ -18,6 +18,7 @@ import (
 	"github.com/prego/prego/access"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/ops"
+	"github.com/prego/prego/store"
 )
 
 const (
@@ -155,17 +156,18 @@ func (c *Console) loginPage(ec echo.Context) error {
 }
 
 func (c *Console) showLogin(ec echo.Context, status int, code, next, wrong string) error {
-	return c.show(ec, status, &page{Title: "Log in", Template: "login", Body: map[string]any{"Code": code, "Next": localPath(next), "Wrong": wrong}})
+	body := map[string]any{"Code": code, "Next": localPath(next), "Wrong": wrong, "Passkeys": c.passkeys}
+	return c.show(ec, status, &page{Title: "Log in", Template: "login", Body: body})
 }
 
-// login begins a session with a token, or with the code of a link.
+// login begins a session with a passkey, a token, or the code of a link.
 func (c *Console) login(ec echo.Context) error {
 	r := ec.Request()
 	if err := readForm(ec, maxLogin); err != nil {
 		return err
 	}
 	next := r.PostForm.Get("next")
-	secret, p, err := c.logIn(r)
+	secret, p, err := c.logIn(ec)
 	if ended(err) || prego.CodeOf(err) == prego.CodeForbidden {
 		c.d.Log.Info("login refused", zap.String("code", string(prego.CodeOf(err))), zap.String("from", api.Network(r)))
 		if err := c.stranger(r); err != nil {
@@ -176,6 +178,12 @@ func (c *Console) login(ec echo.Context) error {
 	if err != nil {
 		return err
 	}
+	return c.enter(ec, secret, p, next)
+}
+
+// enter gives the browser a login, and ends the one that it had.
+func (c *Console) enter(ec echo.Context, secret string, p access.Principal, next string) error {
+	r := ec.Request()
 	if k, err := ec.Cookie(sessionCookie); err == nil { // the replaced login is useless now
 		if old, err := c.loginOf(r.Context(), k.Value); err == nil {
 			if err := c.d.Store.EndCredential(c.by(r, old, "consoleLogout"), old.CredentialID, old.By()); err != nil {
@@ -194,10 +202,12 @@ func (c *Console) by(r *http.Request, p access.Principal, operation string) cont
 	})
 }
 
-// logIn makes the login that a form asks for: with the code of a link, or with a token, which the login ends with.
-func (c *Console) logIn(r *http.Request) (secret string, p access.Principal, err error) {
-	code := r.PostForm.Get("code")
-	if code == "" {
+// logIn makes the login that a form asks for: with a passkey, with the code of a link, or with a token, which the login
+// ends with.
+func (c *Console) logIn(ec echo.Context) (secret string, p access.Principal, err error) {
+	r := ec.Request()
+	code, passkey := r.PostForm.Get("code"), r.PostForm.Get("credential")
+	if code == "" && passkey == "" {
 		if p, err = c.d.Auth(r.Context(), strings.TrimSpace(r.PostForm.Get("token"))); err != nil {
 			return "", p, err
 		}
@@ -205,6 +215,14 @@ func (c *Console) logIn(r *http.Request) (secret string, p access.Principal, err
 	secret, login, err := api.NewLogin(p, c.d.Now(), api.Address(r))
 	if err != nil {
 		return "", p, err
+	}
+	if passkey != "" {
+		use, err := c.use(ec, store.PurposeLogin, "", passkey)
+		if err != nil {
+			return "", p, err
+		}
+		p, err = c.d.Store.LoginByPasskey(c.by(r, access.Principal{Name: "passkey"}, "consoleLogin"), use, login)
+		return secret, p, err
 	}
 	if code != "" {
 		p, err = c.d.Store.UseLoginLink(c.by(r, access.Principal{}, "consoleLogin"), access.SecretHash(code), login)

@@ -2474,6 +2474,7 @@ CREATE TABLE credentials (
     address       text NOT NULL DEFAULT '',     -- of a login: where it was made
     created_by    text NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT now(),
+    fresh_at      timestamptz NOT NULL DEFAULT now(), -- of a login: when its user last proved who they are
     expires_at    timestamptz NOT NULL,
     last_used_at  timestamptz, -- to the minute
     revoked_at    timestamptz,
@@ -2491,11 +2492,13 @@ CREATE TABLE credential_spending (
     seconds_down  bigint NOT NULL DEFAULT 0 CHECK (seconds_down >= 0)
 );
 
--- Links that log somebody in, once: a caller to the console, or a new user who is invited.
+-- Links that are good once. One logs its caller in to the console; with the other who opens it registers a passkey: a
+-- new user who is invited, or a known one who has lost theirs.
 CREATE TABLE login_links (
     link_id      text PRIMARY KEY,
+    kind         text NOT NULL DEFAULT 'login' CHECK (kind IN ('login', 'join')),
     hash         bytea NOT NULL UNIQUE CHECK (octet_length(hash) = 32),
-    principal_id text REFERENCES principals(principal_id), -- whom it logs in; NULL is a new user
+    principal_id text REFERENCES principals(principal_id), -- whose it is; NULL is a new user
     parent_id    text REFERENCES credentials(credential_id), -- what its login ends with
     name         text NOT NULL DEFAULT '', -- of whom it invites
     access_role  text, -- what they are granted
@@ -2504,12 +2507,36 @@ CREATE TABLE login_links (
     created_at   timestamptz NOT NULL DEFAULT now(),
     expires_at   timestamptz NOT NULL,
     used_at      timestamptz,
-    CHECK ((principal_id IS NULL) = (access_role IS NOT NULL))
+    CHECK ((principal_id IS NULL) = (access_role IS NOT NULL)),
+    CHECK (kind = 'join' OR principal_id IS NOT NULL)
 );
 CREATE INDEX login_links_expiry ON login_links (expires_at);
 CREATE INDEX login_links_org ON login_links (org_id);
 CREATE INDEX login_links_principal ON login_links (principal_id);
 CREATE INDEX login_links_parent ON login_links (parent_id);
+
+-- The public keys that users of the issuer prego log in with. No secret is here.
+CREATE TABLE passkeys (
+    passkey_id   text PRIMARY KEY,
+    principal_id text NOT NULL REFERENCES principals(principal_id),
+    key_id       bytea NOT NULL UNIQUE, -- the authenticator's name for it
+    record       jsonb NOT NULL, -- public key, flags and counter, as the library keeps them
+    name         text NOT NULL DEFAULT '',
+    created_at   timestamptz NOT NULL DEFAULT now(),
+    last_used_at timestamptz
+);
+CREATE INDEX passkeys_principal ON passkeys (principal_id);
+
+-- Challenges that browsers are asked to sign, each once and within minutes. The browser that asked for one has the
+-- secret of its hash in a cookie.
+CREATE TABLE passkey_ceremonies (
+    hash       bytea PRIMARY KEY CHECK (octet_length(hash) = 32),
+    purpose    text NOT NULL CHECK (purpose IN ('login', 'again', 'join', 'add')),
+    about      text NOT NULL DEFAULT '', -- the link or the login that it is for
+    session    jsonb NOT NULL,
+    expires_at timestamptz NOT NULL
+);
+CREATE INDEX passkey_ceremonies_expiry ON passkey_ceremonies (expires_at);
 
 -- How far each billed thing has been counted. hours are the hours counted since started_at; the next one begins at
 -- started_at + hours. A thing that comes back is counted from the start.
@@ -2861,7 +2888,8 @@ DO $$ DECLARE t text; args text; made boolean; changes text[]; BEGIN
         ('patch_waves',        $a$'patch_wave', 'wave_id', ''$a$, true, '{}'),
         ('stack_releases',     $a$'release', 'name', ''$a$, true, '{status}'),
         ('agent_releases',     $a$'agent_release', 'version', ''$a$, true, '{status}'),
-        ('golden_images',      $a$'image', 'image_id', ''$a$, true, '{status}')
+        ('golden_images',      $a$'image', 'image_id', ''$a$, true, '{status}'),
+        ('login_links',        $a$'login_link', 'link_id', 'principal_id'$a$, true, '{used_at}')
     LOOP
         IF made THEN
             EXECUTE format('CREATE TRIGGER %I AFTER INSERT ON %I FOR EACH ROW EXECUTE FUNCTION note_event(%s)',
@@ -2890,6 +2918,7 @@ BEGIN
         ('access_roles',        $a$'access_role', 'name', '', '', 'updated_at'$a$, always),
         ('access_grants',       $a$'grant', 'grant_id', 'org_id', '', ''$a$, always),
         ('credentials',         $a$'credential', 'credential_id', '', '', 'hash last_used_at'$a$, always),
+        ('passkeys',            $a$'passkey', 'passkey_id', '', '', 'key_id record last_used_at'$a$, always),
         ('login_links',         $a$'login_link', 'link_id', 'org_id', '', 'hash'$a$, always),
         ('org_quotas',          $a$'quota', 'org_id dimension', 'org_id', '', 'updated_at'$a$, always),
         ('org_placement_pools', $a$'org_placement_pool', 'org_id pool_id', 'org_id', '', ''$a$, always),

@@ -35,7 +35,7 @@ WITH RECURSIVE chain AS (
     UNION SELECT b.root, o.org_id FROM orgs o JOIN below b ON o.parent_org_id = b.org_id
 )
 SELECT c.credential_id, c.kind = 'login' AS login,
-    EXISTS (SELECT FROM chain a WHERE a.root = c.root AND a.kind = 'token' AND a.parent_id IS NOT NULL) AS narrowed, c.created_at, c.name AS credential_name,
+    EXISTS (SELECT FROM chain a WHERE a.root = c.root AND a.kind = 'token' AND a.parent_id IS NOT NULL) AS narrowed, c.fresh_at, c.name AS credential_name,
     p.principal_id, p.kind, p.issuer, p.subject, p.name,
     (SELECT min(a.expires_at) FROM chain a WHERE a.root = c.root) AS expires,
     (SELECT min(a.expires_at) FROM chain a WHERE a.root = c.root) <= now() AS expired,
@@ -53,7 +53,7 @@ const sqlNoteUse = `
 UPDATE credentials SET last_used_at = now()
 WHERE credential_id = $1 AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute')`
 
-// LoginFresh is how long after a login its destructive operations need no new one.
+// LoginFresh is how long after users proved who they are their destructive operations need no new proof.
 const LoginFresh = 15 * time.Minute
 
 // Authenticate returns the principal of a secret, given its hash; CodeUnauthenticated, or CodeTokenExpired.
@@ -98,7 +98,7 @@ type authenticated struct {
 
 	Kind                                         access.PrincipalKind
 	Login, Narrowed, Expired, Revoked, UseIsNews bool
-	CreatedAt, Expires                           time.Time
+	FreshAt, Expires                             time.Time
 	Caveats, Grants                              json.RawMessage
 }
 
@@ -108,7 +108,7 @@ func (r authenticated) principal() (access.Principal, error) {
 		CredentialID: r.CredentialID, CredentialName: r.CredentialName, Login: r.Login, Narrowed: r.Narrowed, Expires: r.Expires,
 	}
 	if p.Login {
-		p.FreshUntil = r.CreatedAt.Add(LoginFresh)
+		p.FreshUntil = r.FreshAt.Add(LoginFresh)
 	}
 	if err := json.Unmarshal(r.Grants, &p.Grants); err != nil {
 		return access.Principal{}, failed("grants", err)
@@ -171,18 +171,28 @@ func (s *Store) EndCredential(ctx context.Context, id, by string) error {
 
 const (
 	sqlCreateLink = `
-INSERT INTO login_links (link_id, hash, principal_id, parent_id, name, access_role, org_id, created_by, expires_at)
-VALUES ($1, $2, NULLIF($3, ''), NULLIF($4, ''), $5, NULLIF($6, ''), NULLIF($7, ''), $8, now() + make_interval(secs => $9))
+INSERT INTO login_links (link_id, hash, principal_id, parent_id, name, access_role, org_id, created_by, expires_at, kind)
+VALUES ($1, $2, NULLIF($3, ''), NULLIF($4, ''), $5, NULLIF($6, ''), NULLIF($7, ''), $8, now() + make_interval(secs => $9), $10)
 RETURNING expires_at`
 	sqlUseLink = `
-UPDATE login_links SET used_at = now() WHERE hash = $1 AND used_at IS NULL AND expires_at > now()
-RETURNING link_id, COALESCE(principal_id, '') AS principal_id, COALESCE(parent_id, '') AS parent_id, name,
+UPDATE login_links SET used_at = now() WHERE hash = $1 AND kind = 'login' AND used_at IS NULL AND expires_at > now()
+RETURNING link_id, kind, COALESCE(principal_id, '') AS principal_id, COALESCE(parent_id, '') AS parent_id, name,
     COALESCE(access_role, '') AS access_role, COALESCE(org_id, '') AS org_id, created_by, created_at, expires_at`
 )
 
-// LoginLink logs somebody in, once: a known principal, or a new user who is granted an access role.
+// LinkKind is what a link is good for.
+type LinkKind string
+
+// The kinds of links.
+const (
+	LinkLogin LinkKind = "login" // a known principal
+	LinkJoin  LinkKind = "join"  // a new user, who is granted an access role, or one who needs another passkey: see Join
+)
+
+// LoginLink logs in, once.
 type LoginLink struct {
 	LinkID      string
+	Kind        LinkKind
 	PrincipalID string // "" for a new user
 	ParentID    string // the credential that the login ends with
 	Name        string
@@ -195,8 +205,15 @@ type LoginLink struct {
 
 // CreateLoginLink writes a link, and returns when it ends.
 func (s *Store) CreateLoginLink(ctx context.Context, l LoginLink, hash []byte, within time.Duration) (time.Time, error) {
-	at, err := value[time.Time](ctx, s.pool, sqlCreateLink, l.LinkID, hash, l.PrincipalID, l.ParentID, l.Name, l.AccessRole, l.OrgID, l.CreatedBy, within.Seconds())
+	at, err := createLink(ctx, s.pool, l, hash, within)
+	if isViolation(err, "login_links_org_id_fkey") {
+		err = OrgUnknown("org_id")
+	}
 	return at, failed("login link", err)
+}
+
+func createLink(ctx context.Context, q querier, l LoginLink, hash []byte, within time.Duration) (time.Time, error) {
+	return value[time.Time](ctx, q, sqlCreateLink, l.LinkID, hash, l.PrincipalID, l.ParentID, l.Name, l.AccessRole, l.OrgID, l.CreatedBy, within.Seconds(), l.Kind)
 }
 
 // UseLoginLink logs in with a link of a known principal, once: the login is c with the link's principal and parent.
@@ -208,8 +225,8 @@ func (s *Store) UseLoginLink(ctx context.Context, hash []byte, c Credential) (ac
 		if err != nil {
 			return ifNoRows(err, used)
 		}
-		if l.PrincipalID == "" {
-			return used
+		if l.ParentID == "" && l.ExpiresAt.Before(c.ExpiresAt) { // it ends with what it comes from: see BreakGlass
+			c.ExpiresAt = l.ExpiresAt
 		}
 		c.PrincipalID, c.ParentID, c.CreatedBy = l.PrincipalID, l.ParentID, l.CreatedBy
 		_, err = createCredential(ctx, tx, c)

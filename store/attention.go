@@ -79,6 +79,16 @@ const (
 SELECT 'installation', 'prego', 'database', '', '', 'restored', recovering, recovering_since, 'installation', 'prego'
 FROM redo WHERE recovering_since IS NOT NULL` + attTo
 
+	// Its link and the login from it end together.
+	sqlAttBreakGlass = `WITH ` + attFrom + `
+SELECT 'installation', 'prego', 'break-glass', '', '', 'break_glass',
+    string_agg(DISTINCT l.created_by, ', ') || ' has an operator''s login from the control plane''s host until '
+        || to_char(max(l.expires_at) AT TIME ZONE 'UTC', 'HH24:MI') || ' UTC', min(l.created_at), 'installation', 'prego'
+FROM login_links l JOIN principals p USING (principal_id)
+WHERE p.kind = 'user' AND p.issuer = 'host' AND l.expires_at > now() AND (l.used_at IS NULL OR EXISTS (
+    SELECT FROM credentials c WHERE c.principal_id = p.principal_id AND c.revoked_at IS NULL AND c.expires_at > now()))
+GROUP BY p.principal_id` + attTo
+
 	sqlAttFreeze = `WITH ` + attFrom + `
 SELECT 'installation', 'prego', 'deletions', '', '', CASE frozen_by WHEN 'prego' THEN 'breaker' ELSE 'operator' END,
     frozen_by || ' has frozen all deletions: ' || reason, since, 'installation', 'prego'
@@ -722,6 +732,7 @@ func (s *Store) attentionReads(l attention.Limits) (reads []attentionRead) {
 		sql  string
 	}{
 		{attention.Recovering, sqlAttRecovering},
+		{attention.BreakGlass, sqlAttBreakGlass},
 		{attention.DeletionsFrozen, sqlAttFreeze},
 		{attention.DeletionRefused, sqlAttRefused},
 		{attention.ReconcileBreaker, sqlAttBreaker},

@@ -209,6 +209,7 @@ var affectsNobody = map[attention.Kind]string{
 	"operation_stuck img building":       "servers are made from the previous image",
 
 	attention.Recovering:          "sites serve, and what waits is every customer's",
+	attention.BreakGlass:          "a person has access",
 	attention.DeletionsFrozen:     "nothing is deleted",
 	attention.ReconcileBreaker:    "nothing is deleted",
 	attention.DNSBreaker:          "nothing is deleted",

@@ -328,7 +328,9 @@ UPDATE stack_releases SET status = 'rolling';
 INSERT INTO agent_releases (version, serial, sha256, document, signature, rings, created_by) VALUES ('1.2.3', 1, '', '', '', '[]', 'ann');
 UPDATE agent_releases SET status = 'paused';
 INSERT INTO golden_images (image_id, provider, region, base_image, architecture, created_by) VALUES ('img-1', 'hetzner', 'eu', 'debian-13', 'x86', 'ann');
-UPDATE golden_images SET status = 'ready', provider_image_id = '1', verified_at = now();`
+UPDATE golden_images SET status = 'ready', provider_image_id = '1', verified_at = now();
+INSERT INTO login_links (link_id, kind, hash, access_role, org_id, name, created_by, expires_at) VALUES ('link-1', 'join', sha256('1'), 'developer', 'acme', 'Bob', 'ann', now());
+UPDATE login_links SET used_at = now();`
 
 // The expected report of each row: step, status, org, subject, reason, actor.
 var wantTold = map[string]string{
@@ -343,6 +345,7 @@ var wantTold = map[string]string{
 	"image img-1":         "building building ann; ready ready",
 	"instance ins-1":      "booting booting acme grp-1,app-1; running running acme grp-1,app-1; unhealthy running acme grp-1,app-1",
 	"ipv4 ip4-1":          "pending pending acme env-1 ipam_exhausted",
+	"login_link link-1":   "created open acme ann; used used acme",
 	"move mov-1":          "queued queued acme t-1,app-1 ann; cancelled cancelled acme t-1,app-1",
 	"org acme":            "quota_set acme max_apps more ann",
 	"patch_wave wav-1":    "created ann",
@@ -397,7 +400,7 @@ func TestFeedReportsChanges(t *testing.T) {
 	// Each trigger's table is among them.
 	tables, err := values[string](ctx, s.pool, `SELECT DISTINCT tgrelid::regclass::text FROM pg_trigger WHERE tgname LIKE '%\_told'`)
 	require.NoError(t, err)
-	require.Len(t, tables, 20)
+	require.Len(t, tables, 21)
 	for _, table := range tables {
 		require.Contains(t, toldRows, table)
 	}

@@ -52,6 +52,7 @@ var orgsOf = map[string]orgOf{
 	"grant":       {sqlOrgOfGrant, noSuchGrant},
 	"login":       {none: noSuchLogin}, // of a person, who is of no org
 	"operation":   {none: noSuchOperation},
+	"invitation":  {sqlOrgOfInvitation, noSuchInvitation},
 }
 
 // orgOfOperation has the operations on objects of orgs, by kind. All others are on the installation's.

@@ -48,5 +48,12 @@ func newRoot() *cobra.Command {
 	if token, _, err := root.Find([]string{"token"}); err == nil {
 		token.AddCommand(newTokenCreateCommand())
 	}
+	if of, _, err := root.Find([]string{"access"}); err == nil && of != root {
+		of.AddCommand(accessCommands()...) // they need a database, and no API
+	} else {
+		of := &cobra.Command{Use: "access", Short: "Let the first admin in, and admins who have lost their way in", GroupID: "processes"}
+		of.AddCommand(accessCommands()...)
+		root.AddCommand(of)
+	}
 	return root
 }

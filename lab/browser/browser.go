@@ -20,6 +20,7 @@ import (
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/cdproto/webauthn"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 )
@@ -134,6 +135,18 @@ func run[T any](t *Tab, a chromedp.Action[T]) (T, error) {
 func (t *Tab) Login(token string) error {
 	return t.Do(chromedp.Navigate(t.base+"/console/login"), chromedp.SetValue(chromedp.CSS("#token"), token),
 		chromedp.Click(chromedp.CSS("form button.main")), chromedp.WaitReady(chromedp.CSS("header.top")))
+}
+
+// Authenticator gives the window a device with passkeys, whose user always agrees.
+func (t *Tab) Authenticator() error {
+	if _, err := chromedp.Call(t.ctx, webauthn.Enable, webauthn.EnableParams{}); err != nil {
+		return err
+	}
+	_, err := chromedp.Call(t.ctx, webauthn.AddVirtualAuthenticator, webauthn.AddVirtualAuthenticatorParams{Options: &webauthn.VirtualAuthenticatorOptions{
+		Protocol: webauthn.AuthenticatorProtocolCtap2, Transport: webauthn.AuthenticatorTransportInternal,
+		HasResidentKey: true, HasUserVerification: true, IsUserVerified: true, AutomaticPresenceSimulation: true,
+	}})
+	return err
 }
 
 // Open loads a page of the console, and returns its status.

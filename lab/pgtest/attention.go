@@ -79,6 +79,10 @@ type Ailment struct {
 // they cause.
 var Ailments = map[attention.Kind][]Ailment{
 	attention.Recovering: {{`UPDATE redo SET recovering_since = now(), recovering = 'entry 7 of 9'`, "prego restored"}},
+	attention.BreakGlass: {{`INSERT INTO principals (principal_id, kind, issuer, subject, name, created_by)
+		VALUES ('user-9', 'user', 'host', 'break-glass', 'break-glass', 'root');
+		INSERT INTO login_links (link_id, hash, principal_id, created_by, expires_at)
+		VALUES ('link-9', sha256('9'), 'user-9', 'root', now() + interval '15 minutes')`, "prego break_glass"}},
 	attention.DeletionsFrozen: {
 		{`INSERT INTO freezes (frozen_by, reason) VALUES ('prego', 'too much')`, "prego breaker"},
 		{`INSERT INTO freezes (frozen_by, reason) VALUES ('ann', 'a wrong policy')`, "prego operator"},

@@ -54,6 +54,13 @@ BEGIN
         END IF;
     WHEN 'rebalances' THEN
         message := CASE WHEN made THEN NEW.why ELSE message END;
+    WHEN 'login_links' THEN
+        IF NEW.parent_id IS NOT NULL THEN -- a caller's own, to the console
+            RETURN NULL;
+        END IF;
+        status := CASE WHEN made THEN 'open' ELSE 'used' END;
+        step := CASE WHEN made THEN 'created' ELSE 'used' END;
+        message := NEW.name;
     WHEN 'patch_waves' THEN
         step := 'created';
         message := NEW.why;

@@ -123,7 +123,7 @@ func TestEveryKindIsWhole(t *testing.T) {
 		require.NotEmpty(t, about[kind], kind)
 		for _, subject := range about[kind] {
 			for _, count := range []int{1, attention.Many + 1} {
-				if one := []attention.Kind{attention.Recovering, attention.DeletionsFrozen, attention.ReconcileBreaker, attention.SweepFrozen}; count > 1 && slices.Contains(one, kind) {
+				if one := []attention.Kind{attention.Recovering, attention.BreakGlass, attention.DeletionsFrozen, attention.ReconcileBreaker, attention.SweepFrozen}; count > 1 && slices.Contains(one, kind) {
 					continue // there is one
 				}
 				i := attention.List([]attention.Finding{{Kind: kind, Subject: subject, ID: "x-1", Name: "x", OrgID: "acme", Reason: "why", Since: at, By: "region", ByID: "eu", Count: count}})[0]
@@ -255,6 +255,7 @@ func TestSeverityIsHarmToCustomers(t *testing.T) {
 	const critical, warning, info = attention.Critical, attention.Warning, attention.Info
 	harms := map[attention.Kind]harm{
 		attention.Recovering:          {critical, "none whose site serves: all that wait for a change", "", ""},
+		attention.BreakGlass:          {critical, "all: an operator may do anything with them", "", ""},
 		attention.DeletionsFrozen:     {warning, "none by an operator's freeze; by the breaker, those whose data was deleted", "breaker", ""},
 		attention.DeletionRefused:     {critical, "it would have lost its data", "", ""},
 		attention.ReconcileBreaker:    {critical, "all: the database may be another one, or older than the world", "", ""},

@@ -15,6 +15,7 @@ func (k Kind) Docs() string { return "docs/runbook.md#" + string(k) }
 // The kinds.
 const (
 	Recovering          Kind = "recovering"
+	BreakGlass          Kind = "break_glass"
 	DeletionsFrozen     Kind = "deletions_frozen"
 	DeletionRefused     Kind = "deletion_refused"
 	ReconcileBreaker    Kind = "reconcile_breaker"
@@ -170,6 +171,12 @@ var ordered = []struct {
 		todo: "With a worker's settings and keys, `prego restore check` shows what the database lacks, and " +
 			"`prego restore apply` completes it. Sites serve meanwhile.",
 		actions: about("installation", showReady),
+	}},
+	{BreakGlass, spec{
+		severity: Critical, says: "a person has an operator's login from the control plane's host",
+		todo: "Ask them why: it depends on no issuer and no passkey. It ends by itself within 15 minutes; " +
+			"`prego access break-glass --end` ends it now.",
+		actions: about("installation", get("Show who made it", "/v1/audit?kind=login_link", "prego audit list --kind login_link")),
 	}},
 	{DeletionsFrozen, spec{
 		severity: Warning, critical: []string{"breaker"}, says: "nothing is deleted: deletions are frozen",
