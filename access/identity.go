@@ -23,9 +23,9 @@ type Identity struct {
 
 // Trust is what an external token must have to be exchanged for one of a service account.
 type Trust struct {
-	Issuer   string
-	Audience string
-	Claims   map[string]string // by name; all must be equal
+	Issuer   string            `json:"issuer"`
+	Audience string            `json:"audience"`
+	Claims   map[string]string `json:"claims"` // by name; all must be equal
 }
 
 // Admits reports whether an identity has all claims of a trust. A claim that is a list, or another value than a text, a

@@ -91,6 +91,8 @@ type Deps struct {
 	Store    *store.Store
 	Runs     Runs
 	Auth     Authenticator
+	People   People // nil without an issuer that people log in with
+	Issuers  Issuers
 	Importer Importer
 	Checks   []Check
 	// Unavailable reports whether an error means that the database cannot be used right now, as

@@ -32,6 +32,9 @@ func TestEveryMutationIsInTheAudit(t *testing.T) {
 	n, only := 0, 0
 	for path, item := range contract(t).Paths.Map() {
 		for method, op := range item.Operations() {
+			if op.OperationID == "exchangeToken" || op.OperationID == "endOwnCredential" { // whose callers are whoever they are
+				continue
+			}
 			at := strings.NewReplacer("{entry_id}", "1", "{seq}", "1").Replace(path)
 			for strings.Contains(at, "{") {
 				begin, end := strings.Index(at, "{"), strings.Index(at, "}")

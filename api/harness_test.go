@@ -28,6 +28,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/access"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/internal/oidc"
 	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/lab/need"
 	"github.com/prego/prego/lab/pgtest"
@@ -200,7 +201,7 @@ func tapped(t *testing.T, tap func(sql string, args []any) error, change func(*a
 	policy := placement.DefaultPolicy()
 	policy.Mode = tenant.ModeShared
 	d := api.Deps{
-		Store: b.store, Runs: b.runs, Auth: auth, Importer: imports{}, Log: zap.New(core), Registry: prometheus.NewRegistry(),
+		Store: b.store, Runs: b.runs, Auth: auth, Issuers: oidc.NewIssuers(true), Importer: imports{}, Log: zap.New(core), Registry: prometheus.NewRegistry(),
 		Registries: store.NewRegistries(b.store, box(t)), Shell: b.hosts, Containers: b.hosts,
 		Catalog: api.CatalogDeps{Configured: server.DefaultCatalog(), StaleAfter: time.Hour},
 		Resources: api.ResourceDeps{

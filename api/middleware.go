@@ -38,7 +38,7 @@ func requestID(c echo.Context) string {
 var open = map[string]bool{
 	"/healthz": true, "/readyz": true, "/openapi.yaml": true, "/openapi.json": true, "/docs": true,
 	"/docs/operations/:operation": true, "/docs/errors/:code": true,
-	"/docs/style.css": true, "/docs/search.js": true,
+	"/docs/style.css": true, "/docs/search.js": true, "/v1/login-methods": true, "/v1/token-exchange": true,
 }
 
 // authenticate runs before anything in the request is looked at: unauthenticated

@@ -510,6 +510,39 @@ func (e EventActor) Valid() bool {
 	}
 }
 
+// Defines values for ExchangeTokenGrantType.
+const (
+	UrnIetfParamsOauthGrantTypeTokenExchange ExchangeTokenGrantType = "urn:ietf:params:oauth:grant-type:token-exchange"
+)
+
+// Valid indicates whether the value is a known member of the ExchangeTokenGrantType enum.
+func (e ExchangeTokenGrantType) Valid() bool {
+	switch e {
+	case UrnIetfParamsOauthGrantTypeTokenExchange:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ExchangeTokenSubjectTokenType.
+const (
+	UrnIetfParamsOauthTokenTypeIdToken ExchangeTokenSubjectTokenType = "urn:ietf:params:oauth:token-type:id_token"
+	UrnIetfParamsOauthTokenTypeJwt     ExchangeTokenSubjectTokenType = "urn:ietf:params:oauth:token-type:jwt"
+)
+
+// Valid indicates whether the value is a known member of the ExchangeTokenSubjectTokenType enum.
+func (e ExchangeTokenSubjectTokenType) Valid() bool {
+	switch e {
+	case UrnIetfParamsOauthTokenTypeIdToken:
+		return true
+	case UrnIetfParamsOauthTokenTypeJwt:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ExecKind.
 const (
 	ExecKindBench    ExecKind = "bench"
@@ -4688,6 +4721,38 @@ type Event struct {
 // EventActor defines model for Event.Actor.
 type EventActor string
 
+// ExchangeToken defines model for ExchangeToken.
+type ExchangeToken struct {
+	// AccountId Of a program's token: id of the service account that trusts it
+	AccountId *string                `json:"account_id,omitempty"`
+	GrantType ExchangeTokenGrantType `json:"grant_type"`
+
+	// SubjectToken The token of the issuer
+	SubjectToken string `json:"subject_token"`
+
+	// SubjectTokenType A person's ID token, or a program's token
+	SubjectTokenType ExchangeTokenSubjectTokenType `json:"subject_token_type"`
+}
+
+// ExchangeTokenGrantType defines model for ExchangeToken.GrantType.
+type ExchangeTokenGrantType string
+
+// ExchangeTokenSubjectTokenType A person's ID token, or a program's token
+type ExchangeTokenSubjectTokenType string
+
+// ExchangedToken defines model for ExchangedToken.
+type ExchangedToken struct {
+	// AccessToken The bearer token
+	AccessToken string `json:"access_token"`
+
+	// ExpiresIn Seconds until it ends
+	ExpiresIn       int    `json:"expires_in"`
+	IssuedTokenType string `json:"issued_token_type"`
+
+	// TokenType Bearer
+	TokenType string `json:"token_type"`
+}
+
 // Exec defines model for Exec.
 type Exec struct {
 	// Args Arguments of the command; they are not interpreted by a shell
@@ -5608,6 +5673,18 @@ type LedgerResource struct {
 
 // LedgerState intended: about to be created. releasing: about to be deleted. untracked: no row owns it
 type LedgerState string
+
+// LoginMethods defines model for LoginMethods.
+type LoginMethods struct {
+	// ClientId This installation at the issuer
+	ClientId string `json:"client_id"`
+
+	// Issuer OpenID Connect issuer that people log in with; empty without one
+	Issuer string `json:"issuer"`
+
+	// Passkeys Whether people log in with passkeys, in the console
+	Passkeys bool `json:"passkeys"`
+}
 
 // LoginPage defines model for LoginPage.
 type LoginPage struct {
@@ -6813,6 +6890,24 @@ type PutTenantMail struct {
 
 	// Tls Use STARTTLS; required with a login
 	Tls *bool `json:"tls,omitempty"`
+}
+
+// PutTokenTrust defines model for PutTokenTrust.
+type PutTokenTrust struct {
+	// Audience What the token must be made for; the URL of this API is a good choice
+	//
+	// Example: https://prego.example.com
+	Audience string `json:"audience"`
+
+	// Claims Claims that the token must have, by name, with exactly these values
+	//
+	// Example: {"ref":"refs/heads/main","repository":"acme/shop"}
+	Claims map[string]string `json:"claims"`
+
+	// Issuer URL of the issuer, as its discovery document and its tokens have it
+	//
+	// Example: https://token.actions.githubusercontent.com
+	Issuer string `json:"issuer"`
 }
 
 // PutWarmPool defines model for PutWarmPool.
@@ -8345,6 +8440,13 @@ type TokenPage struct {
 	Tokens     []Token `json:"tokens"`
 }
 
+// TokenTrust defines model for TokenTrust.
+type TokenTrust struct {
+	Audience string            `json:"audience"`
+	Claims   map[string]string `json:"claims"`
+	Issuer   string            `json:"issuer"`
+}
+
 // TraefikConfiguration Traefik's dynamic configuration; a section without routers is left out
 type TraefikConfiguration struct {
 	Http *map[string]interface{} `json:"http,omitempty"`
@@ -8986,6 +9088,12 @@ type DeleteAccessRoleParams struct {
 
 // PutAccessRoleParams defines parameters for PutAccessRole.
 type PutAccessRoleParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// EndOwnCredentialParams defines parameters for EndOwnCredential.
+type EndOwnCredentialParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
@@ -11000,6 +11108,18 @@ type CreateTokenParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// DeleteTokenTrustParams defines parameters for DeleteTokenTrust.
+type DeleteTokenTrustParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// PutTokenTrustParams defines parameters for PutTokenTrust.
+type PutTokenTrustParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
 // GetSitePoolPolicyParams defines parameters for GetSitePoolPolicy.
 type GetSitePoolPolicyParams struct {
 	// IfNoneMatch The ETag of an earlier answer. An object that has not changed since is answered with 304 and no body
@@ -11912,6 +12032,9 @@ type CreateServiceAccountJSONRequestBody = CreateServiceAccount
 // CreateTokenJSONRequestBody defines body for CreateToken for application/json ContentType.
 type CreateTokenJSONRequestBody = CreateToken
 
+// PutTokenTrustJSONRequestBody defines body for PutTokenTrust for application/json ContentType.
+type PutTokenTrustJSONRequestBody = PutTokenTrust
+
 // PutSitePoolPolicyJSONRequestBody defines body for PutSitePoolPolicy for application/json ContentType.
 type PutSitePoolPolicyJSONRequestBody = PutSitePoolPolicy
 
@@ -11965,6 +12088,9 @@ type TerminateTenantJSONRequestBody = TenantChange
 
 // AddTenantUserJSONRequestBody defines body for AddTenantUser for application/json ContentType.
 type AddTenantUserJSONRequestBody = AddTenantUser
+
+// ExchangeTokenJSONRequestBody defines body for ExchangeToken for application/json ContentType.
+type ExchangeTokenJSONRequestBody = ExchangeToken
 
 // NarrowTokenJSONRequestBody defines body for NarrowToken for application/json ContentType.
 type NarrowTokenJSONRequestBody = CreateToken
@@ -12028,6 +12154,9 @@ type ServerInterface interface {
 	// PutAccessRole Store a custom access role
 	// (PUT /v1/access-roles/{access_role})
 	PutAccessRole(ctx echo.Context, accessRole AccessRoleInPath, params PutAccessRoleParams) error
+	// EndOwnCredential End the caller's own token or login
+	// (DELETE /v1/access/why)
+	EndOwnCredential(ctx echo.Context, params EndOwnCredentialParams) error
 	// ExplainAccess Show why a principal may do something, or why not
 	// (GET /v1/access/why)
 	ExplainAccess(ctx echo.Context, params ExplainAccessParams) error
@@ -12331,6 +12460,9 @@ type ServerInterface interface {
 	// ListLedger List billed resources
 	// (GET /v1/ledger)
 	ListLedger(ctx echo.Context, params ListLedgerParams) error
+	// GetLoginMethods Show how people log in
+	// (GET /v1/login-methods)
+	GetLoginMethods(ctx echo.Context) error
 	// ListLogins List logins
 	// (GET /v1/logins)
 	ListLogins(ctx echo.Context, params ListLoginsParams) error
@@ -12607,6 +12739,15 @@ type ServerInterface interface {
 	// CreateToken Create a token of a service account
 	// (POST /v1/service-accounts/{account_id}/tokens)
 	CreateToken(ctx echo.Context, accountId ServiceAccountInPath, params CreateTokenParams) error
+	// DeleteTokenTrust Exchange no more tokens for a service account's
+	// (DELETE /v1/service-accounts/{account_id}/trust)
+	DeleteTokenTrust(ctx echo.Context, accountId string, params DeleteTokenTrustParams) error
+	// GetTokenTrust Show whose tokens a service account's are exchanged for
+	// (GET /v1/service-accounts/{account_id}/trust)
+	GetTokenTrust(ctx echo.Context, accountId string) error
+	// PutTokenTrust Set whose tokens a service account's are exchanged for
+	// (PUT /v1/service-accounts/{account_id}/trust)
+	PutTokenTrust(ctx echo.Context, accountId string, params PutTokenTrustParams) error
 	// ListSitePoolPolicies List the site pool policies of all plans
 	// (GET /v1/site-pool-policies)
 	ListSitePoolPolicies(ctx echo.Context) error
@@ -12748,6 +12889,9 @@ type ServerInterface interface {
 	// AddTenantUser Add a user to a tenant's site
 	// (POST /v1/tenants/{tenant_id}/users)
 	AddTenantUser(ctx echo.Context, tenantId TenantID, params AddTenantUserParams) error
+	// ExchangeToken Exchange an issuer's token
+	// (POST /v1/token-exchange)
+	ExchangeToken(ctx echo.Context) error
 	// ListTokens List tokens
 	// (GET /v1/tokens)
 	ListTokens(ctx echo.Context, params ListTokensParams) error
@@ -13082,6 +13226,24 @@ func (w *ServerInterfaceWrapper) PutAccessRole(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.PutAccessRole(ctx, accessRole, params)
+	return err
+}
+
+// EndOwnCredential converts echo context to params.
+func (w *ServerInterfaceWrapper) EndOwnCredential(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params EndOwnCredentialParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.EndOwnCredential(ctx, params)
 	return err
 }
 
@@ -17004,6 +17166,15 @@ func (w *ServerInterfaceWrapper) ListLedger(ctx echo.Context) error {
 	return err
 }
 
+// GetLoginMethods converts echo context to params.
+func (w *ServerInterfaceWrapper) GetLoginMethods(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetLoginMethods(ctx)
+	return err
+}
+
 // ListLogins converts echo context to params.
 func (w *ServerInterfaceWrapper) ListLogins(ctx echo.Context) error {
 	var err error
@@ -20229,6 +20400,72 @@ func (w *ServerInterfaceWrapper) CreateToken(ctx echo.Context) error {
 	return err
 }
 
+// DeleteTokenTrust converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteTokenTrust(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "account_id" -------------
+	var accountId string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "account_id", ctx.Param("account_id"), &accountId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter account_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteTokenTrustParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteTokenTrust(ctx, accountId, params)
+	return err
+}
+
+// GetTokenTrust converts echo context to params.
+func (w *ServerInterfaceWrapper) GetTokenTrust(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "account_id" -------------
+	var accountId string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "account_id", ctx.Param("account_id"), &accountId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter account_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetTokenTrust(ctx, accountId)
+	return err
+}
+
+// PutTokenTrust converts echo context to params.
+func (w *ServerInterfaceWrapper) PutTokenTrust(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "account_id" -------------
+	var accountId string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "account_id", ctx.Param("account_id"), &accountId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter account_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PutTokenTrustParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PutTokenTrust(ctx, accountId, params)
+	return err
+}
+
 // ListSitePoolPolicies converts echo context to params.
 func (w *ServerInterfaceWrapper) ListSitePoolPolicies(ctx echo.Context) error {
 	var err error
@@ -22148,6 +22385,15 @@ func (w *ServerInterfaceWrapper) AddTenantUser(ctx echo.Context) error {
 	return err
 }
 
+// ExchangeToken converts echo context to params.
+func (w *ServerInterfaceWrapper) ExchangeToken(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ExchangeToken(ctx)
+	return err
+}
+
 // ListTokens converts echo context to params.
 func (w *ServerInterfaceWrapper) ListTokens(ctx echo.Context) error {
 	var err error
@@ -23771,7 +24017,13 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/users/:user_id/enable", wrapper.EnableUser, options.OperationMiddlewares["enableUser"]...)
 	router.GET(options.BaseURL+"/v1/logins", wrapper.ListLogins, options.OperationMiddlewares["listLogins"]...)
 	router.DELETE(options.BaseURL+"/v1/logins/:login_id", wrapper.EndLogin, options.OperationMiddlewares["endLogin"]...)
+	router.DELETE(options.BaseURL+"/v1/access/why", wrapper.EndOwnCredential, options.OperationMiddlewares["endOwnCredential"]...)
 	router.GET(options.BaseURL+"/v1/access/why", wrapper.ExplainAccess, options.OperationMiddlewares["explainAccess"]...)
+	router.GET(options.BaseURL+"/v1/login-methods", wrapper.GetLoginMethods, options.OperationMiddlewares["getLoginMethods"]...)
+	router.POST(options.BaseURL+"/v1/token-exchange", wrapper.ExchangeToken, options.OperationMiddlewares["exchangeToken"]...)
+	router.DELETE(options.BaseURL+"/v1/service-accounts/:account_id/trust", wrapper.DeleteTokenTrust, options.OperationMiddlewares["deleteTokenTrust"]...)
+	router.GET(options.BaseURL+"/v1/service-accounts/:account_id/trust", wrapper.GetTokenTrust, options.OperationMiddlewares["getTokenTrust"]...)
+	router.PUT(options.BaseURL+"/v1/service-accounts/:account_id/trust", wrapper.PutTokenTrust, options.OperationMiddlewares["putTokenTrust"]...)
 	router.GET(options.BaseURL+"/healthz", wrapper.Healthz, options.OperationMiddlewares["healthz"]...)
 	router.GET(options.BaseURL+"/readyz", wrapper.Readyz, options.OperationMiddlewares["readyz"]...)
 	router.GET(options.BaseURL+"/v1/audit", wrapper.ListAudit, options.OperationMiddlewares["listAudit"]...)

@@ -47,6 +47,8 @@ var bodies = map[string]string{
 // answered are operations that need no database, and why.
 var answered = map[string]string{
 	"GET /v1/whoami":                 "the token is all it reads",
+	"GET /v1/login-methods":          "it is configured",
+	"POST /v1/token-exchange":        "the issuer's token is verified first",
 	"POST /internal/catalog/refresh": "a run is started",
 	"POST /internal/reconcile":       "a run is started",
 	"POST /v1/agent-releases":        "who signed it is looked at first",

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -15,6 +16,7 @@ import (
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/console"
 	"github.com/prego/prego/internal/config"
+	"github.com/prego/prego/internal/oidc"
 	"github.com/prego/prego/internal/pki"
 	"github.com/prego/prego/internal/relay"
 	"github.com/prego/prego/internal/telemetry"
@@ -96,9 +98,9 @@ func (p *Process) API(runs *workflows.Client) (*api.API, error) {
 	if err != nil {
 		return nil, err
 	}
-	auth := api.Authenticate(p.db)
+	auth, people := api.Authenticate(p.db), newPeople(p.cfg.API)
 	a := api.New(api.Deps{
-		Store: p.db, Runs: runs, Auth: auth, Importer: keyholder, Placer: placer, Shell: keyholder, Containers: keyholder,
+		Store: p.db, Runs: runs, Auth: auth, People: people, Issuers: oidc.NewIssuers(p.cfg.Hetzner.Simulated), Importer: keyholder, Placer: placer, Shell: keyholder, Containers: keyholder,
 		Registries: store.NewRegistries(p.db, keyholder), Trace: p.traces.Answer, Log: p.log, Registry: p.reg,
 		Catalog: newCatalogDeps(p, catalog, stack),
 		Usable:  pack.Usable{MemoryPct: placer.Policy.MemoryPctMax, DiskPct: placer.Policy.DBDiskPctMax, Tenants: pack.TenantsBelow(placer.Policy.MaxTenantsPerNode, p.cfg.Tenants.ThresholdPct)},
@@ -116,9 +118,21 @@ func (p *Process) API(runs *workflows.Client) (*api.API, error) {
 		},
 	})
 	a.Mount("/console", console.New(console.Deps{
-		API: a.Handler(), Allow: a.Allow, Refusal: a.Refusal, Auth: auth, Store: p.db, Feed: a.Subscribe, Watch: a.Watch, URL: p.cfg.API.PublicURL, Now: p.now, Log: p.log.Named("console"),
+		API: a.Handler(), Allow: a.Allow, Refusal: a.Refusal, Auth: auth, People: people, Store: p.db, Feed: a.Subscribe, Watch: a.Watch, URL: p.cfg.API.PublicURL, Now: p.now, Log: p.log.Named("console"),
 	}).Handler())
 	return a, nil
+}
+
+// newPeople is the issuer that people log in with, nil if none is set. It is called when it is needed: the API starts
+// without it.
+func newPeople(c config.API) api.People {
+	if c.OIDC.Issuer == "" {
+		return nil
+	}
+	return oidc.NewPeople(oidc.Config{
+		Issuer: c.OIDC.Issuer, ClientID: c.OIDC.ClientID, ClientSecret: c.OIDC.ClientSecret, GroupsClaim: c.OIDC.GroupsClaim,
+		RedirectURL: strings.TrimSuffix(c.PublicURL, "/") + "/console/login/oidc/callback",
+	})
 }
 
 func migrated(ctx context.Context, url string) error {

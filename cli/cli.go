@@ -75,7 +75,7 @@ func (c *CLI) AddTo(root *cobra.Command) {
 	root.SetHelpCommandGroupID("Installation")
 	root.SetCompletionCommandGroupID("Installation")
 	for _, cmd := range []*cobra.Command{
-		contextCommand(c), loginCommand(c), statusCommand(c), catalogCommand(c), costCommand(c), eventsCommand(c),
+		contextCommand(c), loginCommand(c), logoutCommand(c), statusCommand(c), catalogCommand(c), costCommand(c), eventsCommand(c),
 		versionCommand(c), openCommand(c),
 	} {
 		root.AddCommand(c.top(cmd))

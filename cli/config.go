@@ -296,39 +296,3 @@ func contextList(c *CLI) *cobra.Command {
 	columnFlags(cmd.Flags(), table.List)
 	return cmd
 }
-
-func loginCommand(c *CLI) *cobra.Command {
-	return &cobra.Command{
-		Use: "login [CONTEXT]", Short: "Store a token, after the API accepted it", Args: cobra.MaximumNArgs(1),
-		Long: `Store a token in a context, after the API accepted it. The token is the first line of
-standard input, or of the file that --token-file names. The context is the one named, or
-the current one, or else one called default; --api-url creates it or changes its API.`,
-		Example: "  prego token create --name alice --role operator | prego login\n  prego login prod --api-url https://prego.example.com --token-file ~/prod.token",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := c.load()
-			if err != nil {
-				return err
-			}
-			name := cmp.Or(append(args, c.context, c.Getenv("PREGO_CONTEXT"), s.Current, "default")...)
-			p := place{API: cmp.Or(c.api, c.Getenv("PREGO_API_URL"), s.Contexts[name].API, defaultAPI)}
-			if err := checkURL(p.API); err != nil {
-				return err
-			}
-			if c.tokenFile == "" && c.Width(cmd.InOrStdin()) > 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "Token for %s: ", p.API)
-			}
-			if p.Token, err = c.secret(cmd.InOrStdin(), c.tokenFile); err != nil {
-				return err
-			}
-			if err := NewClient(p.API, p.Token).Do(cmd.Context(), "GET", "/v1/servers?limit=1", nil, nil, nil); err != nil {
-				return err
-			}
-			s.Contexts[name], s.Current = p, name
-			if err := s.save(); err != nil {
-				return err
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "logged in to %s; its token is in context %s\n", p.API, name)
-			return nil
-		},
-	}
-}

@@ -38,6 +38,7 @@ type Deps struct {
 	Allow   func(access.Principal, *http.Request) error                       // the API's; without a principal for the network
 	Refusal func(error, echo.Context) (coded *prego.Error, status, again int) // the API's
 	Auth    api.Authenticator
+	People  api.People   // nil without an issuer that people log in with
 	Store   *store.Store // of logins
 	Feed    Feed
 	Watch   func(context.Context, access.Principal, access.Capability) (context.Context, func()) // the API's
@@ -72,6 +73,8 @@ func New(d Deps) *Console {
 	e.GET("/console/join", c.joinPage)
 	e.POST("/console/join", c.join)
 	e.POST("/console/join/begin", c.script(c.beginJoin))
+	e.GET("/console/login/oidc", c.toIssuer)
+	e.GET("/console/login/oidc/callback", c.fromIssuer)
 
 	in := e.Group("/console", c.session)
 	in.GET("/you", c.you)

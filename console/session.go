@@ -85,6 +85,9 @@ func (c *Console) session(next echo.HandlerFunc) echo.HandlerFunc {
 				return prego.Errorf(prego.CodeForbidden, "the form is not of this session: load the page again")
 			}
 		}
+		if len(p.Grants) == 0 && r.Method == http.MethodGet {
+			return c.newcomer(ec)
+		}
 		return next(ec)
 	}
 }
@@ -156,7 +159,7 @@ func (c *Console) loginPage(ec echo.Context) error {
 }
 
 func (c *Console) showLogin(ec echo.Context, status int, code, next, wrong string) error {
-	body := map[string]any{"Code": code, "Next": localPath(next), "Wrong": wrong, "Passkeys": c.passkeys}
+	body := map[string]any{"Code": code, "Next": localPath(next), "Wrong": wrong, "Passkeys": c.passkeys, "Issuer": c.issuer(ec.Request().Context())}
 	return c.show(ec, status, &page{Title: "Log in", Template: "login", Body: body})
 }
 

@@ -2492,6 +2492,17 @@ CREATE TABLE credential_spending (
     seconds_down  bigint NOT NULL DEFAULT 0 CHECK (seconds_down >= 0)
 );
 
+-- Which tokens of an external issuer are exchanged for one of a service account: those for the audience that have all
+-- of the claims.
+CREATE TABLE token_trusts (
+    principal_id text PRIMARY KEY REFERENCES principals(principal_id),
+    issuer       text NOT NULL CHECK (issuer <> ''),
+    audience     text NOT NULL CHECK (audience <> ''),
+    claims       jsonb NOT NULL CHECK (jsonb_typeof(claims) = 'object'), -- name: text
+    updated_by   text NOT NULL,
+    updated_at   timestamptz NOT NULL DEFAULT now()
+);
+
 -- Links that are good once. One logs its caller in to the console; with the other who opens it registers a passkey: a
 -- new user who is invited, or a known one who has lost theirs.
 CREATE TABLE login_links (
@@ -2919,6 +2930,7 @@ BEGIN
         ('access_grants',       $a$'grant', 'grant_id', 'org_id', '', ''$a$, always),
         ('credentials',         $a$'credential', 'credential_id', '', '', 'hash last_used_at'$a$, always),
         ('passkeys',            $a$'passkey', 'passkey_id', '', '', 'key_id record last_used_at'$a$, always),
+        ('token_trusts',        $a$'token_trust', 'principal_id', '', '', 'updated_at'$a$, always),
         ('login_links',         $a$'login_link', 'link_id', 'org_id', '', 'hash'$a$, always),
         ('org_quotas',          $a$'quota', 'org_id dimension', 'org_id', '', 'updated_at'$a$, always),
         ('org_placement_pools', $a$'org_placement_pool', 'org_id pool_id', 'org_id', '', ''$a$, always),
@@ -3263,6 +3275,7 @@ BEGIN
             -- Service accounts of an org with their tokens, and who has a grant on it.
             ('principals', own || ' OR EXISTS (SELECT FROM access_grants g WHERE g.principal_id = principals.principal_id)'),
             ('credentials', 'EXISTS (SELECT FROM principals p WHERE p.principal_id = credentials.principal_id AND p.org_id IS NOT NULL)'),
+            ('token_trusts', 'EXISTS (SELECT FROM principals p WHERE p.principal_id = token_trusts.principal_id AND p.org_id IS NOT NULL)'),
             ('audit_chain', 'EXISTS (SELECT FROM audit_entries e WHERE e.entry_id = audit_chain.entry_id)'),
             ('servers', dedicated), ('db_shards', dedicated), ('redis_pools', dedicated)
     ) p (tbl, seen) LOOP
