@@ -18,6 +18,7 @@ PEBBLE_VERSION        := v2.10.3
 VERSITYGW_VERSION     := v1.8.0
 CADDY_VERSION         := v2.11.7
 AXE_VERSION           := 4.14.1
+OIDC_VERSION          := 9.13.3
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 BENCH_PACKAGES := mariadbd redis-server python3-click python3-pymysql python3-cryptography
 # tools/test.sh runs it.
@@ -37,7 +38,7 @@ build: ## Build bin/prego, bin/prego-agent and bin/prego-lab, all static
 demo: demo-packages build demo-programs $(if $(MACHINES),,storage-later) ## Run everything here, provision one server of each role, a tenant of each plan and a fleet (ARGS="--exit" to end by itself, MACHINES=1 for servers alone, on real Debians)
 	bin/prego-lab dev --demo $(if $(MACHINES),--hosts machine) $(ARGS)
 
-.PHONY: demo-packages demo-programs storage-later first-run axe screenshots
+.PHONY: demo-packages demo-programs storage-later first-run axe oidc-provider screenshots
 demo-packages:
 	@tools/packages.sh postgres $(BENCH_PACKAGES) $(if $(MACHINES),,haproxy)
 
@@ -67,16 +68,16 @@ PLAIN = $(filter-out $(RACE),$(patsubst github.com/prego/prego%,.%,$(UNIT)))
 # again, and without cgo also those of make build.
 export TESTFLAGS := -trimpath -vet=off
 
-test: packages temporal pebble versitygw axe $(GOTESTSUM) $(if $(filter 0,$(shell id -u)),images machines) ## Run what a push must pass: unit and end-to-end tests, a real Debian, the seeded world, and this commit's share of test-deep
+test: packages temporal pebble versitygw axe oidc-provider $(GOTESTSUM) $(if $(filter 0,$(shell id -u)),images machines) ## Run what a push must pass: unit and end-to-end tests, a real Debian, the seeded world, and this commit's share of test-deep
 	tools/deep.sh check
 	RACE="$(RACE)" PLAIN="$(PLAIN)" tools/push.sh
 
-test-race-all: packages temporal pebble versitygw $(GOTESTSUM) ## Run every unit test with the race detector (many minutes)
+test-race-all: packages temporal pebble versitygw oidc-provider $(GOTESTSUM) ## Run every unit test with the race detector (many minutes)
 	PACKAGES="$(UNIT)" tools/test.sh -race -timeout 60m
 
 # How many times as much as make test does.
 DEEP ?= 20
-test-deep: tools packages temporal pebble versitygw axe $(GOTESTSUM) images machines ## Run all of tools/deep.txt, and each property on DEEP=20 times as many cases (hours)
+test-deep: tools packages temporal pebble versitygw axe oidc-provider $(GOTESTSUM) images machines ## Run all of tools/deep.txt, and each property on DEEP=20 times as many cases (hours)
 	PREGO_TEST_DEEP=$(DEEP) tools/deep.sh all
 
 image: build ## Build the image that docker-compose.yml runs, and try it
@@ -205,6 +206,11 @@ axe: $(TOOLS)/axe-core-$(AXE_VERSION).js # what tests hold the console's pages a
 
 $(TOOLS)/axe-core-$(AXE_VERSION).js:
 	tools/axe.sh $(AXE_VERSION)
+
+oidc-provider: $(TOOLS)/oidc-provider-$(OIDC_VERSION) # an issuer for tests of logins, with its own pages
+
+$(TOOLS)/oidc-provider-$(OIDC_VERSION):
+	tools/oidc.sh $(OIDC_VERSION)
 
 screenshots: demo-packages build demo-programs versitygw ## Make pictures of the console's pages, with what the demo leaves, in docs/console (ONLY=now,move for some)
 	@tools/packages.sh chromium

@@ -42,6 +42,8 @@ const (
 	accessTokenType = "urn:ietf:params:oauth:token-type:access_token"
 	// exchangedLife is how long an exchanged token lasts at most.
 	exchangedLife = 15 * time.Minute
+	// mostClaims is how many claims a trust names at most.
+	mostClaims = 20
 )
 
 // GetLoginMethods shows how people log in.
@@ -183,6 +185,9 @@ func (a *API) PutTokenTrust(c echo.Context, id string, _ PutTokenTrustParams) er
 	}
 	if err := a.d.Issuers.Check(in.Issuer); err != nil {
 		return err
+	}
+	if len(in.Claims) == 0 || len(in.Claims) > mostClaims {
+		return prego.Invalid("claims", "must be 1 to 20 claims")
 	}
 	for name, value := range in.Claims {
 		if strings.TrimSpace(value) == "" {

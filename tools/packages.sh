@@ -27,6 +27,7 @@ package() {
 	compose) echo docker-compose ;;
 	dockerd) echo docker.io ;;
 	docker) if apt-cache show docker-cli >/dev/null 2>&1; then echo docker-cli; else echo docker.io; fi ;; # newer Debian has it apart
+	node) echo nodejs ;;
 	setpriv) echo util-linux ;;
 	nft) echo nftables ;;
 	ip) echo iproute2 ;;

@@ -158,6 +158,9 @@ func (t *Tab) Open(path string) (status int64, err error) {
 	return r.Status, t.Do(chromedp.WaitReady(chromedp.CSS("main")))
 }
 
+// Go loads a page of another site.
+func (t *Tab) Go(url string) error { return t.Do(chromedp.Navigate(url)) }
+
 // Click clicks on what a CSS selector finds.
 func (t *Tab) Click(selector string) error { return t.Do(chromedp.Click(chromedp.CSS(selector))) }
 
