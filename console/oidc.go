@@ -66,7 +66,7 @@ func (c *Console) toIssuer(ec echo.Context) error {
 	if len(next) > 2000 {
 		next = "/console"
 	}
-	k := issuerCookie(r)
+	k := issuerCookie(r) //nolint:gosec // Secure wherever the browser came over TLS
 	k.Value, k.MaxAge = secret+"."+base64.RawURLEncoding.EncodeToString([]byte(next)), int(issuerWithin.Seconds())
 	ec.SetCookie(k)
 	return ec.Redirect(http.StatusSeeOther, to)
@@ -78,7 +78,7 @@ func (c *Console) fromIssuer(ec echo.Context) error {
 	if c.d.People == nil {
 		return echo.ErrNotFound
 	}
-	k := issuerCookie(r)
+	k := issuerCookie(r) //nolint:gosec // Secure wherever the browser came over TLS
 	var secret, next string
 	if given, err := ec.Cookie(k.Name); err == nil {
 		secret, next, _ = strings.Cut(given.Value, ".")

@@ -59,7 +59,7 @@ func public(a netip.Addr) bool {
 // Check refuses the URL of an issuer that Identity would not call.
 func (s *Issuers) Check(issuer string) error {
 	u, err := url.Parse(issuer)
-	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Scheme != "https" && !(s.private && u.Scheme == "http") {
+	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Scheme != "https" && (!s.private || u.Scheme != "http") {
 		return prego.Invalid("issuer", "must be the URL of an issuer, such as https://token.actions.githubusercontent.com")
 	}
 	return nil

@@ -164,7 +164,7 @@ var errToken = prego.Errorf(prego.CodeUnauthenticated, "the issuer's token is no
 
 // verify returns what a token of the issuer for an audience states. The token's key is found by its id alone.
 func (i *issuer) verify(ctx context.Context, raw, audience string) (*oidc.IDToken, error) {
-	jws, err := jose.ParseSigned(raw, algorithms)
+	jws, err := jose.ParseSignedCompact(raw, algorithms)
 	if err != nil || len(jws.Signatures) != 1 {
 		return nil, errToken
 	}

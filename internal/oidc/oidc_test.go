@@ -25,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/lab/need"
 )
 
 // fake is an issuer in this process, for what a real one does not do: see lab/e2e for that.
@@ -265,7 +266,7 @@ func TestIssuerThatIsAway(t *testing.T) {
 	var passed atomic.Int64
 	pass := func(d time.Duration) { passed.Add(int64(d)) }
 	now := func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
-	i := &issuer{url: f.url, client: http.DefaultClient, now: now}
+	i := &issuer{url: f.url, client: need.HTTP, now: now}
 	check := func(raw string) error { _, err := i.verify(t.Context(), raw, "prego"); return err }
 	f.fail.Store(true)
 	require.Equal(t, prego.CodeNotReady, prego.CodeOf(check(f.token(t, nil))))
