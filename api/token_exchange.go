@@ -69,7 +69,7 @@ func (a *API) ExchangeToken(c echo.Context) error {
 	switch code := prego.CodeOf(err); {
 	case code == prego.CodeUnauthenticated, code == prego.CodeTokenExpired, code == prego.CodeForbidden:
 		a.d.Log.Info("exchange refused", zap.String("code", string(code)), zap.String("account", deref(in.AccountId)), zap.String("from", Network(c.Request())))
-		if limited := a.limit(c, "address "+Network(c.Request())); limited != nil {
+		if limited := a.limit(c, budgetOf("address", c.Request())); limited != nil {
 			return limited
 		}
 		return err

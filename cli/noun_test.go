@@ -49,7 +49,7 @@ func nouns(t *testing.T) []*cobra.Command {
 func TestEveryVerbFollowsTheConventions(t *testing.T) {
 	t.Parallel()
 	imperative := strings.Fields(`Add Associate Attach Back Bring Build Cancel Change Claim Close Compare Cordon Create Decide Decommission Delete Deploy Detach Disable Dissociate
-		Download Enable End Follow Force Give Go Grow Import Inspect Install Keep List Look Make Move Open Order Pause Plan Reboot Repair Request Reset Retry Scale Suspend Update
+		Download Enable End Follow Force Give Go Grow Import Inspect Install Keep List Log Look Make Move Open Order Pause Plan Reboot Repair Request Reset Retry Scale Suspend Update
 		Manage Override Print Provision Publish Re-encrypt Reactivate Refill Refresh Release Remove Renew Replace Resize Restart Restore Resume Return Revoke Run Seal See Set Show Stop Store Take Terminate Try Unpin Verify Write`)
 	for _, noun := range nouns(t) {
 		for _, cmd := range append(leaves(noun), noun) {

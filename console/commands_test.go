@@ -150,7 +150,7 @@ var filling = map[string]string{
 	"size_bytes": "20000000000", "limit_bytes": "700000000001", "spec.ports": "[80, 81]", "rollout_policy.max_surge": `"25%"`, "rollout_policy.max_unavailable": "1", "spec.cpu_request": "0.5",
 	"spec.health.command": "/check, --quick", "schedule": "0 1,13 * * *", "patch_window.schedule": "0 2 * * 6", "password": "s3cret", "tier": "paid", "args": "--site, it's.example, list-apps",
 	"createPolicy.spec": `{"criteria": "OLDEST_FIRST", "note": "it's\n\"so\""}`, "putPolicy.spec": `{"criteria": "RANDOM"}`, "plan": `{"moves": [], "frees": []}`, "cloneTenant.plan": "trial", "createTenant.plan": "starter", "putWarmPool.plan": "starter", "change.plan": "trial", "request.plan": "starter",
-	"apps": "erpnext, hrms", "createRelease.apps": `{"erpnext": "15.80.0", "frappe": "15.80.1"}`, "addTenantUser.password": "none",
+	"apps": "erpnext, hrms", "putTokenTrust.claims": `{"ref": "main", "repository": "acme/shop"}`, "createRelease.apps": `{"erpnext": "15.80.0", "frappe": "15.80.1"}`, "addTenantUser.password": "none",
 	"rings":           `[{"name": "canary", "tenants": ["t-1"], "soak_seconds": 60}, {"name": "early", "percent": 5, "soak_seconds": 60}, {"name": "rest"}]`,
 	"timeout_seconds": "90", "workload_cpus": "1.5", "spec.memory_limit_bytes": "268435457",
 }

@@ -135,7 +135,8 @@ func TestWhatChangesThingsIsOffered(t *testing.T) {
 	elsewhere := map[string]string{
 		"createConsoleLogin": "is how one comes here", "simulatePlacements": "is what-if with whole fleets", "whatIf": "has a page", "replayDecision": "has a page",
 		"planPacking": "has a page", "createRebalance": "is on the page of the plan", "createAgentRelease": "needs a signature, which is made where agents are built", "createRelease": "", "deleteTenantDomain": "is deleteDomain",
-		"patchTenant": "is always refused",
+		"patchTenant": "is always refused", "endOwnCredential": "is logging out", "exchangeToken": "is for programs",
+		"putTokenTrust": "waits for the page of service accounts", "deleteTokenTrust": "waits for the page of service accounts",
 	}
 	offered := map[string]bool{}
 	listings, things := described()
