@@ -56,7 +56,7 @@ func (a *API) settled(next echo.HandlerFunc) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		out := tried{Impact: change.Impact}
+		out := tried{Impact: seen(c, change.Impact)}
 		if l := access.LimitsOf(ctx); l != nil && l.Refused != nil {
 			p := a.problem(a.coded(l.Refused, c), c)
 			p.Caveat = &l.Refused.Caveat
@@ -69,6 +69,14 @@ func (a *API) settled(next echo.HandlerFunc) echo.HandlerFunc {
 		c.Response().WriteHeader(http.StatusOK)
 		return c.Echo().JSONSerializer.Serialize(c, out, "")
 	}
+}
+
+// seen is an impact as the caller may see it. It was computed from the rows of all.
+func seen(c echo.Context, i impact.Impact) impact.Impact {
+	if reach, ok := access.ReachOf(c.Request().Context()); ok && !reach.Everywhere {
+		return i.Seen(reach.Includes)
+	}
+	return i
 }
 
 // ListUpcoming shows what will be destroyed in the next days.

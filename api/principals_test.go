@@ -141,3 +141,35 @@ func TestRefusedRequestsAreInTheAudit(t *testing.T) {
 	}
 	require.Equal(t, map[string]float64{"deleteServer app-1 forbidden": 1, "getOrg acme not_found": 2, "getTenant absent tenant_not_found": 1}, total)
 }
+
+// TestDryRunsNeedTheCapabilityOfTheAct: and count against the rate of the caller like the act.
+func TestDryRunsNeedTheCapabilityOfTheAct(t *testing.T) {
+	t.Parallel()
+	in := func(role string) []access.Grant {
+		return []access.Grant{{Role: role, OrgID: "mine", Orgs: []prego.OrgID{"mine"}}}
+	}
+	all := principals(map[string]*access.Principal{
+		"operator": {PrincipalID: "operator", Name: "operator", Grants: []access.Grant{{Role: "operator"}}},
+		"ada":      {PrincipalID: "ada", Name: "ada", Grants: in("org_owner")}, "bob": {PrincipalID: "bob", Name: "bob", Grants: in("org_viewer")},
+	})
+	b := setup(t, func(d *api.Deps) { all(d); d.RatePerSecond, d.RateBurst = 0.01, 8 })
+	b.untried = true
+	b.org("acme", "")
+	b.org("mine", "")
+	const body = `{"org_id":"mine","name":"first"}`
+	for _, tc := range []struct {
+		token, path, body string
+		status            int
+	}{
+		{"ada", "/v1/apps?dry_run=true", body, 200}, {"ada", "/v1/apps?dry_run=true", `{"org_id":"acme","name":"x"}`, 422},
+		{"ada", "/v1/servers/app-1/retry?dry_run=true", "", 403}, {"bob", "/v1/apps?dry_run=true", body, 403},
+	} {
+		resp, answer := b.send("POST", tc.path, tc.token, js, tc.body)
+		require.Equal(t, tc.status, resp.StatusCode, "%s %s: %s", tc.token, tc.path, answer)
+	}
+	for range 5 {
+		b.send("POST", "/v1/apps?dry_run=true", "ada", js, body)
+	}
+	resp, answer := b.send("POST", "/v1/apps?dry_run=true", "ada", js, body)
+	require.Equal(t, http.StatusTooManyRequests, resp.StatusCode, "%s", answer)
+}

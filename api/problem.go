@@ -108,7 +108,7 @@ func (a *API) refuse(err error, c echo.Context) {
 		p.Dimension, p.Limit, p.CurrentUsage, p.RequestedDelta = &over.Dimension, &over.Limit, &over.CurrentUsage, &over.RequestedDelta
 	}
 	if missing, ok := errors.AsType[*impact.NotAccepted](err); ok {
-		p.Impact = &missing.Impact
+		p.Impact = new(seen(c, missing.Impact))
 	}
 	if limit, ok := errors.AsType[*access.Refusal](err); ok {
 		p.Caveat, p.Impact = &limit.Caveat, limit.Impact

@@ -2,15 +2,20 @@ package api
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/labstack/echo/v4"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/ops"
+	"github.com/prego/prego/ops/impact"
 )
 
 // TestRefusalsAreCountedInTheAudit: 1,000 refused requests are one entry, and those of the rest of the minute one more,
@@ -58,4 +63,23 @@ func TestRefusalsAreCountedInTheAudit(t *testing.T) {
 		r.flush(t.Context(), true)
 		require.Equal(t, 2, written[3], "the end of a process loses none")
 	})
+}
+
+// TestForeignObjectsOfAnImpactAreCounted: a caller of an org learns neither ids nor names of what else is affected, but that
+// there is more; and an operator sees all.
+func TestForeignObjectsOfAnImpactAreCounted(t *testing.T) {
+	t.Parallel()
+	whole := impact.Impact{
+		Class: impact.Destroys, Digest: "1-a",
+		Affected:  []impact.Thing{{Kind: "tenant", ID: "t-1", OrgID: "mine"}, {Kind: "tenant", ID: "t-2", OrgID: "acme"}, {Kind: "server", ID: "app-1"}},
+		Destroyed: []impact.Loss{{Kind: "site", ID: "t-2", Name: "secret.example.com", OrgID: "acme"}},
+	}
+	as := func(reach access.Reach) impact.Impact {
+		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+		return seen(echo.New().NewContext(r.WithContext(access.WithReach(r.Context(), reach)), httptest.NewRecorder()), whole)
+	}
+	require.Equal(t, impact.Impact{
+		Class: impact.Destroys, Digest: "1-a", Others: 3, Affected: whole.Affected[:1], Destroyed: []impact.Loss{},
+	}, as(access.Reach{Orgs: []prego.OrgID{"mine"}}))
+	require.Equal(t, whole, as(access.Reach{Everywhere: true}))
 }

@@ -38,7 +38,7 @@ func (b *bundle) tokenIn(org prego.OrgID, name, role, parent string) string {
 	secret, err := access.NewSecret(access.Token, rand.Reader)
 	require.NoError(b.t, err)
 	_, err = b.store.EnsureAccount(b.t.Context(), store.NewAccount{
-		Name: name, AccessRole: role, OrgID: org, IDs: [2]string{name, "grant-" + name},
+		Name: "account " + name, AccessRole: role, OrgID: org, IDs: [2]string{name, "grant-" + name},
 		Token: store.Credential{
 			CredentialID: name, Kind: access.Token, Hash: access.SecretHash(secret), Prefix: access.SecretPrefix(secret), Name: name, CreatedBy: "test",
 			ParentID: parent, ExpiresAt: time.Now().Add(time.Hour),
@@ -163,7 +163,7 @@ func TestStreamsEndWithTheirAccess(t *testing.T) {
 			<-finished
 			var by string
 			require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT requested_by FROM agent_command_audit WHERE actor = 'operator'`).Scan(&by))
-			require.Equal(t, "runner", by, "the id, which is this account's name")
+			require.Equal(t, "account runner (runner)", by)
 		}
 		require.NotContains(t, strings.Join(s.until(t, ""), "\n"), "secret")
 		require.LessOrEqual(t, reads.Load()-before, int64(3), "%s: the read that was under way, and two more", end.name)

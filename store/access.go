@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/prego/prego"
 	"github.com/prego/prego/access"
 )
@@ -58,10 +60,15 @@ const LoginFresh = 15 * time.Minute
 
 // Authenticate returns the principal of a secret, given its hash; CodeUnauthenticated, or CodeTokenExpired.
 func (s *Store) Authenticate(ctx context.Context, hash []byte) (access.Principal, error) {
-	r, err := get[authenticated](ctx, s.pool, prego.Errorf(prego.CodeUnauthenticated, "the token is not valid here"), sqlAuthenticate, hash)
-	switch {
-	case err != nil:
+	rows, err := s.authenticated(ctx, sqlAuthenticate, hash)
+	if err != nil {
 		return access.Principal{}, err
+	}
+	if len(rows) == 0 {
+		return access.Principal{}, prego.Errorf(prego.CodeUnauthenticated, "the token is not valid here")
+	}
+	r := rows[0]
+	switch {
 	case r.Revoked:
 		return access.Principal{}, prego.Errorf(prego.CodeUnauthenticated, "the token is not valid here: it was revoked")
 	case r.Expired:
@@ -77,7 +84,7 @@ func (s *Store) Authenticate(ctx context.Context, hash []byte) (access.Principal
 
 // Principals returns the principals of credentials as they are now, without those that have ended.
 func (s *Store) Principals(ctx context.Context, credentials []string) (map[string]access.Principal, error) {
-	rows, err := collect[authenticated](ctx, s, "principals", sqlPrincipals, credentials)
+	rows, err := s.authenticated(ctx, sqlPrincipals, credentials)
 	if err != nil {
 		return nil, err
 	}
@@ -90,6 +97,29 @@ func (s *Store) Principals(ctx context.Context, credentials []string) (map[strin
 		}
 	}
 	return out, nil
+}
+
+// Recursion is estimated as costly, and compiling the statement takes a hundred times as long as running it.
+const sqlWithoutJIT = `SELECT set_config('jit', 'off', true)`
+
+// authenticated runs a statement of principalsOf, in one message and without compiling it.
+func (s *Store) authenticated(ctx context.Context, sql string, arg any) ([]authenticated, error) {
+	b := &pgx.Batch{}
+	b.Queue(sqlWithoutJIT)
+	b.Queue(sql, arg)
+	r := s.pool.SendBatch(ctx, b)
+	_, err := r.Exec()
+	var rows []authenticated
+	if err == nil {
+		var found pgx.Rows
+		if found, err = r.Query(); err == nil {
+			rows, err = pgx.CollectRows(found, pgx.RowToStructByName[authenticated])
+		}
+	}
+	if end := r.Close(); err == nil {
+		err = end
+	}
+	return rows, failed("read principals", err)
 }
 
 // authenticated is a row of principalsOf.

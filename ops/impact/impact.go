@@ -73,6 +73,26 @@ type Impact struct {
 	Currency     string `json:"currency,omitempty"`
 	Undo         string `json:"undo,omitempty"`
 	Digest       string `json:"digest,omitempty"`
+	Others       int    `json:"others,omitempty"` // how many more things, of orgs that the caller may not see
+}
+
+// Seen is an impact as a caller may see it: objects of other orgs, and of the installation, are only counted. What must be
+// accepted stays the same.
+func (i Impact) Seen(by func(prego.OrgID) bool) Impact {
+	affected, destroyed := []Thing{}, []Loss{}
+	for _, t := range i.Affected {
+		if by(t.OrgID) {
+			affected = append(affected, t)
+		}
+	}
+	for _, l := range i.Destroyed {
+		if by(l.OrgID) {
+			destroyed = append(destroyed, l)
+		}
+	}
+	i.Others += len(i.Affected) - len(affected) + len(i.Destroyed) - len(destroyed)
+	i.Affected, i.Destroyed = affected, destroyed
+	return i
 }
 
 // class is that of what an impact lists: a change that destroys nothing now needs no acceptance to destroy.
