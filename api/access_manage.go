@@ -131,10 +131,8 @@ func (a *API) tokenIn(c echo.Context) (out store.Credential, lifeSeconds int64, 
 	if err := decode(c, &in); err != nil {
 		return out, 0, err
 	}
-	for _, id := range in.Caveats.Operations {
-		if a.contract.named(id) == nil {
-			return out, 0, prego.Invalid("caveats.operations", "has "+id+", which is no operationId of the contract")
-		}
+	if err := a.caveats(c.Request().Context(), &in.Caveats, caller(c).Reach("org:read")); err != nil {
+		return out, 0, err
 	}
 	return store.Credential{Name: in.Name, Caveats: in.Caveats}, in.ExpiresInSeconds, nil
 }

@@ -2,15 +2,14 @@ package api
 
 import (
 	"context"
-	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/access"
-	"github.com/prego/prego/store"
 )
 
 // Operations whose impact states what they cost a month, and operations that order nothing and make no policy or sweep
@@ -85,10 +84,7 @@ func (a *API) limited(c echo.Context, op *operation, p access.Principal) error {
 // caveats checks and sorts the caveats of a new token: its operations are in the contract, and its orgs in the reach of
 // its caller.
 func (a *API) caveats(ctx context.Context, in *access.Caveats, reach access.Reach) error {
-	known := func(id string) bool {
-		return slices.ContainsFunc(slices.Collect(maps.Values(a.contract.ops)), func(o *operation) bool { return o.OperationID == id })
-	}
-	if err := in.Normalize(known); err != nil {
+	if err := in.Normalize(func(id string) bool { return a.contract.named(id) != nil }); err != nil {
 		return err
 	}
 	for _, id := range in.Orgs {
@@ -97,7 +93,7 @@ func (a *API) caveats(ctx context.Context, in *access.Caveats, reach access.Reac
 			return err
 		}
 		if err != nil || !reach.Includes(org) {
-			return store.OrgUnknown("caveats.orgs")
+			return prego.Invalid("caveats.orgs", strconv.Quote(string(id))+" is not an org that is known here")
 		}
 	}
 	return nil

@@ -211,6 +211,6 @@ func TestCaveatsOfATokenNameWhatExists(t *testing.T) {
 	}
 	require.NoError(t, check(access.Caveats{Operations: []string{"getTenant"}, Orgs: []prego.OrgID{"acme"}}))
 	require.Equal(t, prego.CodeInvalidField, prego.CodeOf(check(access.Caveats{Operations: []string{"getTenat"}})))
-	require.Equal(t, prego.CodeOrgUnknown, prego.CodeOf(check(access.Caveats{Orgs: []prego.OrgID{"other"}})))
-	require.Equal(t, prego.CodeOrgUnknown, prego.CodeOf(check(access.Caveats{Orgs: []prego.OrgID{"nope"}})))
+	require.Equal(t, prego.CodeInvalidField, prego.CodeOf(check(access.Caveats{Orgs: []prego.OrgID{"other"}})))
+	require.Equal(t, prego.CodeInvalidField, prego.CodeOf(check(access.Caveats{Orgs: []prego.OrgID{"nope"}})))
 }
