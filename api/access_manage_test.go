@@ -445,7 +445,9 @@ func TestUsersAndTheirLoginsAreEnded(t *testing.T) {
 	b.want(401, "GET", "/v1/whoami", firstSecret, "")
 
 	_, third := login()
-	narrowed := as[api.CreatedToken](t, b.want(201, "POST", "/v1/tokens", third, `{"name":"script","expires_in_seconds":60}`)).Secret
+	script := as[api.CreatedToken](t, b.want(201, "POST", "/v1/tokens", third, `{"name":"script","expires_in_seconds":60}`))
+	narrowed := script.Secret
+	require.Contains(t, b.refused(409, "POST", "/v1/tokens/"+script.TokenId+"/rotate", "operator", `{"expires_in_seconds":60}`), "a token that a user narrowed")
 	b.want(200, "GET", "/v1/orgs/a", narrowed, "")
 	b.want(200, "POST", "/v1/users/"+g.PrincipalId+"/disable", "operator", "")
 	b.want(401, "GET", "/v1/whoami", third, "")

@@ -219,9 +219,14 @@ func (s *Store) LoginOf(ctx context.Context, id string) (principalID string, err
 	return principalID, failed("login", ifNoRows(err, noSuchLogin(id)))
 }
 
-// mayActFor refuses to issue a token whose principal may do more than the caller; may decides on each of its grants,
-// wherever they are.
-func mayActFor(ctx context.Context, tx *txn, id string, may func(access.Grant) error) {
+// mayActFor refuses to issue a token of a disabled service account, or of one that may do more than the caller: may
+// decides on each of its grants, wherever they are. none is for a principal that is no service account: those of users
+// also have the grants of groups.
+func mayActFor(ctx context.Context, tx *txn, id string, none error, may func(access.Grant) error) {
+	account := getIn[access.Account](ctx, tx, none, sqlHoldAccount, id)
+	if account.DisabledAt != nil {
+		tx.check(prego.Errorf(prego.CodeInvalidTransition, "the service account %s is disabled: nothing of it is accepted", account.Name))
+	}
 	for _, g := range manyIn[access.Grant](everything(ctx), tx, sqlGrantsOf, id) {
 		tx.check(may(g))
 	}
@@ -230,11 +235,7 @@ func mayActFor(ctx context.Context, tx *txn, id string, may func(access.Grant) e
 // CreateToken writes a token of a service account, if may allows what its grants give.
 func (s *Store) CreateToken(ctx context.Context, c Credential, may func(access.Grant) error) (out access.Issued, err error) {
 	err = s.inTx(ctx, "token", func(tx *txn) error {
-		account := getIn[access.Account](ctx, tx, noSuchAccount(c.PrincipalID), sqlHoldAccount, c.PrincipalID)
-		if account.DisabledAt != nil {
-			return prego.Errorf(prego.CodeInvalidTransition, "the service account %s is disabled: nothing of it is accepted", account.Name)
-		}
-		mayActFor(ctx, tx, c.PrincipalID, may)
+		mayActFor(ctx, tx, c.PrincipalID, noSuchAccount(c.PrincipalID), may)
 		got(createCredential(ctx, tx, c)).in(tx)
 		out = oneIn[access.Issued](ctx, tx, sqlGetToken, c.CredentialID)
 		return nil
@@ -281,7 +282,8 @@ func (s *Store) RotateToken(ctx context.Context, id string, c Credential, overla
 		if old == nil {
 			return doneOr(ctx, tx, id)
 		}
-		mayActFor(ctx, tx, old.PrincipalID, may)
+		users := prego.Errorf(prego.CodeInvalidTransition, "this is a token that a user narrowed: its holder can narrow another one")
+		mayActFor(ctx, tx, old.PrincipalID, users, may)
 		c.Kind, c.PrincipalID, c.ParentID, c.Name, c.Caveats, c.GroupIDs = access.Token, old.PrincipalID, old.ParentID, old.Name, old.Caveats, old.GroupIDs
 		got(createCredential(ctx, tx, c)).in(tx)
 		tx.run(ctx, sqlEndSooner, id, overlap.Seconds())
