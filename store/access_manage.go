@@ -46,7 +46,9 @@ func noSuchLogin(id string) error {
 func noSuchGrant(id string) error {
 	return prego.Errorf(prego.CodeNotFound, "there is no grant %q", id)
 }
-func noSuchUser(id string) error { return prego.Errorf(prego.CodeNotFound, "there is no user %q", id) }
+func noSuchUser(id string) error {
+	return prego.Errorf(prego.CodeNotFound, "there is no user %q", id)
+}
 
 const serviceColumns = `p.principal_id, p.name, COALESCE(p.org_id, '') AS org_id, p.created_by, p.created_at, p.disabled_at`
 
