@@ -40,12 +40,15 @@ func noSuchAccount(id string) error {
 func noSuchToken(id string) error {
 	return prego.Errorf(prego.CodeNotFound, "there is no token %q", id)
 }
+
 func noSuchLogin(id string) error {
 	return prego.Errorf(prego.CodeNotFound, "there is no login %q", id)
 }
+
 func noSuchGrant(id string) error {
 	return prego.Errorf(prego.CodeNotFound, "there is no grant %q", id)
 }
+
 func noSuchUser(id string) error {
 	return prego.Errorf(prego.CodeNotFound, "there is no user %q", id)
 }
