@@ -177,7 +177,7 @@ FROM principals p JOIN access_grants g USING (principal_id) JOIN passkeys k USIN
 // TestInvitationWorksOnce, although 64 browsers accept it at the same time.
 func TestInvitationWorksOnce(t *testing.T) {
 	t.Parallel()
-	b := setupConsole(t, func(b *consoleBundle) { b.deps.Allow = func(string) error { return nil } })
+	b := setupConsole(t, func(b *consoleBundle) { b.deps.Allow = func(access.Principal, *http.Request) error { return nil } })
 	_, code := b.invite("support", "")
 	var all sync.WaitGroup
 	pages := make([]page, 64)

@@ -4,61 +4,62 @@ package api
 
 // Nouns are what groups of commands are about.
 var Nouns = map[string]string{
-	"access":          "Show why a caller may do something, or why not",
-	"access-role":     "Manage access roles: sets of what callers may do",
-	"agent":           "Manage the program that runs on hosts",
-	"agent release":   "Deploy releases of the agent, in rings",
-	"app":             "Manage apps of orgs",
-	"audit":           "Show who changed what, and verify that the record of it is unchanged",
-	"backup":          "Manage backups of tenants in object storage",
-	"backup policy":   "Manage when tenants are backed up, and what is kept",
-	"backup space":    "Manage how much the backups of orgs may occupy",
-	"certificate":     "Show and renew certificates for host names",
-	"container":       "Inspect and repair the containers on a server's host",
-	"decision":        "Show why tenants were placed where they are, and decide again",
-	"domain":          "Manage names of tenants and routes",
-	"drill":           "Restore backups to see whether they can be",
-	"env":             "Manage envs of apps, each in a region",
-	"fleet":           "Manage fleets: sets of servers of one role that grow and shrink by policies",
-	"grant":           "Manage grants: who has which access role, and where",
-	"group":           "Manage process groups: what an env runs, and how many of it",
-	"image":           "Manage golden images, which servers are created from",
-	"impact":          "Show what will be destroyed",
-	"instance":        "Inspect the instances of process groups",
-	"invitation":      "Manage invitations of people",
-	"ipv4":            "Manage IPv4 addresses of envs",
-	"ledger":          "Show what providers bill, whose it is, and its price",
-	"operation":       "Inspect what accepted requests started",
-	"org":             "Manage orgs, which are customers",
-	"patch-wave":      "Show waves of security updates: servers that were patched together",
-	"placement":       "Try placements, and force them",
-	"placement-pool":  "Manage named constraints for the tenants of orgs",
-	"policy":          "Manage the policies that decide how fleets grow and shrink",
-	"pool":            "Manage pre-built sites and warm servers",
-	"pool capacity":   "Manage how many tenants new servers have room for",
-	"pool provider":   "Manage the clouds that servers are made on",
-	"pool residency":  "Manage where data of countries may be",
-	"pool warm":       "Manage warm servers for plans",
-	"queue":           "Show what waits for capacity, and cancel it",
-	"quota":           "Manage what orgs may use",
-	"rebalance":       "Move tenants so that servers become free",
-	"registry":        "Manage credentials of container registries, and the digests that images were resolved to",
-	"release":         "Deploy new images to the benches of the fleet, in rings",
-	"restore":         "Restore tenants' sites from snapshots and backups",
-	"route":           "Manage published ports of process groups",
-	"scaling":         "Show why fleets grew",
-	"server":          "Manage servers",
-	"service-account": "Manage programs that call the API",
-	"snapshot":        "Manage backups of tenants' sites",
-	"tenant":          "Manage tenants and their sites",
-	"tenant mail":     "Manage how tenants' sites send mail",
-	"tenant user":     "Manage users of tenants' sites",
-	"token":           "Manage tokens of service accounts",
-	"user":            "Manage users and their logins",
-	"volume":          "Manage volumes of orgs",
-	"volume backup":   "Manage backups of volumes in object storage",
-	"volume drill":    "Restore backups of volumes to see whether they can be",
-	"volume restore":  "Restore volumes from backups",
+	"access":                "Show why a caller may do something, or why not",
+	"access-role":           "Manage access roles: sets of what callers may do",
+	"agent":                 "Manage the program that runs on hosts",
+	"agent release":         "Deploy releases of the agent, in rings",
+	"app":                   "Manage apps of orgs",
+	"audit":                 "Show who changed what, and verify that the record of it is unchanged",
+	"backup":                "Manage backups of tenants in object storage",
+	"backup policy":         "Manage when tenants are backed up, and what is kept",
+	"backup space":          "Manage how much the backups of orgs may occupy",
+	"certificate":           "Show and renew certificates for host names",
+	"container":             "Inspect and repair the containers on a server's host",
+	"decision":              "Show why tenants were placed where they are, and decide again",
+	"domain":                "Manage names of tenants and routes",
+	"drill":                 "Restore backups to see whether they can be",
+	"env":                   "Manage envs of apps, each in a region",
+	"fleet":                 "Manage fleets: sets of servers of one role that grow and shrink by policies",
+	"grant":                 "Manage grants: who has which access role, and where",
+	"group":                 "Manage process groups: what an env runs, and how many of it",
+	"image":                 "Manage golden images, which servers are created from",
+	"impact":                "Show what will be destroyed",
+	"instance":              "Inspect the instances of process groups",
+	"invitation":            "Manage invitations of people",
+	"ipv4":                  "Manage IPv4 addresses of envs",
+	"ledger":                "Show what providers bill, whose it is, and its price",
+	"operation":             "Inspect what accepted requests started",
+	"org":                   "Manage orgs, which are customers",
+	"patch-wave":            "Show waves of security updates: servers that were patched together",
+	"placement":             "Try placements, and force them",
+	"placement-pool":        "Manage named constraints for the tenants of orgs",
+	"policy":                "Manage the policies that decide how fleets grow and shrink",
+	"pool":                  "Manage pre-built sites and warm servers",
+	"pool capacity":         "Manage how many tenants new servers have room for",
+	"pool provider":         "Manage the clouds that servers are made on",
+	"pool residency":        "Manage where data of countries may be",
+	"pool warm":             "Manage warm servers for plans",
+	"queue":                 "Show what waits for capacity, and cancel it",
+	"quota":                 "Manage what orgs may use",
+	"rebalance":             "Move tenants so that servers become free",
+	"registry":              "Manage credentials of container registries, and the digests that images were resolved to",
+	"release":               "Deploy new images to the benches of the fleet, in rings",
+	"restore":               "Restore tenants' sites from snapshots and backups",
+	"route":                 "Manage published ports of process groups",
+	"scaling":               "Show why fleets grew",
+	"server":                "Manage servers",
+	"service-account":       "Manage programs that call the API",
+	"service-account trust": "Manage whose tokens are exchanged for those of service accounts",
+	"snapshot":              "Manage backups of tenants' sites",
+	"tenant":                "Manage tenants and their sites",
+	"tenant mail":           "Manage how tenants' sites send mail",
+	"tenant user":           "Manage users of tenants' sites",
+	"token":                 "Manage tokens of service accounts",
+	"user":                  "Manage users and their logins",
+	"volume":                "Manage volumes of orgs",
+	"volume backup":         "Manage backups of volumes in object storage",
+	"volume drill":          "Restore backups of volumes to see whether they can be",
+	"volume restore":        "Restore volumes from backups",
 }
 
 // Purposes are the groups of commands in the help.
@@ -68,7 +69,7 @@ var Purposes = []Purpose{
 	{Title: "Customers' containers", Commands: []string{"app", "env", "group", "instance", "ipv4", "registry", "route", "volume"}},
 	{Title: "Backups", Commands: []string{"backup", "drill", "restore", "snapshot"}},
 	{Title: "Money", Commands: []string{"ledger", "cost", "catalog"}},
-	{Title: "Access", Commands: []string{"access", "access-role", "audit", "grant", "invitation", "service-account", "token", "user", "login", "context", "whoami", "open", "console"}},
+	{Title: "Access", Commands: []string{"access", "access-role", "audit", "grant", "invitation", "service-account", "token", "user", "login", "logout", "context", "whoami", "open", "console"}},
 	{Title: "Installation", Commands: []string{"agent", "impact", "operation", "release", "status", "overview", "progress", "events", "search", "freeze", "unfreeze", "freeze-status", "reconcile", "version"}},
 }
 
@@ -1086,6 +1087,11 @@ var tables = []Table{
 		{Path: "created_at", Title: "created", Format: "time"},
 		{Path: "revoked_by", Title: "revoked by"},
 	}, Spare: []string{"org", "used", "revoked", "prefix"}},
+	{Type: "TokenTrust", ID: "issuer", List: []Column{
+		{Path: "issuer", Title: "issuer"},
+		{Path: "audience", Title: "audience"},
+		{Path: "claims", Title: "claims"},
+	}},
 	{Type: "Upcoming", ID: "id", List: []Column{
 		{Path: "at", Title: "at", Format: "time"},
 		{Path: "kind", Title: "kind"},
@@ -1227,7 +1233,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "mount", Help: "path in the group's containers", In: "body", Field: "mount_path", Default: "/data", Always: true},
-	}, Body: "required", Table: &tables[85], Say: "attachment {attachment_id}: volume {volume_id} at {mount_path} of {group_id}", Impact: "interrupts"},
+	}, Body: "required", Table: &tables[86], Say: "attachment {attachment_id}: volume {volume_id} at {mount_path} of {group_id}", Impact: "interrupts"},
 	{Operation: "buildImage", Method: "POST", Path: "/v1/images", Use: "image build", Short: "Build a golden image", Long: "Build a golden image.\n\nBoots a machine from the provider's image, installs the packages, pulls the stack's\ncontainer images, cleans up, powers off and takes a snapshot of the disk. A test server is\nthen booted from the snapshot; once it is active the image becomes current and is used for\nnew servers. Only one image of a base image can be built at a time: a second request is\nrefused with golden_image_building.", Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "debian", Help: "debian release; defaults to that of the configured image", In: "body", Field: "debian"},
@@ -1296,7 +1302,7 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "backup", Help: "the newest by default", In: "body", Field: "backup_id"},
 		{Name: "size", Help: "that of the other one by default", In: "body", Field: "size_bytes", Type: "disk"},
-	}, Body: "required", Table: &tables[84], Impact: "none"},
+	}, Body: "required", Table: &tables[85], Impact: "none"},
 	{Operation: "containerLogs", Method: "GET", Path: "/v1/servers/{server_id}/containers/{name}/logs", Use: "container logs SERVER CONTAINER", Short: "Print a container's log, without secrets", Long: "Print a container's log, without secrets.\n\nSecrets are removed.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 		{Name: "CONTAINER", In: "path", Field: "name", Required: true},
@@ -1602,24 +1608,24 @@ var verbs = []Verb{
 		{Name: "location", Help: "a location of the provider in the region; defaults to the region's first", In: "body", Field: "location"},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "region", Values: []string{"sg", "eu", "us"}, Default: "eu", Always: true},
 		{Name: "size", Help: "rounded up to whole GB by the provider", In: "body", Field: "size_bytes", Type: "disk", Default: "10GB", Always: true},
-	}, Body: "required", Table: &tables[84], Impact: "none"},
+	}, Body: "required", Table: &tables[85], Impact: "none"},
 	{Operation: "createVolumeBackup", Method: "POST", Path: "/v1/volumes/{volume_id}/backups", Use: "volume backup create VOLUME…", Short: "Back up a volume's files to object storage", Long: "Back up a volume's files to object storage.\n\nIts host compresses and encrypts the files as they are at one moment, and uploads them. A volume has one backup\nunder way at a time (backup_under_way). A volume without a server is attached to one for a while; without such\na server at its location, the request is refused with insufficient_resources.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[86], Impact: "none"},
+	}, Table: &tables[87], Impact: "none"},
 	{Operation: "createVolumeDrill", Method: "POST", Path: "/v1/volumes/{volume_id}/drills", Use: "volume drill create VOLUME…", Short: "Restore a volume's backup to see whether it can be", Long: "Restore a volume's backup to see whether it can be.\n\nThe backup is restored into a directory of some server's own disk, compared with its list, and deleted. The\nvolume is not touched. Backups are also drilled automatically; this request drills immediately. Refused with\ninsufficient_resources while no server can take it.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "backup", Help: "the newest by default", In: "body", Field: "backup_id"},
-	}, Body: "optional", Table: &tables[87], Impact: "none"},
+	}, Body: "optional", Table: &tables[88], Impact: "none"},
 	{Operation: "createVolumeRestore", Method: "POST", Path: "/v1/volumes/{volume_id}/restores", Use: "volume restore create VOLUME VOLUME-BACKUP", Short: "Restore a volume from a backup", Long: "Restore a volume from a backup.\n\nThe process group of the volume must be stopped (volume_in_use), and does not start before the restore has\nended. The backup is written beside the volume's content, so there must be room for both; it replaces the\ncontent once all of it was read again and matches the backup. A failed restore leaves the volume as it was. The\nimpact must be accepted (impact_not_accepted).", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "body", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Body: "required", Table: &tables[88], Impact: "destroys"},
+	}, Body: "required", Table: &tables[89], Impact: "destroys"},
 	{Operation: "deleteAccessRole", Method: "DELETE", Path: "/v1/access-roles/{access_role}", Use: "access-role delete ROLE…", Short: "Delete a custom access role", Long: "Delete a custom access role.\n\nIt must not be granted to anyone.", Args: []Flag{
 		{Name: "ROLE", In: "path", Field: "access_role", Required: true},
 	}, Flags: []Flag{
@@ -1718,12 +1724,17 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 	}, Say: "the site has no mail settings", Impact: "interrupts"},
+	{Operation: "deleteTokenTrust", Method: "DELETE", Path: "/v1/service-accounts/{account_id}/trust", Use: "service-account trust remove ACCOUNT", Short: "Exchange no more tokens for a service account's", Long: "Exchange no more tokens for a service account's.\n\nTokens that were exchanged before end by themselves, within 15 minutes.", Args: []Flag{
+		{Name: "ACCOUNT", In: "path", Field: "account_id", Required: true},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Impact: "none"},
 	{Operation: "deleteVolume", Method: "DELETE", Path: "/v1/volumes/{volume_id}", Use: "volume delete VOLUME…", Short: "Delete a volume and its data", Long: "Delete a volume and its data.\n\nRefused with volume_attached while it is attached; the impact must be accepted (impact_not_accepted). It is\nreleasing. A volume that may hold data is kept until kept_until, 24 hours later: until then it counts towards\nthe quota, and undelete takes the request back.\n\nIts last backup is made before it is destroyed; until it is in object storage, reason has the obstacle. Without\nobject storage there is none.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "no-final-backup", Help: "destroy it without a last backup, also if it is being deleted already: why, for the org's events", In: "query", Field: "no_final_backup_reason"},
-	}, Table: &tables[84], Impact: "destroys"},
+	}, Table: &tables[85], Impact: "destroys"},
 	{Operation: "deleteVolumeBackup", Method: "DELETE", Path: "/v1/volumes/{volume_id}/backups/{backup_id}", Use: "volume backup delete VOLUME VOLUME-BACKUP…", Short: "Delete a backup of a volume", Long: "Delete a backup of a volume.\n\nA stored backup is kept until kept_until, 24 hours later: until then undelete takes the request back. It is\nshown as deleting until the storage reports that its objects are gone. A backup that is held or being restored\nis not deleted (backup_not_ready). The impact must be accepted (impact_not_accepted): it has the time of the\nnewest other backup.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
@@ -1782,7 +1793,7 @@ var verbs = []Verb{
 		{Name: "USER", In: "path", Field: "user_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[83], Say: "disabled {principal_id}", Impact: "none"},
+	}, Table: &tables[84], Say: "disabled {principal_id}", Impact: "none"},
 	{Operation: "dissociatePlacementPool", Method: "DELETE", Path: "/v1/orgs/{org_id}/placement-pools/{pool}", Use: "placement-pool dissociate ORG PLACEMENT-POOL", Short: "Dissociate an org from a placement pool", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
@@ -1806,7 +1817,7 @@ var verbs = []Verb{
 		{Name: "USER", In: "path", Field: "user_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[83], Say: "enabled {principal_id}", Impact: "none"},
+	}, Table: &tables[84], Say: "enabled {principal_id}", Impact: "none"},
 	{Operation: "endLogin", Method: "DELETE", Path: "/v1/logins/{login_id}", Use: "user logout LOGIN…", Short: "End a login", Long: "End a login.\n\nOne of the caller's own; with the capability login:revoke on the installation any. Repeating it changes nothing.", Args: []Flag{
 		{Name: "LOGIN", In: "path", Field: "login_id", Required: true},
 	}, Flags: []Flag{
@@ -1954,27 +1965,30 @@ var verbs = []Verb{
 	{Operation: "getToken", Method: "GET", Path: "/v1/tokens/{token_id}", Use: "token show TOKEN…", Short: "Show a token", Args: []Flag{
 		{Name: "TOKEN", In: "path", Field: "token_id", Required: true},
 	}, Table: &tables[81], Page: true},
+	{Operation: "getTokenTrust", Method: "GET", Path: "/v1/service-accounts/{account_id}/trust", Use: "service-account trust show ACCOUNT", Short: "Show whose tokens a service account's are exchanged for", Args: []Flag{
+		{Name: "ACCOUNT", In: "path", Field: "account_id", Required: true},
+	}, Table: &tables[82]},
 	{Operation: "getUser", Method: "GET", Path: "/v1/users/{user_id}", Use: "user show USER…", Short: "Show a user", Args: []Flag{
 		{Name: "USER", In: "path", Field: "user_id", Required: true},
-	}, Table: &tables[83], Page: true},
+	}, Table: &tables[84], Page: true},
 	{Operation: "getVolume", Method: "GET", Path: "/v1/volumes/{volume_id}", Use: "volume show VOLUME…", Short: "Show a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
-	}, Table: &tables[84], Page: true},
+	}, Table: &tables[85], Page: true},
 	{Operation: "getVolumeBackup", Method: "GET", Path: "/v1/volumes/{volume_id}/backups/{backup_id}", Use: "volume backup show VOLUME VOLUME-BACKUP…", Short: "Show a backup of a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
-	}, Table: &tables[86], Page: true},
+	}, Table: &tables[87], Page: true},
 	{Operation: "getVolumeRestore", Method: "GET", Path: "/v1/volumes/{volume_id}/restores/{restore_id}", Use: "volume restore show VOLUME VOLUME-RESTORE…", Short: "Show a restore of a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-RESTORE", In: "path", Field: "restore_id", Required: true},
-	}, Table: &tables[88]},
-	{Operation: "getWarmPool", Method: "GET", Path: "/v1/warm-pools/{region}/{plan}", Use: "pool warm list", Short: "Show a warm pool", Table: &tables[89], Own: true, Page: true},
+	}, Table: &tables[89]},
+	{Operation: "getWarmPool", Method: "GET", Path: "/v1/warm-pools/{region}/{plan}", Use: "pool warm list", Short: "Show a warm pool", Table: &tables[90], Own: true, Page: true},
 	{Operation: "growVolume", Method: "PATCH", Path: "/v1/volumes/{volume_id}", Use: "volume grow VOLUME", Short: "Grow a volume", Long: "Grow a volume.\n\nVolumes only grow, also while they are in use. The growth counts toward max_total_volume_bytes immediately;\nthe provider and the file system follow.", Example: "  prego volume grow data --size 40GB", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "size", Help: "not less than now; rounded up to whole GB by the provider", In: "body", Field: "size_bytes", Type: "disk", Required: true},
-	}, Body: "required", Table: &tables[84], Impact: "none"},
+	}, Body: "required", Table: &tables[85], Impact: "none"},
 	{Operation: "holdBackup", Method: "PUT", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}/hold", Use: "backup hold TENANT BACKUP", Short: "Keep a backup until it is released", Long: "Keep a backup until it is released.\n\nWhile it is held, neither retention nor a request nor the end of the tenant deletes it.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "BACKUP", In: "path", Field: "backup_id", Required: true},
@@ -1994,7 +2008,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "the reason, for a later release", In: "body", Field: "reason", Required: true},
-	}, Body: "required", Table: &tables[86], Impact: "none"},
+	}, Body: "required", Table: &tables[87], Impact: "none"},
 	{Operation: "importServer", Method: "POST", Path: "/v1/servers/import", Use: "server import NAME", Short: "Import an existing server", Long: "Import an existing server.\n\nAccepts a server that was created elsewhere. Apply bootstrap from the answer to the host\nonce, before its token expires after 15 minutes; it contains a secret. Repeating the request\nreturns the same bootstrap while the server is provisioning. After the token has expired the\nserver is failed: retry it, then repeat the import to get a new bootstrap. An imported\nserver is never destroyed because its agent did not connect.", Args: []Flag{
 		{Name: "NAME", In: "body", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -2355,27 +2369,27 @@ var verbs = []Verb{
 	{Operation: "listUpcoming", Method: "GET", Path: "/v1/impact/upcoming", Use: "impact upcoming", Short: "List what will be destroyed in the next days", Long: "List what will be destroyed in the next days.\n\nThe first first: sites of trials and of cancelled tenants, backups that their retention does not keep if each\nscheduled backup until then is made, servers that fleets are removing or will remove once queued actions have\ntheir turn, as far as these can be planned now, and volumes and backups whose deletion can still be undone.\naccepted_by is who accepted it beforehand by the policy: without it, it is kept.", Flags: []Flag{
 		{Name: "days", Help: "how many days ahead", In: "query", Field: "days"},
 		{Name: "limit", Help: "items", In: "query", Field: "limit"},
-	}, Items: "upcoming", Limit: 100, Table: &tables[82], Page: true},
+	}, Items: "upcoming", Limit: 100, Table: &tables[83], Page: true},
 	{Operation: "listUsers", Method: "GET", Path: "/v1/users", Use: "user list", Short: "List users", Long: "List users.\n\nPeople whom an issuer names, with their grants.", Flags: []Flag{
 		{Name: "name", Help: "only with these names", In: "query", Field: "name", Many: true},
 		{Name: "issuer", Help: "only of these issuers", In: "query", Field: "issuer", Many: true},
 		{Name: "subject", Help: "only these, as their issuer names them", In: "query", Field: "subject", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "users", Paged: true, Sorts: []string{"created_at", "name"}, Table: &tables[83], Page: true},
+	}, Items: "users", Paged: true, Sorts: []string{"created_at", "name"}, Table: &tables[84], Page: true},
 	{Operation: "listVolumeBackups", Method: "GET", Path: "/v1/volumes/{volume_id}/backups", Use: "volume backup list VOLUME", Short: "List the backups of a volume", Long: "List the backups of a volume.\n\nAlso backups of a deleted volume, as long as they are kept.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "state", Help: "only items in these states", In: "query", Field: "state", Values: []string{"queued", "making", "uploading", "stored", "failed", "deleting", "deleted"}, Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "backups", Paged: true, Sorts: []string{"created_at"}, Table: &tables[86], Page: true},
+	}, Items: "backups", Paged: true, Sorts: []string{"created_at"}, Table: &tables[87], Page: true},
 	{Operation: "listVolumeDrills", Method: "GET", Path: "/v1/volumes/{volume_id}/drills", Use: "volume drill list VOLUME", Short: "List the drills of a volume's backups", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "state", Help: "only items in these states", In: "query", Field: "state", Values: []string{"running", "passed", "failed"}, Many: true},
-	}, Items: "drills", Paged: true, Sorts: []string{"created_at"}, Table: &tables[87], Page: true},
+	}, Items: "drills", Paged: true, Sorts: []string{"created_at"}, Table: &tables[88], Page: true},
 	{Operation: "listVolumeRestores", Method: "GET", Path: "/v1/volumes/{volume_id}/restores", Use: "volume restore list VOLUME", Short: "List the restores of a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
-	}, Items: "restores", Paged: true, Sorts: []string{"created_at"}, Table: &tables[88], Page: true},
+	}, Items: "restores", Paged: true, Sorts: []string{"created_at"}, Table: &tables[89], Page: true},
 	{Operation: "listVolumes", Method: "GET", Path: "/v1/volumes", Use: "volume list", Short: "List volumes", Flags: []Flag{
 		{Name: "volume-id", Help: "only these volumes", In: "query", Field: "volume_id", Many: true},
 		{Name: "org", Help: "only of these orgs", In: "query", Field: "org_id", Many: true},
@@ -2384,8 +2398,8 @@ var verbs = []Verb{
 		{Name: "location", Help: "only in these locations", In: "query", Field: "location", Many: true},
 		{Name: "status", Help: "only items in these states", In: "query", Field: "status", Values: []string{"pending", "ready", "releasing", "failed", "deleted"}, Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "volumes", Paged: true, Sorts: []string{"created_at", "name", "size_bytes"}, Table: &tables[84], Page: true},
-	{Operation: "listWarmPools", Method: "GET", Path: "/v1/warm-pools", Use: "pool warm list", Short: "List warm pools and how full they are", Items: "warm_pools", Table: &tables[89], Page: true},
+	}, Items: "volumes", Paged: true, Sorts: []string{"created_at", "name", "size_bytes"}, Table: &tables[85], Page: true},
+	{Operation: "listWarmPools", Method: "GET", Path: "/v1/warm-pools", Use: "pool warm list", Short: "List warm pools and how full they are", Items: "warm_pools", Table: &tables[90], Page: true},
 	{Operation: "loseServer", Method: "POST", Path: "/v1/servers/{server_id}/lost", Use: "server lose SERVER…", Short: "Give servers up as lost: they are switched off, and their tenants restored elsewhere", Long: "Give servers up as lost: they are switched off, and their tenants restored elsewhere.\n\nFor a dead server that the provider still has. Tenants whose site or database is on it become failed\n(server_lost), their places are free, and they are restored elsewhere from their newest backups according to\nthe settings. The machine is switched off, and deleted once they are restored. Servers that the provider no longer has, and servers after a\ndeletion, are treated like this automatically. A server that is being provisioned is refused with\ninvalid_transition.\n\nWhile edges find that a site of the server answers, it is refused (site_answers): it isn't lost. The impact must\nbe accepted (impact_not_accepted): each tenant, and when its newest backup was made.", Example: "  prego server lose app-7 --reason \"its disk died\"", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -2523,6 +2537,14 @@ var verbs = []Verb{
 		{Name: "server", Help: "the mail server's name", In: "body", Field: "server", Required: true},
 		{Name: "tls", Help: "use STARTTLS; required with a login", In: "body", Field: "tls", Type: "bool", Default: "true", Always: true},
 	}, Body: "required", Impact: "none"},
+	{Operation: "putTokenTrust", Method: "PUT", Path: "/v1/service-accounts/{account_id}/trust", Use: "service-account trust set ACCOUNT", Short: "Set whose tokens a service account's are exchanged for", Long: "Set whose tokens a service account's are exchanged for.\n\nThe issuer's tokens for the audience that have all the claims, and no others. Whoever can get such a token has the\naccess of the service account: name all claims that tell yours from those of other customers of the issuer. The\ncaller must have all that the service account has.", Example: "  prego service-account trust set sa-7d0k2mq4 --issuer https://token.actions.githubusercontent.com --audience https://prego.example.com --claims repository=acme/shop,ref=refs/heads/main", Args: []Flag{
+		{Name: "ACCOUNT", In: "path", Field: "account_id", Required: true},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+		{Name: "audience", Help: "what the token must be made for; the URL of this API is a good choice", In: "body", Field: "audience", Required: true},
+		{Name: "claims", Help: "claims that the token must have, by name, with exactly these values", In: "body", Field: "claims", Type: "map", Required: true},
+		{Name: "issuer", Help: "URL of the issuer, as its discovery document and its tokens have it", In: "body", Field: "issuer", Required: true},
+	}, Body: "required", Table: &tables[82], Say: "tokens of {issuer} with these claims are exchanged for tokens of the service account", Impact: "none"},
 	{Operation: "putWarmPool", Method: "PUT", Path: "/v1/warm-pools/{region}/{plan}", Use: "pool warm set REGION PLAN SERVERS", Short: "Set the size of a warm pool", Example: "  prego pool warm set eu starter 2", Args: []Flag{
 		{Name: "REGION", In: "path", Field: "region", Values: []string{"sg", "eu", "us"}, Required: true},
 		{Name: "PLAN", In: "path", Field: "plan", Values: []string{"trial", "starter", "business", "enterprise"}, Required: true},
@@ -2544,11 +2566,11 @@ var verbs = []Verb{
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
 		{Name: "timeout", Help: "how long instances may take to be moved; 0 for as long as it takes", In: "body", Field: "timeout_seconds", Type: "duration"},
 	}, Body: "optional", Table: &tables[43], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "interrupts"},
-	{Operation: "reconcile", Method: "POST", Path: "/internal/reconcile", Use: "reconcile", Short: "Compare the database with the provider now", Long: "Compare the database with the provider now.\n\nStarts the reconciliation that also runs periodically. If one is already running, its\nworkflow id is returned.", Table: &tables[91], Say: "started: workflow {workflow_id}", Impact: "none"},
+	{Operation: "reconcile", Method: "POST", Path: "/internal/reconcile", Use: "reconcile", Short: "Compare the database with the provider now", Long: "Compare the database with the provider now.\n\nStarts the reconciliation that also runs periodically. If one is already running, its\nworkflow id is returned.", Table: &tables[92], Say: "started: workflow {workflow_id}", Impact: "none"},
 	{Operation: "refillSitePool", Method: "POST", Path: "/v1/site-pools/{server_id}/refill", Use: "pool refill SERVER", Short: "Refill a site pool now", Long: "Refill a site pool now.\n\nStarts the refill that also runs when the pool falls below its low watermark. If one is\nalready running, its workflow id is returned.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
-	}, Table: &tables[91], Say: "started: workflow {workflow_id}", Impact: "none"},
-	{Operation: "refreshCatalog", Method: "POST", Path: "/internal/catalog/refresh", Use: "catalog refresh", Short: "Refresh the provider's catalog now", Long: "Refresh the provider's catalog now.\n\nStarts the refresh that also runs periodically. If one is already running, its workflow id\nis returned.", Table: &tables[91], Say: "started: workflow {workflow_id}", Impact: "none"},
+	}, Table: &tables[92], Say: "started: workflow {workflow_id}", Impact: "none"},
+	{Operation: "refreshCatalog", Method: "POST", Path: "/internal/catalog/refresh", Use: "catalog refresh", Short: "Refresh the provider's catalog now", Long: "Refresh the provider's catalog now.\n\nStarts the refresh that also runs periodically. If one is already running, its workflow id\nis returned.", Table: &tables[92], Say: "started: workflow {workflow_id}", Impact: "none"},
 	{Operation: "releaseBackup", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}/hold", Use: "backup release TENANT BACKUP", Short: "Release a backup that is held", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "BACKUP", In: "path", Field: "backup_id", Required: true},
@@ -2565,7 +2587,7 @@ var verbs = []Verb{
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[86], Impact: "destroys"},
+	}, Table: &tables[87], Impact: "destroys"},
 	{Operation: "renewCertificate", Method: "POST", Path: "/v1/certificates/{certificate_id}/renew", Use: "certificate renew CERTIFICATE…", Short: "Order a new certificate", Long: "Order a new certificate.\n\nThe existing certificate stays in use until the new one has come. The authority's limits apply nevertheless.", Args: []Flag{
 		{Name: "CERTIFICATE", In: "path", Field: "certificate_id", Required: true},
 	}, Table: &tables[17], Say: "accepted: certificate {certificate_id}, workflow {workflow_id}", Impact: "none"},
@@ -2728,13 +2750,13 @@ var verbs = []Verb{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[84], Impact: "none"},
+	}, Table: &tables[85], Impact: "none"},
 	{Operation: "undeleteVolumeBackup", Method: "POST", Path: "/v1/volumes/{volume_id}/backups/{backup_id}/undelete", Use: "volume backup undelete VOLUME VOLUME-BACKUP…", Short: "Take back the deletion of a backup of a volume", Long: "Take back the deletion of a backup of a volume.\n\nUntil its kept_until. It is stored again. One that is stored stays as it is; in any other state the request is\nrefused with backup_not_ready.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[86], Impact: "none"},
+	}, Table: &tables[87], Impact: "none"},
 	{Operation: "unfreeze", Method: "DELETE", Path: "/v1/freeze", Use: "unfreeze", Short: "Resume deletions", Long: "Resume deletions.\n\nWhat was deleted before no longer counts. Without a freeze it does nothing.", Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 	}, Table: &tables[33], Say: "deletions continue", Impact: "none"},
@@ -2806,6 +2828,6 @@ var verbs = []Verb{
 		{Name: "plan", Help: "what a tenant pays for", In: "body", Field: "request.plan", Values: []string{"trial", "starter", "business", "enterprise"}},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "request.region", Values: []string{"sg", "eu", "us"}},
 		{Name: "tenant", Help: "as for placing another tenant like this; or else request", In: "body", Field: "tenant_id"},
-	}, Body: "required", Table: &tables[90], Impact: "none"},
+	}, Body: "required", Table: &tables[91], Impact: "none"},
 	{Operation: "whoami", Method: "GET", Path: "/v1/whoami", Use: "whoami", Short: "Show who you are to the API, and until when", Long: "Show who you are to the API, and until when.\n\nWho the token's bearer is to the API, what they may do, until when, and the API's version.", Table: &tables[13]},
 }
