@@ -12739,7 +12739,7 @@ type ServerInterface interface {
 	// CreateToken Create a token of a service account
 	// (POST /v1/service-accounts/{account_id}/tokens)
 	CreateToken(ctx echo.Context, accountId ServiceAccountInPath, params CreateTokenParams) error
-	// DeleteTokenTrust Exchange no more tokens for a service account's
+	// DeleteTokenTrust Remove whose tokens a service account's are exchanged for
 	// (DELETE /v1/service-accounts/{account_id}/trust)
 	DeleteTokenTrust(ctx echo.Context, accountId string, params DeleteTokenTrustParams) error
 	// GetTokenTrust Show whose tokens a service account's are exchanged for

@@ -1724,7 +1724,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 	}, Say: "the site has no mail settings", Impact: "interrupts"},
-	{Operation: "deleteTokenTrust", Method: "DELETE", Path: "/v1/service-accounts/{account_id}/trust", Use: "service-account trust remove ACCOUNT", Short: "Exchange no more tokens for a service account's", Long: "Exchange no more tokens for a service account's.\n\nTokens that were exchanged before end by themselves, within 15 minutes.", Args: []Flag{
+	{Operation: "deleteTokenTrust", Method: "DELETE", Path: "/v1/service-accounts/{account_id}/trust", Use: "service-account trust remove ACCOUNT", Short: "Remove whose tokens a service account's are exchanged for", Long: "Remove whose tokens a service account's are exchanged for.\n\nTokens that were exchanged before end by themselves, within 15 minutes.", Args: []Flag{
 		{Name: "ACCOUNT", In: "path", Field: "account_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
