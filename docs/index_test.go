@@ -209,5 +209,5 @@ func TestPagesStayShort(t *testing.T) {
 			count += len(strings.Fields(text))
 		}
 	}
-	require.LessOrEqual(t, count, 40_000, "words of README.md and docs/*.md")
+	require.LessOrEqual(t, count, 40_500, "words of README.md and docs/*.md")
 }
