@@ -383,7 +383,7 @@ func TestContainersAreShownAndRepaired(t *testing.T) {
 		return errors.Join(line("password=sesame"), line("-----BEGIN PRIVATE KEY-----"), line("abc"))
 	}
 	logs := "/v1/servers/app-1/containers/bench/logs"
-	resp, body = b.do("GET", logs+"?tail=2", "viewer", "", "")
+	resp, body = b.do("GET", logs+"?tail=2", "operator", "", "")
 	require.Equal(t, 200, resp.StatusCode)
 	require.Equal(t, "password=[redacted]\n[redacted]\n[redacted]\n", string(body))
 	for path, want := range map[string]string{logs + "?tail=0": "invalid_field", logs + "?tail=x": "invalid_field", logs + "?since=1": "unknown_field", "/v1/servers/app-1/containers/..x/logs": "invalid_field"} {

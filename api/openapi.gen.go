@@ -9092,12 +9092,6 @@ type PutAccessRoleParams struct {
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
-// EndOwnCredentialParams defines parameters for EndOwnCredential.
-type EndOwnCredentialParams struct {
-	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
-	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
-}
-
 // ExplainAccessParams defines parameters for ExplainAccess.
 type ExplainAccessParams struct {
 	// Principal The id or name of a user or service account
@@ -11876,6 +11870,12 @@ type PutWarmPoolParams struct {
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
+// EndOwnCredentialParams defines parameters for EndOwnCredential.
+type EndOwnCredentialParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
 // OverridePlacementJSONRequestBody defines body for OverridePlacement for application/json ContentType.
 type OverridePlacementJSONRequestBody = PlacementOverride
 
@@ -12154,9 +12154,6 @@ type ServerInterface interface {
 	// PutAccessRole Store a custom access role
 	// (PUT /v1/access-roles/{access_role})
 	PutAccessRole(ctx echo.Context, accessRole AccessRoleInPath, params PutAccessRoleParams) error
-	// EndOwnCredential End the caller's own token or login
-	// (DELETE /v1/access/why)
-	EndOwnCredential(ctx echo.Context, params EndOwnCredentialParams) error
 	// ExplainAccess Show why a principal may do something, or why not
 	// (GET /v1/access/why)
 	ExplainAccess(ctx echo.Context, params ExplainAccessParams) error
@@ -12991,6 +12988,9 @@ type ServerInterface interface {
 	// PutWarmPool Set the size of a warm pool
 	// (PUT /v1/warm-pools/{region}/{plan})
 	PutWarmPool(ctx echo.Context, region RegionInPath, plan PlanInPath, params PutWarmPoolParams) error
+	// EndOwnCredential End the caller's own token or login
+	// (DELETE /v1/whoami)
+	EndOwnCredential(ctx echo.Context, params EndOwnCredentialParams) error
 	// Whoami Show the caller
 	// (GET /v1/whoami)
 	Whoami(ctx echo.Context) error
@@ -13226,24 +13226,6 @@ func (w *ServerInterfaceWrapper) PutAccessRole(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.PutAccessRole(ctx, accessRole, params)
-	return err
-}
-
-// EndOwnCredential converts echo context to params.
-func (w *ServerInterfaceWrapper) EndOwnCredential(ctx echo.Context) error {
-	var err error
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params EndOwnCredentialParams
-	// ------------- Optional query parameter "dry_run" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
-	if err != nil {
-		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
-	}
-
-	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.EndOwnCredential(ctx, params)
 	return err
 }
 
@@ -23700,6 +23682,24 @@ func (w *ServerInterfaceWrapper) PutWarmPool(ctx echo.Context) error {
 	return err
 }
 
+// EndOwnCredential converts echo context to params.
+func (w *ServerInterfaceWrapper) EndOwnCredential(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params EndOwnCredentialParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.EndOwnCredential(ctx, params)
+	return err
+}
+
 // Whoami converts echo context to params.
 func (w *ServerInterfaceWrapper) Whoami(ctx echo.Context) error {
 	var err error
@@ -23994,6 +23994,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/invitations", wrapper.ListInvitations, options.OperationMiddlewares["listInvitations"]...)
 	router.POST(options.BaseURL+"/v1/invitations", wrapper.CreateInvitation, options.OperationMiddlewares["createInvitation"]...)
 	router.DELETE(options.BaseURL+"/v1/invitations/:invitation_id", wrapper.DeleteInvitation, options.OperationMiddlewares["deleteInvitation"]...)
+	router.DELETE(options.BaseURL+"/v1/whoami", wrapper.EndOwnCredential, options.OperationMiddlewares["endOwnCredential"]...)
 	router.GET(options.BaseURL+"/v1/whoami", wrapper.Whoami, options.OperationMiddlewares["whoami"]...)
 	router.GET(options.BaseURL+"/v1/service-accounts", wrapper.ListServiceAccounts, options.OperationMiddlewares["listServiceAccounts"]...)
 	router.POST(options.BaseURL+"/v1/service-accounts", wrapper.CreateServiceAccount, options.OperationMiddlewares["createServiceAccount"]...)
@@ -24017,7 +24018,6 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/users/:user_id/enable", wrapper.EnableUser, options.OperationMiddlewares["enableUser"]...)
 	router.GET(options.BaseURL+"/v1/logins", wrapper.ListLogins, options.OperationMiddlewares["listLogins"]...)
 	router.DELETE(options.BaseURL+"/v1/logins/:login_id", wrapper.EndLogin, options.OperationMiddlewares["endLogin"]...)
-	router.DELETE(options.BaseURL+"/v1/access/why", wrapper.EndOwnCredential, options.OperationMiddlewares["endOwnCredential"]...)
 	router.GET(options.BaseURL+"/v1/access/why", wrapper.ExplainAccess, options.OperationMiddlewares["explainAccess"]...)
 	router.GET(options.BaseURL+"/v1/login-methods", wrapper.GetLoginMethods, options.OperationMiddlewares["getLoginMethods"]...)
 	router.POST(options.BaseURL+"/v1/token-exchange", wrapper.ExchangeToken, options.OperationMiddlewares["exchangeToken"]...)

@@ -35,6 +35,8 @@ var samples = map[string]any{"to": "b-1", "host": "registry.example.com", "opera
 
 // bodies are request bodies that need an optional field.
 var bodies = map[string]string{
+	"PUT /v1/access-roles/{name}":           `{"capabilities":["tenant:read"]}`,
+	"POST /v1/grants":                       `{"access_role":"developer","principal_id":"sa-1"}`,
 	"PATCH /v1/providers/{provider}":        `{"enabled":false}`,
 	"POST /v1/placements/what-if":           `{"tenant_id":"t-1","change":{}}`,
 	"POST /internal/placement-overrides":    `{"tenant_id":"t-1","force_app_server_id":"app-1","reason":"r"}`,
@@ -46,6 +48,7 @@ var bodies = map[string]string{
 
 // answered are operations that need no database, and why.
 var answered = map[string]string{
+	"GET /v1/access/why":             "the operation is looked up first",
 	"GET /v1/whoami":                 "the token is all it reads",
 	"GET /v1/login-methods":          "it is configured",
 	"POST /v1/token-exchange":        "the issuer's token is verified first",

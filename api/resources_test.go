@@ -451,7 +451,7 @@ func TestSessionsCountForTheTenantsOrg(t *testing.T) {
 		return line("x")
 	}
 	logs := "/v1/servers/app-1/containers/redis/logs?tenant_id=" + id
-	resp, _ := b.do("GET", logs, "viewer", "", "")
+	resp, _ := b.do("GET", logs, "operator", "", "")
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 	require.Equal(t, 1, seen)
 	require.Eventually(t, func() bool { return open() == 0 }, 5*time.Second, 10*time.Millisecond)
@@ -538,7 +538,7 @@ func TestASessionCountsForItsOwner(t *testing.T) {
 	b.hosts.logs = func(_ context.Context, _ bool, line func(string) error) error { return line("x") }
 	logs := func(status int, on, query string) {
 		t.Helper()
-		resp, out := b.do("GET", "/v1/servers/"+on+"/containers/redis/logs"+query, "viewer", "", "")
+		resp, out := b.do("GET", "/v1/servers/"+on+"/containers/redis/logs"+query, "operator", "", "")
 		require.Equal(t, status, resp.StatusCode, "%s", out)
 	}
 	logs(200, "node-1", "")

@@ -60,9 +60,8 @@ func (s *streams) end(subject string) {
 	}
 }
 
-// stream admits a stream to a browser. Its context ends with the session: in time, or soon after a logout
-// at any process. done must be called at its end.
 // stream admits a page that waits for changes; its context ends with the login, and with the capability if there is one.
+// done must be called at its end.
 func (c *Console) stream(ec echo.Context, of access.Capability) (ctx context.Context, done func(), err error) {
 	v := ec.Get(visitorKey).(*visitor)
 	if !c.streams.begin(v.PrincipalID) {
@@ -72,6 +71,8 @@ func (c *Console) stream(ec echo.Context, of access.Capability) (ctx context.Con
 	return ctx, func() { unwatch(); c.streams.end(v.PrincipalID) }, nil
 }
 
+// live notes where the feed of events ends before a page reads anything, so that nothing is missed until
+// its stream is open.
 func (c *Console) live(page echo.HandlerFunc) echo.HandlerFunc {
 	return func(ec echo.Context) error {
 		if o, err := c.get(ec, "/v1/events", nil); err == nil { // otherwise it only sees later events

@@ -38,15 +38,21 @@ func (s *sessions) auth(context.Context, string) (access.Principal, error) {
 // watch stands for the API's, whose test is TestStreamsEndWithTheirAccess.
 func (s *sessions) watch(ctx context.Context, p access.Principal, _ access.Capability) (context.Context, func()) {
 	ctx, cancel := context.WithDeadline(ctx, p.Expires)
+	ended := make(chan struct{})
 	go func() {
-		for ctx.Err() == nil {
-			time.Sleep(time.Second / 2)
-			if _, err := s.auth(ctx, ""); err != nil {
-				cancel()
+		defer close(ended)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Second / 2):
+				if _, err := s.auth(ctx, ""); err != nil {
+					cancel()
+				}
 			}
 		}
 	}()
-	return ctx, cancel
+	return ctx, func() { cancel(); <-ended }
 }
 
 func (s *sessions) end() {

@@ -114,11 +114,11 @@ const (
 SELECT COALESCE(g.org_id, '') FROM access_grants g
 WHERE g.principal_id = $1 AND g.access_role = CASE WHEN g.org_id IS NULL THEN 'operator' ELSE 'org_owner' END
     AND NOT EXISTS (SELECT FROM access_grants o JOIN principals p ON p.principal_id = o.principal_id
-        WHERE o.access_role = g.access_role AND o.org_id IS NOT DISTINCT FROM g.org_id AND p.disabled_at IS NULL AND p.kind <> 'group')
+        WHERE o.access_role = g.access_role AND o.org_id IS NOT DISTINCT FROM g.org_id AND p.disabled_at IS NULL AND p.kind <> 'group' AND p.issuer <> 'host')
 ORDER BY 1 LIMIT 1`
 	sqlHasOwner = `
 SELECT EXISTS (SELECT FROM access_grants o JOIN principals p ON p.principal_id = o.principal_id
-    WHERE o.access_role = $1 AND o.org_id IS NOT DISTINCT FROM NULLIF($2, '') AND p.disabled_at IS NULL AND p.kind <> 'group')`
+    WHERE o.access_role = $1 AND o.org_id IS NOT DISTINCT FROM NULLIF($2, '') AND p.disabled_at IS NULL AND p.kind <> 'group' AND p.issuer <> 'host')`
 )
 
 func lastOwner(org prego.OrgID) error {

@@ -201,6 +201,16 @@ func (d *demo) access() (err error) {
 		"server delete "+where+" --yes", prego.CodeForbidden); err != nil {
 		return err
 	}
+	var narrowed api.CreatedToken
+	limits := map[string]any{"name": "agent-" + d.suffix, "expires_in_seconds": 3600, "caveats": map[string]any{"destroys_nothing": true}}
+	if err := operator.Do(d.ctx, http.MethodPost, "/v1/tokens", nil, limits, &narrowed); err != nil {
+		return err
+	}
+	d.c = cli.NewClient(operator.Base, narrowed.Secret)
+	if err := d.refused("A token of the operator that destroys nothing, for a script or an AI agent:",
+		"tenant cancel business-@ --yes", prego.CodeCaveat); err != nil {
+		return err
+	}
 	if d.customer, err = d.caller(d.ctx, "acme-owner", "org_owner", "acme"); err != nil {
 		return err
 	}
