@@ -387,13 +387,13 @@ func TestContainersAreShownAndRepaired(t *testing.T) {
 	require.Equal(t, 200, resp.StatusCode)
 	require.Equal(t, "password=[redacted]\n[redacted]\n[redacted]\n", string(body))
 	for path, want := range map[string]string{logs + "?tail=0": "invalid_field", logs + "?tail=x": "invalid_field", logs + "?since=1": "unknown_field", "/v1/servers/app-1/containers/..x/logs": "invalid_field"} {
-		resp, body = b.do("GET", path, "viewer", "", "")
+		resp, body = b.do("GET", path, "operator", "", "")
 		require.Equal(t, want, as[api.Problem](t, body).Code, "%s %d", path, resp.StatusCode)
 	}
 	b.hosts.logs = func(context.Context, bool, func(string) error) error {
 		return prego.Errorf(prego.CodeContainerNotFound, "no")
 	}
-	resp, _ = b.do("GET", logs, "viewer", "", "")
+	resp, _ = b.do("GET", logs, "operator", "", "")
 	require.Equal(t, 404, resp.StatusCode)
 
 	repair := "/v1/servers/app-1/containers/repair"
@@ -419,7 +419,7 @@ func TestContainersAreShownAndRepaired(t *testing.T) {
 	require.Equal(t, []any{409, "container_failed"}, []any{resp.StatusCode, as[api.Problem](t, body).Code})
 	require.NotContains(t, string(body), "sesame")
 	b.hosts.listErr = errors.New("dial tcp: refused")
-	resp, body = b.do("GET", "/v1/servers/app-1/containers", "viewer", "", "")
+	resp, body = b.do("GET", "/v1/servers/app-1/containers", "operator", "", "")
 	require.Equal(t, []any{409, "server_not_reachable"}, []any{resp.StatusCode, as[api.Problem](t, body).Code})
 	b.set("app-1", server.Failed)
 	resp, body = b.do("POST", repair, "operator", "", "")

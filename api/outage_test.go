@@ -35,7 +35,7 @@ var samples = map[string]any{"to": "b-1", "host": "registry.example.com", "opera
 
 // bodies are request bodies that need an optional field.
 var bodies = map[string]string{
-	"PUT /v1/access-roles/{name}":           `{"capabilities":["tenant:read"]}`,
+	"PUT /v1/access-roles/{access_role}":    `{"capabilities":["tenant:read"]}`,
 	"POST /v1/grants":                       `{"access_role":"developer","principal_id":"sa-1"}`,
 	"PATCH /v1/providers/{provider}":        `{"enabled":false}`,
 	"POST /v1/placements/what-if":           `{"tenant_id":"t-1","change":{}}`,

@@ -457,7 +457,7 @@ func TestSessionsCountForTheTenantsOrg(t *testing.T) {
 	require.Eventually(t, func() bool { return open() == 0 }, 5*time.Second, 10*time.Millisecond)
 	b.limit("acme", "max_log_streams", 0)
 	b.beyond("GET", logs, "", "max_log_streams")
-	resp, _ = b.do("GET", "/v1/servers/app-1/containers/redis/logs", "viewer", "", "")
+	resp, _ = b.do("GET", "/v1/servers/app-1/containers/redis/logs", "operator", "", "")
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 }
 

@@ -192,7 +192,7 @@ func TestViewsShowAllOfTheirTypes(t *testing.T) {
 			if to.Field(i).IsZero() {
 				missing = append(missing, name)
 			}
-			require.False(t, reflect.Indirect(to.Field(i)).Kind() == reflect.String && !strings.HasSuffix(name, "_id") && slices.ContainsFunc(hiddenWords, func(word string) bool { return strings.Contains(name, word) }), "%s.%s", to.Type(), name)
+			require.False(t, reflect.Indirect(to.Field(i)).Kind() == reflect.String && !slices.Contains(strings.Fields(s.added), name) && slices.ContainsFunc(hiddenWords, func(word string) bool { return strings.Contains(name, word) }), "%s.%s", to.Type(), name)
 		}
 		slices.Sort(missing)
 		if strings.Join(missing, " ") != s.added {
