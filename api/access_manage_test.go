@@ -357,9 +357,9 @@ func TestTheLastOwnerStays(t *testing.T) {
 				wg.Go(func() {
 					resp, answer := do()
 					switch resp.StatusCode {
-					case 200, 204:
+					case http.StatusOK, http.StatusNoContent:
 						done.Add(1)
-					case 409:
+					case http.StatusConflict:
 						if !strings.Contains(string(answer), `"last_owner"`) {
 							done.Add(100)
 						}
@@ -405,7 +405,7 @@ func TestAProvisionerOwnsWhatItCreates(t *testing.T) {
 	b.want(202, "POST", "/v1/tenants", renewed, strings.Replace(tenant("mine"), "mine-site", "mine-2", 1))
 
 	for _, foreign := range []string{"mine", "none"} {
-		require.Equal(t, strings.ReplaceAll(b.refused(404, "GET", "/v1/orgs/"+foreign, other, ""), foreign, "ID"), `not_found: there is no org "ID"`)
+		require.Equal(t, `not_found: there is no org "ID"`, strings.ReplaceAll(b.refused(404, "GET", "/v1/orgs/"+foreign, other, ""), foreign, "ID"))
 		require.Equal(t, "org_unknown: is not an org that is known here", b.refused(422, "POST", "/v1/tenants", other, tenant(foreign)))
 	}
 	b.want(403, "PUT", "/v1/orgs/mine", other, `{}`)

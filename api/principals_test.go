@@ -125,8 +125,12 @@ func TestRefusedRequestsAreInTheAudit(t *testing.T) {
 		method, path string
 		status       int
 	}{
-		{"DELETE", "/v1/servers/app-1", 403}, {"GET", "/v1/orgs/acme", 404}, {"GET", "/v1/orgs/acme", 404}, {"GET", "/v1/tenants/absent", 404},
-		{"GET", "/v1/orgs/mine", 200}, {"GET", "/v1/no-such-path", 404},
+		{"DELETE", "/v1/servers/app-1", 403},
+		{"GET", "/v1/orgs/acme", 404},
+		{"GET", "/v1/orgs/acme", 404},
+		{"GET", "/v1/tenants/absent", 404},
+		{"GET", "/v1/orgs/mine", 200},
+		{"GET", "/v1/no-such-path", 404},
 	} {
 		resp, answer := b.send(r.method, r.path, "ada", "", "")
 		require.Equal(t, r.status, resp.StatusCode, "%s: %s", r.path, answer)
@@ -161,8 +165,10 @@ func TestDryRunsNeedTheCapabilityOfTheAct(t *testing.T) {
 		token, path, body string
 		status            int
 	}{
-		{"ada", "/v1/apps?dry_run=true", body, 200}, {"ada", "/v1/apps?dry_run=true", `{"org_id":"acme","name":"x"}`, 422},
-		{"ada", "/v1/servers/app-1/retry?dry_run=true", "", 403}, {"bob", "/v1/apps?dry_run=true", body, 403},
+		{"ada", "/v1/apps?dry_run=true", body, 200},
+		{"ada", "/v1/apps?dry_run=true", `{"org_id":"acme","name":"x"}`, 422},
+		{"ada", "/v1/servers/app-1/retry?dry_run=true", "", 403},
+		{"bob", "/v1/apps?dry_run=true", body, 403},
 	} {
 		resp, answer := b.send("POST", tc.path, tc.token, js, tc.body)
 		require.Equal(t, tc.status, resp.StatusCode, "%s %s: %s", tc.token, tc.path, answer)

@@ -3325,6 +3325,7 @@ DO $$ DECLARE t text; args text; BEGIN
         ]), $a$'tenant_id'$a$
         UNION ALL VALUES
             ('volume_backup_schedules', $a$'volume_id'$a$), ('rollouts', $a$'group_id'$a$), ('credentials', $a$'principal_id'$a$),
+            ('token_trusts', $a$'principal_id'$a$),
             ('backup_holds', $a$'tenant_id', 'volume_id'$a$), ('backup_policies', $a$'org_id', 'tenant_id', 'volume_id'$a$)
     LOOP
         EXECUTE format('CREATE TRIGGER %I BEFORE INSERT OR UPDATE OR DELETE ON %I FOR EACH ROW

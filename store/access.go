@@ -15,14 +15,15 @@ import (
 // A credential with what its requests may do: the row, those that it was narrowed from, its principal, and the grants of
 // the principal and, for a login, of its groups, each with the orgs that it covers. It is read for each request and
 // never kept, so that what is revoked ends immediately.
-const sqlAuthenticate = chainOf + `c.hash = $1` + principalsOf
+const sqlAuthenticate = `
+WITH RECURSIVE chain AS ` + chainOf + `c.hash = $1` + principalsOf
 
 // The same of the credentials of open streams.
-const sqlPrincipals = chainOf + `c.credential_id = ANY ($1)` + principalsOf
+const sqlPrincipals = `
+WITH RECURSIVE chain AS ` + chainOf + `c.credential_id = ANY ($1)` + principalsOf
 
 const (
-	chainOf = `
-WITH RECURSIVE chain AS (
+	chainOf = `(
     SELECT c.credential_id AS root, c.*, 0 AS above FROM credentials c WHERE `
 	principalsOf = `
     UNION ALL SELECT c.root, p.*, c.above + 1 FROM credentials p JOIN chain c ON p.credential_id = c.parent_id

@@ -53,7 +53,7 @@ func TestComposeConfigIsChecked(t *testing.T) {
 		"a published database":     {"docker-compose.yml", "    networks: [database]\n    healthcheck:", "    ports: [\"5432:5432\"]\n    networks: [database]\n    healthcheck:", "postgres is published"},
 		"an unpublished API":       {"docker-compose.yml", `    ports: ["${PREGO_API_PUBLISH:-127.0.0.1:8080}:8080"]` + "\n", "", "api is not published"},
 		"no health check":          {"docker-compose.yml", "    healthcheck: *prego-health\n    stop_grace_period: 40s", "    stop_grace_period: 40s", "worker has no health check"},
-		"a search attribute less":  {"deploy/temporal/namespace.sh", "fleet_id outcome kind; do", "fleet_id outcome; do", "other search attributes"},
+		"a search attribute less":  {"deploy/temporal/namespace.sh", "fleet_id name outcome kind; do", "fleet_id name outcome; do", "other search attributes"},
 		"no YAML":                  {"docker-compose.yml", "services:\n", "services\n", ""},
 		"a variable without value": {"deploy/example.env", "PREGO_EGRESS_CIDRS=", "PREGO_NOTHING=", "PREGO_EGRESS_CIDRS"},
 	} {

@@ -28,8 +28,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/agentgw"
 	"github.com/prego/prego/access"
+	"github.com/prego/prego/agentgw"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/lab/pgtest"

@@ -25,7 +25,7 @@ func Start(t testing.TB, redirect string) string {
 	if err != nil {
 		need.Missing(t, "node-oidc-provider is not here: make oidc-provider")
 	}
-	cmd := exec.CommandContext(context.Background(), node, filepath.Join(need.Module(), "lab", "oidctest", "issuer.mjs"), dir, redirect) //nolint:gosec // a program of the tests
+	cmd := exec.CommandContext(context.Background(), node, filepath.Join(need.Module(), "lab", "oidctest", "issuer.mjs"), dir, redirect)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
