@@ -183,3 +183,59 @@ func TestCustomersDontDecideWhatIsTheInstallations(t *testing.T) {
 	status, answer := b.asPrincipal(onOrg("org_owner", "acme"), "POST", "/v1/tenants", `{"slug":"kr","org_id":"acme","region":"eu","plan":"starter"}`)
 	require.Equal(t, http.StatusAccepted, status, answer)
 }
+
+// TestPostgresAloneKeepsOrgsApart: with the API's check of objects removed, no read has anything of another org, and no
+// request changes a row of it.
+func TestPostgresAloneKeepsOrgsApart(t *testing.T) {
+	t.Parallel()
+	b := twoOrgs(t)
+	b.api.Unchecked()
+	before := b.rowsOfTheOther()
+	p := onOrg("org_owner", "acme", "child")
+	read, refused := 0, 0
+	for id, o := range operations(t) {
+		if o.on("handler") || o.on("caller") || o.on("installation") || o.Extensions["x-long"] == true {
+			continue
+		}
+		path := o.path
+		for _, name := range o.pathNames {
+			value := "x"
+			if named[name] != nil {
+				value = objects(name)[other]
+			}
+			path = strings.ReplaceAll(path, "{"+name+"}", value)
+		}
+		body := ""
+		if o.RequestBody != nil {
+			body = o.smallest("other")
+		}
+		status, answer := b.asPrincipal(p, o.method, path, body)
+		if o.method == http.MethodGet {
+			read++
+			for name := range named { // an answer may have the id that was asked for
+				answer = strings.ReplaceAll(answer, strings.ReplaceAll(objects(name)[other], "%2F", "/"), "")
+			}
+			for _, text := range []string{"slug-b", "n-t-b", "b.example"} {
+				require.NotContains(t, answer, text, "%s %s", id, path)
+			}
+		} else if status >= http.StatusBadRequest {
+			refused++
+		}
+	}
+	require.Greater(t, read, 50)
+	require.Greater(t, refused, 50)
+	require.Equal(t, before, b.rowsOfTheOther())
+}
+
+// TestAHoleInThePoliciesIsNoticed by what the matrix looks for: a list has no other check.
+func TestAHoleInThePoliciesIsNoticed(t *testing.T) {
+	t.Parallel()
+	b := twoOrgs(t)
+	p := onOrg("org_owner", "acme", "child")
+	_, answer := b.asPrincipal(p, http.MethodGet, "/v1/tenants", "")
+	require.Contains(t, answer, "slug-a")
+	require.NotContains(t, answer, "slug-b")
+	b.sql(`ALTER TABLE tenants DISABLE ROW LEVEL SECURITY`)
+	_, answer = b.asPrincipal(p, http.MethodGet, "/v1/tenants", "")
+	require.Contains(t, answer, "slug-b")
+}

@@ -111,7 +111,9 @@ func (a *API) refuse(err error, c echo.Context) {
 		p.Impact = new(seen(c, missing.Impact))
 	}
 	if limit, ok := errors.AsType[*access.Refusal](err); ok {
-		p.Caveat, p.Impact = &limit.Caveat, limit.Impact
+		if p.Caveat = &limit.Caveat; limit.Impact != nil {
+			p.Impact = new(seen(c, *limit.Impact))
+		}
 	}
 	if e := c.JSON(status, p); e != nil {
 		a.d.Log.Debug("answer not delivered", zap.Error(e))

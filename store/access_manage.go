@@ -391,7 +391,6 @@ func (n NewGrant) principal(ctx context.Context, tx *txn, reach access.Reach) (i
 
 // DeleteGrant takes a grant; CodeLastOwner if nobody could grant anything on its org or the installation then.
 func (s *Store) DeleteGrant(ctx context.Context, id string) error {
-	ctx = everything(ctx)
 	return s.inTx(ctx, "delete grant", func(tx *txn) error {
 		tx.run(ctx, sqlHoldOwners)
 		g := getIn[access.Granted](ctx, tx, noSuchGrant(id), sqlOneGrant, id)
