@@ -30,6 +30,8 @@ type watches struct {
 	log    *zap.Logger
 	ending context.Context // the process's
 
+	looking sync.Mutex // the look that begins last has the last word
+
 	mu      sync.Mutex
 	open    map[*watch]bool
 	running bool
@@ -140,6 +142,8 @@ func (s *watches) run() {
 // look ends the streams whose callers may not have them any more; with blind also if that can't be read. It returns how
 // many there are.
 func (s *watches) look(ctx context.Context, blind bool) (n int, err error) {
+	s.looking.Lock()
+	defer s.looking.Unlock()
 	of := map[string][]*watch{}
 	s.mu.Lock()
 	for w := range s.open {
