@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/lab/browser"
 	"github.com/prego/prego/lab/deep"
@@ -453,7 +454,7 @@ func TestConsole(t *testing.T) {
 		require.NoError(t, second.Wait(`document.querySelector(".refused:not([hidden])") !== null`))
 		require.NoError(t, other.Click(`form[action="/console/logout"] button`))
 		require.NoError(t, other.Wait(`location.pathname === "/console/login"`))
-		status, body = c.request(http.MethodGet, "/v1/audit?kind=console_session&limit=200", nil)
+		status, body = c.request(http.MethodGet, "/v1/audit?kind=credential&limit=200", nil)
 		require.Equal(t, http.StatusOK, status, "%s", body)
 		require.Contains(t, string(body), `"consoleLogin"`)
 		require.Contains(t, string(body), `"consoleLogout"`)
@@ -555,10 +556,14 @@ func (c *console) forgeries(t *testing.T) {
 func (c *console) everyAction(t *testing.T) {
 	alice, bob := c.visitor(c.operator), c.visitor(c.viewer)
 	var ids []string
+	support, _ := access.BuiltIn("support")
+	viewers := map[string]bool{}
 	for _, item := range api.Contract().Paths.Map() {
 		for method, op := range item.Operations() {
-			if method != http.MethodGet {
+			if method != http.MethodGet && op.OperationID != "endOwnCredential" { // which would end the test
 				ids = append(ids, op.OperationID)
+				required, _ := op.Extensions["x-capability"].(string)
+				viewers[op.OperationID] = required == "" || support.Includes(access.Capability(required))
 			}
 		}
 	}
@@ -570,7 +575,7 @@ func (c *console) everyAction(t *testing.T) {
 		require.Equal(t, http.StatusOK, status, "%s: %s", id, body)
 		require.Contains(t, body, "curl -X", id)
 		status, _ = bob.get(t, "/console/do/"+id+"?"+known.Encode())
-		require.Equal(t, http.StatusForbidden, status, id)
+		require.Equal(t, viewers[id], status != http.StatusForbidden, "%s: %d", id, status)
 		form := url.Values{"csrf": {alice.csrf}, "typed": {"none"}}
 		maps.Copy(form, known)
 		status, body = alice.post(t, "/console/do/"+id, form, nil)
@@ -580,6 +585,6 @@ func (c *console) everyAction(t *testing.T) {
 		}
 		form.Set("csrf", bob.csrf)
 		status, _ = bob.post(t, "/console/do/"+id, form, nil)
-		require.Equal(t, http.StatusForbidden, status, id)
+		require.Equal(t, viewers[id], status != http.StatusForbidden, "%s: %d", id, status)
 	}
 }
