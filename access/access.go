@@ -124,6 +124,12 @@ func ReachOf(ctx context.Context) (Reach, bool) {
 	return r, ok
 }
 
+// OfCustomer reports whether a request may see and change only what belongs to some orgs.
+func OfCustomer(ctx context.Context) bool {
+	r, ok := ReachOf(ctx)
+	return ok && !r.Everywhere
+}
+
 // Reach is where the principal has a capability, within the orgs of its credential's caveats.
 func (p Principal) Reach(c Capability) Reach {
 	out := p.granted(c)

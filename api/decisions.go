@@ -12,6 +12,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/store"
 	"github.com/prego/prego/tenant"
@@ -52,7 +53,7 @@ func (a *API) GetDecision(c echo.Context, id DecisionInPath) error {
 	if out.Decision, err = anyDecisionView(d); err != nil {
 		return err
 	}
-	if ofCustomer(ctx) { // the funnel names the candidates
+	if access.OfCustomer(ctx) { // the funnel names the candidates
 		redactDecision(ctx, &out.Decision)
 		return c.JSON(http.StatusOK, out)
 	}

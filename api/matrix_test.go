@@ -66,6 +66,22 @@ func (o stated) smallest(org string) string {
 	return jsonOf(v)
 }
 
+// request is the path and a small body of an operation on objects: own, child, other or absent.
+func (o stated) request(of int) (path, body string) {
+	path = o.path
+	for _, name := range o.pathNames {
+		value := "x"
+		if named[name] != nil {
+			value = objects(name)[of]
+		}
+		path = strings.ReplaceAll(path, "{"+name+"}", value)
+	}
+	if o.RequestBody != nil {
+		body = o.smallest(objects("org_id")[of])
+	}
+	return path, body
+}
+
 // masked is what differs from request to request.
 var masked = regexp.MustCompile(`"(request_id|expires_at)": ?"[^"]*",?`)
 
@@ -120,18 +136,7 @@ func TestEachRoleDoesWhatTheTableSays(t *testing.T) {
 			sources := slices.DeleteFunc(slices.Clone(o.pathNames), func(name string) bool { return named[name] == nil })
 			var answers [4]string
 			for of := own; of <= absent; of++ {
-				path := o.path
-				for _, name := range o.pathNames {
-					value := "x"
-					if named[name] != nil {
-						value = objects(name)[of]
-					}
-					path = strings.ReplaceAll(path, "{"+name+"}", value)
-				}
-				body := ""
-				if o.RequestBody != nil {
-					body = o.smallest(objects("org_id")[of])
-				}
+				path, body := o.request(of)
 				status, answer := b.asPrincipal(p, o.method, path, body)
 				asked++
 				what := role.Name + " " + id + " " + path
@@ -197,18 +202,7 @@ func TestPostgresAloneKeepsOrgsApart(t *testing.T) {
 		if o.on("handler") || o.on("caller") || o.on("installation") || o.Extensions["x-long"] == true {
 			continue
 		}
-		path := o.path
-		for _, name := range o.pathNames {
-			value := "x"
-			if named[name] != nil {
-				value = objects(name)[other]
-			}
-			path = strings.ReplaceAll(path, "{"+name+"}", value)
-		}
-		body := ""
-		if o.RequestBody != nil {
-			body = o.smallest("other")
-		}
+		path, body := o.request(other)
 		status, answer := b.asPrincipal(p, o.method, path, body)
 		if o.method == http.MethodGet {
 			read++

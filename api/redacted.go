@@ -9,16 +9,11 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// ofCustomer reports whether a request may see some orgs only. Their decisions and timelines don't name what belongs to
-// others: a server may have another tenant's id in its name.
-func ofCustomer(ctx context.Context) bool {
-	r, ok := access.ReachOf(ctx)
-	return ok && !r.Everywhere
-}
+// Customers' decisions and timelines don't name what belongs to others: a server may have another tenant's id in its name.
 
 // redactDecision leaves the candidates out of what a customer sees of a decision. Their numbers stay.
 func redactDecision(ctx context.Context, d *Decision) {
-	if ofCustomer(ctx) {
+	if access.OfCustomer(ctx) {
 		d.DecisionLog.Rejected, d.DecisionLog.SelectionReason, d.DecisionLog.Input = []placement.Rejection{}, "", ""
 		d.DecisionLog.Constraint, d.Policy = nil, map[string]any{}
 	}
@@ -33,7 +28,7 @@ var placing = []tenant.Step{
 // redactEvents leaves the messages about placement out of what a customer sees of a tenant's timeline. Steps and reasons
 // stay.
 func redactEvents(ctx context.Context, events []tenant.Event) []tenant.Event {
-	if !ofCustomer(ctx) {
+	if !access.OfCustomer(ctx) {
 		return events
 	}
 	out := slices.Clone(events)

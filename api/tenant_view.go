@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/cost"
 	"github.com/prego/prego/placement"
 	"github.com/prego/prego/tenant"
@@ -32,7 +33,7 @@ func (a *API) tenantView(ctx context.Context, t tenant.Tenant, events []tenant.E
 	run := lastRun(t, events)
 	out := viewOf[Tenant](t)
 	out.SiteUrl, out.WorkflowId, out.RunUrl, out.Timeline = siteURL(t), run, optional(a.d.Runs.RunURL(run)), views(redactEvents(ctx, events), viewOf[TenantEvent])
-	if ofCustomer(ctx) {
+	if access.OfCustomer(ctx) {
 		out.RunUrl = nil // Temporal's UI is operators'
 	}
 	if decision != nil {

@@ -10,9 +10,6 @@ import (
 
 // What decides who has access is read and changed as a whole here: each function refuses what is outside of the reach
 // of the request, and a principal of the installation is seen by the orgs that granted it something.
-func everything(ctx context.Context) context.Context {
-	return access.WithReach(ctx, access.Reach{Everywhere: true})
-}
 
 // reachOf is the reach of a request; the control plane's own work reaches everything.
 func reachOf(ctx context.Context) access.Reach {
@@ -201,7 +198,7 @@ func (s *Store) ListTokens(ctx context.Context, q prego.ListQuery) ([]access.Iss
 
 // ListLogins lists logins, whose principals are of the installation: the caller narrows the list to its own.
 func (s *Store) ListLogins(ctx context.Context, q prego.ListQuery) ([]access.Issued, string, error) {
-	return logins.page(everything(ctx), s, q)
+	return logins.page(whole(ctx), s, q)
 }
 
 const (
@@ -220,7 +217,7 @@ func (s *Store) GetToken(ctx context.Context, id string) (access.Issued, error) 
 
 // LoginOf is whose login it is, or CodeNotFound.
 func (s *Store) LoginOf(ctx context.Context, id string) (principalID string, err error) {
-	principalID, err = value[string](everything(ctx), s.pool, sqlLoginOf, id)
+	principalID, err = value[string](whole(ctx), s.pool, sqlLoginOf, id)
 	return principalID, failed("login", ifNoRows(err, noSuchLogin(id)))
 }
 
@@ -232,7 +229,7 @@ func mayActFor(ctx context.Context, tx *txn, id string, none error, may func(acc
 	if account.DisabledAt != nil {
 		tx.check(prego.Errorf(prego.CodeInvalidTransition, "the service account %s is disabled: nothing of it is accepted", account.Name))
 	}
-	for _, g := range manyIn[access.Grant](everything(ctx), tx, sqlGrantsOf, id) {
+	for _, g := range manyIn[access.Grant](whole(ctx), tx, sqlGrantsOf, id) {
 		tx.check(may(g))
 	}
 }
@@ -260,7 +257,7 @@ WITH RECURSIVE chain AS (
 
 // NarrowToken writes a token below the caller's own credential: it ends with that, and has its caveats as well.
 func (s *Store) NarrowToken(ctx context.Context, c Credential) (out access.Issued, err error) {
-	ctx = everything(ctx) // the caller's own
+	ctx = whole(ctx) // the caller's own
 	err = s.inTx(ctx, "narrowed token", func(tx *txn) error {
 		if valueIn[int](ctx, tx, sqlChain, c.ParentID) >= mostNarrowed {
 			return prego.Errorf(prego.CodeInvalidTransition, "this token was narrowed %d times already: narrow an earlier one", mostNarrowed-1)
@@ -350,7 +347,7 @@ SELECT ` + grantedColumns + ` FROM access_grants g JOIN principals p ON p.princi
 // CreateGrant gives an access role to a principal, if may allows it. Repeating it returns the grant that is there.
 func (s *Store) CreateGrant(ctx context.Context, n NewGrant, may func(access.Grant) error) (out access.Granted, created bool, err error) {
 	reach := reachOf(ctx)
-	ctx = everything(ctx)
+	ctx = whole(ctx)
 	err = s.inTx(ctx, "grant", func(tx *txn) error {
 		if n.OrgID != "" {
 			tx.check(lockNamedOrg(ctx, tx, n.OrgID))
@@ -501,6 +498,6 @@ func (s *Store) PrincipalLike(ctx context.Context, who string) (p access.Princip
 		Kind     access.PrincipalKind
 		Disabled bool
 		Grants   []access.Grant
-	}](everything(ctx), s.pool, prego.Errorf(prego.CodeNotFound, "there is no principal %q", who), sqlPrincipalLike, who, reach.Everywhere, filled(reach.Orgs))
+	}](whole(ctx), s.pool, prego.Errorf(prego.CodeNotFound, "there is no principal %q", who), sqlPrincipalLike, who, reach.Everywhere, filled(reach.Orgs))
 	return access.Principal{PrincipalID: r.PrincipalID, Kind: r.Kind, Issuer: r.Issuer, Subject: r.Subject, Name: r.Name, Grants: r.Grants}, r.Disabled, err
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/org"
 	"github.com/prego/prego/tenant"
 )
@@ -73,7 +74,7 @@ const sqlListOrders = `SELECT ` + orderColumns + ` FROM acme_orders WHERE certif
 
 // CertificateOrders returns the last orders of a certificate, newest first.
 func (s *Store) CertificateOrders(ctx context.Context, id prego.CertificateID) ([]tenant.CertificateOrder, error) {
-	if isCustomers(ctx) {
+	if access.OfCustomer(ctx) {
 		return nil, nil // they are about the installation's account
 	}
 	return collect[tenant.CertificateOrder](ctx, s, "orders", sqlListOrders, id)

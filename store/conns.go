@@ -60,12 +60,6 @@ func recording(ctx context.Context) context.Context {
 	return access.WithReach(ctx, r)
 }
 
-// isCustomers reports whether a context is that of a customer's request: one with a reach that is not everything.
-func isCustomers(ctx context.Context) bool {
-	r, ok := access.ReachOf(ctx)
-	return ok && !r.Everywhere
-}
-
 const (
 	sqlSetRequest = `SELECT set_config('prego.request', $1, true)`
 	sqlSetOrgs    = `SELECT set_config('prego.request', $1, true), set_config('prego.orgs', $2, true)`

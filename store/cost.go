@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/cost"
 	"github.com/prego/prego/server"
 )
@@ -88,7 +89,7 @@ func (s *Store) Costs(ctx context.Context, by cost.By, month time.Time) (out cos
 	if sql == "" {
 		return out, prego.Invalid("by", "is nothing that costs are shown by")
 	}
-	customers := isCustomers(ctx)
+	customers := access.OfCustomer(ctx)
 	if customers && (by == cost.ByServer || by == cost.ByPool || by == cost.ByFleet) {
 		return out, prego.Invalid("by", "must be tenant, org, region or kind: other orgs share the rest")
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/cost"
 )
 
@@ -37,7 +38,7 @@ func (s *Store) TenantCost(ctx context.Context, id prego.TenantID) (out *cost.Pe
 		PriceMonth cost.Micro
 		Currency   string
 	}
-	if isCustomers(ctx) {
+	if access.OfCustomer(ctx) {
 		// The parts of shared servers depend on who else is there.
 		if _, err := s.GetTenant(ctx, string(id)); err != nil {
 			return nil, err

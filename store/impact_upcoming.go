@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 	"github.com/prego/prego/tenant"
@@ -170,7 +171,7 @@ func (s *Store) Upcoming(
 		for owner, backups := range all {
 			out = append(out, endingBackups(owner, backups, purged[owner], now, until)...)
 		}
-		if !isCustomers(ctx) {
+		if !access.OfCustomer(ctx) {
 			removals, gone := manyIn[removal](ctx, tx, sqlRemovals, mostUpcoming), map[prego.ServerID]bool{}
 			for _, r := range removals {
 				gone[r.ID] = true

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/ops"
 )
 
@@ -189,7 +190,7 @@ func (s *Store) Operation(ctx context.Context, id string) (ops.Operation, error)
 	none := noSuchOperation(id)
 	kind, rest, _ := strings.Cut(id, "/")
 	k, ok := operationKinds[kind]
-	if !ok || rest == "" || isCustomers(ctx) && slices.Contains(operatorsTargets, k.target) {
+	if !ok || rest == "" || access.OfCustomer(ctx) && slices.Contains(operatorsTargets, k.target) {
 		return ops.Operation{}, none
 	}
 	args := []any{rest}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/ops"
 )
 
@@ -140,7 +141,7 @@ func (s *Store) Progress(ctx context.Context, ids []string, limit int) (out []op
 		subjects = ids
 	}
 	sql := sqlProgress
-	if isCustomers(ctx) {
+	if access.OfCustomer(ctx) {
 		sql = sqlProgressOfOrgs
 	}
 	rows, err := many[row](ctx, s.pool, sql, subjects, limit)

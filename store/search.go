@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/access"
 	"github.com/prego/prego/ops"
 )
 
@@ -247,7 +248,7 @@ func (s *Store) Search(ctx context.Context, q ops.SearchQuery) (found []ops.Foun
 func (s *Store) searchBy(ctx context.Context, q ops.SearchQuery, text string, statement func(searched) string) (found []ops.Found, err error) {
 	b := &pgx.Batch{}
 	for _, k := range searchable {
-		if len(q.Kinds) > 0 && !slices.Contains(q.Kinds, k.kind) || k.org == "" && isCustomers(ctx) {
+		if len(q.Kinds) > 0 && !slices.Contains(q.Kinds, k.kind) || k.org == "" && access.OfCustomer(ctx) {
 			continue
 		}
 		if sql := statement(k); sql != "" {
