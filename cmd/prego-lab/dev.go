@@ -263,6 +263,7 @@ func (s *stack) prepare() error {
 		{f.acmePort + 1, "--acme-port", "the ACME authority's management", s.sites.missing != ""},
 		{f.storagePort, "--storage-port", "object storage", s.stored == nil},
 		{f.gwPort + 10002, "--gateway-port", "the worker's relay", false},
+		{f.gwPort + 10003, "--gateway-port", "the API's metrics", false},
 	}
 	for _, p := range ports {
 		if p.skip {
@@ -478,6 +479,7 @@ func (s *stack) environment(databaseURL string) error {
 		"TEMPORAL_ADDRESS":     "127.0.0.1:" + strconv.Itoa(s.f.temporalPort),
 		"TEMPORAL_UI_URL":      "http://127.0.0.1:" + strconv.Itoa(s.f.uiPort),
 		"PREGO_API_LISTEN":     "127.0.0.1:" + strconv.Itoa(s.f.apiPort),
+		"PREGO_API_PUBLIC_URL": "http://127.0.0.1:" + strconv.Itoa(s.f.apiPort),
 		"PREGO_AGENTGW_LISTEN": "127.0.0.1:" + strconv.Itoa(s.f.gwPort),
 		"PREGO_AGENTGW_URL":    "https://127.0.0.1:" + strconv.Itoa(s.f.gwPort), "PREGO_AGENTGW_AGENT_BINARY": agent,
 		"PREGO_RELAY_LISTEN": "127.0.0.1:" + strconv.Itoa(s.f.gwPort+10002),
@@ -580,7 +582,7 @@ func (s *stack) child(ctx context.Context, name, ready string, args ...string) e
 	}
 	switch name {
 	case "api":
-		own = append(own, "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.gwPort+10002))
+		own = append(own, "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.gwPort+10003))
 	case "agentgw":
 		own = append(own, "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.gwPort+10000))
 	case "worker":
