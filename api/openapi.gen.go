@@ -8226,8 +8226,8 @@ type TenantCost struct {
 	Monthly Amount           `json:"monthly"`
 	Parts   []TenantCostPart `json:"parts"`
 
-	// Unpriced Of its servers' resources and backups, those without a known price
-	Unpriced int `json:"unpriced"`
+	// Unpriced Of its servers' resources and backups, those without a known price; absent if all have one
+	Unpriced *int `json:"unpriced,omitempty"`
 }
 
 // TenantCostPart defines model for TenantCostPart.

@@ -217,9 +217,10 @@ func parameterOf(e *echo.HTTPError) string {
 	return ""
 }
 
-func optional(s string) *string {
-	if s == "" {
+// optional is a field that is absent if it is zero.
+func optional[T comparable](v T) *T {
+	if v == *new(T) {
 		return nil
 	}
-	return &s
+	return &v
 }

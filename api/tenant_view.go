@@ -57,7 +57,7 @@ func tenantCostView(c *cost.PerMonth) *TenantCost {
 	if c == nil {
 		return nil
 	}
-	out := TenantCost{Currency: c.Currency, Monthly: c.Total.String(), Unpriced: c.Unpriced, Parts: []TenantCostPart{}}
+	out := TenantCost{Currency: c.Currency, Monthly: c.Total.String(), Unpriced: optional(c.Unpriced), Parts: []TenantCostPart{}}
 	for _, p := range c.Parts {
 		out.Parts = append(out.Parts, TenantCostPart{ServerId: optional(p.ServerID), Cost: p.Cost.String()})
 	}

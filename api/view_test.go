@@ -202,3 +202,10 @@ func TestViewsShowAllOfTheirTypes(t *testing.T) {
 }
 
 var hiddenWords = []string{"password", "secret", "token", "sealed", "private_key", "request_hash"}
+
+// TestOnlyMissingPricesAreMentioned: a tenant's cost says how many prices are missing only if some are.
+func TestOnlyMissingPricesAreMentioned(t *testing.T) {
+	t.Parallel()
+	require.Nil(t, tenantCostView(&cost.PerMonth{Currency: "EUR"}).Unpriced)
+	require.Equal(t, 2, *tenantCostView(&cost.PerMonth{Currency: "EUR", Unpriced: 2}).Unpriced)
+}

@@ -273,7 +273,7 @@ func sentenceOf(name string, o object, now time.Time) (v value, ok bool) {
 		v.Items = []value{shown("state", o.at("state"), now), shown("created_at", o.at("created_at"), now)}
 	case "cost": // of a tenant
 		v.Text, v.Title = money(o.text("monthly"), o.text("currency"))+" a month", "without tax"
-		if n := o.text("unpriced"); n != "" && n != "0" {
+		if n := o.text("unpriced"); n != "" {
 			v.Text += " and " + n + " unpriced"
 		}
 		v.None = o.text("monthly") == ""
