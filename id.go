@@ -1,6 +1,7 @@
 package prego
 
 import (
+	"crypto/rand"
 	"errors"
 	"regexp"
 	"strconv"
@@ -26,6 +27,12 @@ var (
 
 // IsLabel reports whether s is a lower-case DNS label of 1 to most characters.
 func IsLabel(s string, most int) bool { return len(s) <= most && dnsLabel.MatchString(s) }
+
+// idLen is the number of base32 characters in a generated id: 60 bits, so that ids neither collide nor can be guessed.
+const idLen = 12
+
+// NewID makes an id: a prefix and idLen characters of lower-case base32.
+func NewID(prefix string) string { return prefix + strings.ToLower(rand.Text()[:idLen]) }
 
 // ValidateServerID accepts a lower-case DNS label of at most MaxServerIDLen characters.
 // The id becomes a host name, a label value, a certificate's URI and part of a workflow

@@ -1,10 +1,6 @@
 package api
 
 import (
-	"crypto/rand"
-	"encoding/base32"
-	"strings"
-
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
@@ -12,16 +8,7 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// idLen is the number of base32 characters in an id: 60 bits, so that ids neither
-// collide nor can be guessed.
-const idLen = 12
-
-// newID makes an id: a prefix and 12 characters of lower-case base32.
-func newID(prefix string) string {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails: the program ends instead
-	return prefix + strings.ToLower(base32.StdEncoding.EncodeToString(b[:])[:idLen])
-}
+var newID = prego.NewID
 
 const (
 	appPrefix = "app-"

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prego/prego"
 	"github.com/prego/prego/access"
 	"github.com/prego/prego/internal/config"
 	"github.com/prego/prego/ops"
@@ -45,8 +46,6 @@ func onHost(ctx context.Context, cfg config.Config, operation string, f func(ctx
 	return f(ops.WithAuditSource(ctx, by), store.New(pool), by.Actor)
 }
 
-func hostID(prefix string) string { return prefix + strings.ToLower(rand.Text()[:10]) }
-
 // NewJoinLink makes a link for who is at the control plane's host: with it a new operator registers a passkey or, with
 // who, a known user who has lost theirs. It returns the link's URL.
 func NewJoinLink(ctx context.Context, cfg config.Config, name, who string) (link string, until time.Time, err error) {
@@ -55,7 +54,7 @@ func NewJoinLink(ctx context.Context, cfg config.Config, name, who string) (link
 		return "", until, err
 	}
 	err = onHost(ctx, cfg, "prego access link", func(ctx context.Context, s *store.Store, by string) error {
-		l := store.LoginLink{LinkID: hostID("link-"), Kind: store.LinkJoin, Name: name, AccessRole: "operator", CreatedBy: by}
+		l := store.LoginLink{LinkID: prego.NewID("link-"), Kind: store.LinkJoin, Name: name, AccessRole: "operator", CreatedBy: by}
 		if who != "" {
 			id, err := s.PasskeyUser(ctx, who)
 			if err != nil {
@@ -77,8 +76,8 @@ func NewBreakGlass(ctx context.Context, cfg config.Config) (link string, until t
 		return "", until, err
 	}
 	err = onHost(ctx, cfg, "prego access break-glass", func(ctx context.Context, s *store.Store, by string) error {
-		l := store.LoginLink{LinkID: hostID("link-"), Name: "break-glass", CreatedBy: by}
-		until, err = s.BreakGlass(ctx, l, access.SecretHash(code), BreakGlassWithin, [2]string{hostID("user-"), hostID("grant-")})
+		l := store.LoginLink{LinkID: prego.NewID("link-"), Name: "break-glass", CreatedBy: by}
+		until, err = s.BreakGlass(ctx, l, access.SecretHash(code), BreakGlassWithin, [2]string{prego.NewID("user-"), prego.NewID("grant-")})
 		return err
 	})
 	return consoleURL(cfg.API.PublicURL, "/console/login", code), until, err

@@ -33,9 +33,9 @@ func IssueToken(ctx context.Context, s *store.Store, name, role string, org preg
 		return "", err
 	}
 	_, err = s.EnsureAccount(ctx, store.NewAccount{
-		Name: name, AccessRole: role, OrgID: org, IDs: [2]string{hostID("sa-"), hostID("grant-")},
+		Name: name, AccessRole: role, OrgID: org, IDs: [2]string{prego.NewID("sa-"), prego.NewID("grant-")},
 		Token: store.Credential{
-			CredentialID: hostID("token-"), Kind: access.Token, Hash: access.SecretHash(secret), Prefix: access.SecretPrefix(secret),
+			CredentialID: prego.NewID("token-"), Kind: access.Token, Hash: access.SecretHash(secret), Prefix: access.SecretPrefix(secret),
 			Name: name, CreatedBy: by, ExpiresAt: time.Now().Add(life),
 		},
 	})

@@ -189,7 +189,7 @@ func (c *Console) created(ec echo.Context, of store.Purpose, about, answer, name
 	}
 	cred.Attestation = webauthn.CredentialAttestation{} // who made the authenticator makes no difference
 	record, err := json.Marshal(cred)
-	return store.Passkey{PasskeyID: newID("passkey-"), KeyID: cred.ID, Record: record, Name: name}, handle, err
+	return store.Passkey{PasskeyID: prego.NewID("passkey-"), KeyID: cred.ID, Record: record, Name: name}, handle, err
 }
 
 // use is an answer to the challenge of a login.
@@ -343,16 +343,13 @@ func (c *Console) accept(ec echo.Context, l store.JoinLink, code string) error {
 	}
 	ctx := c.by(r, access.Principal{PrincipalID: cmp.Or(l.PrincipalID, l.LinkID), Name: u.name}, "consoleJoin")
 	p, err := c.d.Store.Join(ctx, access.SecretHash(code), store.Joining{
-		IDs: [2]string{newID("user-"), newID("grant-")}, Handle: handle, Name: u.name, Passkey: k, Login: login,
+		IDs: [2]string{prego.NewID("user-"), prego.NewID("grant-")}, Handle: handle, Name: u.name, Passkey: k, Login: login,
 	})
 	if err != nil {
 		return err
 	}
 	return c.enter(ec, secret, p, "/console")
 }
-
-// newID is an id that nobody guesses.
-func newID(prefix string) string { return prefix + strings.ToLower(rand.Text()[:10]) }
 
 // yours is the page of a user's own logins and passkeys.
 type yours struct {
