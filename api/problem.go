@@ -82,6 +82,11 @@ func (a *API) refuse(err error, c echo.Context) {
 	if c.Response().Committed {
 		return
 	}
+	missing, unaccepted := errors.AsType[*impact.NotAccepted](err)
+	if unaccepted {
+		missing = &impact.NotAccepted{Impact: seen(c, missing.Impact)} // its text also names what it affects
+		err = missing
+	}
 	coded, status, again := a.Refusal(err, c)
 	h := c.Response().Header()
 	h.Set(echo.HeaderContentType, "application/problem+json")
@@ -107,8 +112,8 @@ func (a *API) refuse(err error, c echo.Context) {
 		}
 		p.Dimension, p.Limit, p.CurrentUsage, p.RequestedDelta = &over.Dimension, &over.Limit, &over.CurrentUsage, &over.RequestedDelta
 	}
-	if missing, ok := errors.AsType[*impact.NotAccepted](err); ok {
-		p.Impact = new(seen(c, missing.Impact))
+	if unaccepted {
+		p.Impact = &missing.Impact
 	}
 	if limit, ok := errors.AsType[*access.Refusal](err); ok {
 		if p.Caveat = &limit.Caveat; limit.Impact != nil {

@@ -107,59 +107,7 @@ func (in *call) tried(show func(*call, impact.Impact) error) error {
 
 // printImpact writes an impact in words, a line for each thing.
 func printImpact(w io.Writer, i impact.Impact, now time.Time) {
-	if len(i.Affected)+len(i.Destroyed) == 0 {
-		fmt.Fprintln(w, "It affects nothing else.")
+	for _, l := range i.Lines(now) {
+		fmt.Fprintln(w, l)
 	}
-	for _, d := range i.Destroyed {
-		line := fmt.Sprintf("destroys %s", named(d.Kind, d.ID, d.Name, d.OrgID))
-		if d.Bytes > 0 {
-			line += ", " + bytesText(d.Bytes)
-		}
-		fmt.Fprintln(w, line+copies(d, now))
-	}
-	for _, a := range i.Affected {
-		fmt.Fprintf(w, "%s %s\n", a.Class, named(a.Kind, a.ID, a.Name, a.OrgID))
-	}
-	if i.Seconds > 0 {
-		fmt.Fprintf(w, "As measured, that takes at most %s each.\n", time.Duration(i.Seconds)*time.Second)
-	}
-	if i.MonthlyCents != 0 {
-		verb, cents := "costs", i.MonthlyCents
-		if cents < 0 {
-			verb, cents = "saves", -cents
-		}
-		fmt.Fprintf(w, "It %s %d.%02d %s a month.\n", verb, cents/100, cents%100, i.Currency)
-	}
-	if i.Undo != "" {
-		fmt.Fprintf(w, "To undo it: %s.\n", i.Undo)
-	}
-}
-
-// copies states how old the newest backups of something are.
-func copies(d impact.Loss, now time.Time) string {
-	ago := func(at *time.Time) string { return age(now.Sub(*at)) + " ago" }
-	switch {
-	case d.Kind == "image":
-		return ""
-	case d.CopyAt == nil && d.UnverifiedAt == nil && d.Kind == "backup":
-		return ", and there is no other backup"
-	case d.CopyAt == nil && d.UnverifiedAt == nil:
-		return ", and there is no backup of it"
-	case d.CopyAt == nil:
-		return ", newest backup " + ago(d.UnverifiedAt) + ", which is not verified"
-	case d.UnverifiedAt == nil:
-		return ", newest verified backup " + ago(d.CopyAt)
-	}
-	return ", newest verified backup " + ago(d.CopyAt) + "; a newer one, " + ago(d.UnverifiedAt) + ", is not verified"
-}
-
-func named(kind, id, name string, org prego.OrgID) string {
-	text := kind + " " + id
-	if name != "" && name != id {
-		text = kind + " " + name + " (" + id + ")"
-	}
-	if org != "" {
-		text += " of " + string(org)
-	}
-	return text
 }

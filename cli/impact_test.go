@@ -85,21 +85,6 @@ func TestADryRunShowsTheImpact(t *testing.T) {
 	require.Equal(t, "It affects nothing else.\nIt was a dry run: nothing has changed.\n", r.out, "it asks for no confirmation")
 }
 
-func TestTheAgeOfBackupsIsShown(t *testing.T) {
-	t.Parallel()
-	at := func(hours int) *time.Time { return new(born.Add(-time.Duration(hours) * time.Hour)) }
-	for want, d := range map[string]impact.Loss{
-		"":                                {Kind: "image"},
-		", and there is no backup of it":  {Kind: "site"},
-		", and there is no other backup":  {Kind: "backup"},
-		", newest verified backup 3h ago": {Kind: "site", CopyAt: at(3)},
-		", newest backup 2h ago, which is not verified":                         {Kind: "volume", UnverifiedAt: at(2)},
-		", newest verified backup 3h ago; a newer one, 2h ago, is not verified": {CopyAt: at(3), UnverifiedAt: at(2)},
-	} {
-		require.Equal(t, want, copies(d, born))
-	}
-}
-
 // TestACancellationIsConfirmed: on a terminal the impact is shown and the name asked for, also if nothing else is
 // affected. Flags accept it, and a script is not asked.
 func TestACancellationIsConfirmed(t *testing.T) {

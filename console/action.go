@@ -11,12 +11,14 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
+	"github.com/prego/prego/ops/impact"
 )
 
 // button leads to the form of an operation.
@@ -68,7 +70,8 @@ type asking struct {
 	Accepted string
 	Back     string
 	Refused  *Refusal
-	Plan     string // the impact that was not accepted, or the answer to a dry run
+	Impact   []string // in words, the one that was not accepted, or that of a dry run
+	Plan     string   // what else a dry run answered
 	// Compared is whether Changes are what it would change.
 	Compared bool
 	Changes  []changedField
@@ -147,7 +150,7 @@ func (c *Console) asking(ec echo.Context, form url.Values) (*asking, error) {
 		}
 		a.Params = append(a.Params, f)
 	}
-	a.Fields = op.fields()
+	a.Fields = without(op.fields(), api.Withheld(v.Principal, op.OperationID))
 	for i := range a.Fields {
 		a.Fields[i].Value = form.Get(fieldOf + a.Fields[i].Name)
 	}
@@ -315,7 +318,7 @@ func (c *Console) act(ec echo.Context) error {
 	dry := form.Get("dry") != "" && a.Op.DryRun
 	refuse := func(r *Refusal) error {
 		if a.Refused = r; r.Impact != nil {
-			a.Accepted, a.Confirm, a.Plan = r.Impact.Digest, a.Params[len(a.Op.path)-1].Value, indented(r.Impact)
+			a.Accepted, a.Confirm, a.Impact = r.Impact.Digest, a.Params[len(a.Op.path)-1].Value, r.Impact.Lines(c.d.Now())
 		}
 		for i := range a.Fields {
 			a.Fields[i].Wrong = wrongAt(r, a.Fields[i].Name)
@@ -380,15 +383,39 @@ func (c *Console) act(ec echo.Context) error {
 		return err
 	}
 	if dry {
-		a.Plan = indented(o)
+		if err := a.tried(o, c.d.Now()); err != nil {
+			return err
+		}
 		return c.showForm(ec, http.StatusOK, a)
 	}
 	return c.done(ec, a, got.status, o)
 }
 
-func indented(v any) string {
-	b, _ := json.MarshalIndent(v, "", "  ") // it was JSON
-	return string(b)
+// tried puts the answer to a dry run into a form.
+func (a *asking) tried(o object, now time.Time) error {
+	var t struct {
+		Impact  impact.Impact
+		Refusal *api.Problem // by a caveat
+	}
+	b, err := json.Marshal(o)
+	if err == nil {
+		err = json.Unmarshal(b, &t)
+	}
+	if err != nil {
+		return fmt.Errorf("console: the answer to a dry run: %w", err)
+	}
+	a.Impact = t.Impact.Lines(now)
+	if t.Refusal != nil {
+		a.Impact = append(a.Impact, "The request itself would be refused: "+(&Refusal{*t.Refusal}).Error()+".")
+	}
+	if plan := o.at("plan"); plan != nil {
+		b, err := json.MarshalIndent(plan, "", "  ")
+		if err != nil {
+			return err
+		}
+		a.Plan = string(b)
+	}
+	return nil
 }
 
 // done shows what the API answered.

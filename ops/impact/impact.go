@@ -292,6 +292,9 @@ func (i Impact) Summary() string {
 			parts = append(parts, string(class)+" "+counted(kind, by[class][kind]))
 		}
 	}
+	if i.Others > 0 {
+		parts = append(parts, "affects "+i.others())
+	}
 	return cmp.Or(strings.Join(parts, ", "), "affects nothing")
 }
 
