@@ -30,6 +30,32 @@ func (o *operation) decidesItself() bool {
 	return slices.Equal(o.orgOf, []string{orgOfCaller}) || slices.Equal(o.orgOf, []string{orgOfHandler})
 }
 
+// May reports whether a caller may request an operation: on an object of an org or, with "", on any that it may reach.
+// Other rooms of this process decide with it what they offer; each request is decided again.
+func May(p access.Principal, operationID string, org prego.OrgID) bool {
+	op := embedded().named(operationID)
+	if op == nil || op.capability == "" {
+		return op != nil
+	}
+	reach := p.Reach(op.capability)
+	switch {
+	case len(op.orgOf) == 0 || slices.Contains(op.orgOf, orgOfInstallation):
+		return reach.Everywhere
+	case org != "":
+		return reach.Includes(org)
+	}
+	return !reach.None()
+}
+
+// Withheld are the fields of an operation's body that a caller may not set: those of operators.
+func Withheld(p access.Principal, operationID string) []string {
+	op := embedded().named(operationID)
+	if op == nil || p.Reach(op.capability).Everywhere {
+		return nil
+	}
+	return op.operators
+}
+
 // operatorsFieldsIn refuses fields of a checked body that are operators' (x-operators): they decide what is the
 // installation's.
 func (o *operation) operatorsFieldsIn(body []byte) error {

@@ -138,14 +138,7 @@ func (a *API) tokenIn(c echo.Context) (out store.Credential, lifeSeconds int64, 
 }
 
 // named finds an operation by its id.
-func (k *contract) named(id string) *operation {
-	for _, op := range k.ops {
-		if op.OperationID == id {
-			return op
-		}
-	}
-	return nil
-}
+func (k *contract) named(id string) *operation { return k.ids[id] }
 
 // CreateToken makes a token of a service account.
 func (a *API) CreateToken(c echo.Context, id ServiceAccountInPath, _ CreateTokenParams) error {

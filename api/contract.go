@@ -30,6 +30,7 @@ import (
 type contract struct {
 	doc *openapi3.T
 	ops map[string]*operation // by method and echo's form of the path
+	ids map[string]*operation // by operationId
 }
 
 // operation is one method of one path.
@@ -81,7 +82,7 @@ func loadContract(spec []byte) (*contract, error) {
 	if err != nil {
 		return nil, fmt.Errorf("contract: %w", err)
 	}
-	out := &contract{doc: doc, ops: map[string]*operation{}}
+	out := &contract{doc: doc, ops: map[string]*operation{}, ids: map[string]*operation{}}
 	for path, item := range doc.Paths.Map() {
 		for method, op := range item.Operations() {
 			o := &operation{Operation: op, maxBody: maxBody}
@@ -102,7 +103,7 @@ func loadContract(spec []byte) (*contract, error) {
 			if most, ok := op.Extensions["x-max-body"].(float64); ok {
 				o.maxBody = int64(most)
 			}
-			out.ops[method+" "+pathParameter.ReplaceAllString(path, ":$1")] = o
+			out.ops[method+" "+pathParameter.ReplaceAllString(path, ":$1")], out.ids[op.OperationID] = o, o
 		}
 	}
 	return out, nil

@@ -259,6 +259,31 @@ func TestNobodyInvitesToMoreThanTheyHave(t *testing.T) {
 	require.Equal(t, http.StatusUnprocessableEntity, form("no-such-role", "acme").status)
 }
 
+// TestFormsHaveNoFieldsOfOperators: a customer's form has no field that the API refuses to its sender.
+func TestFormsHaveNoFieldsOfOperators(t *testing.T) {
+	t.Parallel()
+	b := setupConsole(t, nil)
+	b.org("acme", "")
+	fields := func(v *browser) map[string]bool {
+		p := v.get("/console/do/createTenant")
+		require.Equal(t, http.StatusOK, p.status, p.body)
+		out := map[string]bool{}
+		for _, m := range regexp.MustCompile(`name="f\.([a-z_]+)`).FindAllStringSubmatch(p.body, -1) {
+			out[m[1]] = true
+		}
+		return out
+	}
+	_, code := b.invite("developer", "acme")
+	v := b.browser()
+	require.Equal(t, http.StatusSeeOther, v.joins(newDevice(t, b.origin()), code).status)
+	customers, operators := fields(v), fields(b.login("operator"))
+	require.Contains(t, customers, "slug")
+	for _, name := range []string{"reserved_slug", "constraint", "stack", "policy"} {
+		require.Contains(t, operators, name)
+		require.NotContains(t, customers, name)
+	}
+}
+
 // TestForeignAndRepeatedAnswersAreRefused: of another origin, of another browser, to another challenge, and sent twice.
 func TestForeignAndRepeatedAnswersAreRefused(t *testing.T) {
 	t.Parallel()

@@ -86,6 +86,14 @@ func (o *operation) fields() []field {
 	return out
 }
 
+// without are the fields but some properties of the body.
+func without(fields []field, properties []string) []field {
+	return slices.DeleteFunc(fields, func(f field) bool {
+		property, _, _ := strings.Cut(f.Name, ".")
+		return slices.Contains(properties, property)
+	})
+}
+
 // size makes a field that of a number of bytes, in the units of what it is called.
 func (f *field) size(name string) {
 	f.Kind = "disk"

@@ -9,24 +9,13 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/prego/prego"
-	"github.com/prego/prego/access"
+	"github.com/prego/prego/api"
 )
 
 // may reports whether the user may do an operation somewhere, or on a thing, nil for none in particular. It decides
 // what a page offers; the API decides again.
 func (v *visitor) may(op *operation, thing object) bool {
-	required, _ := op.Extensions["x-capability"].(string)
-	if v == nil || required == "" {
-		return v != nil
-	}
-	reach := v.Reach(access.Capability(required))
-	if op.Extensions["x-org-of"] == "installation" {
-		return reach.Everywhere
-	}
-	if org := thing.text("org_id"); org != "" {
-		return reach.Includes(prego.OrgID(org))
-	}
-	return !reach.None()
+	return v != nil && api.May(v.Principal, op.OperationID, prego.OrgID(thing.text("org_id")))
 }
 
 // mayDo lets in who may do the operation of a form.
