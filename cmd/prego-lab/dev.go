@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/api"
@@ -63,7 +64,11 @@ func newDevCommand() *cobra.Command {
 		Use: "dev", Short: "Run everything on this machine, with a simulated cloud", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runDev(cmd.Context(), cmd.OutOrStdout(), f) },
 	}
-	fl := cmd.Flags()
+	f.add(cmd.Flags())
+	return cmd
+}
+
+func (f *devFlags) add(fl *pflag.FlagSet) {
 	fl.BoolVar(&f.demo, "demo", false, "provision one server of each role, a tenant of each plan, a fleet and process groups, and show each step and each kind of refusal")
 	fl.BoolVar(&f.exit, "exit", false, "end after the demo, with its outcome as exit status")
 	fl.BoolVar(&f.reset, "reset", false, "delete the data of earlier runs first")
@@ -86,7 +91,6 @@ func newDevCommand() *cobra.Command {
 	fl.IntVar(&f.storagePort, "storage-port", 9070,
 		"port of the object storage that backups go to, and through which tenants move")
 	fl.IntVar(&f.dnsPort, "dns-port", 8553, "port where the simulated cloud serves its DNS zones")
-	return cmd
 }
 
 // newDemoCommand is dev --demo by another name.
@@ -247,25 +251,7 @@ func (s *stack) prepare() error {
 		return err
 	}
 	s.findSites()
-	ports := []struct {
-		port       int
-		flag, what string
-		skip       bool
-	}{
-		{f.apiPort, "--api-port", "the API", false},
-		{f.gwPort, "--gateway-port", "the agent gateway", false},
-		{f.temporalPort, "--temporal-port", "Temporal", false},
-		{f.uiPort, "--ui-port", "Temporal's UI", false},
-		{f.pgPort, "--postgres-port", "Postgres", os.Getenv("DATABASE_URL") != ""},
-		{f.simPort, "--sim-port", "the simulated cloud", f.cloud != "sim"},
-		{f.dnsPort, "--dns-port", "the simulated cloud's DNS", f.cloud != "sim"},
-		{f.acmePort, "--acme-port", "the ACME authority", s.sites.missing != ""},
-		{f.acmePort + 1, "--acme-port", "the ACME authority's management", s.sites.missing != ""},
-		{f.storagePort, "--storage-port", "object storage", s.stored == nil},
-		{f.gwPort + 10002, "--gateway-port", "the worker's relay", false},
-		{f.gwPort + 10003, "--gateway-port", "the API's metrics", false},
-	}
-	for _, p := range ports {
+	for _, p := range s.ports() {
 		if p.skip {
 			continue
 		}
@@ -288,6 +274,40 @@ func (s *stack) prepare() error {
 		}
 	}
 	return os.MkdirAll(s.dir, 0o755)
+}
+
+// listener is a port that something here listens on.
+type listener struct {
+	port       int
+	flag, what string
+	skip       bool // it is not started
+}
+
+// Beside the gateway's port are those of what people don't call.
+func (f devFlags) gatewayMetrics() int { return f.gwPort + 10000 }
+func (f devFlags) workerMetrics() int  { return f.gwPort + 10001 }
+func (f devFlags) relayPort() int      { return f.gwPort + 10002 }
+func (f devFlags) apiMetrics() int     { return f.gwPort + 10003 }
+
+// ports lists every port that is needed here.
+func (s *stack) ports() []listener {
+	f := s.f
+	return []listener{
+		{f.apiPort, "--api-port", "the API", false},
+		{f.gwPort, "--gateway-port", "the agent gateway", false},
+		{f.temporalPort, "--temporal-port", "Temporal", false},
+		{f.uiPort, "--ui-port", "Temporal's UI", false},
+		{f.pgPort, "--postgres-port", "Postgres", os.Getenv("DATABASE_URL") != ""},
+		{f.simPort, "--sim-port", "the simulated cloud", f.cloud != "sim"},
+		{f.dnsPort, "--dns-port", "the simulated cloud's DNS", f.cloud != "sim"},
+		{f.acmePort, "--acme-port", "the ACME authority", s.sites.missing != ""},
+		{f.acmePort + 1, "--acme-port", "the ACME authority's management", s.sites.missing != ""},
+		{f.storagePort, "--storage-port", "object storage", s.stored == nil},
+		{f.gatewayMetrics(), "--gateway-port", "the gateway's metrics", false},
+		{f.workerMetrics(), "--gateway-port", "the worker's metrics", false},
+		{f.relayPort(), "--gateway-port", "the worker's relay", false},
+		{f.apiMetrics(), "--gateway-port", "the API's metrics", false},
+	}
 }
 
 func (s *stack) log(name string) string { return filepath.Join(s.dir, "log", name+".log") }
@@ -444,7 +464,7 @@ func (s *stack) start(ctx context.Context, out io.Writer) error {
 	for _, c := range []struct {
 		name string
 		port int
-	}{{"api", s.f.apiPort}, {"agentgw", s.f.gwPort + 10000}, {"worker", s.f.gwPort + 10001}} {
+	}{{"api", s.f.apiPort}, {"agentgw", s.f.gatewayMetrics()}, {"worker", s.f.workerMetrics()}} {
 		if err := s.child(ctx, c.name, readyURL(c.port)); err != nil {
 			return err
 		}
@@ -482,8 +502,8 @@ func (s *stack) environment(databaseURL string) error {
 		"PREGO_API_PUBLIC_URL": "http://127.0.0.1:" + strconv.Itoa(s.f.apiPort),
 		"PREGO_AGENTGW_LISTEN": "127.0.0.1:" + strconv.Itoa(s.f.gwPort),
 		"PREGO_AGENTGW_URL":    "https://127.0.0.1:" + strconv.Itoa(s.f.gwPort), "PREGO_AGENTGW_AGENT_BINARY": agent,
-		"PREGO_RELAY_LISTEN": "127.0.0.1:" + strconv.Itoa(s.f.gwPort+10002),
-		"PREGO_RELAY_URL":    "https://127.0.0.1:" + strconv.Itoa(s.f.gwPort+10002),
+		"PREGO_RELAY_LISTEN": "127.0.0.1:" + strconv.Itoa(s.f.relayPort()),
+		"PREGO_RELAY_URL":    "https://127.0.0.1:" + strconv.Itoa(s.f.relayPort()),
 	}
 	if s.f.cloud == "sim" {
 		maps.Copy(set, map[string]string{
@@ -582,11 +602,11 @@ func (s *stack) child(ctx context.Context, name, ready string, args ...string) e
 	}
 	switch name {
 	case "api":
-		own = append(own, "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.gwPort+10003))
+		own = append(own, "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.apiMetrics()))
 	case "agentgw":
-		own = append(own, "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.gwPort+10000))
+		own = append(own, "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.gatewayMetrics()))
 	case "worker":
-		own = append(own, "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.gwPort+10001))
+		own = append(own, "PREGO_METRICS_LISTEN=127.0.0.1:"+strconv.Itoa(s.f.workerMetrics()))
 		s.workerAt = len(s.procs)
 	}
 	launch := func() (*devstack.Process, error) {

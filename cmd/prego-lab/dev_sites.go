@@ -173,7 +173,7 @@ func (s *stack) replaceWorker(ctx context.Context) error {
 	s.mu.Unlock()
 	p.Stop(25 * time.Second)
 	_, err := cli.Until(ctx, func(string) {}, 0, func(ctx context.Context) (v visited, err error) {
-		v, _ = visit(ctx, http.DefaultClient, readyURL(s.f.gwPort+10001)) // refused until it listens
+		v, _ = visit(ctx, http.DefaultClient, readyURL(s.f.workerMetrics())) // refused until it listens
 		return v, nil
 	}, func(v visited) bool { return v.status == http.StatusOK })
 	return err

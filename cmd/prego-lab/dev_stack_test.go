@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/lab/devstack"
@@ -78,4 +79,16 @@ func TestTheWorkerIsReplacedWhenObjectStorageAppears(t *testing.T) {
 	s.stop()
 	<-s.died
 	require.Empty(t, out.String())
+}
+
+// TestPortsAreDistinct: with the defaults no two parts listen on the same port, and all ports are checked beforehand.
+func TestPortsAreDistinct(t *testing.T) {
+	t.Parallel()
+	s := &stack{}
+	s.f.add(pflag.NewFlagSet("", pflag.ContinueOnError))
+	seen := map[int]string{}
+	for _, p := range s.ports() {
+		require.Empty(t, seen[p.port], "%s", p.what)
+		seen[p.port] = p.what
+	}
 }

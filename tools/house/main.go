@@ -45,6 +45,7 @@ func run() error {
 			return err
 		}
 		c.count(name, string(b))
+		c.largest = max(c.largest, len(b)>>10)
 	}
 	lonely, err := lonelyInterfaces()
 	if err != nil {
@@ -63,6 +64,7 @@ func run() error {
 		figure{name: "glossary terms", n: c.terms, limit: 90},
 		figure{name: "lines over 120 columns (product and lab)", n: c.long, limit: longLines},
 		figure{name: "interfaces of the product with one implementation, inside", n: len(lonely)},
+		figure{name: "KiB of the largest file", n: c.largest, limit: 2048}, // a program slips in easily, and stays in every clone
 		figure{name: "habits of English", n: total, limit: 2000},
 	)
 	for _, h := range c.habits {
@@ -98,6 +100,7 @@ type census struct {
 	lines                 map[string]int // by kind
 	rooms                 map[string]bool
 	settings, terms, long int
+	largest               int // file, in KiB
 	habits                []habit
 	hits                  map[string]int // by habit
 }
