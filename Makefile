@@ -68,7 +68,7 @@ PLAIN = $(filter-out $(RACE),$(patsubst github.com/prego/prego%,.%,$(UNIT)))
 # again, and without cgo also those of make build.
 export TESTFLAGS := -trimpath -vet=off
 
-test: packages temporal pebble versitygw axe oidc-provider $(GOTESTSUM) $(if $(filter 0,$(shell id -u)),images machines) ## Run what a push must pass: unit and end-to-end tests, a real Debian, the seeded world, and this commit's share of test-deep
+test: packages temporal pebble versitygw axe oidc-provider $(GOTESTSUM) $(if $(filter 0,$(shell id -u)),images machines) ## Run what a push must pass: unit and end-to-end tests, the demo, a real Debian, the seeded world, and this commit's share of test-deep
 	tools/deep.sh check
 	RACE="$(RACE)" PLAIN="$(PLAIN)" tools/push.sh
 

@@ -16,9 +16,16 @@ part "tests of CPU" env CGO_ENABLED=0 PACKAGES=./api tools/test.sh -timeout 5m -
 behind tools/part.sh "seeded world" env SEEDS=8 BUGS=1 tools/chaos.sh
 part "end to end" env CGO_ENABLED=0 PACKAGES=./lab/e2e tools/test.sh -timeout 30m -parallel 6 -skip "$(tools/deep.sh skip)"
 
+# The README's first command. Its servers and the machines wait for each other's boots.
+demo_lines=$(mktemp)
+tools/part.sh "make demo" make demo ARGS="--exit --reset" >"$demo_lines" 2>&1 </dev/null &
+demo=$!
 if [ "$(id -u)" = 0 ]; then # machines need root
 	part "real Debians" tools/test-machines.sh -run "^TestMachineConformance$|$(tools/deep.sh machines)"
 fi
+wait "$demo" || { status=1 && cat "$demo_lines"; }
+tail -n 3 "$demo_lines"
+rm -f "$demo_lines"
 awaited || status=1
 
 while read -r command; do
