@@ -325,6 +325,7 @@ CREATE TABLE fleet_actions (
     requested_by     text NOT NULL,
     idempotency_key  text,
     cancel_requested boolean NOT NULL DEFAULT false,
+    accepted         jsonb, -- the interruptions that its caller accepted; NULL without a caller
     created_at       timestamptz NOT NULL DEFAULT now(),
     started_at       timestamptz,
     finished_at      timestamptz,
@@ -717,6 +718,7 @@ CREATE TABLE server_maintenances (
     patched_at          timestamptz, -- and has done so
     patched             jsonb, -- what it installed
     wave_id             text REFERENCES patch_waves(wave_id),
+    accepted            jsonb, -- the interruptions that its caller accepted; NULL without a caller
     CHECK ((finished_at IS NULL) = (status IN ('making', 'waiting', 'moving', 'finishing'))),
     PRIMARY KEY (server_id, number)
 );

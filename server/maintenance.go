@@ -53,6 +53,8 @@ const (
 	MaintenancePatchRefused = "patch_check_failed"
 	// MaintenancePatchElsewhere: it waits, because another server of its fleet is cordoned after a patch that failed.
 	MaintenancePatchElsewhere = "fleet_patch_failed"
+	// MaintenanceImpactGrew: it waits, because it would now interrupt something that its caller did not accept.
+	MaintenanceImpactGrew = "impact_grew"
 	// MaintenanceTenantUnfit: a tenant has ended or is being made, and stays until its data is purged, or it is active.
 	MaintenanceTenantUnfit = "tenant_not_movable"
 )

@@ -28,6 +28,8 @@ WITH next AS (UPDATE fleets SET last_seq = last_seq + 1 WHERE fleet_id = $1 RETU
 INSERT INTO fleet_actions AS a (fleet_id, seq, action, inputs, status, cause, driven_by, requested_by, idempotency_key)
 SELECT $1, last_seq, $2, $3, 'queued', $4, $5, $6, NULLIF($7, '') FROM next RETURNING ` + actionColumns
 
+const sqlActionAccepted = `UPDATE fleet_actions SET accepted = $3 WHERE fleet_id = $1 AND seq = $2`
+
 // RequestFleetAction queues an action. Repeating the request with the same key returns the
 // existing action; a different request with that key is CodeIdempotencyConflict. What it interrupts is read from the
 // steps that plan returns now: the action makes its plan when it begins.
@@ -62,6 +64,7 @@ func (s *Store) RequestFleetAction(
 			i.Seconds = tx.lasted(ctx, "move")
 		}
 		tx.demandsOf(ctx, i, string(f.FleetID), removed, impact.Moves)
+		tx.run(ctx, sqlActionAccepted, a.FleetID, a.Seq, acceptedNow(ctx))
 		return nil
 	})
 	return a, err

@@ -239,4 +239,15 @@ func (t *txn) demand(ctx context.Context, id string, i impact.Impact) {
 	}
 }
 
+// acceptedNow is what a run keeps of the impact that the context's caller has just accepted, to compare it with the
+// impact of later steps; nil without a caller.
+func acceptedNow(ctx context.Context) *impact.Impact {
+	c := impact.Of(ctx)
+	if c == nil || c.Policy != "" {
+		return nil
+	}
+	accepted := c.Impact.Asking()
+	return &accepted
+}
+
 const sqlStandingAcceptance = `SELECT EXISTS (SELECT FROM standing_acceptances a WHERE a.policy = $1 AND a.id = $2)`

@@ -35,9 +35,9 @@ SELECT a.tenant_id FROM tenant_allocations a JOIN servers s ON s.server_id = a.a
 WHERE a.released_at IS NULL AND s.role = 'app' AND NOT a.on_shard AND (a.app_server_id = $1 OR a.db_shard_id = $1) ORDER BY 1`
 
 const sqlRequestMaintenance = `
-INSERT INTO server_maintenances AS d (server_id, number, kind, status, why, requested_by, keep_tenants, was_open, deadline_at, server_type, wave_id, total, left_now, tenants_total, tenants_left)
+INSERT INTO server_maintenances AS d (server_id, number, kind, status, why, requested_by, keep_tenants, was_open, deadline_at, server_type, wave_id, accepted, total, left_now, tenants_total, tenants_left)
 SELECT $1, COALESCE((SELECT max(number) FROM server_maintenances WHERE server_id = $1), 0) + 1, $2, CASE $2 WHEN 'replace' THEN 'making' ELSE 'waiting' END, $3, $4, $5, $6,
-    CASE WHEN $7 > 0 THEN now() + make_interval(secs => $7) END, $8, NULLIF($9, ''), n, n, moves, moves
+    CASE WHEN $7 > 0 THEN now() + make_interval(secs => $7) END, $8, NULLIF($9, ''), $10::jsonb, n, n, moves, moves
 FROM (SELECT count(*)::int AS n FROM instances WHERE server_id = $1 AND state <> 'stopped') i
 CROSS JOIN (SELECT count(*)::int AS moves FROM tenant_allocations WHERE (app_server_id = $1 OR db_shard_id = $1 OR redis_pool_id = $1) AND released_at IS NULL AND NOT $5) a RETURNING ` + maintenanceColumns
 
@@ -57,8 +57,20 @@ func (s *Store) RequestMaintenance(ctx context.Context, id prego.ServerID, kind 
 			return err
 		case open != nil && open.Kind == kind && open.ServerType == r.ServerType && open.CancelRequestedAt == nil:
 			d = *open
-			tx.harmless(ctx)
-			return nil
+			if open.Reason != server.MaintenanceImpactGrew {
+				tx.harmless(ctx)
+				return nil
+			}
+			demandMaintenance(ctx, tx, got(serverIn(ctx, tx, id)).in(tx), kind, open.KeepTenants, open.ServerType)
+			accepted := acceptedNow(ctx)
+			d = oneIn[server.Maintenance](ctx, tx, sqlAcceptMaintenance, id, accepted)
+			if accepted == nil {
+				return nil
+			}
+			return addEvent(ctx, tx, server.Event{
+				ServerID: id, Step: server.StepMaintenanceRequested, Actor: prego.ActorOperator,
+				Message: fmt.Sprintf("%s accepted by %s: it %s", kind, by, accepted.Summary()),
+			}, "")
 		case open != nil:
 			return prego.Errorf(prego.CodeInvalidTransition, "a %s of server %s is %s: let it end, or cancel it", open.Kind, id, open.Status)
 		case status == server.Failed && kind == server.MaintenanceReboot && r.KeepTenants:
@@ -90,26 +102,43 @@ func (s *Store) RequestMaintenance(ctx context.Context, id prego.ServerID, kind 
 		if r.Wave != "" {
 			tx.run(ctx, sqlMakeWave, r.Wave, by, r.Reason)
 		}
-		tenants := impact.Moves
-		switch {
-		case r.KeepTenants && kind == server.MaintenanceDrain:
-			tenants = impact.None
-		case r.KeepTenants:
-			tenants = impact.Interrupts
-		}
-		i := impact.Impact{Undo: "cancel it: whatever has moved stays where it is", Seconds: tx.lasted(ctx, "move")}
-		if tenants == impact.Interrupts {
-			i.Seconds = tx.lasted(ctx, string(kind))
-		}
-		if kind == server.MaintenanceResize {
-			i = tx.costsResize(ctx, before, r.ServerType).of(i)
-		}
-		tx.demandsOf(ctx, i, string(id), []prego.ServerID{id}, tenants)
-		d = oneIn[server.Maintenance](ctx, tx, sqlRequestMaintenance, id, kind, r.Reason, by, r.KeepTenants, before.CordonedBy == "", r.TimeoutSeconds, r.ServerType, r.Wave)
+		demandMaintenance(ctx, tx, before, kind, r.KeepTenants, r.ServerType)
+		d = oneIn[server.Maintenance](ctx, tx, sqlRequestMaintenance, id, kind, r.Reason, by, r.KeepTenants, before.CordonedBy == "", r.TimeoutSeconds, r.ServerType, r.Wave, acceptedNow(ctx))
 		text := fmt.Sprintf("%s, %d instances, %d tenants", byWhom(by, r.Reason), d.Total, d.TenantsTotal)
 		return addEvent(ctx, tx, server.Event{ServerID: id, Step: server.StepMaintenanceRequested, Message: string(kind) + " " + text, Actor: prego.ActorOperator}, "")
 	})
 	return d, err
+}
+
+const sqlAcceptMaintenance = `
+UPDATE server_maintenances d SET accepted = $2, reason = '', message = '', updated_at = now()
+WHERE server_id = $1 AND finished_at IS NULL RETURNING ` + maintenanceColumns
+
+// demandMaintenance demands the acceptance of what a maintenance interrupts now.
+func demandMaintenance(
+	ctx context.Context, tx *txn, s server.Server, kind server.MaintenanceKind, keepTenants bool, serverType string,
+) {
+	tenants := keptTenants(kind, keepTenants)
+	i := impact.Impact{Undo: "cancel it: whatever has moved stays where it is", Seconds: tx.lasted(ctx, "move")}
+	if tenants == impact.Interrupts {
+		i.Seconds = tx.lasted(ctx, string(kind))
+	}
+	if kind == server.MaintenanceResize {
+		i = tx.costsResize(ctx, s, serverType).of(i)
+	}
+	tx.demandsOf(ctx, i, string(s.ServerID), []prego.ServerID{s.ServerID}, tenants)
+}
+
+// keptTenants is what a maintenance does to the tenants of its server.
+func keptTenants(kind server.MaintenanceKind, keepTenants bool) impact.Class {
+	switch {
+	case !keepTenants:
+		return impact.Moves
+	case kind == server.MaintenanceDrain:
+		return impact.None
+	default:
+		return impact.Interrupts
+	}
 }
 
 func tenantsStay(id prego.ServerID, kind server.MaintenanceKind, tenants []string) error {

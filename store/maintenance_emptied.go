@@ -160,8 +160,10 @@ func replacementID(id prego.ServerID, number int) prego.ServerID {
 // Only what a maintenance can empty: with tenants that cannot be moved, or without storage through which they move ($4), the
 // fleet waits for them instead.
 const sqlEmptyFleetMember = `
-INSERT INTO server_maintenances (server_id, number, kind, status, requested_by, was_open, by_fleet, total, left_now, deadline_at, keep_tenants, tenants_total, tenants_left)
-SELECT s.server_id, COALESCE((SELECT max(number) FROM server_maintenances WHERE server_id = $1), 0) + 1, 'drain', 'waiting', $2, false, true, i.n, i.n, now() + make_interval(secs => $3), NOT $4, s.tenant_count, s.tenant_count
+INSERT INTO server_maintenances (server_id, number, kind, status, requested_by, was_open, by_fleet, total, left_now, deadline_at, keep_tenants, tenants_total, tenants_left, accepted)
+SELECT s.server_id, COALESCE((SELECT max(number) FROM server_maintenances WHERE server_id = $1), 0) + 1, 'drain', 'waiting', $2, false, true, i.n, i.n, now() + make_interval(secs => $3), NOT $4, s.tenant_count, s.tenant_count,
+    (SELECT a.accepted FROM fleet_action_steps t JOIN fleet_actions a USING (fleet_id, seq)
+        WHERE t.server_id = $1 AND t.op = 'delete' AND t.state = 'planned' AND a.status = 'running')
 FROM servers s CROSS JOIN (SELECT count(*)::int AS n FROM instances WHERE server_id = $1 AND state <> 'stopped') i
 WHERE s.server_id = $1 AND s.status = 'active' AND s.cordoned_at IS NOT NULL AND s.dedicated_for_tenant_id IS NULL AND i.n + s.tenant_count > 0 AND ($4 OR s.tenant_count = 0)
   AND NOT EXISTS (` + sqlTenantsStay + `)

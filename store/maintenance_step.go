@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/placement/instance"
 	"github.com/prego/prego/server"
 )
@@ -37,7 +38,7 @@ WHERE maintenance_of = $1 AND state IN ('queued', 'copying', 'frozen') RETURNING
 const sqlOneMaintenance = `SELECT pg_advisory_xact_lock(hashtextextended('prego/maintenances', 0))`
 
 const sqlMaintenanceNow = `
-SELECT ` + maintenanceColumns + `, s.role, s.region, s.status AS server_status, s.agent_status = 'connected' AS connected, s.agent_boot_id, COALESCE(d.boot_id, '') AS boot_id, d.left_dns, d.by_fleet, d.refused, s.server_type AS has_type, d.checked_at, d.to_patch, d.patching_at, d.patched_at, s.docker_state,
+SELECT ` + maintenanceColumns + `, s.role, s.region, s.status AS server_status, s.agent_status = 'connected' AS connected, s.agent_boot_id, COALESCE(d.boot_id, '') AS boot_id, d.left_dns, d.by_fleet, d.refused, s.server_type AS has_type, d.checked_at, d.to_patch, d.patching_at, d.patched_at, s.docker_state, d.accepted,
     COALESCE(s.fleet_id, '') AS fleet_id, COALESCE(r.status, '') AS made, COALESCE(r.status_message, '') AS made_message, clock_timestamp() AS now, d.acted_at, d.reset_at
 FROM server_maintenances d JOIN servers s ON s.server_id = d.server_id LEFT JOIN servers r ON r.server_id = d.replacement_id
 WHERE d.server_id = $1 AND d.finished_at IS NULL FOR NO KEY UPDATE OF d`
@@ -113,6 +114,7 @@ type maintenanceRow struct {
 	PatchingAt   *time.Time
 	PatchedAt    *time.Time
 	DockerState  string
+	Accepted     *impact.Impact
 	Now          time.Time
 	ActedAt      *time.Time
 	ResetAt      *time.Time
@@ -214,12 +216,39 @@ func (d *maintenanceStep) take(ctx context.Context, limits server.MaintenanceLim
 				return err
 			}
 		}
+	}
+	if grew, err := d.beyondAccepted(ctx); err != nil || grew {
+		return err
+	}
+	if d.status == server.MaintenanceWaiting {
 		d.status = server.MaintenanceMoving
 		if err := d.event(ctx, server.StepMaintenanceStarted, "", fmt.Sprintf("%d instances and %d tenants to move", d.Total, d.TenantsTotal)); err != nil {
 			return err
 		}
 	}
 	return d.move(ctx, limits)
+}
+
+// beyondAccepted holds a maintenance that would now interrupt more than its caller accepted: nothing more leaves, and the
+// host is neither rebooted nor deleted, until that is accepted, or is no longer so.
+func (d *maintenanceStep) beyondAccepted(ctx context.Context) (bool, error) {
+	if d.Accepted == nil {
+		return false, nil
+	}
+	of := keptTenants(d.Kind, d.KeepTenants)
+	now := impactOf(ctx, d.tx, impact.Impact{}, sqlOnServers, []prego.ServerID{d.ServerID}, of)
+	more := now.Beyond(*d.Accepted)
+	if d.tx.err != nil || more.Class == impact.None {
+		return false, d.tx.err
+	}
+	d.reason = server.MaintenanceImpactGrew
+	d.text = fmt.Sprintf("it now also %s; it was accepted that it %s", more.Summary(), d.Accepted.Summary())
+	if d.reason != d.Reason {
+		if err := d.event(ctx, server.StepMaintenanceWaits, prego.Reason(d.reason), d.text); err != nil {
+			return true, err
+		}
+	}
+	return true, d.progress(ctx)
 }
 
 // move lets the next instances leave, and notices when none is there any more.

@@ -427,7 +427,10 @@ var ordered = []struct {
 	}},
 	{MaintenanceStuck, spec{
 		severity: Warning, says: "it is being emptied and is stuck", plural: "servers are being emptied and are stuck",
-		todo:    "See what is still there and why it has no other place. Add room, or cancel.",
+		todo: "See what is still there and why it has no other place. Add room, or cancel.",
+		todos: map[string]string{
+			"impact_grew": "Repeat the request to accept its impact as it is now, or cancel.",
+		},
 		actions: about("server", showMaintenance, drop("Cancel it", "/v1/servers/{id}/maintenance", "prego server maintenance-cancel {id}")),
 		all:     []Action{listServers},
 	}},

@@ -95,6 +95,46 @@ func (i Impact) Seen(by func(prego.OrgID) bool) Impact {
 	return i
 }
 
+// Asking is the part of an impact that must be accepted.
+func (i Impact) Asking() Impact {
+	out := Impact{Affected: []Thing{}, Destroyed: i.Destroyed}
+	for _, a := range i.Affected {
+		if a.Class.asks() {
+			out.Affected = append(out.Affected, a)
+		}
+	}
+	out.Class = out.class()
+	return out
+}
+
+// Beyond is what an impact interrupts or destroys that was not accepted. Figures are no part of it: they change from one
+// moment to the next. Instances follow one another, so that of a group's only the number counts.
+func (i Impact) Beyond(accepted Impact) Impact {
+	interrupted, destroyed := map[string]int{}, map[string]bool{}
+	for _, a := range accepted.Asking().Affected {
+		interrupted[a.counts()]++
+	}
+	for _, d := range accepted.Destroyed {
+		destroyed[d.ID] = true
+	}
+	now := i.Asking()
+	now.Affected = slices.DeleteFunc(now.Affected, func(a Thing) bool {
+		interrupted[a.counts()]--
+		return destroyed[a.ID] || interrupted[a.counts()] >= 0
+	})
+	now.Destroyed = slices.DeleteFunc(slices.Clone(now.Destroyed), func(d Loss) bool { return destroyed[d.ID] })
+	now.Class = now.class()
+	return now
+}
+
+// counts is what a thing counts as among what was accepted.
+func (t Thing) counts() string {
+	if t.Kind == "instance" {
+		return "group " + string(t.OrgID) + "/" + t.Name
+	}
+	return t.ID
+}
+
 // class is that of what an impact lists: a change that destroys nothing now needs no acceptance to destroy.
 func (i Impact) class() Class {
 	if len(i.Destroyed) > 0 {

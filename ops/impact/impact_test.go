@@ -180,3 +180,33 @@ func TestALargeImpactHasOneSum(t *testing.T) {
 	require.False(t, of(Interrupts, ids.String()+"two", "").accepted("POST /x", digest, shown))
 	require.False(t, more.accepted("POST /x", digest, shown.Add(time.Hour)))
 }
+
+// TestBeyondIsWhatNobodyAccepted: ids and what happens to them, and the number of a group's instances; no figures.
+func TestBeyondIsWhatNobodyAccepted(t *testing.T) {
+	t.Parallel()
+	instances := func(ids ...string) (i Impact) {
+		for _, id := range ids {
+			i.Affected = append(i.Affected, Thing{Kind: "instance", ID: id, Name: "web", OrgID: "acme", Class: Interrupts})
+		}
+		return i
+	}
+	other := instances("i-1")
+	other.Affected[0].OrgID = "other"
+	for name, tc := range map[string]struct {
+		now, accepted Impact
+		beyond        string
+	}{
+		"the same":                      {of(Destroys, "t-1 t-2", "t-1"), of(Destroys, "t-1 t-2", "t-1"), "affects nothing"},
+		"less":                          {of(Interrupts, "t-2", ""), of(Destroys, "t-1 t-2", "t-1"), "affects nothing"},
+		"what moves needs no agreement": {of(Moves, "t-1", ""), Impact{}, "affects nothing"},
+		"destroying includes the rest":  {of(Interrupts, "t-1", ""), of(Destroys, "", "t-1"), "affects nothing"},
+		"a tenant more":                 {of(Interrupts, "t-1 t-2", ""), of(Interrupts, "t-1", ""), "interrupts tenant name of t-2"},
+		"moving is not interrupting":    {of(Interrupts, "t-1", ""), of(Moves, "t-1", ""), "interrupts tenant name of t-1"},
+		"nor interrupting destroying":   {of(Destroys, "t-1", "t-1"), of(Interrupts, "t-1", ""), "destroys site t-1"},
+		"another instance of a group":   {instances("i-2"), instances("i-1"), "affects nothing"},
+		"one more instance":             {instances("i-2", "i-3"), instances("i-1"), "interrupts instance web"},
+		"a group of another org":        {instances("i-1"), other, "interrupts instance web"},
+	} {
+		require.Equal(t, tc.beyond, tc.now.Beyond(tc.accepted).Summary(), name)
+	}
+}
