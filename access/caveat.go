@@ -124,11 +124,12 @@ func (a Act) reveals() bool {
 	return a.Bound == impact.Reveals && a.Capability != "" || slices.Contains([]string{"reveal", "exec", "logs", "clone", "download"}, a.verb())
 }
 
-// givesAccess reports whether it makes a credential or a grant that would not have the caller's caveats. A token is
+// GivesAccess reports whether it makes a credential or a grant that would not have the caller's caveats. A token is
 // narrowed without a capability, and what is narrowed keeps them.
-func (a Act) givesAccess() bool {
+func (a Act) GivesAccess() bool {
 	thing, verb, _ := strings.Cut(string(a.Capability), ":")
-	return a.Bound != "" && slices.Contains([]string{"access", "access_role", "service_account", "token", "invitation"}, thing) &&
+	things := []string{"access", "access_role", "service_account", "token", "invitation", "user"}
+	return a.Bound != "" && slices.Contains(things, thing) &&
 		!slices.Contains([]string{"revoke", "delete", "disable", "end"}, verb)
 }
 
@@ -173,7 +174,7 @@ func (c Caveats) RefuseAct(a Act) *Refusal {
 		return refuse(CaveatSecondsDown, "for how long a policy takes something out of service because of %s is unknown", a.Operation)
 	case c.MonthlyCents != nil && a.Bound != "" && a.Spends == SpendsUnknown:
 		return refuse(CaveatMonthlyCents, "what %s costs a month is unknown", a.Operation)
-	case a.givesAccess() && len(c.Names()) > 0:
+	case a.GivesAccess() && len(c.Names()) > 0:
 		return refuse(c.Names()[0], "%s gives access without the caveat; a token with caveats can only be narrowed", a.Operation)
 	}
 	return nil

@@ -101,8 +101,8 @@ func (p Principal) covers(c Capability, org prego.OrgID, below bool) bool {
 // it gives: each capability of its access role, where the grant has it. A limited token gives nothing to others, because
 // they would not have its limits. all are the capabilities that exist.
 func MayGrant(p Principal, g Grant, all []Capability) error {
-	if p.Limited() {
-		return prego.Errorf(prego.CodeForbidden, "this token is limited by caveats or narrowed from another one: it can't give access to others")
+	if err := p.MayGiveAccess(); err != nil {
+		return err
 	}
 	r := g.role()
 	var missing []string
@@ -123,8 +123,13 @@ func MayGrant(p Principal, g Grant, all []Capability) error {
 	return prego.Errorf(prego.CodeForbidden, "the access role %s includes capabilities that you do not have there yourself: %s", g.Role, text)
 }
 
-// Limited reports whether the principal acts with less than its grants allow.
-func (p Principal) Limited() bool { return p.Narrowed || len(p.Caveats) > 0 }
+// MayGiveAccess refuses whatever gives access to others if the principal acts with less than its grants allow.
+func (p Principal) MayGiveAccess() error {
+	if p.Narrowed || len(p.Caveats) > 0 {
+		return prego.Errorf(prego.CodeForbidden, "this token is limited by caveats or narrowed from another one: it can't give access to others")
+	}
+	return nil
+}
 
 // Heirs are the access roles that the principal gets on an org that it creates below a parent, "" for none: those
 // of its grants that let it create the org, and that allow less above an org than in it.

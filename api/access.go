@@ -159,9 +159,12 @@ func pathValue(c echo.Context, name string) string {
 
 // mayPutOrg decides on PUT /v1/orgs/{org_id} with the org as it was, because what the request requires depends on that.
 // A new org requires org:create on its parent, or without one on the installation. An existing org requires org:change
-// for another tier, which raises its limits; and for another parent access:grant on the old and the new one, because
-// grants on a parent apply below it. A repeated request that changes nothing shows the org, which requires org:read.
-func mayPutOrg(reach func(access.Capability) access.Reach, id prego.OrgID, in tenant.PutOrgRequest) func(*org.Org) error {
+// for another tier, which raises its limits; and for another parent access:grant on the old and the new one and gives,
+// because grants on a parent apply below it. A repeated request that changes nothing shows the org, which requires
+// org:read.
+func mayPutOrg(
+	reach func(access.Capability) access.Reach, gives func() error, id prego.OrgID, in tenant.PutOrgRequest,
+) func(*org.Org) error {
 	parent := func(c access.Capability) error {
 		switch wanted := deref(in.ParentOrgID); {
 		case reach(c).Includes(wanted):
@@ -183,6 +186,9 @@ func mayPutOrg(reach func(access.Capability) access.Reach, id prego.OrgID, in te
 			return nil
 		case !reach("access:grant").Includes(old.ParentOrgID):
 			return prego.Errorf(prego.CodeForbidden, "another parent requires the capability access:grant on the present one")
+		}
+		if err := gives(); err != nil {
+			return err
 		}
 		return parent("access:grant")
 	}

@@ -385,6 +385,12 @@ func (a *API) EndLogin(c echo.Context, id LoginInPath, _ EndLoginParams) error {
 	if err != nil {
 		return err
 	}
+	if l := access.LimitsOf(c.Request().Context()); l != nil && of != p.PrincipalID { // it is not about the caller
+		l.Capability = "login:revoke"
+		if err := l.RefuseAct(); err != nil {
+			return err
+		}
+	}
 	return remove(c, a.d.Store.EndCredential, id)
 }
 

@@ -54,13 +54,10 @@ func (a *API) limited(c echo.Context, op *operation, p access.Principal) error {
 	}
 	l := &access.Limits{
 		Act: access.Act{
-			Operation: op.OperationID, Capability: op.capability, Spends: op.spends(), DryRun: dryRun(c),
+			Operation: op.OperationID, Capability: op.capability, Bound: op.changes(), Spends: op.spends(), DryRun: dryRun(c),
 			MovesLater: slices.Contains(movesLater, op.OperationID),
 		},
 		CredentialID: p.CredentialID, Caveats: p.Caveats,
-	}
-	if !op.changesNothing {
-		l.Bound = op.bound
 	}
 	if op.capability != "" {
 		granted := p

@@ -38,7 +38,13 @@ type consoleBundle struct {
 
 func setupConsole(t *testing.T, change func(*consoleBundle)) *consoleBundle {
 	t.Helper()
-	b := &consoleBundle{bundle: setup(t, nil)}
+	return (&consoleBundle{bundle: setup(t, nil)}).withConsole(change)
+}
+
+// withConsole starts the console of a bundle's API.
+func (b *consoleBundle) withConsole(change func(*consoleBundle)) *consoleBundle {
+	t := b.t
+	t.Helper()
 	b.deps = console.Deps{API: b.api.Handler(), Allow: b.api.Allow, Refusal: b.api.Refusal, Auth: api.Authenticate(b.store), Store: b.store, Feed: b.api.Subscribe, Watch: b.api.Watch, Now: time.Now, Log: zap.NewNop()}
 	b.srv = httptest.NewUnstartedServer(nil)
 	b.deps.URL = "http://" + b.srv.Listener.Addr().String()

@@ -21,7 +21,7 @@ func (a *API) PutOrg(c echo.Context, id OrgID, _ PutOrgParams) error {
 	for _, role := range p.Heirs(deref(in.ParentOrgID)) {
 		heirs = append(heirs, store.NewGrant{GrantID: newID("grant-"), PrincipalID: p.PrincipalID, AccessRole: role})
 	}
-	may := mayPutOrg(p.Reach, id, in)
+	may := mayPutOrg(p.Reach, p.MayGiveAccess, id, in)
 	org, err := a.d.Store.PutOrgIf(c.Request().Context(), id, in, may, heirs, p.By(), ifMatch(c)...)
 	return answer(c, http.StatusOK, org, err, viewOf[Org])
 }

@@ -195,8 +195,8 @@ func (a *API) PutTokenTrust(c echo.Context, id string, _ PutTokenTrustParams) er
 		}
 	}
 	p := caller(c)
-	if p.Limited() {
-		return prego.Errorf(prego.CodeForbidden, "this token is limited by caveats or narrowed from another one: it can't give access to others")
+	if err := p.MayGiveAccess(); err != nil {
+		return err
 	}
 	may := func(account []access.Grant) error { // who can get a token of the account has its access
 		for _, g := range account {

@@ -166,10 +166,13 @@ type Credential struct {
 	ExpiresAt    time.Time
 }
 
-// A credential never lasts longer than its parent.
+// A credential never lasts longer than its parent, and a login that another one made proves nothing about its user.
 const sqlCreateCredential = `
-INSERT INTO credentials (credential_id, kind, hash, prefix, principal_id, parent_id, name, caveats, group_ids, address, created_by, expires_at)
-SELECT $1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, $11, LEAST($12, (SELECT p.expires_at FROM credentials p WHERE p.credential_id = $6))
+INSERT INTO credentials (credential_id, kind, hash, prefix, principal_id, parent_id, name, caveats, group_ids, address, created_by,
+    expires_at, fresh_at)
+SELECT $1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, $11,
+    LEAST($12, (SELECT p.expires_at FROM credentials p WHERE p.credential_id = $6)),
+    COALESCE((SELECT p.fresh_at FROM credentials p WHERE p.credential_id = $6 AND p.kind = 'login'), now())
 RETURNING expires_at`
 
 // CreateCredential writes a token or a login, and returns when it ends.

@@ -192,6 +192,9 @@ func (i *issuer) verify(ctx context.Context, raw, audience string) (*oidc.IDToke
 	if err != nil {
 		return nil, errToken
 	}
+	if err := exact(t); err != nil {
+		return nil, err
+	}
 	if t.Subject == "" || t.IssuedAt.Unix() <= 0 || t.IssuedAt.After(i.now().Add(leeway)) {
 		return nil, errToken
 	}
@@ -204,6 +207,22 @@ func (i *issuer) verify(ctx context.Context, raw, audience string) (*oidc.IDToke
 		}
 	}
 	return t, nil
+}
+
+// exact refuses claims that only look like registered ones. Names of claims differ by case (RFC 7519 §4), but those of
+// JSON in Go don't: an "AUD" that a user of the issuer may set would be taken for the "aud" that the issuer sets.
+func exact(t *oidc.IDToken) error {
+	claims := map[string]json.RawMessage{}
+	if err := t.Claims(&claims); err != nil {
+		return errToken
+	}
+	for name := range claims {
+		plain := strings.ToLower(name)
+		if name != plain && slices.Contains([]string{"iss", "sub", "aud", "exp", "nbf", "iat", "nonce", "azp"}, plain) {
+			return errToken
+		}
+	}
+	return nil
 }
 
 func names(algs []jose.SignatureAlgorithm) (out []string) {

@@ -6,8 +6,10 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -195,7 +197,11 @@ func TestForgedTokensAreRefused(t *testing.T) {
 	f.more = append(f.more, jose.JSONWebKey{Key: f.key.Public(), KeyID: "enc", Use: "enc"}, jose.JSONWebKey{Key: f.key.Public(), KeyID: "es384", Algorithm: "ES384"},
 		jose.JSONWebKey{Key: []byte("shared secret of 32 bytes, at least"), KeyID: "shared"})
 	kid := func(id any) map[string]any { return map[string]any{"kid": id} }
-	now, es := time.Now(), jwt.SigningMethodES256
+	now, es, hs, none := time.Now(), jwt.SigningMethodES256, jwt.SigningMethodHS256, jwt.SigningMethodNone
+	public, err := x509.MarshalPKIXPublicKey(rsaKeys["long"].Public())
+	require.NoError(t, err)
+	asPEM := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})
+	theirs := jose.JSONWebKey{Key: other.key.Public(), KeyID: "r1", Algorithm: "ES256", Use: "sig"}
 	s := NewIssuers(true)
 	for name, tc := range map[string]struct {
 		raw  string
@@ -227,7 +233,35 @@ func TestForgedTokensAreRefused(t *testing.T) {
 		"issued beyond the leeway": {f.token(t, jwt.MapClaims{"iat": now.Add(leeway + time.Minute).Unix()}), prego.CodeUnauthenticated},
 		"not yet good":             {f.token(t, jwt.MapClaims{"nbf": now.Add(time.Hour).Unix()}), prego.CodeUnauthenticated},
 		"truncated":                {f.token(t, nil)[:100], prego.CodeUnauthenticated},
-		"empty":                    {"", prego.CodeUnauthenticated},
+		// Another key or algorithm than the issuer's.
+		"HS256 by a public key":        {f.signed(t, hs, asPEM, kid("long"), nil), prego.CodeUnauthenticated},
+		"HS256 by a public key, DER":   {f.signed(t, hs, public, kid("long"), nil), prego.CodeUnauthenticated},
+		"ES256 named RS256":            {f.signed(t, es, f.key, map[string]any{"kid": "r1", "alg": "RS256"}, nil), prego.CodeUnauthenticated},
+		"alg None":                     {f.signed(t, none, jwt.UnsafeAllowNoneSignatureType, map[string]any{"kid": "r1", "alg": "None"}, nil), prego.CodeUnauthenticated},
+		"kid of another key":           {f.signed(t, es, f.key, kid("long"), nil), prego.CodeUnauthenticated},
+		"kid is a path":                {f.signed(t, es, f.key, kid("../keys/r1"), nil), prego.CodeUnauthenticated},
+		"kid is a number":              {f.signed(t, es, f.key, kid(1), nil), prego.CodeUnauthenticated},
+		"kid is a list":                {f.signed(t, es, f.key, kid([]string{"r1"}), nil), prego.CodeUnauthenticated},
+		"its own key":                  {f.signed(t, es, other.key, map[string]any{"kid": "r1", "jwk": theirs}, nil), prego.CodeUnauthenticated},
+		"its own key without kid":      {f.signed(t, es, other.key, map[string]any{"jwk": theirs}, nil), prego.CodeUnauthenticated},
+		"its own key's address":        {f.signed(t, es, other.key, map[string]any{"kid": "r1", "jku": other.url + "/keys"}, nil), prego.CodeUnauthenticated},
+		"another issuer's, by its key": {f.signed(t, es, other.key, kid("r1"), jwt.MapClaims{"iss": f.url}), prego.CodeUnauthenticated},
+		// Claims of another form than the issuer's.
+		"issuer with a slash":     {f.token(t, jwt.MapClaims{"iss": f.url + "/"}), prego.CodeUnauthenticated},
+		"issuer in capitals":      {f.token(t, jwt.MapClaims{"iss": strings.ToUpper(f.url)}), prego.CodeUnauthenticated},
+		"several issuers":         {f.token(t, jwt.MapClaims{"iss": []string{f.url}}), prego.CodeUnauthenticated},
+		"nested audiences":        {f.token(t, jwt.MapClaims{"aud": [][]string{{"prego"}}}), prego.CodeUnauthenticated},
+		"audience is an object":   {f.token(t, jwt.MapClaims{"aud": map[string]any{"prego": 1}}), prego.CodeUnauthenticated},
+		"prefix of the audience":  {f.token(t, jwt.MapClaims{"aud": "preg"}), prego.CodeUnauthenticated},
+		"party of one audience":   {f.token(t, jwt.MapClaims{"aud": "x", "azp": "prego"}), prego.CodeUnauthenticated},
+		"parties":                 {f.token(t, jwt.MapClaims{"aud": []string{"prego", "x"}, "azp": []string{"prego"}}), prego.CodeUnauthenticated},
+		"several subjects":        {f.token(t, jwt.MapClaims{"sub": []string{"carol"}}), prego.CodeUnauthenticated},
+		"expiry is no time":       {f.token(t, jwt.MapClaims{"exp": 1e300}), prego.CodeTokenExpired},
+		"audience in capitals":    {f.token(t, jwt.MapClaims{"aud": "x", "AUD": "prego"}), prego.CodeUnauthenticated},
+		"audience in lower case":  {f.token(t, jwt.MapClaims{"Aud": "x"}), prego.CodeUnauthenticated},
+		"subject in capitals":     {f.token(t, jwt.MapClaims{"Sub": "admin"}), prego.CodeUnauthenticated},
+		"issued years ago, valid": {f.token(t, jwt.MapClaims{"iat": now.AddDate(-9, 0, 0).Unix()}), ""},
+		"empty":                   {"", prego.CodeUnauthenticated},
 	} {
 		_, err := s.Identity(t.Context(), tc.raw, f.url, "prego")
 		if tc.code == "" {
@@ -236,6 +270,10 @@ func TestForgedTokensAreRefused(t *testing.T) {
 		}
 		require.Equal(t, tc.code, prego.CodeOf(err), "%s: %v", name, err)
 	}
+	require.Zero(t, other.fetches.Load(), "no address in a token is called")
+	// An issuer is known by its exact URL.
+	_, err = s.Identity(t.Context(), f.token(t, jwt.MapClaims{"iss": f.url + "/"}), f.url+"/", "prego")
+	require.Equal(t, prego.CodeNotReady, prego.CodeOf(err), "its document names another one")
 }
 
 // TestIssuerIsNotOverloaded: neither many callers nor unknown keys cause more than one fetch.
