@@ -20,6 +20,7 @@ import (
 	"github.com/prego/prego/agent/wire"
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/token"
+	"github.com/prego/prego/lab/need"
 )
 
 // anySecret is what NewSecret makes.
@@ -187,7 +188,7 @@ func TestASecretIsGoodForOneThing(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, func() int {
 		req := request(t, b.bundle.srv.URL, "GET", "/v1/whoami", "", "", "")
 		req.SetBasicAuth("robot", secret)
-		resp, err := http.DefaultTransport.RoundTrip(req)
+		resp, err := need.HTTP.Do(req)
 		require.NoError(t, err)
 		defer func() { _ = resp.Body.Close() }()
 		return resp.StatusCode
