@@ -34,10 +34,10 @@ func (o *operation) decidesItself() bool {
 // Other rooms of this process decide with it what they offer; each request is decided again.
 func May(p access.Principal, operationID string, org prego.OrgID) bool {
 	op := embedded().named(operationID)
-	if op == nil || op.capability == "" {
-		return op != nil
+	if op.capability == "" {
+		return true
 	}
-	reach := p.Reach(op.capability)
+	reach := ReachOf(p, operationID)
 	switch {
 	case len(op.orgOf) == 0 || slices.Contains(op.orgOf, orgOfInstallation):
 		return reach.Everywhere
@@ -47,13 +47,17 @@ func May(p access.Principal, operationID string, org prego.OrgID) bool {
 	return !reach.None()
 }
 
+// ReachOf is where a caller may request an operation of the contract.
+func ReachOf(p access.Principal, operationID string) access.Reach {
+	return p.Reach(embedded().named(operationID).capability)
+}
+
 // Withheld are the fields of an operation's body that a caller may not set: those of operators.
 func Withheld(p access.Principal, operationID string) []string {
-	op := embedded().named(operationID)
-	if op == nil || p.Reach(op.capability).Everywhere {
+	if ReachOf(p, operationID).Everywhere {
 		return nil
 	}
-	return op.operators
+	return embedded().named(operationID).operators
 }
 
 // operatorsFieldsIn refuses fields of a checked body that are operators' (x-operators): they decide what is the

@@ -45,12 +45,16 @@ func (c *Console) buttons(ec echo.Context, do string, params map[string]string, 
 		}
 		if op.body != nil { // what a form can know already
 			for _, f := range op.fields() {
-				if v := params[f.Name]; v != "" {
+				v := params[f.Name]
+				if v == "" && (f.Name == "org_id" || f.Name == "principal_id") { // whose it is
+					v = o.text(f.Name)
+				}
+				if v != "" {
 					q.Set(fieldOf+f.Name, v)
 				}
 			}
 		}
-		out = append(out, button{Label: op.label(), Href: "/console/do/" + id + "?" + q.Encode(), About: op.Summary, Danger: op.dangerous()})
+		out = append(out, button{Label: op.label(o), Href: "/console/do/" + id + "?" + q.Encode(), About: op.Summary, Danger: op.dangerous()})
 	}
 	return out
 }
@@ -150,6 +154,10 @@ func (c *Console) asking(ec echo.Context, form url.Values) (*asking, error) {
 		}
 		a.Params = append(a.Params, f)
 	}
+	// Where the user may do it in one org only, it is done there.
+	if orgs := api.ReachOf(v.Principal, op.OperationID).Orgs; len(orgs) == 1 && op.body != nil && op.body.Properties["org_id"] != nil && !form.Has(fieldOf+"org_id") {
+		form.Set(fieldOf+"org_id", string(orgs[0]))
+	}
 	a.Fields = without(op.fields(), api.Withheld(v.Principal, op.OperationID))
 	for i := range a.Fields {
 		a.Fields[i].Value = form.Get(fieldOf + a.Fields[i].Name)
@@ -225,10 +233,13 @@ func (c *Console) choose(ec echo.Context, a *asking) error {
 				if err != nil && !errors.As(err, &refused) {
 					return err
 				}
-				id := placeholders.FindStringSubmatch(l.Row)[1]
+				id := "name" // of what has no page
+				if m := placeholders.FindStringSubmatch(l.Row); m != nil {
+					id = m[1]
+				}
 				all := &choices{ID: "known-" + strings.ReplaceAll(l.Page, "/", "-")}
 				for _, row := range o.objects(l.Items) {
-					all.Options = append(all.Options, value{Text: row.text(id), Title: cmp.Or(row.text("slug"), row.text("name"))})
+					all.Options = append(all.Options, value{Text: row.text(id), Title: cmp.Or(row.text("slug"), row.text("description"), row.text("name"))})
 				}
 				lists[l.Page] = all
 			}
@@ -249,6 +260,9 @@ func listingOf(field string) *listing {
 	listings, _ := described()
 	for rest, more := field[strings.LastIndexByte(field, '.')+1:], true; more; _, rest, more = strings.Cut(rest, "_") {
 		for _, l := range listings {
+			if rest == "access_role" && l.Page == "access-roles" {
+				return &l
+			}
 			if !strings.Contains(l.Page, "{") && strings.Count(l.Row, "{") == 1 && (strings.HasSuffix(rest, "_id") || rest == "provider") && strings.HasSuffix(l.Row, "/{"+rest+"}") {
 				return &l
 			}
@@ -283,15 +297,16 @@ func (c *Console) replaced(ec echo.Context, a *asking, form url.Values) error {
 }
 
 // path is that of the API.
-func (a *asking) path() string {
-	return fill(a.Op.Path, func(name string) string {
-		for _, f := range a.Params {
-			if f.Name == name {
-				return f.Value
-			}
+func (a *asking) path() string { return fill(a.Op.Path, a.param) }
+
+// param is the value of a parameter of the path or the query.
+func (a *asking) param(name string) string {
+	for _, f := range a.Params {
+		if f.Name == name {
+			return f.Value
 		}
-		return ""
-	})
+	}
+	return ""
 }
 
 // query is that of the API.
@@ -429,22 +444,55 @@ func (c *Console) done(ec echo.Context, a *asking, status int, o object) error {
 	if code := o.text("exit_code"); code != "" && code != "0" {
 		verdict, bad = "The command ended with the exit code "+code, true
 	}
+	secrets := c.shownOnce(a.Op, o)
 	follow := ""
 	if id := o.text("operation.id"); id != "" {
 		follow = "/console/operations/" + url.PathEscape(id)
 	}
-	made := ""
-	_, things := described()
-	for _, t := range things { // the page of the created thing
+	p.Body = map[string]any{"Verdict": verdict, "Bad": bad, "Follow": follow, "Made": a.made(o), "Secrets": secrets, "Back": a.Back, "Facts": facts(o, slices.Sorted(maps.Keys(o)), map[string]bool{}, now)}
+	return c.show(ec, http.StatusOK, p)
+}
+
+// made is the page of what the API made or changed, "" if it has none.
+func (a *asking) made(o object) string {
+	listings, things := described()
+	for _, l := range listings { // what it lists
+		m := placeholders.FindStringSubmatch(l.Row)
+		if a.Op.Method == http.MethodPost && l.Op.Path == a.Op.Path && m != nil && o.text(m[1]) != "" {
+			return "/console/" + fill(l.Row, o.text)
+		}
+	}
+	for _, t := range things {
+		if a.Op.Method == http.MethodPut && t.Op.Path == a.Op.Path {
+			return "/console/" + fill(t.Page, a.param)
+		}
 		if t.Name+t.Kind != "" && a.Op.Method == http.MethodPost && strings.Count(t.Page, "{") == 1 {
 			if m := placeholders.FindStringSubmatch(t.Page); m != nil && o.text(m[1]) != "" && strings.HasPrefix(a.Op.Path, path.Dir(t.Op.Path)) {
-				made = "/console/" + fill(t.Page, func(name string) string { return o.text(name) })
-				break
+				return "/console/" + fill(t.Page, o.text)
 			}
 		}
 	}
-	p.Body = map[string]any{"Verdict": verdict, "Bad": bad, "Follow": follow, "Made": made, "Back": a.Back, "Facts": facts(o, slices.Sorted(maps.Keys(o)), map[string]bool{}, now)}
-	return c.show(ec, http.StatusOK, p)
+	return ""
+}
+
+// shownOnce takes what is never shown again out of an answer: a token's secret, or a link, as browsers reach it.
+func (c *Console) shownOnce(op *operation, o object) (out []fact) {
+	if op.Extensions["x-impact"] != string(impact.Reveals) {
+		return nil
+	}
+	for _, name := range []string{"secret", "path"} {
+		text := o.text(name)
+		if text == "" {
+			continue
+		}
+		if name == "path" {
+			name, text = "link", cmp.Or(c.passkeys.Origin, strings.TrimSuffix(c.d.URL, "/"))+text
+			delete(o, "path")
+		}
+		delete(o, name)
+		out = append(out, fact{Name: name, value: value{Text: text}})
+	}
+	return out
 }
 
 // lines shows how to do by other means what a form asks for.

@@ -113,6 +113,10 @@ func parseSeconds(s string) (int64, error) {
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return n, nil
 	}
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		n, err := strconv.ParseInt(days, 10, 32)
+		return n * 24 * 60 * 60, err
+	}
 	d, err := time.ParseDuration(s)
 	return int64(d / time.Second), err
 }
@@ -257,7 +261,7 @@ func (f field) parse(given string) (any, error) {
 	case "memory", "disk", "duration":
 		n, err := sizes[f.Kind].read(given)
 		if err != nil && f.Kind == "duration" {
-			return nil, prego.Invalid(f.Name, "must be a duration, like 90s or 30m")
+			return nil, prego.Invalid(f.Name, "must be a duration, like 90s, 30m or 90d")
 		}
 		if err != nil {
 			return nil, prego.Invalid(f.Name, "must be a size, like 20 GB or 1.5 GiB")

@@ -124,12 +124,19 @@ func (o *operation) items() string {
 	return ""
 }
 
-// label is the short name of an operation for its button (x-button); others have their summary.
-func (o *operation) label() string { return cmp.Or(o.button().Label, o.Summary) }
+// label is the short name of an operation for its button (x-button) on a thing, nil on a list; others have their summary.
+func (o *operation) label(thing object) string {
+	b := o.button()
+	if thing == nil && b.List != "" {
+		return b.List
+	}
+	return cmp.Or(b.Label, o.Summary)
+}
 
 // buttonText is the contract's text for an operation's button.
 type buttonText struct {
 	Label  string
+	List   string // on a list, if it is not Label there
 	When   string // conditions: "field", "!field", "field=a|b"
 	Danger bool   // it ends something or loses data, although its impact may be harmless
 	Impact string // what it does to others, in words; {holds} is what is on a server

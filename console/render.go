@@ -122,8 +122,8 @@ func navigation(section string) []navGroup {
 			[3]string{"Backup policies", "backup-policies", "b"}),
 		group("Servers", [3]string{"Servers", "servers", "s"}, [3]string{"Fleets", "fleets", "f"}, [3]string{"Policies", "policies", "p"}, [3]string{"Warm pools", "warm-pools", "w"}, [3]string{"Site pools", "site-pools", ""}, [3]string{"Placement pools", "placement-pools", ""}, [3]string{"Scale-outs", "scaling", ""}, [3]string{"Releases", "releases", "r"}, [3]string{"Agent releases", "agent-releases", ""}, [3]string{"Golden images", "images", ""}, [3]string{"Security updates", "patch-waves", ""}, [3]string{"Packing plans", "rebalances", ""}),
 		group("Workloads", [3]string{"Apps", "apps", "a"}, [3]string{"Environments", "envs", ""}, [3]string{"Process groups", "groups", "g"}, [3]string{"Instances", "instances", "i"}, [3]string{"Routes", "routes", "u"}, [3]string{"Volumes", "volumes", "v"}, [3]string{"IPv4 addresses", "addresses", ""}, [3]string{"Registries", "registries", ""}),
-		group("Access", [3]string{"Service accounts", "service-accounts", ""}, [3]string{"Tokens", "tokens", ""}, [3]string{"Grants", "grants", ""}, [3]string{"Access roles", "access-roles", ""}, [3]string{"Users", "users", ""}, [3]string{"Logins", "logins", ""}),
+		group("Access", [3]string{"Service accounts", "service-accounts", ""}, [3]string{"Tokens", "tokens", ""}, [3]string{"Grants", "grants", ""}, [3]string{"Access roles", "access-roles", ""}, [3]string{"Users", "users", ""}, [3]string{"Logins", "logins", ""}, [3]string{"Invitations", "invitations", ""}),
 		group("Records", [3]string{"Ledger", "ledger", "l"}, [3]string{"Costs", "costs", "c"},
-			[3]string{"Upcoming deletions", "impact/upcoming", ""}, [3]string{"Audit", "audit", "h"}, [3]string{"Invitations", "invitations", ""}),
+			[3]string{"Upcoming deletions", "impact/upcoming", ""}, [3]string{"Audit", "audit", "h"}),
 	}
 }

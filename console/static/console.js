@@ -173,6 +173,14 @@
   document.addEventListener("visibilitychange", rest);
   rest();
 
+  document.addEventListener("click", async (e) => {
+    const button = e.target.closest("button[data-copy]"), from = button && document.getElementById(button.dataset.copy);
+    if (!from) return;
+    from.select(); // browsers copy for pages over TLS only
+    await navigator.clipboard?.writeText(from.value);
+    button.textContent = navigator.clipboard ? "Copied" : "Selected";
+  });
+
   document.addEventListener("htmx:sseError", () => document.body.classList.add("is-stale"));
   document.addEventListener("htmx:sseOpen", (e) => {
     document.body.classList.remove("is-stale");
