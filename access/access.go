@@ -79,6 +79,11 @@ type Principal struct {
 // Operator reports whether the principal may do everything everywhere.
 func (p Principal) Operator() bool { return p.Reach(Everything).Everywhere }
 
+// SharesProgress reports whether the credential only follows the progress of a tenant, so that it may be in a URL.
+func (p Principal) SharesProgress() bool {
+	return slices.ContainsFunc(p.Caveats, func(c Caveats) bool { return c.ProgressOf != "" })
+}
+
 // Roles are the names of the access roles that it was granted, sorted.
 func (p Principal) Roles() (names []string) {
 	for _, g := range p.Grants {

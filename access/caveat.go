@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/ops/impact"
@@ -20,7 +21,15 @@ type Caveats struct {
 	DestroysNothing bool          `json:"destroys_nothing,omitempty"`
 	RevealsNothing  bool          `json:"reveals_nothing,omitempty"`
 	DryRunOnly      bool          `json:"dry_run_only,omitempty"`
+	// ProgressOf is the only tenant whose progress it follows. Such a token may be in a URL.
+	ProgressOf prego.TenantID `json:"progress_of,omitempty"`
 }
+
+// MostShared is how long a token with the caveat progress_of is valid at most: URLs are kept in histories and logs.
+const MostShared = 2 * time.Hour
+
+// ReadProgress is the capability that following a progress requires.
+const ReadProgress Capability = "progress:read"
 
 // The names of caveats.
 const (
@@ -31,6 +40,7 @@ const (
 	CaveatDestroysNothing = "destroys_nothing"
 	CaveatRevealsNothing  = "reveals_nothing"
 	CaveatDryRunOnly      = "dry_run_only"
+	CaveatProgressOf      = "progress_of"
 )
 
 // mostListed bounds the operations and orgs of a token: its row is read for each of its requests.
@@ -49,6 +59,7 @@ func (c Caveats) Names() (out []string) {
 		{CaveatDestroysNothing, c.DestroysNothing},
 		{CaveatRevealsNothing, c.RevealsNothing},
 		{CaveatDryRunOnly, c.DryRunOnly},
+		{CaveatProgressOf, c.ProgressOf != ""},
 	} {
 		if n.set {
 			out = append(out, n.name)
@@ -92,8 +103,9 @@ func (c *Caveats) Normalize(isOperation func(id string) bool) error {
 // Act is what a request does, as far as its operation states that.
 type Act struct {
 	Operation  string
-	Capability Capability   // "" if it is about the caller
-	Bound      impact.Class // the worst that it may do; "" if it changes nothing
+	Capability Capability     // "" if it is about the caller
+	Tenant     prego.TenantID // in the request's path, "" for none
+	Bound      impact.Class   // the worst that it may do; "" if it changes nothing
 	Spends     Spends
 	// MovesLater reports that a policy may take something out of service later because of it: for how long is unknown.
 	MovesLater bool
@@ -160,6 +172,8 @@ func (r *Refusal) Unwrap() error { return prego.Errorf(prego.CodeCaveat, "%s", r
 func (c Caveats) RefuseAct(a Act) *Refusal {
 	asksAboutItself := a.Bound == "" && a.Capability == ""
 	switch {
+	case c.ProgressOf != "" && (a.Capability != ReadProgress || a.Tenant != c.ProgressOf):
+		return refuse(CaveatProgressOf, "%s is not the progress of %s", a.Operation, c.ProgressOf)
 	case c.Operations != nil && !asksAboutItself && !slices.Contains(c.Operations, a.Operation):
 		return refuse(CaveatOperations, "%s is not one of its operations: %s", a.Operation, listed(c.Operations))
 	case c.DryRunOnly && a.Bound != "" && a.Capability != "" && !a.DryRun: // its own access may be narrowed
@@ -294,7 +308,7 @@ func (l *Limits) Refuse(r *Refusal) error {
 // RefuseAct refuses the request by what it asks for. A dry run is limited to the same operations.
 func (l *Limits) RefuseAct() error {
 	for _, c := range l.Caveats {
-		if r := c.RefuseAct(l.Act); r != nil && r.Caveat == CaveatOperations {
+		if r := c.RefuseAct(l.Act); r != nil && (r.Caveat == CaveatOperations || r.Caveat == CaveatProgressOf) {
 			return r
 		}
 	}

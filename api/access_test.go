@@ -212,7 +212,7 @@ func TestProvisionerMayDoWhatASignUpFormNeeds(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{
 		"putOrg", "getOrg", "listOrgs", "listOrgQuotas", "getOrgQuota", "getBackupSpace", "createTenant", "getTenant", "listTenants",
-		"createDomain", "createTenantDomain", "getDomain", "listDomains", "listTenantDomains", "getOperation", "listProgress", "listEvents", "listOrgEvents",
+		"createDomain", "createTenantDomain", "getDomain", "listDomains", "listTenantDomains", "getOperation", "getTenantProgress", "listProgress", "listEvents", "listOrgEvents",
 	}, may)
 }
 

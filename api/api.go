@@ -152,6 +152,8 @@ type API struct {
 	keys Later
 	// streams are the long requests, which ending closes with the process.
 	streams, simulations, exports *admission
+	visitors                      *admission // who follow the progress of a tenant
+	expectations                  expectations
 	feed                          *eventFeed
 	refusals                      *refusals
 	watches                       *watches
@@ -191,6 +193,7 @@ func New(d Deps) *API {
 		most: maxExports, each: maxExportsOfOne, forOperators: exportsForOperators,
 		code: prego.CodeBusy, what: "exports", of: map[string]int{},
 	}
+	a.visitors = &admission{most: maxVisitors, each: maxVisitorsOfOne, code: prego.CodeTooManyStreams, what: "streams", of: map[string]int{}}
 	a.ending, a.end = context.WithCancel(context.Background())
 	a.feed = &eventFeed{read: d.Store.Events, log: d.Log, every: followEvery, buffer: feedBuffer, ending: a.ending, subs: map[*EventSubscription]bool{}}
 	a.watches = &watches{read: d.Store.Principals, log: d.Log, ending: a.ending, open: map[*watch]bool{}}

@@ -54,12 +54,13 @@ func (a *API) limited(c echo.Context, op *operation, p access.Principal) error {
 	}
 	l := &access.Limits{
 		Act: access.Act{
-			Operation: op.OperationID, Capability: op.capability, Bound: op.changes(), Spends: op.spends(), DryRun: dryRun(c),
+			Operation: op.OperationID, Capability: op.capability, Tenant: prego.TenantID(pathValue(c, "tenant_id")), Bound: op.changes(),
+			Spends: op.spends(), DryRun: dryRun(c),
 			MovesLater: slices.Contains(movesLater, op.OperationID),
 		},
 		CredentialID: p.CredentialID, Caveats: p.Caveats,
 	}
-	if op.capability != "" {
+	if op.capability != "" && !p.SharesProgress() { // which learns of no org
 		granted := p
 		granted.Caveats = nil
 		wide, narrow := granted.Reach(op.capability), p.Reach(op.capability)
@@ -78,9 +79,10 @@ func (a *API) limited(c echo.Context, op *operation, p access.Principal) error {
 	return nil
 }
 
-// caveats checks and sorts the caveats of a new token: its operations are in the contract, and its orgs in the reach of
-// its caller.
-func (a *API) caveats(ctx context.Context, in *access.Caveats, reach access.Reach) error {
+// caveats checks and sorts the caveats of a new token: its operations are in the contract, its orgs are seen by its
+// caller, who may share the progress of its tenant.
+func (a *API) caveats(ctx context.Context, in *access.Caveats, p access.Principal) error {
+	reach := p.Reach("org:read")
 	if err := in.Normalize(func(id string) bool { return a.contract.named(id) != nil }); err != nil {
 		return err
 	}
@@ -92,6 +94,16 @@ func (a *API) caveats(ctx context.Context, in *access.Caveats, reach access.Reac
 		if err != nil || !reach.Includes(org) {
 			return prego.Invalid("caveats.orgs", strconv.Quote(string(id))+" is not an org that is known here")
 		}
+	}
+	if in.ProgressOf == "" {
+		return nil
+	}
+	org, err := a.d.Store.OrgOf(ctx, "tenant", string(in.ProgressOf))
+	if err != nil && prego.CodeOf(err) != prego.CodeTenantNotFound {
+		return err
+	}
+	if err != nil || !p.Reach("progress:share").Includes(org) {
+		return prego.Invalid("caveats.progress_of", strconv.Quote(string(in.ProgressOf))+" is not a tenant whose progress you may share")
 	}
 	return nil
 }

@@ -207,7 +207,7 @@ func TestCaveatsOfATokenNameWhatExists(t *testing.T) {
 	b.org("acme", "")
 	b.org("other", "")
 	check := func(c access.Caveats) error {
-		return api.CheckCaveats(b.api, t.Context(), &c, access.Reach{Orgs: []prego.OrgID{"acme"}})
+		return api.CheckCaveats(b.api, t.Context(), &c, onOrg("provisioner", "acme"))
 	}
 	require.NoError(t, check(access.Caveats{Operations: []string{"getTenant"}, Orgs: []prego.OrgID{"acme"}}))
 	require.Equal(t, prego.CodeInvalidField, prego.CodeOf(check(access.Caveats{Operations: []string{"getTenat"}})))

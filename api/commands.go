@@ -48,6 +48,8 @@ const (
 	// maxStreams bounds the concurrent streams of one process, and maxStreamsOfOne those of one caller. The last
 	// streamsForOperators of a process are for operators.
 	maxStreams, maxStreamsOfOne, streamsForOperators = 64, 24, 16
+	// The same for streams of the progress of a tenant, which cost little, and the streams of one token.
+	maxVisitors, maxVisitorsOfOne = 1000, 4
 	// maxSimulations bounds the concurrent simulations of one process, and maxSimulationsOfOne those of one caller:
 	// each may use a core for as long as a request lasts.
 	maxSimulations, maxSimulationsOfOne, simulationsForOperators = 8, 2, 2
@@ -93,6 +95,11 @@ func (a *API) stream(c echo.Context, detached bool) (ctx context.Context, done f
 	if err != nil {
 		return nil, nil, err
 	}
+	return a.streamIn(c, leave, detached)
+}
+
+// streamIn is stream in a place that leave gives back.
+func (a *API) streamIn(c echo.Context, leave func(), detached bool) (ctx context.Context, done func(), err error) {
 	base, ok := c.Get(callerKey).(context.Context)
 	if !ok {
 		base = c.Request().Context()

@@ -51,7 +51,8 @@ type operation struct {
 	// capability is what it requires (x-capability); "" if it is open, or about the caller.
 	capability access.Capability
 	// orgOf is where the orgs of its objects are found (x-org-of), as inReach reads it.
-	orgOf []string
+	orgOf      []string
+	tokenInURL bool // it takes a token as a parameter
 	// operators are the fields of its body that only operators may set (x-operators).
 	operators []string
 }
@@ -88,6 +89,7 @@ func loadContract(spec []byte) (*contract, error) {
 			o := &operation{Operation: op, maxBody: maxBody}
 			for _, p := range append(slices.Clone(item.Parameters), op.Parameters...) {
 				o.parameters = append(o.parameters, p.Value)
+				o.tokenInURL = o.tokenInURL || p.Value.Name == tokenInURL
 			}
 			if b := op.RequestBody; b != nil {
 				o.body, o.optional = b.Value.Content["application/json"].Schema.Value, !b.Value.Required

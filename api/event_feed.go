@@ -320,8 +320,11 @@ func (a *API) ListEvents(c echo.Context, p ListEventsParams) error {
 	return c.JSON(http.StatusOK, FeedEventPage{Events: views(page.Events, viewOf[FeedEvent]), NextCursor: page.Next, More: page.More})
 }
 
-// wantsStream reports whether a caller accepts server-sent events.
+// wantsStream reports whether a caller accepts server-sent events. HEAD has no stream.
 func wantsStream(r *http.Request) bool {
+	if r.Context().Value(headKey{}) != nil {
+		return false
+	}
 	for part := range strings.SplitSeq(r.Header.Get(echo.HeaderAccept), ",") {
 		if mt, _, err := mime.ParseMediaType(part); err == nil && mt == "text/event-stream" {
 			return true

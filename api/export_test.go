@@ -45,10 +45,11 @@ func (a *API) Accepting() http.Handler {
 
 // Limits of streams, and of the feed of events.
 const (
-	MaxStreamsOfOne = maxStreamsOfOne
-	FollowEvery     = followEvery
-	FeedBuffer      = feedBuffer
-	WatchEvery      = watchEvery
+	MaxStreamsOfOne  = maxStreamsOfOne
+	MaxVisitorsOfOne = maxVisitorsOfOne
+	FollowEvery      = followEvery
+	FeedBuffer       = feedBuffer
+	WatchEvery       = watchEvery
 )
 
 // Following reports whether the feed of events is being read.

@@ -58,7 +58,8 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 			c.Set(principalKey, p)
 			return a.permitted(c, p, next)
 		}
-		p, err := a.principal(r)
+		shareable(c, a.contract.operation(c))
+		p, err := a.principal(c)
 		if err != nil {
 			if limited := a.limit(c, budgetOf("address", r)); limited != nil {
 				return limited
@@ -66,10 +67,24 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 			return err
 		}
 		c.Set(principalKey, p)
-		if err := a.limit(c, budgetsOf(p)); err != nil {
+		budgets := budgetsOf(p)
+		if p.SharesProgress() { // a visitor, who must not use up what the account may send
+			budgets = append(budgets[:1], budgetOf("address", r)...)
+		}
+		if err := a.limit(c, budgets); err != nil {
 			return err
 		}
 		return a.permitted(c, p, next)
+	}
+}
+
+// shareable lets pages of other origins read an operation that takes a token in its URL: that token is all that the
+// request is allowed by, and no cookie is.
+func shareable(c echo.Context, op *operation) {
+	if op != nil && op.tokenInURL {
+		h := c.Response().Header()
+		h.Set(echo.HeaderAccessControlAllowOrigin, "*")
+		h.Set(echo.HeaderReferrerPolicy, "no-referrer")
 	}
 }
 
@@ -104,9 +119,30 @@ func (a *API) permitted(c echo.Context, p access.Principal, next echo.HandlerFun
 	return next(c)
 }
 
-func (a *API) principal(r *http.Request) (access.Principal, error) {
-	scheme, raw, ok := strings.Cut(r.Header.Get(echo.HeaderAuthorization), " ")
-	if !ok || !strings.EqualFold(scheme, "bearer") || raw == "" {
+// tokenInURL is the parameter of operations that take a token in the URL, because EventSource can send no headers.
+const tokenInURL = "access_token"
+
+// principal authenticates a request by its header or, if the operation allows that, by a token in its URL. The caveat of
+// such a token excludes everything else.
+func (a *API) principal(c echo.Context) (access.Principal, error) {
+	r, op := c.Request(), a.contract.operation(c)
+	scheme, raw, _ := strings.Cut(r.Header.Get(echo.HeaderAuthorization), " ")
+	bearer := strings.EqualFold(scheme, "bearer") && raw != ""
+	inURL, takes := r.URL.Query().Get(tokenInURL), op != nil && op.tokenInURL
+	switch {
+	case inURL != "" && !takes && !bearer:
+		return access.Principal{}, prego.Errorf(prego.CodeUnauthenticated,
+			"URLs are logged, so that only the progress of a tenant takes a token there: send it as Authorization: Bearer")
+	case inURL != "" && takes && bearer:
+		return access.Principal{}, prego.Errorf(prego.CodeUnauthenticated, "the request has two tokens: send one")
+	case inURL != "" && takes:
+		p, err := a.d.Auth(r.Context(), inURL)
+		if err == nil && !p.SharesProgress() {
+			err = prego.Errorf(prego.CodeUnauthenticated,
+				"URLs are logged, so that only a token with the caveat progress_of may be in one: revoke this token, and narrow another")
+		}
+		return p, err
+	case !bearer:
 		return access.Principal{}, prego.Errorf(prego.CodeUnauthenticated, "a bearer token is required")
 	}
 	return a.d.Auth(r.Context(), raw)

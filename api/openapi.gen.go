@@ -4447,6 +4447,9 @@ type CreatedToken struct {
 	PrincipalId   string  `json:"principal_id"`
 	PrincipalName string  `json:"principal_name"`
 
+	// ProgressUrl Path that follows the tenant of the caveat progress_of, with the token in it
+	ProgressUrl *string `json:"progress_url,omitempty"`
+
 	// Secret The token itself; it is never shown again
 	Secret  string `json:"secret"`
 	TokenId string `json:"token_id"`
@@ -8306,6 +8309,26 @@ type TenantPage struct {
 	Tenants    []TenantSummary `json:"tenants"`
 }
 
+// TenantProgress defines model for TenantProgress.
+type TenantProgress struct {
+	// ExpectedAt When it may have its place, if it waits for one and that can be estimated
+	ExpectedAt *time.Time `json:"expected_at,omitempty"`
+
+	// Finished Nothing more happens by itself
+	Finished bool `json:"finished"`
+
+	// Message The same for its customer
+	Message     string    `json:"message"`
+	RequestedAt time.Time `json:"requested_at"`
+
+	// SiteUrl URL of the site, once it is open
+	SiteUrl *string `json:"site_url,omitempty"`
+
+	// State trial: requested on the trial plan and not started yet. active: the site is open. An edge
+	// found it up, or no edge of its network was alive when it was built.
+	State TenantState `json:"state"`
+}
+
 // TenantState trial: requested on the trial plan and not started yet. active: the site is open. An edge
 // found it up, or no edge of its network was alive when it was built.
 type TenantState = tenant.State
@@ -11399,6 +11422,15 @@ type CancelMoveParams struct {
 	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
+// GetTenantProgressParams defines parameters for GetTenantProgress.
+type GetTenantProgressParams struct {
+	// AccessToken Instead of the Authorization header: a token with the caveat progress_of
+	AccessToken *string `form:"access_token,omitempty" json:"access_token,omitempty"`
+
+	// LastEventID Of a stream that is resumed: after the last event the answer is 204
+	LastEventID *string `json:"Last-Event-ID,omitempty"`
+}
+
 // ReactivateTenantParams defines parameters for ReactivateTenant.
 type ReactivateTenantParams struct {
 	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
@@ -12838,6 +12870,9 @@ type ServerInterface interface {
 	// GetMove Show a move
 	// (GET /v1/tenants/{tenant_id}/moves/{move_id})
 	GetMove(ctx echo.Context, tenantId TenantID, moveId MoveInPath) error
+	// GetTenantProgress Follow how far a tenant is
+	// (GET /v1/tenants/{tenant_id}/progress)
+	GetTenantProgress(ctx echo.Context, tenantId TenantID, params GetTenantProgressParams) error
 	// ReactivateTenant Reactivate a cancelled tenant
 	// (POST /v1/tenants/{tenant_id}/reactivate)
 	ReactivateTenant(ctx echo.Context, tenantId TenantID, params ReactivateTenantParams) error
@@ -21661,6 +21696,48 @@ func (w *ServerInterfaceWrapper) GetMove(ctx echo.Context) error {
 	return err
 }
 
+// GetTenantProgress converts echo context to params.
+func (w *ServerInterfaceWrapper) GetTenantProgress(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "tenant_id" -------------
+	var tenantId TenantID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant_id", ctx.Param("tenant_id"), &tenantId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tenant_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetTenantProgressParams
+	// ------------- Optional query parameter "access_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "access_token", ctx.QueryParams(), &params.AccessToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter access_token: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Last-Event-ID" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Last-Event-ID")]; found {
+		var LastEventID string
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Last-Event-ID, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Last-Event-ID", valueList[0], &LastEventID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Last-Event-ID: %s", err))
+		}
+
+		params.LastEventID = &LastEventID
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetTenantProgress(ctx, tenantId, params)
+	return err
+}
+
 // ReactivateTenant converts echo context to params.
 func (w *ServerInterfaceWrapper) ReactivateTenant(ctx echo.Context) error {
 	var err error
@@ -23818,6 +23895,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/tenants", wrapper.CreateTenant, options.OperationMiddlewares["createTenant"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id", wrapper.GetTenant, options.OperationMiddlewares["getTenant"]...)
 	router.PATCH(options.BaseURL+"/v1/tenants/:tenant_id", wrapper.PatchTenant, options.OperationMiddlewares["patchTenant"]...)
+	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/progress", wrapper.GetTenantProgress, options.OperationMiddlewares["getTenantProgress"]...)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant_id/decisions", wrapper.ListDecisions, options.OperationMiddlewares["listDecisions"]...)
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/suspend", wrapper.SuspendTenant, options.OperationMiddlewares["suspendTenant"]...)
 	router.POST(options.BaseURL+"/v1/tenants/:tenant_id/resume", wrapper.ResumeTenant, options.OperationMiddlewares["resumeTenant"]...)

@@ -1044,6 +1044,13 @@ var tables = []Table{
 		{Path: "created_at", Title: "created", Format: "time"},
 	}},
 	{Type: "TenantAccepted", ID: "tenant_id"},
+	{Type: "TenantProgress", ID: "state", List: []Column{
+		{Path: "state", Title: "state"},
+		{Path: "message", Title: "message"},
+		{Path: "requested_at", Title: "since", Format: "age"},
+		{Path: "expected_at", Title: "expected", Format: "time"},
+		{Path: "site_url", Title: "site"},
+	}},
 	{Type: "TenantSummary", ID: "tenant_id", List: []Column{
 		{Path: "tenant_id", Title: "tenant"},
 		{Path: "slug", Title: "slug"},
@@ -1213,7 +1220,7 @@ var verbs = []Verb{
 		{Name: "EMAIL", In: "body", Field: "email", Required: true},
 	}, Flags: []Flag{
 		{Name: "name", Help: "defaults to the email address", In: "body", Field: "name"},
-	}, Body: "required", Table: &tables[80], Impact: "reveals"},
+	}, Body: "required", Table: &tables[81], Impact: "reveals"},
 	{Operation: "associatePlacementPool", Method: "PUT", Path: "/v1/orgs/{org_id}/placement-pools/{pool}", Use: "placement-pool associate ORG PLACEMENT-POOL", Short: "Associate an org with a placement pool", Long: "Associate an org with a placement pool.\n\nThe pool applies to the org's tenants from their next placement on, combined with the org's\nother pools and with the constraint of each request.", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
@@ -1233,7 +1240,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "mount", Help: "path in the group's containers", In: "body", Field: "mount_path", Default: "/data", Always: true},
-	}, Body: "required", Table: &tables[86], Say: "attachment {attachment_id}: volume {volume_id} at {mount_path} of {group_id}", Impact: "interrupts"},
+	}, Body: "required", Table: &tables[87], Say: "attachment {attachment_id}: volume {volume_id} at {mount_path} of {group_id}", Impact: "interrupts"},
 	{Operation: "buildImage", Method: "POST", Path: "/v1/images", Use: "image build", Short: "Build a golden image", Long: "Build a golden image.\n\nBoots a machine from the provider's image, installs the packages, pulls the stack's\ncontainer images, cleans up, powers off and takes a snapshot of the disk. A test server is\nthen booted from the snapshot; once it is active the image becomes current and is used for\nnew servers. Only one image of a base image can be built at a time: a second request is\nrefused with golden_image_building.", Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "debian", Help: "debian release; defaults to that of the configured image", In: "body", Field: "debian"},
@@ -1302,7 +1309,7 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "backup", Help: "the newest by default", In: "body", Field: "backup_id"},
 		{Name: "size", Help: "that of the other one by default", In: "body", Field: "size_bytes", Type: "disk"},
-	}, Body: "required", Table: &tables[85], Impact: "none"},
+	}, Body: "required", Table: &tables[86], Impact: "none"},
 	{Operation: "containerLogs", Method: "GET", Path: "/v1/servers/{server_id}/containers/{name}/logs", Use: "container logs SERVER CONTAINER", Short: "Print a container's log, without secrets", Long: "Print a container's log, without secrets.\n\nSecrets are removed.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 		{Name: "CONTAINER", In: "path", Field: "name", Required: true},
@@ -1596,6 +1603,7 @@ var verbs = []Verb{
 		{Name: "monthly-cents", Help: "at most so much more per month, over the life of the token", In: "body", Field: "caveats.monthly_cents", Type: "int"},
 		{Name: "operations", Help: "only these operationIds", In: "body", Field: "caveats.operations", Type: "list"},
 		{Name: "orgs", Help: "only in these orgs", In: "body", Field: "caveats.orgs", Type: "list"},
+		{Name: "progress-of", Help: "only following the progress of this tenant; requires progress:share in its org, and at most 2 hours", In: "body", Field: "caveats.progress_of"},
 		{Name: "reveals-nothing", Help: "nothing that shows secrets, logs or data", In: "body", Field: "caveats.reveals_nothing", Type: "bool"},
 		{Name: "seconds-down", Help: "at most so many seconds of unavailability, over the life of the token", In: "body", Field: "caveats.seconds_down", Type: "int"},
 		{Name: "ttl", Help: "how long it is valid, at most 366 days", In: "body", Field: "expires_in_seconds", Type: "duration", Required: true},
@@ -1608,24 +1616,24 @@ var verbs = []Verb{
 		{Name: "location", Help: "a location of the provider in the region; defaults to the region's first", In: "body", Field: "location"},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "region", Values: []string{"sg", "eu", "us"}, Default: "eu", Always: true},
 		{Name: "size", Help: "rounded up to whole GB by the provider", In: "body", Field: "size_bytes", Type: "disk", Default: "10GB", Always: true},
-	}, Body: "required", Table: &tables[85], Impact: "none"},
+	}, Body: "required", Table: &tables[86], Impact: "none"},
 	{Operation: "createVolumeBackup", Method: "POST", Path: "/v1/volumes/{volume_id}/backups", Use: "volume backup create VOLUME…", Short: "Back up a volume's files to object storage", Long: "Back up a volume's files to object storage.\n\nIts host compresses and encrypts the files as they are at one moment, and uploads them. A volume has one backup\nunder way at a time (backup_under_way). A volume without a server is attached to one for a while; without such\na server at its location, the request is refused with insufficient_resources.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[87], Impact: "none"},
+	}, Table: &tables[88], Impact: "none"},
 	{Operation: "createVolumeDrill", Method: "POST", Path: "/v1/volumes/{volume_id}/drills", Use: "volume drill create VOLUME…", Short: "Restore a volume's backup to see whether it can be", Long: "Restore a volume's backup to see whether it can be.\n\nThe backup is restored into a directory of some server's own disk, compared with its list, and deleted. The\nvolume is not touched. Backups are also drilled automatically; this request drills immediately. Refused with\ninsufficient_resources while no server can take it.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "backup", Help: "the newest by default", In: "body", Field: "backup_id"},
-	}, Body: "optional", Table: &tables[88], Impact: "none"},
+	}, Body: "optional", Table: &tables[89], Impact: "none"},
 	{Operation: "createVolumeRestore", Method: "POST", Path: "/v1/volumes/{volume_id}/restores", Use: "volume restore create VOLUME VOLUME-BACKUP", Short: "Restore a volume from a backup", Long: "Restore a volume from a backup.\n\nThe process group of the volume must be stopped (volume_in_use), and does not start before the restore has\nended. The backup is written beside the volume's content, so there must be room for both; it replaces the\ncontent once all of it was read again and matches the backup. A failed restore leaves the volume as it was. The\nimpact must be accepted (impact_not_accepted).", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "body", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Body: "required", Table: &tables[89], Impact: "destroys"},
+	}, Body: "required", Table: &tables[90], Impact: "destroys"},
 	{Operation: "deleteAccessRole", Method: "DELETE", Path: "/v1/access-roles/{access_role}", Use: "access-role delete ROLE…", Short: "Delete a custom access role", Long: "Delete a custom access role.\n\nIt must not be granted to anyone.", Args: []Flag{
 		{Name: "ROLE", In: "path", Field: "access_role", Required: true},
 	}, Flags: []Flag{
@@ -1734,7 +1742,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "no-final-backup", Help: "destroy it without a last backup, also if it is being deleted already: why, for the org's events", In: "query", Field: "no_final_backup_reason"},
-	}, Table: &tables[85], Impact: "destroys"},
+	}, Table: &tables[86], Impact: "destroys"},
 	{Operation: "deleteVolumeBackup", Method: "DELETE", Path: "/v1/volumes/{volume_id}/backups/{backup_id}", Use: "volume backup delete VOLUME VOLUME-BACKUP…", Short: "Delete a backup of a volume", Long: "Delete a backup of a volume.\n\nA stored backup is kept until kept_until, 24 hours later: until then undelete takes the request back. It is\nshown as deleting until the storage reports that its objects are gone. A backup that is held or being restored\nis not deleted (backup_not_ready). The impact must be accepted (impact_not_accepted): it has the time of the\nnewest other backup.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
@@ -1793,7 +1801,7 @@ var verbs = []Verb{
 		{Name: "USER", In: "path", Field: "user_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[84], Say: "disabled {principal_id}", Impact: "none"},
+	}, Table: &tables[85], Say: "disabled {principal_id}", Impact: "none"},
 	{Operation: "dissociatePlacementPool", Method: "DELETE", Path: "/v1/orgs/{org_id}/placement-pools/{pool}", Use: "placement-pool dissociate ORG PLACEMENT-POOL", Short: "Dissociate an org from a placement pool", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
@@ -1817,7 +1825,7 @@ var verbs = []Verb{
 		{Name: "USER", In: "path", Field: "user_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[84], Say: "enabled {principal_id}", Impact: "none"},
+	}, Table: &tables[85], Say: "enabled {principal_id}", Impact: "none"},
 	{Operation: "endLogin", Method: "DELETE", Path: "/v1/logins/{login_id}", Use: "user logout LOGIN…", Short: "End a login", Long: "End a login.\n\nOne of the caller's own; with the capability login:revoke on the installation any. Repeating it changes nothing.", Args: []Flag{
 		{Name: "LOGIN", In: "path", Field: "login_id", Required: true},
 	}, Flags: []Flag{
@@ -1962,33 +1970,38 @@ var verbs = []Verb{
 	{Operation: "getTenant", Method: "GET", Path: "/v1/tenants/{tenant_id}", Use: "tenant show TENANT…", Short: "Show a tenant with its placement and timeline", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Table: &tables[77], Page: true},
+	{Operation: "getTenantProgress", Method: "GET", Path: "/v1/tenants/{tenant_id}/progress", Use: "tenant progress TENANT…", Short: "Follow how far a tenant is", Long: "Follow how far a tenant is.\n\nWhat the customer's page shows while a site is made; it names nothing of the installation. With\nAccept: text/event-stream the answer does not end: it is sent now and after each change, as the data of a\nserver-sent event. The stream ends itself once nothing more happens (finished), within a second of the token's\nend, and after 15 minutes at most; browsers connect again.\n\nPages of any origin may read this. Browsers' EventSource sends no headers, so a token with the caveat\nprogress_of may be in the URL, as access_token. No other token may: URLs are logged. One token has at most 4\nstreams.", Args: []Flag{
+		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
+	}, Flags: []Flag{
+		{Name: "access-token", Help: "instead of the Authorization header: a token with the caveat progress_of", In: "query", Field: "access_token"},
+	}, Table: &tables[79]},
 	{Operation: "getToken", Method: "GET", Path: "/v1/tokens/{token_id}", Use: "token show TOKEN…", Short: "Show a token", Args: []Flag{
 		{Name: "TOKEN", In: "path", Field: "token_id", Required: true},
-	}, Table: &tables[81], Page: true},
+	}, Table: &tables[82], Page: true},
 	{Operation: "getTokenTrust", Method: "GET", Path: "/v1/service-accounts/{account_id}/trust", Use: "service-account trust show ACCOUNT", Short: "Show whose tokens a service account's are exchanged for", Args: []Flag{
 		{Name: "ACCOUNT", In: "path", Field: "account_id", Required: true},
-	}, Table: &tables[82]},
+	}, Table: &tables[83]},
 	{Operation: "getUser", Method: "GET", Path: "/v1/users/{user_id}", Use: "user show USER…", Short: "Show a user", Args: []Flag{
 		{Name: "USER", In: "path", Field: "user_id", Required: true},
-	}, Table: &tables[84], Page: true},
+	}, Table: &tables[85], Page: true},
 	{Operation: "getVolume", Method: "GET", Path: "/v1/volumes/{volume_id}", Use: "volume show VOLUME…", Short: "Show a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
-	}, Table: &tables[85], Page: true},
+	}, Table: &tables[86], Page: true},
 	{Operation: "getVolumeBackup", Method: "GET", Path: "/v1/volumes/{volume_id}/backups/{backup_id}", Use: "volume backup show VOLUME VOLUME-BACKUP…", Short: "Show a backup of a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
-	}, Table: &tables[87], Page: true},
+	}, Table: &tables[88], Page: true},
 	{Operation: "getVolumeRestore", Method: "GET", Path: "/v1/volumes/{volume_id}/restores/{restore_id}", Use: "volume restore show VOLUME VOLUME-RESTORE…", Short: "Show a restore of a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-RESTORE", In: "path", Field: "restore_id", Required: true},
-	}, Table: &tables[89]},
-	{Operation: "getWarmPool", Method: "GET", Path: "/v1/warm-pools/{region}/{plan}", Use: "pool warm list", Short: "Show a warm pool", Table: &tables[90], Own: true, Page: true},
+	}, Table: &tables[90]},
+	{Operation: "getWarmPool", Method: "GET", Path: "/v1/warm-pools/{region}/{plan}", Use: "pool warm list", Short: "Show a warm pool", Table: &tables[91], Own: true, Page: true},
 	{Operation: "growVolume", Method: "PATCH", Path: "/v1/volumes/{volume_id}", Use: "volume grow VOLUME", Short: "Grow a volume", Long: "Grow a volume.\n\nVolumes only grow, also while they are in use. The growth counts toward max_total_volume_bytes immediately;\nthe provider and the file system follow.", Example: "  prego volume grow data --size 40GB", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "size", Help: "not less than now; rounded up to whole GB by the provider", In: "body", Field: "size_bytes", Type: "disk", Required: true},
-	}, Body: "required", Table: &tables[85], Impact: "none"},
+	}, Body: "required", Table: &tables[86], Impact: "none"},
 	{Operation: "holdBackup", Method: "PUT", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}/hold", Use: "backup hold TENANT BACKUP", Short: "Keep a backup until it is released", Long: "Keep a backup until it is released.\n\nWhile it is held, neither retention nor a request nor the end of the tenant deletes it.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "BACKUP", In: "path", Field: "backup_id", Required: true},
@@ -2008,7 +2021,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "the reason, for a later release", In: "body", Field: "reason", Required: true},
-	}, Body: "required", Table: &tables[87], Impact: "none"},
+	}, Body: "required", Table: &tables[88], Impact: "none"},
 	{Operation: "importServer", Method: "POST", Path: "/v1/servers/import", Use: "server import NAME", Short: "Import an existing server", Long: "Import an existing server.\n\nAccepts a server that was created elsewhere. Apply bootstrap from the answer to the host\nonce, before its token expires after 15 minutes; it contains a secret. Repeating the request\nreturns the same bootstrap while the server is provisioning. After the token has expired the\nserver is failed: retry it, then repeat the import to get a new bootstrap. An imported\nserver is never destroyed because its agent did not connect.", Args: []Flag{
 		{Name: "NAME", In: "body", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -2358,38 +2371,38 @@ var verbs = []Verb{
 		{Name: "external-ref", Help: "only with these references of callers", In: "query", Field: "external_ref", Many: true},
 		{Name: "server", Help: "only on these servers: their site, database or cache is there, moves there or away, or the server is being built for them", In: "query", Field: "server_id", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "tenants", Paged: true, Sorts: []string{"created_at", "slug"}, Table: &tables[79], Page: true},
+	}, Items: "tenants", Paged: true, Sorts: []string{"created_at", "slug"}, Table: &tables[80], Page: true},
 	{Operation: "listTokens", Method: "GET", Path: "/v1/tokens", Use: "token list", Short: "List tokens", Long: "List tokens.\n\nTokens that were narrowed from others are among them. Secrets are never returned.", Flags: []Flag{
 		{Name: "principal-id", Help: "only of these service accounts and users", In: "query", Field: "principal_id", Many: true},
 		{Name: "org", Help: "only of accounts of these orgs", In: "query", Field: "org_id", Many: true},
 		{Name: "name", Help: "only with these names", In: "query", Field: "name", Many: true},
 		{Name: "prefix", Help: "only with these beginnings of the secret, as a scanner reports a leaked one", In: "query", Field: "prefix", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "tokens", Paged: true, Sorts: []string{"created_at", "expires_at"}, Table: &tables[81], Page: true},
+	}, Items: "tokens", Paged: true, Sorts: []string{"created_at", "expires_at"}, Table: &tables[82], Page: true},
 	{Operation: "listUpcoming", Method: "GET", Path: "/v1/impact/upcoming", Use: "impact upcoming", Short: "List what will be destroyed in the next days", Long: "List what will be destroyed in the next days.\n\nThe first first: sites of trials and of cancelled tenants, backups that their retention does not keep if each\nscheduled backup until then is made, servers that fleets are removing or will remove once queued actions have\ntheir turn, as far as these can be planned now, and volumes and backups whose deletion can still be undone.\naccepted_by is who accepted it beforehand by the policy: without it, it is kept.", Flags: []Flag{
 		{Name: "days", Help: "how many days ahead", In: "query", Field: "days"},
 		{Name: "limit", Help: "items", In: "query", Field: "limit"},
-	}, Items: "upcoming", Limit: 100, Table: &tables[83], Page: true},
+	}, Items: "upcoming", Limit: 100, Table: &tables[84], Page: true},
 	{Operation: "listUsers", Method: "GET", Path: "/v1/users", Use: "user list", Short: "List users", Long: "List users.\n\nPeople whom an issuer names, with their grants.", Flags: []Flag{
 		{Name: "name", Help: "only with these names", In: "query", Field: "name", Many: true},
 		{Name: "issuer", Help: "only of these issuers", In: "query", Field: "issuer", Many: true},
 		{Name: "subject", Help: "only these, as their issuer names them", In: "query", Field: "subject", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "users", Paged: true, Sorts: []string{"created_at", "name"}, Table: &tables[84], Page: true},
+	}, Items: "users", Paged: true, Sorts: []string{"created_at", "name"}, Table: &tables[85], Page: true},
 	{Operation: "listVolumeBackups", Method: "GET", Path: "/v1/volumes/{volume_id}/backups", Use: "volume backup list VOLUME", Short: "List the backups of a volume", Long: "List the backups of a volume.\n\nAlso backups of a deleted volume, as long as they are kept.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "state", Help: "only items in these states", In: "query", Field: "state", Values: []string{"queued", "making", "uploading", "stored", "failed", "deleting", "deleted"}, Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "backups", Paged: true, Sorts: []string{"created_at"}, Table: &tables[87], Page: true},
+	}, Items: "backups", Paged: true, Sorts: []string{"created_at"}, Table: &tables[88], Page: true},
 	{Operation: "listVolumeDrills", Method: "GET", Path: "/v1/volumes/{volume_id}/drills", Use: "volume drill list VOLUME", Short: "List the drills of a volume's backups", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "state", Help: "only items in these states", In: "query", Field: "state", Values: []string{"running", "passed", "failed"}, Many: true},
-	}, Items: "drills", Paged: true, Sorts: []string{"created_at"}, Table: &tables[88], Page: true},
+	}, Items: "drills", Paged: true, Sorts: []string{"created_at"}, Table: &tables[89], Page: true},
 	{Operation: "listVolumeRestores", Method: "GET", Path: "/v1/volumes/{volume_id}/restores", Use: "volume restore list VOLUME", Short: "List the restores of a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
-	}, Items: "restores", Paged: true, Sorts: []string{"created_at"}, Table: &tables[89], Page: true},
+	}, Items: "restores", Paged: true, Sorts: []string{"created_at"}, Table: &tables[90], Page: true},
 	{Operation: "listVolumes", Method: "GET", Path: "/v1/volumes", Use: "volume list", Short: "List volumes", Flags: []Flag{
 		{Name: "volume-id", Help: "only these volumes", In: "query", Field: "volume_id", Many: true},
 		{Name: "org", Help: "only of these orgs", In: "query", Field: "org_id", Many: true},
@@ -2398,8 +2411,8 @@ var verbs = []Verb{
 		{Name: "location", Help: "only in these locations", In: "query", Field: "location", Many: true},
 		{Name: "status", Help: "only items in these states", In: "query", Field: "status", Values: []string{"pending", "ready", "releasing", "failed", "deleted"}, Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "volumes", Paged: true, Sorts: []string{"created_at", "name", "size_bytes"}, Table: &tables[85], Page: true},
-	{Operation: "listWarmPools", Method: "GET", Path: "/v1/warm-pools", Use: "pool warm list", Short: "List warm pools and how full they are", Items: "warm_pools", Table: &tables[90], Page: true},
+	}, Items: "volumes", Paged: true, Sorts: []string{"created_at", "name", "size_bytes"}, Table: &tables[86], Page: true},
+	{Operation: "listWarmPools", Method: "GET", Path: "/v1/warm-pools", Use: "pool warm list", Short: "List warm pools and how full they are", Items: "warm_pools", Table: &tables[91], Page: true},
 	{Operation: "loseServer", Method: "POST", Path: "/v1/servers/{server_id}/lost", Use: "server lose SERVER…", Short: "Give servers up as lost: they are switched off, and their tenants restored elsewhere", Long: "Give servers up as lost: they are switched off, and their tenants restored elsewhere.\n\nFor a dead server that the provider still has. Tenants whose site or database is on it become failed\n(server_lost), their places are free, and they are restored elsewhere from their newest backups according to\nthe settings. The machine is switched off, and deleted once they are restored. Servers that the provider no longer has, and servers after a\ndeletion, are treated like this automatically. A server that is being provisioned is refused with\ninvalid_transition.\n\nWhile edges find that a site of the server answers, it is refused (site_answers): it isn't lost. The impact must\nbe accepted (impact_not_accepted): each tenant, and when its newest backup was made.", Example: "  prego server lose app-7 --reason \"its disk died\"", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -2414,6 +2427,7 @@ var verbs = []Verb{
 		{Name: "monthly-cents", Help: "at most so much more per month, over the life of the token", In: "body", Field: "caveats.monthly_cents", Type: "int"},
 		{Name: "operations", Help: "only these operationIds", In: "body", Field: "caveats.operations", Type: "list"},
 		{Name: "orgs", Help: "only in these orgs", In: "body", Field: "caveats.orgs", Type: "list"},
+		{Name: "progress-of", Help: "only following the progress of this tenant; requires progress:share in its org, and at most 2 hours", In: "body", Field: "caveats.progress_of"},
 		{Name: "reveals-nothing", Help: "nothing that shows secrets, logs or data", In: "body", Field: "caveats.reveals_nothing", Type: "bool"},
 		{Name: "seconds-down", Help: "at most so many seconds of unavailability, over the life of the token", In: "body", Field: "caveats.seconds_down", Type: "int"},
 		{Name: "ttl", Help: "how long it is valid, at most 366 days", In: "body", Field: "expires_in_seconds", Type: "duration", Required: true},
@@ -2525,7 +2539,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "gb", Help: "the quota in GB", In: "body", Field: "gb", Type: "int"},
-	}, Body: "required", Table: &tables[79], Impact: "interrupts"},
+	}, Body: "required", Table: &tables[80], Impact: "interrupts"},
 	{Operation: "putTenantMail", Method: "PUT", Path: "/v1/tenants/{tenant_id}/mail", Use: "tenant mail set TENANT", Short: "Set the mail server of a tenant's site", Long: "Set a tenant's mail server. The password of --login is read from a file or from standard input.", Example: "  prego tenant mail set acme-eu --server smtp.example.com --login erp --sender erp@example.com < password", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
@@ -2544,7 +2558,7 @@ var verbs = []Verb{
 		{Name: "audience", Help: "what the token must be made for; the URL of this API is a good choice", In: "body", Field: "audience", Required: true},
 		{Name: "claims", Help: "claims that the token must have, by name, with exactly these values", In: "body", Field: "claims", Type: "map", Required: true},
 		{Name: "issuer", Help: "URL of the issuer, as its discovery document and its tokens have it", In: "body", Field: "issuer", Required: true},
-	}, Body: "required", Table: &tables[82], Say: "tokens of {issuer} with these claims are exchanged for tokens of the service account", Impact: "none"},
+	}, Body: "required", Table: &tables[83], Say: "tokens of {issuer} with these claims are exchanged for tokens of the service account", Impact: "none"},
 	{Operation: "putWarmPool", Method: "PUT", Path: "/v1/warm-pools/{region}/{plan}", Use: "pool warm set REGION PLAN SERVERS", Short: "Set the size of a warm pool", Example: "  prego pool warm set eu starter 2", Args: []Flag{
 		{Name: "REGION", In: "path", Field: "region", Values: []string{"sg", "eu", "us"}, Required: true},
 		{Name: "PLAN", In: "path", Field: "plan", Values: []string{"trial", "starter", "business", "enterprise"}, Required: true},
@@ -2566,11 +2580,11 @@ var verbs = []Verb{
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
 		{Name: "timeout", Help: "how long instances may take to be moved; 0 for as long as it takes", In: "body", Field: "timeout_seconds", Type: "duration"},
 	}, Body: "optional", Table: &tables[43], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "interrupts"},
-	{Operation: "reconcile", Method: "POST", Path: "/internal/reconcile", Use: "reconcile", Short: "Compare the database with the provider now", Long: "Compare the database with the provider now.\n\nStarts the reconciliation that also runs periodically. If one is already running, its\nworkflow id is returned.", Table: &tables[92], Say: "started: workflow {workflow_id}", Impact: "none"},
+	{Operation: "reconcile", Method: "POST", Path: "/internal/reconcile", Use: "reconcile", Short: "Compare the database with the provider now", Long: "Compare the database with the provider now.\n\nStarts the reconciliation that also runs periodically. If one is already running, its\nworkflow id is returned.", Table: &tables[93], Say: "started: workflow {workflow_id}", Impact: "none"},
 	{Operation: "refillSitePool", Method: "POST", Path: "/v1/site-pools/{server_id}/refill", Use: "pool refill SERVER", Short: "Refill a site pool now", Long: "Refill a site pool now.\n\nStarts the refill that also runs when the pool falls below its low watermark. If one is\nalready running, its workflow id is returned.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
-	}, Table: &tables[92], Say: "started: workflow {workflow_id}", Impact: "none"},
-	{Operation: "refreshCatalog", Method: "POST", Path: "/internal/catalog/refresh", Use: "catalog refresh", Short: "Refresh the provider's catalog now", Long: "Refresh the provider's catalog now.\n\nStarts the refresh that also runs periodically. If one is already running, its workflow id\nis returned.", Table: &tables[92], Say: "started: workflow {workflow_id}", Impact: "none"},
+	}, Table: &tables[93], Say: "started: workflow {workflow_id}", Impact: "none"},
+	{Operation: "refreshCatalog", Method: "POST", Path: "/internal/catalog/refresh", Use: "catalog refresh", Short: "Refresh the provider's catalog now", Long: "Refresh the provider's catalog now.\n\nStarts the refresh that also runs periodically. If one is already running, its workflow id\nis returned.", Table: &tables[93], Say: "started: workflow {workflow_id}", Impact: "none"},
 	{Operation: "releaseBackup", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}/hold", Use: "backup release TENANT BACKUP", Short: "Release a backup that is held", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "BACKUP", In: "path", Field: "backup_id", Required: true},
@@ -2587,7 +2601,7 @@ var verbs = []Verb{
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[87], Impact: "destroys"},
+	}, Table: &tables[88], Impact: "destroys"},
 	{Operation: "renewCertificate", Method: "POST", Path: "/v1/certificates/{certificate_id}/renew", Use: "certificate renew CERTIFICATE…", Short: "Order a new certificate", Long: "Order a new certificate.\n\nThe existing certificate stays in use until the new one has come. The authority's limits apply nevertheless.", Args: []Flag{
 		{Name: "CERTIFICATE", In: "path", Field: "certificate_id", Required: true},
 	}, Table: &tables[17], Say: "accepted: certificate {certificate_id}, workflow {workflow_id}", Impact: "none"},
@@ -2750,13 +2764,13 @@ var verbs = []Verb{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[85], Impact: "none"},
+	}, Table: &tables[86], Impact: "none"},
 	{Operation: "undeleteVolumeBackup", Method: "POST", Path: "/v1/volumes/{volume_id}/backups/{backup_id}/undelete", Use: "volume backup undelete VOLUME VOLUME-BACKUP…", Short: "Take back the deletion of a backup of a volume", Long: "Take back the deletion of a backup of a volume.\n\nUntil its kept_until. It is stored again. One that is stored stays as it is; in any other state the request is\nrefused with backup_not_ready.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[87], Impact: "none"},
+	}, Table: &tables[88], Impact: "none"},
 	{Operation: "unfreeze", Method: "DELETE", Path: "/v1/freeze", Use: "unfreeze", Short: "Resume deletions", Long: "Resume deletions.\n\nWhat was deleted before no longer counts. Without a freeze it does nothing.", Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 	}, Table: &tables[33], Say: "deletions continue", Impact: "none"},
@@ -2764,7 +2778,7 @@ var verbs = []Verb{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[79], Say: "tenant {tenant_id} sends mail and runs its jobs", Impact: "none"},
+	}, Table: &tables[80], Say: "tenant {tenant_id} sends mail and runs its jobs", Impact: "none"},
 	{Operation: "unsetBackupLimit", Method: "DELETE", Path: "/v1/orgs/{org_id}/backup-space", Use: "backup space unset ORG", Short: "Return an org to the limit of backups that follows from its quota", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 	}, Flags: []Flag{
@@ -2828,6 +2842,6 @@ var verbs = []Verb{
 		{Name: "plan", Help: "what a tenant pays for", In: "body", Field: "request.plan", Values: []string{"trial", "starter", "business", "enterprise"}},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "request.region", Values: []string{"sg", "eu", "us"}},
 		{Name: "tenant", Help: "as for placing another tenant like this; or else request", In: "body", Field: "tenant_id"},
-	}, Body: "required", Table: &tables[91], Impact: "none"},
+	}, Body: "required", Table: &tables[92], Impact: "none"},
 	{Operation: "whoami", Method: "GET", Path: "/v1/whoami", Use: "whoami", Short: "Show who you are to the API, and until when", Long: "Show who you are to the API, and until when.\n\nWho the token's bearer is to the API, what they may do, until when, and the API's version.", Table: &tables[13]},
 }

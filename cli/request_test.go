@@ -243,6 +243,7 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"service-account create signup --org acme", "", "POST /v1/service-accounts", `{"name":"signup","org_id":"acme"}`},
 		{"service-account disable sa-aaaabbbbcccc", "", "POST /v1/service-accounts/sa-aaaabbbbcccc/disable", ""},
 		{"service-account token sa-aaaabbbbcccc production --ttl 2160h", "", "POST /v1/service-accounts/sa-aaaabbbbcccc/tokens", `{"name":"production","expires_in_seconds":7776000}`},
+		{"token narrow visitor --ttl 30m --progress-of t-1", "", "POST /v1/tokens", `{"name":"visitor","expires_in_seconds":1800,"caveats":{"progress_of":"t-1"}}`},
 		{"token narrow agent --ttl 1h --dry-run-only --seconds-down 30", "", "POST /v1/tokens", `{"name":"agent","expires_in_seconds":3600,"caveats":{"dry_run_only":true,"seconds_down":30}}`},
 		{"token rotate token-aaaabbbbcccc --ttl 24h --overlap 10m", "", "POST /v1/tokens/token-aaaabbbbcccc/rotate", `{"expires_in_seconds":86400,"overlap_seconds":600}`},
 		{"token revoke token-aaaabbbbcccc", "", "DELETE /v1/tokens/token-aaaabbbbcccc", ""},

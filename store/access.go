@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"time"
 
@@ -184,6 +185,9 @@ func (s *Store) CreateCredential(ctx context.Context, c Credential) (time.Time, 
 func createCredential(ctx context.Context, q querier, c Credential) (time.Time, error) {
 	if c.GroupIDs == nil {
 		c.GroupIDs = []string{}
+	}
+	if c.Caveats.ProgressOf != "" && time.Until(c.ExpiresAt) > access.MostShared {
+		return time.Time{}, prego.Invalid("expires_in_seconds", fmt.Sprintf("must be at most %.0f with the caveat progress_of", access.MostShared.Seconds()))
 	}
 	return value[time.Time](ctx, q, sqlCreateCredential, c.CredentialID, c.Kind, c.Hash, c.Prefix, c.PrincipalID, c.ParentID, c.Name, c.Caveats,
 		c.GroupIDs, c.Address, c.CreatedBy, c.ExpiresAt)

@@ -133,6 +133,19 @@ func (s *Store) Queue(ctx context.Context) (placement.Queue, error) {
 	return q, nil
 }
 
+// Expectations are when tenants that wait for capacity may have their places. Unlike the queue, they name nothing that
+// belongs to others.
+func (s *Store) Expectations(ctx context.Context) (map[prego.TenantID]*time.Time, error) {
+	q, err := s.Queue(whole(ctx))
+	out := map[prego.TenantID]*time.Time{}
+	for _, e := range q.Expect() {
+		if e.Kind == placement.WaiterTenant {
+			out[prego.TenantID(e.ID)] = e.ExpectedAt
+		}
+	}
+	return out, err
+}
+
 type queuedGroup struct {
 	instance.WaitingGroup
 	Name   string

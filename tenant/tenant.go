@@ -332,6 +332,43 @@ type Tenant struct {
 	ActiveAt          *time.Time `json:"active_at,omitempty"`
 }
 
+// Progress is, for its customer, how far its site is, and whether nothing more happens by itself. It names nothing of the
+// installation.
+func (t Tenant) Progress() (message string, finished bool) {
+	switch t.State {
+	case Trial, Provisioning:
+		return t.building(), false
+	case Active:
+		return "The site is ready.", true
+	case Suspended:
+		return "The site is suspended.", true
+	case GracePeriod, Terminated, DataPurged:
+		return "The site is closed.", true
+	case Failed:
+		if t.StatusReason == prego.ReasonCancelled {
+			return "The site was cancelled.", true
+		}
+		return "The site could not be created. The operator can see the reason.", true
+	}
+	return "", false
+}
+
+func (t Tenant) building() string {
+	switch {
+	case t.CancelRequestedAt != nil:
+		return "The site is being cancelled."
+	case t.WaitingSince != nil:
+		return "The site waits for a server with room."
+	case t.StatusReason == prego.ReasonBuildingServer:
+		return "A server is being built for the site."
+	case t.StatusReason == prego.ReasonAwaitingEdge:
+		return "The site is built, and is being opened to visitors."
+	case t.RestoreFrom != "":
+		return "The site is being restored from a backup."
+	}
+	return "The site is being built."
+}
+
 // Listed is a tenant as lists show it.
 type Listed struct {
 	Tenant
