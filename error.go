@@ -26,6 +26,7 @@ const (
 	CodeNotFound           Code = "not_found"
 	CodeLastOwner          Code = "last_owner"
 	CodeAccessRoleInUse    Code = "access_role_in_use"
+	CodeLimitRequestOpen   Code = "limit_request_open"
 	CodeServerNotFound     Code = "server_not_found"
 	CodeNetworkUnknown     Code = "network_unknown"
 	CodeMethodNotAllowed   Code = "method_not_allowed"

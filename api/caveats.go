@@ -26,14 +26,15 @@ var (
 		deleteSnapshot deleteBackup deleteVolumeBackup releaseBackup releaseVolumeBackup releaseBackups createRestore createVolumeRestore
 		cancelMove cancelRebalance cancelQueue cancelFleetAction deleteFleet deletePolicy
 		createApp deleteApp createEnv deleteEnv deleteGroup restartGroup pauseGroup resumeGroup
-		rotateRegistries putRegistry deleteRegistry deleteImageDigest`)
+		rotateRegistries putRegistry deleteRegistry deleteImageDigest
+		createLimitRequest withdrawLimitRequest refuseLimitRequest`)
 )
 
 // movesLater are the operations that decide when the fleets' policies remove servers, which moves what is on them.
 var movesLater = strings.Fields("updateFleet attachPolicy detachPolicy putPolicy")
 
 // aboutAccess are things of which creating, changing and ending orders nothing.
-var aboutAccess = strings.Fields("access access_role service_account token login invitation limit_request")
+var aboutAccess = strings.Fields("access access_role service_account token login invitation")
 
 func (o *operation) spends() access.Spends {
 	thing, _, _ := strings.Cut(string(o.capability), ":")

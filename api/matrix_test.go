@@ -31,7 +31,7 @@ func objects(name string) [4]string {
 	}
 	of := named[name][0]
 	below := strings.NewReplacer("t-a", "t-d", "app-a", "app-d", "env-a", "env-d", "grp-a", "grp-d", "ins-a", "ins-d", "vol-a", "vol-d", "dom-a", "dom-d",
-		"crt-a", "crt-d", "90001", "90004").Replace(of[0])
+		"crt-a", "crt-d", "90001", "90004", "lreq-a", "lreq-d").Replace(of[0])
 	return [4]string{of[0], below, of[1], of[2]}
 }
 
@@ -86,7 +86,7 @@ func (o stated) request(of int) (path, body string) {
 var masked = regexp.MustCompile(`"(request_id|expires_at)": ?"[^"]*",?`)
 
 // theirs are texts that only rows of the other org have.
-var theirs = []string{"slug-b", "n-t-b", "b.example", `"t-b"`, `"app-b"`, `"env-b"`, `"grp-b"`, `"ins-b"`, `"vol-b"`, `"dom-b"`, `"crt-b"`, `"snp-b"`, `"bak-b"`, `"rst-b"`, `"mov-b"`, `"ip4-b"`, `"other"`}
+var theirs = []string{"slug-b", "n-t-b", "b.example", `"t-b"`, `"app-b"`, `"env-b"`, `"grp-b"`, `"ins-b"`, `"vol-b"`, `"dom-b"`, `"crt-b"`, `"snp-b"`, `"bak-b"`, `"rst-b"`, `"mov-b"`, `"ip4-b"`, `"other"`, "reason-of-b"}
 
 // rowsOfTheOther are all rows of the other org, as Postgres prints them.
 func (b *bundle) rowsOfTheOther() (all []string) {

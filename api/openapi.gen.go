@@ -2103,6 +2103,24 @@ func (e ListLedgerParamsSort) Valid() bool {
 	}
 }
 
+// Defines values for ListLimitRequestsParamsSort.
+const (
+	ListLimitRequestsParamsSortCreatedAt      ListLimitRequestsParamsSort = "created_at"
+	ListLimitRequestsParamsSortMinusCreatedAt ListLimitRequestsParamsSort = "-created_at"
+)
+
+// Valid indicates whether the value is a known member of the ListLimitRequestsParamsSort enum.
+func (e ListLimitRequestsParamsSort) Valid() bool {
+	switch e {
+	case ListLimitRequestsParamsSortCreatedAt:
+		return true
+	case ListLimitRequestsParamsSortMinusCreatedAt:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListLoginsParamsSort.
 const (
 	ListLoginsParamsSortCreatedAt      ListLoginsParamsSort = "created_at"
@@ -3000,6 +3018,13 @@ type AppPage struct {
 
 	// NextCursor Absent on the last page
 	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// ApproveLimitRequest defines model for ApproveLimitRequest.
+type ApproveLimitRequest struct {
+	// Limit Limit that it sets; absent: the requested one
+	Limit  *float64 `json:"limit,omitempty"`
+	Reason *string  `json:"reason,omitempty"`
 }
 
 // AttachPolicy defines model for AttachPolicy.
@@ -4150,6 +4175,19 @@ type CreateInvitation struct {
 
 	// OrgId What it is granted on, with all orgs below; absent: the installation
 	OrgId *prego.OrgID `json:"org_id,omitempty"`
+}
+
+// CreateLimitRequest defines model for CreateLimitRequest.
+type CreateLimitRequest struct {
+	// Dimension What the quota limits: a number of items, bytes, or, for max_total_cpu_request, CPUs
+	Dimension Dimension `json:"dimension"`
+
+	// Limit A whole number, except for max_total_cpu_request
+	Limit float64     `json:"limit"`
+	OrgId prego.OrgID `json:"org_id"`
+
+	// Reason Why the org needs it
+	Reason string `json:"reason"`
 }
 
 // CreateMove defines model for CreateMove.
@@ -5676,6 +5714,48 @@ type LedgerResource struct {
 
 // LedgerState intended: about to be created. releasing: about to be deleted. untracked: no row owns it
 type LedgerState string
+
+// LimitReason defines model for LimitReason.
+type LimitReason struct {
+	// Reason What the org reads
+	Reason string `json:"reason"`
+}
+
+// LimitRequest defines model for LimitRequest.
+type LimitRequest struct {
+	// Answer Why it was approved or refused
+	Answer    *string    `json:"answer,omitempty"`
+	CreatedAt time.Time  `json:"created_at"`
+	CreatedBy string     `json:"created_by"`
+	DecidedAt *time.Time `json:"decided_at,omitempty"`
+
+	// DecidedBy Who approved, refused or withdrew it
+	DecidedBy *string `json:"decided_by,omitempty"`
+
+	// Dimension What the quota limits: a number of items, bytes, or, for max_total_cpu_request, CPUs
+	Dimension Dimension `json:"dimension"`
+
+	// GrantedLimit Only of an approved request
+	GrantedLimit   *float64 `json:"granted_limit,omitempty"`
+	LimitRequestId string   `json:"limit_request_id"`
+
+	// OldLimit The org's limit when this was requested; of an approved request, the limit that it replaced
+	OldLimit float64 `json:"old_limit"`
+	OrgId    string  `json:"org_id"`
+
+	// Reason Why the org needs it
+	Reason         string                `json:"reason"`
+	RequestedLimit float64               `json:"requested_limit"`
+	State          org.LimitRequestState `json:"state"`
+}
+
+// LimitRequestPage defines model for LimitRequestPage.
+type LimitRequestPage struct {
+	LimitRequests []LimitRequest `json:"limit_requests"`
+
+	// NextCursor Absent on the last page
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
 
 // LoginMethods defines model for LoginMethods.
 type LoginMethods struct {
@@ -8981,6 +9061,9 @@ type InvitationInPath = string
 // Limit defines model for Limit.
 type Limit = int
 
+// LimitRequestInPath defines model for LimitRequestInPath.
+type LimitRequestInPath = string
+
 // LoginInPath defines model for LoginInPath.
 type LoginInPath = string
 
@@ -10299,6 +10382,60 @@ type ListLedgerParams struct {
 
 // ListLedgerParamsSort defines parameters for ListLedger.
 type ListLedgerParamsSort string
+
+// ListLimitRequestsParams defines parameters for ListLimitRequests.
+type ListLimitRequestsParams struct {
+	// OrgId Only of these orgs
+	OrgId *[]OrgID `form:"org_id,omitempty" json:"org_id,omitempty"`
+
+	// Dimension Only for these limits
+	Dimension *[]Dimension `form:"dimension,omitempty" json:"dimension,omitempty"`
+
+	// State Only items in these states
+	State *[]string `form:"state,omitempty" json:"state,omitempty"`
+
+	// All Include items that have ended. Without it they are listed only if a state filter names their state
+	All *All `form:"all,omitempty" json:"all,omitempty"`
+
+	// Sort Field to sort by; prefix with - for descending order
+	Sort *ListLimitRequestsParamsSort `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Limit Items per page
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the previous page, requested with the same sort
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListLimitRequestsParamsSort defines parameters for ListLimitRequests.
+type ListLimitRequestsParamsSort string
+
+// CreateLimitRequestParams defines parameters for CreateLimitRequest.
+type CreateLimitRequestParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ApproveLimitRequestParams defines parameters for ApproveLimitRequest.
+type ApproveLimitRequestParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// RefuseLimitRequestParams defines parameters for RefuseLimitRequest.
+type RefuseLimitRequestParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
+// WithdrawLimitRequestParams defines parameters for WithdrawLimitRequest.
+type WithdrawLimitRequestParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
 
 // ListLoginsParams defines parameters for ListLogins.
 type ListLoginsParams struct {
@@ -11977,6 +12114,15 @@ type BuildImageJSONRequestBody = BuildImage
 // CreateInvitationJSONRequestBody defines body for CreateInvitation for application/json ContentType.
 type CreateInvitationJSONRequestBody = CreateInvitation
 
+// CreateLimitRequestJSONRequestBody defines body for CreateLimitRequest for application/json ContentType.
+type CreateLimitRequestJSONRequestBody = CreateLimitRequest
+
+// ApproveLimitRequestJSONRequestBody defines body for ApproveLimitRequest for application/json ContentType.
+type ApproveLimitRequestJSONRequestBody = ApproveLimitRequest
+
+// RefuseLimitRequestJSONRequestBody defines body for RefuseLimitRequest for application/json ContentType.
+type RefuseLimitRequestJSONRequestBody = LimitReason
+
 // PutOrgJSONRequestBody defines body for PutOrg for application/json ContentType.
 type PutOrgJSONRequestBody = PutOrg
 
@@ -12489,6 +12635,24 @@ type ServerInterface interface {
 	// ListLedger List billed resources
 	// (GET /v1/ledger)
 	ListLedger(ctx echo.Context, params ListLedgerParams) error
+	// ListLimitRequests List requests for higher limits
+	// (GET /v1/limit-requests)
+	ListLimitRequests(ctx echo.Context, params ListLimitRequestsParams) error
+	// CreateLimitRequest Request a higher limit for an org
+	// (POST /v1/limit-requests)
+	CreateLimitRequest(ctx echo.Context, params CreateLimitRequestParams) error
+	// GetLimitRequest Show a request for a higher limit
+	// (GET /v1/limit-requests/{limit_request_id})
+	GetLimitRequest(ctx echo.Context, limitRequestId LimitRequestInPath) error
+	// ApproveLimitRequest Approve a request for a higher limit
+	// (POST /v1/limit-requests/{limit_request_id}/approve)
+	ApproveLimitRequest(ctx echo.Context, limitRequestId LimitRequestInPath, params ApproveLimitRequestParams) error
+	// RefuseLimitRequest Refuse a request for a higher limit
+	// (POST /v1/limit-requests/{limit_request_id}/refuse)
+	RefuseLimitRequest(ctx echo.Context, limitRequestId LimitRequestInPath, params RefuseLimitRequestParams) error
+	// WithdrawLimitRequest Withdraw a request for a higher limit
+	// (POST /v1/limit-requests/{limit_request_id}/withdraw)
+	WithdrawLimitRequest(ctx echo.Context, limitRequestId LimitRequestInPath, params WithdrawLimitRequestParams) error
 	// GetLoginMethods Show how people log in
 	// (GET /v1/login-methods)
 	GetLoginMethods(ctx echo.Context) error
@@ -17180,6 +17344,192 @@ func (w *ServerInterfaceWrapper) ListLedger(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.ListLedger(ctx, params)
+	return err
+}
+
+// ListLimitRequests converts echo context to params.
+func (w *ServerInterfaceWrapper) ListLimitRequests(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListLimitRequestsParams
+	// ------------- Optional query parameter "org_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "org_id", ctx.QueryParams(), &params.OrgId, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "dimension" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "dimension", ctx.QueryParams(), &params.Dimension, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dimension: %s", err))
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "state", ctx.QueryParams(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter state: %s", err))
+	}
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// ------------- Optional query parameter "sort" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sort", ctx.QueryParams(), &params.Sort, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sort: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListLimitRequests(ctx, params)
+	return err
+}
+
+// CreateLimitRequest converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateLimitRequest(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateLimitRequestParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateLimitRequest(ctx, params)
+	return err
+}
+
+// GetLimitRequest converts echo context to params.
+func (w *ServerInterfaceWrapper) GetLimitRequest(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "limit_request_id" -------------
+	var limitRequestId LimitRequestInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "limit_request_id", ctx.Param("limit_request_id"), &limitRequestId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit_request_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetLimitRequest(ctx, limitRequestId)
+	return err
+}
+
+// ApproveLimitRequest converts echo context to params.
+func (w *ServerInterfaceWrapper) ApproveLimitRequest(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "limit_request_id" -------------
+	var limitRequestId LimitRequestInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "limit_request_id", ctx.Param("limit_request_id"), &limitRequestId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit_request_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ApproveLimitRequestParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ApproveLimitRequest(ctx, limitRequestId, params)
+	return err
+}
+
+// RefuseLimitRequest converts echo context to params.
+func (w *ServerInterfaceWrapper) RefuseLimitRequest(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "limit_request_id" -------------
+	var limitRequestId LimitRequestInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "limit_request_id", ctx.Param("limit_request_id"), &limitRequestId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit_request_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RefuseLimitRequestParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RefuseLimitRequest(ctx, limitRequestId, params)
+	return err
+}
+
+// WithdrawLimitRequest converts echo context to params.
+func (w *ServerInterfaceWrapper) WithdrawLimitRequest(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "limit_request_id" -------------
+	var limitRequestId LimitRequestInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "limit_request_id", ctx.Param("limit_request_id"), &limitRequestId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit_request_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params WithdrawLimitRequestParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.WithdrawLimitRequest(ctx, limitRequestId, params)
 	return err
 }
 
@@ -24055,6 +24405,12 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.DELETE(options.BaseURL+"/v1/orgs/:org_id/quotas/:dimension", wrapper.UnsetOrgQuota, options.OperationMiddlewares["unsetOrgQuota"]...)
 	router.GET(options.BaseURL+"/v1/orgs/:org_id/quotas/:dimension", wrapper.GetOrgQuota, options.OperationMiddlewares["getOrgQuota"]...)
 	router.PUT(options.BaseURL+"/v1/orgs/:org_id/quotas/:dimension", wrapper.SetOrgQuota, options.OperationMiddlewares["setOrgQuota"]...)
+	router.GET(options.BaseURL+"/v1/limit-requests", wrapper.ListLimitRequests, options.OperationMiddlewares["listLimitRequests"]...)
+	router.POST(options.BaseURL+"/v1/limit-requests", wrapper.CreateLimitRequest, options.OperationMiddlewares["createLimitRequest"]...)
+	router.GET(options.BaseURL+"/v1/limit-requests/:limit_request_id", wrapper.GetLimitRequest, options.OperationMiddlewares["getLimitRequest"]...)
+	router.POST(options.BaseURL+"/v1/limit-requests/:limit_request_id/approve", wrapper.ApproveLimitRequest, options.OperationMiddlewares["approveLimitRequest"]...)
+	router.POST(options.BaseURL+"/v1/limit-requests/:limit_request_id/refuse", wrapper.RefuseLimitRequest, options.OperationMiddlewares["refuseLimitRequest"]...)
+	router.POST(options.BaseURL+"/v1/limit-requests/:limit_request_id/withdraw", wrapper.WithdrawLimitRequest, options.OperationMiddlewares["withdrawLimitRequest"]...)
 	router.DELETE(options.BaseURL+"/v1/orgs/:org_id/backup-space", wrapper.UnsetBackupLimit, options.OperationMiddlewares["unsetBackupLimit"]...)
 	router.GET(options.BaseURL+"/v1/orgs/:org_id/backup-space", wrapper.GetBackupSpace, options.OperationMiddlewares["getBackupSpace"]...)
 	router.PUT(options.BaseURL+"/v1/orgs/:org_id/backup-space", wrapper.SetBackupLimit, options.OperationMiddlewares["setBackupLimit"]...)

@@ -73,7 +73,7 @@ var statuses = map[prego.Code]int{
 	prego.CodeBackupNotFound: http.StatusNotFound, prego.CodeBackupUnknown: http.StatusUnprocessableEntity, prego.CodeBackupUnderWay: http.StatusConflict, prego.CodeBackupLimit: http.StatusConflict, prego.CodeBackupNotReady: http.StatusConflict,
 	prego.CodeRestoreNotFound: http.StatusNotFound, prego.CodeRestoreUnderWay: http.StatusConflict, prego.CodeMoveNotFound: http.StatusNotFound, prego.CodeMoveUnderWay: http.StatusConflict, prego.CodeNetworkWithoutEdges: http.StatusUnprocessableEntity, prego.CodeTenantUnknown: http.StatusUnprocessableEntity,
 	prego.CodeRegistryNotFound: http.StatusNotFound, prego.CodeCertificateNotFound: http.StatusNotFound, prego.CodeImageNotFound: http.StatusNotFound, prego.CodeSealed: http.StatusConflict,
-	prego.CodeLastOwner: http.StatusConflict, prego.CodeAccessRoleInUse: http.StatusConflict,
+	prego.CodeLastOwner: http.StatusConflict, prego.CodeAccessRoleInUse: http.StatusConflict, prego.CodeLimitRequestOpen: http.StatusConflict,
 	prego.CodeRateLimited: http.StatusTooManyRequests, prego.CodeNotReady: http.StatusServiceUnavailable, prego.CodeInternal: http.StatusInternalServerError,
 }
 

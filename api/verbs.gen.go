@@ -28,6 +28,7 @@ var Nouns = map[string]string{
 	"invitation":            "Manage invitations of people",
 	"ipv4":                  "Manage IPv4 addresses of envs",
 	"ledger":                "Show what providers bill, whose it is, and its price",
+	"limit-request":         "Request higher limits, and approve or refuse them",
 	"operation":             "Inspect what accepted requests started",
 	"org":                   "Manage orgs, which are customers",
 	"patch-wave":            "Show waves of security updates: servers that were patched together",
@@ -64,7 +65,7 @@ var Nouns = map[string]string{
 
 // Purposes are the groups of commands in the help.
 var Purposes = []Purpose{
-	{Title: "Tenants and sites", Commands: []string{"certificate", "decision", "domain", "org", "placement", "placement-pool", "queue", "quota", "tenant"}},
+	{Title: "Tenants and sites", Commands: []string{"certificate", "decision", "domain", "limit-request", "org", "placement", "placement-pool", "queue", "quota", "tenant"}},
 	{Title: "Servers and fleets", Commands: []string{"container", "fleet", "image", "patch-wave", "policy", "pool", "rebalance", "scaling", "server", "exec"}},
 	{Title: "Customers' containers", Commands: []string{"app", "env", "group", "instance", "ipv4", "registry", "route", "volume"}},
 	{Title: "Backups", Commands: []string{"backup", "drill", "restore", "snapshot"}},
@@ -550,6 +551,22 @@ var tables = []Table{
 		{Path: "until", Title: "until", Format: "time"},
 		{Path: "price_known", Title: "price known"},
 	}, Spare: []string{"currency", "type", "location", "age", "kind"}},
+	{Type: "LimitRequest", ID: "limit_request_id", List: []Column{
+		{Path: "limit_request_id", Title: "request"},
+		{Path: "org_id", Title: "org"},
+		{Path: "dimension", Title: "dimension"},
+		{Path: "old_limit", Title: "from", Code: true},
+		{Path: "requested_limit", Title: "to", Code: true},
+		{Path: "granted_limit", Title: "granted", Code: true},
+		{Path: "reason", Title: "why"},
+		{Path: "state", Title: "state"},
+		{Path: "created_by", Title: "by"},
+		{Path: "created_at", Title: "age", Format: "age"},
+	}, More: []Column{
+		{Path: "answer", Title: "answer"},
+		{Path: "decided_by", Title: "decided by"},
+		{Path: "decided_at", Title: "decided", Format: "time"},
+	}, Spare: []string{"by", "granted", "why"}},
 	{Type: "LoginSession", ID: "login_id", List: []Column{
 		{Path: "login_id", Title: "login"},
 		{Path: "principal_name", Title: "of"},
@@ -1220,7 +1237,14 @@ var verbs = []Verb{
 		{Name: "EMAIL", In: "body", Field: "email", Required: true},
 	}, Flags: []Flag{
 		{Name: "name", Help: "defaults to the email address", In: "body", Field: "name"},
-	}, Body: "required", Table: &tables[81], Impact: "reveals"},
+	}, Body: "required", Table: &tables[82], Impact: "reveals"},
+	{Operation: "approveLimitRequest", Method: "POST", Path: "/v1/limit-requests/{limit_request_id}/approve", Use: "limit-request approve LIMIT-REQUEST", Short: "Approve a request for a higher limit", Long: "Approve a request for a higher limit.\n\nSets the org's own limit in the same transaction, to the requested limit or to limit; granted_limit is what it set.\nIt never lowers a limit: if the present one has become higher meanwhile, the answer is invalid_transition. Recorded in\nthe org's events as org.limit_approved and org.quota_set. Repeating the request changes nothing.", Args: []Flag{
+		{Name: "LIMIT-REQUEST", In: "path", Field: "limit_request_id", Required: true},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+		{Name: "limit", Help: "limit that it sets; absent: the requested one", In: "body", Field: "limit", Type: "number"},
+		{Name: "reason", Help: "reason for the org's events", In: "body", Field: "reason"},
+	}, Body: "optional", Table: &tables[42], Say: "{dimension} of {org_id} is {granted_limit}", Impact: "none"},
 	{Operation: "associatePlacementPool", Method: "PUT", Path: "/v1/orgs/{org_id}/placement-pools/{pool}", Use: "placement-pool associate ORG PLACEMENT-POOL", Short: "Associate an org with a placement pool", Long: "Associate an org with a placement pool.\n\nThe pool applies to the org's tenants from their next placement on, combined with the org's\nother pools and with the constraint of each request.", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
@@ -1240,7 +1264,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "mount", Help: "path in the group's containers", In: "body", Field: "mount_path", Default: "/data", Always: true},
-	}, Body: "required", Table: &tables[87], Say: "attachment {attachment_id}: volume {volume_id} at {mount_path} of {group_id}", Impact: "interrupts"},
+	}, Body: "required", Table: &tables[88], Say: "attachment {attachment_id}: volume {volume_id} at {mount_path} of {group_id}", Impact: "interrupts"},
 	{Operation: "buildImage", Method: "POST", Path: "/v1/images", Use: "image build", Short: "Build a golden image", Long: "Build a golden image.\n\nBoots a machine from the provider's image, installs the packages, pulls the stack's\ncontainer images, cleans up, powers off and takes a snapshot of the disk. A test server is\nthen booted from the snapshot; once it is active the image becomes current and is used for\nnew servers. Only one image of a base image can be built at a time: a second request is\nrefused with golden_image_building.", Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "debian", Help: "debian release; defaults to that of the configured image", In: "body", Field: "debian"},
@@ -1261,13 +1285,13 @@ var verbs = []Verb{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[43], Say: "cancelled: {kind} of server {server_id}", Impact: "none"},
+	}, Table: &tables[44], Say: "cancelled: {kind} of server {server_id}", Impact: "none"},
 	{Operation: "cancelMove", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/moves/{move_id}", Use: "tenant move-cancel TENANT MOVE", Short: "Cancel a move", Long: "Cancel a move.\n\nPossible until it has switched; the tenant stays where it is.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "MOVE", In: "path", Field: "move_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[44], Say: "cancelled: move {move_id} of tenant {tenant_id}", Impact: "none"},
+	}, Table: &tables[45], Say: "cancelled: move {move_id} of tenant {tenant_id}", Impact: "none"},
 	{Operation: "cancelQueue", Method: "POST", Path: "/v1/orgs/{org_id}/queue/cancel", Use: "queue cancel ORG", Short: "Cancel the tenants of an org that wait for capacity", Long: "Cancel the tenants of an org that wait for capacity.\n\nAll of them, in one change: they are failed with reason cancelled, and can be retried. ending counts those\nwith a server, which end when their runs have undone it. Tenants that were active before, and wait for a place\nfor their site, are left. With dry_run, plan has the numbers.", Example: "  prego queue cancel acme --reason \"load test is over\"", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 	}, Flags: []Flag{
@@ -1278,18 +1302,18 @@ var verbs = []Verb{
 		{Name: "REBALANCE", In: "path", Field: "rebalance_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[61], Say: "cancelled: {rebalance_id}, {moved} of {total} moved", Impact: "none"},
+	}, Table: &tables[62], Say: "cancelled: {rebalance_id}, {moved} of {total} moved", Impact: "none"},
 	{Operation: "cancelRelease", Method: "POST", Path: "/v1/releases/{name}/cancel", Use: "release cancel RELEASE", Short: "Cancel a release; servers that have it keep it, and those being updated go back", Long: "Cancel a release; servers that have it keep it, and those being updated go back.\n\nServers that have it keep it, and no more begin. A server that is being updated is let go of within seconds:\nbefore its sites are taken offline it is skipped, afterwards it goes back to what it was, and one whose sites\nare already being opened is completed. A server that is broken has to go back first: that is\ninvalid_transition.", Args: []Flag{
 		{Name: "RELEASE", In: "path", Field: "name", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[76], Say: "release {name} is {status}", Impact: "none"},
+	}, Table: &tables[77], Say: "release {name} is {status}", Impact: "none"},
 	{Operation: "cancelTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/cancel", Use: "tenant cancel TENANT…", Short: "Cancel a tenant", Long: "Cancel a tenant.\n\nactive or suspended → grace_period; trial → terminated. A tenant that is\nprovisioning stays in that state until its workflow has undone its work, and is then\nfailed with reason cancelled; repeating the request returns the same answer. A tenant that waits for\ncapacity and has no server is failed immediately. If the tenant has a site, the\nimpact must be accepted (impact_not_accepted): that also accepts the later purge of its data.\n\nIn any other state the request is refused with invalid_transition.", Example: "  prego tenant cancel acme-eu --reason \"moves away\" --accept destroys --watch", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[78], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "destroys"},
+	}, Body: "optional", Table: &tables[79], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "destroys"},
 	{Operation: "checkDomain", Method: "POST", Path: "/v1/domains/{domain_id}/check", Use: "domain check DOMAIN…", Short: "Look a name up now", Long: "Look a name up now.\n\nMakes it the name's turn. checked_at changes when it was looked up. A claim that expired is\nlooked for again.", Args: []Flag{
 		{Name: "DOMAIN", In: "path", Field: "domain_id", Required: true},
 	}, Table: &tables[23], Impact: "none"},
@@ -1301,7 +1325,7 @@ var verbs = []Verb{
 		{Name: "backup", Help: "a backup of the tenant in object storage; the newest by default", In: "body", Field: "backup_id"},
 		{Name: "plan", Help: "what a tenant pays for", In: "body", Field: "plan", Values: []string{"trial", "starter", "business", "enterprise"}},
 		{Name: "reserved-slug", Help: "allow a slug that has a meaning to mail programs, browsers or the DNS, such as www, mail or ns1", In: "body", Field: "reserved_slug", Type: "bool"},
-	}, Body: "required", Table: &tables[78], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
+	}, Body: "required", Table: &tables[79], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "cloneVolume", Method: "POST", Path: "/v1/volumes/{volume_id}/clones", Use: "volume clone VOLUME NAME", Short: "Create a volume from a backup of another one", Long: "Create a volume from a backup of another one.\n\nIt has the org and the location of the original, and its size unless a larger one is given. The original may be\ndeleted. The backup is the newest if none is named. It uses quota like any volume; its restore is the new\nvolume's only one.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "NAME", In: "body", Field: "name", Required: true},
@@ -1309,7 +1333,7 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "backup", Help: "the newest by default", In: "body", Field: "backup_id"},
 		{Name: "size", Help: "that of the other one by default", In: "body", Field: "size_bytes", Type: "disk"},
-	}, Body: "required", Table: &tables[86], Impact: "none"},
+	}, Body: "required", Table: &tables[87], Impact: "none"},
 	{Operation: "containerLogs", Method: "GET", Path: "/v1/servers/{server_id}/containers/{name}/logs", Use: "container logs SERVER CONTAINER", Short: "Print a container's log, without secrets", Long: "Print a container's log, without secrets.\n\nSecrets are removed.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 		{Name: "CONTAINER", In: "path", Field: "name", Required: true},
@@ -1323,7 +1347,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[71], Say: "server {server_id} is cordoned", Impact: "none"},
+	}, Body: "optional", Table: &tables[72], Say: "server {server_id} is cordoned", Impact: "none"},
 	{Operation: "createAgentRelease", Method: "POST", Path: "/v1/agent-releases", Use: "agent release create", Short: "Create a release of the agent", Long: "Create a release of the agent.\n\nThe release as prego keys sign-agent signed it. The control plane cannot check the signature: hosts do, with\nthe keys that their agent was built with. Nothing happens until the release is started. A percentage of rings\nis of servers. Repeating the request returns the release; a different release with the same version or serial is\nstack_release_exists.", Example: "  prego agent release create --signed signed.json --percent 5,50 --soak 1h", Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "signed", Help: "what prego keys sign-agent prints", In: "body", Field: "signed", Type: "json", Required: true},
@@ -1470,13 +1494,21 @@ var verbs = []Verb{
 		{Name: "start-timeout", Help: "time within which it must become healthy; 0 means 90", In: "body", Field: "spec.start_timeout_seconds", Type: "duration"},
 		{Name: "stop-timeout", Help: "time from SIGTERM to SIGKILL; 0 means 10", In: "body", Field: "spec.stop_timeout_seconds", Type: "duration"},
 		{Name: "volume", Help: "paths at which volumes of the group must be mounted before an instance starts", In: "body", Field: "spec.volumes", Type: "list"},
-	}, Rest: "spec.command", Body: "required", Table: &tables[57], Impact: "none"},
+	}, Rest: "spec.command", Body: "required", Table: &tables[58], Impact: "none"},
 	{Operation: "createInvitation", Method: "POST", Path: "/v1/invitations", Use: "invitation create NAME", Short: "Create an invitation", Long: "Create an invitation.\n\nMakes a link that is good once, within 72 hours. Whoever opens it registers a passkey and is granted the access\nrole on the org, or without one on the installation. You can invite only to what you have there yourself.\n\nThe link is shown once. Send it to the person over a channel that only they read.", Example: "  prego invitation create Ann --role developer --org acme", Args: []Flag{
 		{Name: "NAME", In: "body", Field: "name", Required: true},
 	}, Flags: []Flag{
 		{Name: "role", Help: "what they are granted", In: "body", Field: "access_role", Required: true},
 		{Name: "org", Help: "what it is granted on, with all orgs below; absent: the installation", In: "body", Field: "org_id"},
 	}, Body: "required", Table: &tables[40], Impact: "reveals"},
+	{Operation: "createLimitRequest", Method: "POST", Path: "/v1/limit-requests", Use: "limit-request create ORG DIMENSION LIMIT", Short: "Request a higher limit for an org", Long: "Request a higher limit for an org.\n\nAn operator approves or refuses it. It must be above the org's present limit. Of each dimension an org has one open\nrequest; another is refused with limit_request_open. Recorded in the org's events as org.limit_requested.", Example: "  prego limit-request create acme max_apps 40 --reason \"spring campaign\"", Args: []Flag{
+		{Name: "ORG", In: "body", Field: "org_id", Required: true},
+		{Name: "DIMENSION", In: "body", Field: "dimension", Values: []string{"max_instances", "max_total_memory_bytes", "max_total_cpu_request", "max_envs", "max_apps", "max_routes", "max_public_ports", "max_ipv4_allocations", "max_hostnames", "max_volumes", "max_total_volume_bytes", "max_volume_attachments", "max_snapshots_per_volume", "max_restore_jobs", "max_log_streams", "max_exec_sessions", "max_exec_sessions_per_hour"}, Required: true},
+		{Name: "LIMIT", In: "body", Field: "limit", Type: "number", Required: true},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+		{Name: "reason", Help: "why the org needs it", In: "body", Field: "reason", Required: true},
+	}, Body: "required", Table: &tables[42], Impact: "none"},
 	{Operation: "createMove", Method: "POST", Path: "/v1/tenants/{tenant_id}/moves", Use: "tenant move TENANT", Short: "Move a tenant to another app server, DB shard, Redis pool or region", Long: "Move a tenant to another app server, DB shard, Redis pool or region.\n\nThe named parts move, and without a target the site, to another app server. They are copied while the site\nserves. Then the site is read-only for some seconds, and from the switch on it is served from its new place.\nUntil then the move can be cancelled; a move that fails or is cancelled leaves the tenant where it was.\nRepeating the request returns the move in progress. A tenant whose app server is in no private network is\nrefused (tenants_cannot_move_yet), and so is a place where visitors would reach nothing, because no edge is\nactive in its network, while there are edges where the tenant is (network_without_edges). A target that does\nnot exist is refused with server_unknown, db_shard_unknown or redis_pool_unknown.", Example: "  prego tenant move acme-eu --watch\n  prego tenant move acme-eu --to app-eu-7 --reason \"disk errors\"\n  prego tenant move acme-eu --shard any --pool redis-eu-2\n  prego tenant move acme-eu --region us", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
@@ -1486,21 +1518,21 @@ var verbs = []Verb{
 		{Name: "pool", Help: "redis pool that the cache moves to, or any", In: "body", Field: "to_pool_id"},
 		{Name: "to", Help: "app server or node to move to, or any; its load does not count, everything else does", In: "body", Field: "to_server_id"},
 		{Name: "shard", Help: "DB shard that the database moves to, or any: placement chooses", In: "body", Field: "to_shard_id"},
-	}, Body: "optional", Table: &tables[44], Say: "accepted: move {move_id} of tenant {tenant_id} from {from_server_id}", Impact: "moves"},
+	}, Body: "optional", Table: &tables[45], Say: "accepted: move {move_id} of tenant {tenant_id} from {from_server_id}", Impact: "moves"},
 	{Operation: "createPlacementPool", Method: "POST", Path: "/v1/placement-pools", Use: "placement-pool create NAME", Short: "Create a placement pool", Long: "Create a placement pool.\n\nA placement pool is a named constraint. Repeating the same body returns the existing pool\n(200); a different constraint under the same name is refused with placement_pool_exists.", Example: "  prego placement-pool create gpu --require gpu", Args: []Flag{
 		{Name: "NAME", In: "body", Field: "name", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "disallow", Help: "tags that a server must not have, without duplicates", In: "body", Field: "disallow", Type: "list"},
 		{Name: "require", Help: "tags that a server must have, without duplicates", In: "body", Field: "require", Type: "list"},
-	}, Body: "required", Table: &tables[55], Impact: "none"},
+	}, Body: "required", Table: &tables[56], Impact: "none"},
 	{Operation: "createPolicy", Method: "POST", Path: "/v1/policies", Use: "policy create NAME", Short: "Create a policy", Example: "  prego policy create spread --region eu=100 --region us=50:3\n  prego policy create oldest --criteria OLDEST_FIRST --grace-period 1h\n  prego policy create grow --event CLUSTER_SCALE_OUT --adjustment CHANGE_IN_PERCENTAGE --number 20 --cooldown 5m\n  prego policy create spread --type region_placement --spec - < spread.json", Args: []Flag{
 		{Name: "NAME", In: "body", Field: "policy_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "spec", Help: "by type", In: "body", Field: "spec", Type: "json"},
 		{Name: "type", Help: "needed with --spec only", In: "body", Field: "type", Values: []string{"scaling", "region_placement", "deletion"}},
-	}, Body: "required", Table: &tables[56], Impact: "none"},
+	}, Body: "required", Table: &tables[57], Impact: "none"},
 	{Operation: "createRebalance", Method: "POST", Path: "/v1/rebalances", Use: "rebalance start", Short: "Run a plan that prego rebalance plan -o json has written", Long: "Run a plan that prego rebalance plan -o json has written.\n\nServers that the plan frees are cordoned, and tenants are moved, at_once at a time. It stops when more than\nmax_failures moves have failed, or when a receiving server does not answer; moved tenants stay, and servers\nwith remaining tenants are opened again. With remove_servers empty ones are deleted, as long as their fleet\nkeeps its min_size; message names the ones that stay. One runs at a time. A plan that no longer fits the\ncurrent state is refused with invalid_transition. The body may hold 1 MiB.", Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "at-once", Help: "tenants that are moving at a time; 0 for 4", In: "body", Field: "at_once", Type: "int", Default: "4", Always: true},
@@ -1508,20 +1540,20 @@ var verbs = []Verb{
 		{Name: "plan", Help: "file that holds the plan; - is standard input", In: "body", Field: "plan", Type: "string", Required: true},
 		{Name: "reason", Help: "reason for the record", In: "body", Field: "reason"},
 		{Name: "remove-servers", Help: "whether servers that are freed are deleted; a fleet keeps its min_size", In: "body", Field: "remove_servers", Type: "bool", Default: "false", Always: true},
-	}, Body: "required", Table: &tables[61], Say: "accepted: {rebalance_id}, {total} moves, {at_once} at once", Impact: "moves"},
+	}, Body: "required", Table: &tables[62], Say: "accepted: {rebalance_id}, {total} moves, {at_once} at once", Impact: "moves"},
 	{Operation: "createRelease", Method: "POST", Path: "/v1/releases", Use: "release create RELEASE", Short: "Create a release of the stack", Long: "Create a release of the stack.\n\nAn image for the benches of the fleet and, if they are given, the versions that sites must have of apps\nafterwards. Nothing happens until the release is started. Without rings the first ring is 5 percent of the\ntenants and the second the rest; servers outside the rings come last. Repeating the request returns the release;\na different release with the same name is stack_release_exists.", Example: "  prego release create 15.80 --image frappe/erpnext:v15.80.0 --apps frappe=15.80.1,erpnext=15.80.0 --canary t-6vq3nf4w2k8z --soak 1h", Args: []Flag{
 		{Name: "RELEASE", In: "body", Field: "name", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "apps", Help: "versions that sites must have of apps after the update, as Frappe reports them; apps that a site lacks are skipped", In: "body", Field: "apps", Type: "map"},
 		{Name: "image", Help: "container image of the benches, as Docker reads it, like PREGO_CONTAINER_IMAGE", In: "body", Field: "image", Required: true},
-	}, Body: "required", Table: &tables[76], Say: "created: release {name} of {image}; start it with prego release start {name}", Impact: "none"},
+	}, Body: "required", Table: &tables[77], Say: "created: release {name} of {image}; start it with prego release start {name}", Impact: "none"},
 	{Operation: "createRestore", Method: "POST", Path: "/v1/tenants/{tenant_id}/restores", Use: "restore create TENANT SNAPSHOT", Short: "Restore a tenant's site from a snapshot, or from a backup (bak-…)", Long: "Restore a tenant's site from a snapshot, or from a backup (bak-…).\n\nThe site is in maintenance mode during the restore. Its current data is backed up first and\nput back if the restore fails. Checks max_restore_jobs; a tenant can have only one restore\nin progress (restore_under_way). The impact must be accepted (impact_not_accepted).\n\nWith elsewhere, a failed tenant whose server was lost gets another place and a site that is made of the backup, the\nnewest one if none is named (backup_not_found if there is none). Another tenant is refused with invalid_transition.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "SNAPSHOT", In: "body", Field: "snapshot_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Body: "required", Table: &tables[65], Impact: "destroys"},
+	}, Body: "required", Table: &tables[66], Impact: "destroys"},
 	{Operation: "createRestore", Method: "POST", Path: "/v1/tenants/{tenant_id}/restores", Use: "restore elsewhere TENANT…", Short: "Restore tenants whose server was lost at another place", Long: "Restore tenants whose server was lost at another place.\n\nThe site is in maintenance mode during the restore. Its current data is backed up first and\nput back if the restore fails. Checks max_restore_jobs; a tenant can have only one restore\nin progress (restore_under_way). The impact must be accepted (impact_not_accepted).\n\nWith elsewhere, a failed tenant whose server was lost gets another place and a site that is made of the backup, the\nnewest one if none is named (backup_not_found if there is none). Another tenant is refused with invalid_transition.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
@@ -1529,7 +1561,7 @@ var verbs = []Verb{
 		{Name: "backup", Help: "a backup in object storage", In: "body", Field: "backup_id"},
 	}, Set: []Flag{
 		{Name: "elsewhere", Help: "the tenant has lost its server and gets another place", In: "body", Field: "elsewhere", Type: "bool", Default: "true"},
-	}, Body: "required", Table: &tables[65], Impact: "destroys"},
+	}, Body: "required", Table: &tables[66], Impact: "destroys"},
 	{Operation: "createRoute", Method: "POST", Path: "/v1/envs/{env_id}/routes", Use: "route create ENV", Short: "Create a route to a process group", Long: "Create a route to a process group.\n\nChecks max_routes, max_public_ports and max_hostnames. A port counts once per address\nthat the org listens on. A hostname is claimed with the route: it is served, and counts, once\nthe org has verified it (see /v1/domains). A route on env_v4 needs the environment's IPv4\naddress to be ready, otherwise it is refused with ipv4_required. A hostname that another\norg has verified, or that the org already uses at this port or for a tenant, is refused with\nhostname_taken; a port that would be shared with a raw TCP route, 80 and 443 for raw TCP on the\nshared address, and ports of edges' own programs with port_taken.", Example: "  prego route create prod --group web --host www.example.com --port 443 --protocol https --target 8443", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
 	}, Flags: []Flag{
@@ -1540,7 +1572,7 @@ var verbs = []Verb{
 		{Name: "listener", Help: "the shared IPv6 address of the edge, or the environment's own IPv4 address", In: "body", Field: "listener", Values: []string{"shared_v6", "env_v4"}, Default: "shared_v6", Always: true},
 		{Name: "protocol", Help: "with https the port of the group speaks TLS itself; tcp has the port to itself", In: "body", Field: "protocol", Values: []string{"http", "https", "tcp"}, Default: "https", Always: true},
 		{Name: "target", Help: "port of the group's containers", In: "body", Field: "target_port", Type: "int", Default: "8080", Always: true},
-	}, Body: "required", Table: &tables[67], Impact: "none"},
+	}, Body: "required", Table: &tables[68], Impact: "none"},
 	{Operation: "createServer", Method: "POST", Path: "/internal/servers/create", Use: "server create NAME", Short: "Create a server", Long: "Create a server.\n\nAccepts the request and provisions the server in the background. Idempotent on server_id:\nrepeating the same body is accepted and returns the same workflow; a different body is\nrefused with server_id_conflict. Ids are never reused: the id of a terminated server is\nrefused with server_terminated.\n\nA spec that asks for something the provider does not offer is refused with\nserver_type_unknown, server_type_retired, server_type_not_sold, location_unknown,\nlocation_not_in_region or image_unknown.", Example: "  prego server create app-7 --role app --region eu --watch", Args: []Flag{
 		{Name: "NAME", In: "body", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -1560,12 +1592,12 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "org", Help: "whose account it is; absent for the installation", In: "body", Field: "org_id"},
-	}, Body: "required", Table: &tables[72], Impact: "none"},
+	}, Body: "required", Table: &tables[73], Impact: "none"},
 	{Operation: "createSnapshot", Method: "POST", Path: "/v1/tenants/{tenant_id}/snapshots", Use: "snapshot create TENANT…", Short: "Back up a tenant's site", Long: "Back up a tenant's site.\n\nChecks max_snapshots_per_volume, the number of snapshots of one tenant that may be in progress concurrently.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[75], Impact: "none"},
+	}, Table: &tables[76], Impact: "none"},
 	{Operation: "createTenant", Method: "POST", Path: "/v1/tenants", Use: "tenant create SLUG", Short: "Create a tenant", Long: "Create a tenant.\n\nAccepts the request, then places the tenant and creates its site in the background.\nRepeating the request with the same Idempotency-Key returns the same tenant; a different\nbody with that key is refused with idempotency_key_conflict.\n\nA tenant uses the quota of its org: one instance, its plan's memory and CPU, and its storage. Above the quota\nthe request is refused with quota_exceeded, which states by how much.", Example: "  prego tenant create acme-eu --org acme --region eu --plan starter --apps erpnext --watch", Args: []Flag{
 		{Name: "SLUG", In: "body", Field: "slug", Required: true},
 	}, Flags: []Flag{
@@ -1587,7 +1619,7 @@ var verbs = []Verb{
 		{Name: "reserved-slug", Help: "allow a slug that has a meaning to mail programs, browsers or the DNS, such as www, mail or ns1", In: "body", Field: "reserved_slug", Type: "bool"},
 		{Name: "stack", Help: "shorthand for requiring the tag stack:<name>", In: "body", Field: "stack"},
 		{Name: "storage-gb", Help: "GB; 0 means the plan's default", In: "body", Field: "storage_quota_gb", Type: "int"},
-	}, Body: "required", Table: &tables[78], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
+	}, Body: "required", Table: &tables[79], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "createTenantDomain", Method: "POST", Path: "/v1/tenants/{tenant_id}/domains", Use: "domain create TENANT NAME", Short: "Claim a name for a tenant's site", Long: "Claim a name for a tenant's site.\n\nThe answer lists the records to make: a TXT record that proves that the org owns the name, and\nthe record that leads it here. The name is looked up in growing intervals for 14 days. It is\nserved, and counts towards max_hostnames, once the TXT record was seen (verified); a\nclaim that is pending counts for nothing. Several orgs may claim the same name; the first one\nto show its TXT record has it. When the record goes away, the name is served on for a grace\nperiod, and is lost after that. Repeating the request returns the claim that is there.", Example: "  prego domain create acme www.example.com", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "NAME", In: "body", Field: "name", Required: true},
@@ -1616,24 +1648,24 @@ var verbs = []Verb{
 		{Name: "location", Help: "a location of the provider in the region; defaults to the region's first", In: "body", Field: "location"},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "region", Values: []string{"sg", "eu", "us"}, Default: "eu", Always: true},
 		{Name: "size", Help: "rounded up to whole GB by the provider", In: "body", Field: "size_bytes", Type: "disk", Default: "10GB", Always: true},
-	}, Body: "required", Table: &tables[86], Impact: "none"},
+	}, Body: "required", Table: &tables[87], Impact: "none"},
 	{Operation: "createVolumeBackup", Method: "POST", Path: "/v1/volumes/{volume_id}/backups", Use: "volume backup create VOLUME…", Short: "Back up a volume's files to object storage", Long: "Back up a volume's files to object storage.\n\nIts host compresses and encrypts the files as they are at one moment, and uploads them. A volume has one backup\nunder way at a time (backup_under_way). A volume without a server is attached to one for a while; without such\na server at its location, the request is refused with insufficient_resources.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[88], Impact: "none"},
+	}, Table: &tables[89], Impact: "none"},
 	{Operation: "createVolumeDrill", Method: "POST", Path: "/v1/volumes/{volume_id}/drills", Use: "volume drill create VOLUME…", Short: "Restore a volume's backup to see whether it can be", Long: "Restore a volume's backup to see whether it can be.\n\nThe backup is restored into a directory of some server's own disk, compared with its list, and deleted. The\nvolume is not touched. Backups are also drilled automatically; this request drills immediately. Refused with\ninsufficient_resources while no server can take it.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "backup", Help: "the newest by default", In: "body", Field: "backup_id"},
-	}, Body: "optional", Table: &tables[89], Impact: "none"},
+	}, Body: "optional", Table: &tables[90], Impact: "none"},
 	{Operation: "createVolumeRestore", Method: "POST", Path: "/v1/volumes/{volume_id}/restores", Use: "volume restore create VOLUME VOLUME-BACKUP", Short: "Restore a volume from a backup", Long: "Restore a volume from a backup.\n\nThe process group of the volume must be stopped (volume_in_use), and does not start before the restore has\nended. The backup is written beside the volume's content, so there must be room for both; it replaces the\ncontent once all of it was read again and matches the backup. A failed restore leaves the volume as it was. The\nimpact must be accepted (impact_not_accepted).", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "body", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Body: "required", Table: &tables[90], Impact: "destroys"},
+	}, Body: "required", Table: &tables[91], Impact: "destroys"},
 	{Operation: "deleteAccessRole", Method: "DELETE", Path: "/v1/access-roles/{access_role}", Use: "access-role delete ROLE…", Short: "Delete a custom access role", Long: "Delete a custom access role.\n\nIt must not be granted to anyone.", Args: []Flag{
 		{Name: "ROLE", In: "path", Field: "access_role", Required: true},
 	}, Flags: []Flag{
@@ -1742,7 +1774,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "no-final-backup", Help: "destroy it without a last backup, also if it is being deleted already: why, for the org's events", In: "query", Field: "no_final_backup_reason"},
-	}, Table: &tables[86], Impact: "destroys"},
+	}, Table: &tables[87], Impact: "destroys"},
 	{Operation: "deleteVolumeBackup", Method: "DELETE", Path: "/v1/volumes/{volume_id}/backups/{backup_id}", Use: "volume backup delete VOLUME VOLUME-BACKUP…", Short: "Delete a backup of a volume", Long: "Delete a backup of a volume.\n\nA stored backup is kept until kept_until, 24 hours later: until then undelete takes the request back. It is\nshown as deleting until the storage reports that its objects are gone. A backup that is held or being restored\nis not deleted (backup_not_ready). The impact must be accepted (impact_not_accepted): it has the time of the\nnewest other backup.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
@@ -1774,7 +1806,7 @@ var verbs = []Verb{
 		{Name: "start-timeout", Help: "time within which it must become healthy; 0 means 90", In: "body", Field: "spec.start_timeout_seconds", Type: "duration"},
 		{Name: "stop-timeout", Help: "time from SIGTERM to SIGKILL; 0 means 10", In: "body", Field: "spec.stop_timeout_seconds", Type: "duration"},
 		{Name: "volume", Help: "paths at which volumes of the group must be mounted before an instance starts", In: "body", Field: "spec.volumes", Type: "list"},
-	}, Rest: "spec.command", Body: "required", Table: &tables[57], Impact: "interrupts"},
+	}, Rest: "spec.command", Body: "required", Table: &tables[58], Impact: "interrupts"},
 	{Operation: "detachPolicy", Method: "DELETE", Path: "/v1/fleets/{fleet_id}/policies/{policy_id}", Use: "fleet detach FLEET POLICY", Short: "Detach a policy", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 		{Name: "POLICY", In: "path", Field: "policy_id", Required: true},
@@ -1796,12 +1828,12 @@ var verbs = []Verb{
 		{Name: "ACCOUNT", In: "path", Field: "account_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[72], Say: "disabled {principal_id}", Impact: "none"},
+	}, Table: &tables[73], Say: "disabled {principal_id}", Impact: "none"},
 	{Operation: "disableUser", Method: "POST", Path: "/v1/users/{user_id}/disable", Use: "user disable USER…", Short: "Disable a user", Long: "Disable a user.\n\nNone of their logins and tokens is accepted from the answer on. The last operator of the installation, and the last\norg_owner of an org, can't be disabled.", Args: []Flag{
 		{Name: "USER", In: "path", Field: "user_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[85], Say: "disabled {principal_id}", Impact: "none"},
+	}, Table: &tables[86], Say: "disabled {principal_id}", Impact: "none"},
 	{Operation: "dissociatePlacementPool", Method: "DELETE", Path: "/v1/orgs/{org_id}/placement-pools/{pool}", Use: "placement-pool dissociate ORG PLACEMENT-POOL", Short: "Dissociate an org from a placement pool", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
@@ -1815,7 +1847,7 @@ var verbs = []Verb{
 		{Name: "keep-tenants", Help: "whether tenants stay and only instances are moved; not of a replacement", In: "body", Field: "keep_tenants", Type: "bool"},
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
 		{Name: "timeout", Help: "how long instances may take to be moved; 0 for as long as it takes", In: "body", Field: "timeout_seconds", Type: "duration"},
-	}, Body: "optional", Table: &tables[43], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "interrupts"},
+	}, Body: "optional", Table: &tables[44], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "interrupts"},
 	{Operation: "enableIPv4", Method: "POST", Path: "/v1/envs/{env_id}/ipv4", Use: "ipv4 enable ENV…", Short: "Request an IPv4 address for an environment", Long: "Request an IPv4 address for an environment.\n\nChecks max_ipv4_allocations, then creates the address at the provider. While the provider\nhas none left the address is pending with reason ipam_exhausted; this is the provider's\ncapacity, not the org's quota. Repeating the request returns the existing address; an\naddress that failed is tried again.", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
 	}, Flags: []Flag{
@@ -1825,7 +1857,7 @@ var verbs = []Verb{
 		{Name: "USER", In: "path", Field: "user_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[85], Say: "enabled {principal_id}", Impact: "none"},
+	}, Table: &tables[86], Say: "enabled {principal_id}", Impact: "none"},
 	{Operation: "endLogin", Method: "DELETE", Path: "/v1/logins/{login_id}", Use: "user logout LOGIN…", Short: "End a login", Long: "End a login.\n\nOne of the caller's own; with the capability login:revoke on the installation any. Repeating it changes nothing.", Args: []Flag{
 		{Name: "LOGIN", In: "path", Field: "login_id", Required: true},
 	}, Flags: []Flag{
@@ -1904,7 +1936,7 @@ var verbs = []Verb{
 	{Operation: "getFreeze", Method: "GET", Path: "/v1/freeze", Use: "freeze-status", Short: "Show whether deletions are frozen", Table: &tables[33]},
 	{Operation: "getGroup", Method: "GET", Path: "/v1/groups/{group_id}", Use: "group show GROUP…", Short: "Show a process group", Args: []Flag{
 		{Name: "GROUP", In: "path", Field: "group_id", Required: true},
-	}, Table: &tables[57], Page: true},
+	}, Table: &tables[58], Page: true},
 	{Operation: "getIPv4", Method: "GET", Path: "/v1/envs/{env_id}/ipv4", Use: "ipv4 show ENV…", Short: "Show an environment's IPv4 address", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
 	}, Table: &tables[36]},
@@ -1914,94 +1946,97 @@ var verbs = []Verb{
 	{Operation: "getInstance", Method: "GET", Path: "/v1/instances/{instance_id}", Use: "instance show INSTANCE…", Short: "Show an instance", Args: []Flag{
 		{Name: "INSTANCE", In: "path", Field: "instance_id", Required: true},
 	}, Table: &tables[39], Page: true},
+	{Operation: "getLimitRequest", Method: "GET", Path: "/v1/limit-requests/{limit_request_id}", Use: "limit-request show LIMIT-REQUEST…", Short: "Show a request for a higher limit", Args: []Flag{
+		{Name: "LIMIT-REQUEST", In: "path", Field: "limit_request_id", Required: true},
+	}, Table: &tables[42], Page: true},
 	{Operation: "getMaintenance", Method: "GET", Path: "/v1/servers/{server_id}/maintenance", Use: "server maintenance-status SERVER…", Short: "Show a server's maintenance", Long: "Show a server's maintenance.\n\nThe active drain, reboot, resize, patch or replacement, or else the last one. instances and tenants are the\nremaining ones, at most 200 of each, with what they wait for if it is known.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
-	}, Table: &tables[43]},
+	}, Table: &tables[44]},
 	{Operation: "getMove", Method: "GET", Path: "/v1/tenants/{tenant_id}/moves/{move_id}", Use: "tenant move-show TENANT MOVE…", Short: "Show a move", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "MOVE", In: "path", Field: "move_id", Required: true},
-	}, Table: &tables[44], Page: true},
+	}, Table: &tables[45], Page: true},
 	{Operation: "getOperation", Method: "GET", Path: "/v1/operations/{operation_id}", Use: "operation show OPERATION…", Short: "Show the status of an operation", Long: "Show the status of an operation.\n\nEvery accepted request (202) starts an operation. Poll it until status is no longer\nrunning. The status is read from the rows of its target; if a later request has changed\nthe target, the status is that of the later request.", Example: "  prego operation show tenant-provision/t-k3jq5x2m7abc --watch", Args: []Flag{
 		{Name: "OPERATION", In: "path", Field: "operation_id", Required: true},
-	}, Table: &tables[45], Page: true},
+	}, Table: &tables[46], Page: true},
 	{Operation: "getOrg", Method: "GET", Path: "/v1/orgs/{org_id}", Use: "org show ORG…", Short: "Show an org", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
-	}, Table: &tables[46], Page: true},
-	{Operation: "getOverview", Method: "GET", Path: "/v1/overview", Use: "overview", Short: "Show the installation in a few numbers", Long: "Show the installation in a few numbers.\n\nTenants, sites, servers, the queue and costs as they are now, and how they went as far as that is recorded: sites\nby month, servers and their memory by hour, and costs by day.", Table: &tables[49]},
+	}, Table: &tables[47], Page: true},
+	{Operation: "getOverview", Method: "GET", Path: "/v1/overview", Use: "overview", Short: "Show the installation in a few numbers", Long: "Show the installation in a few numbers.\n\nTenants, sites, servers, the queue and costs as they are now, and how they went as far as that is recorded: sites\nby month, servers and their memory by hour, and costs by day.", Table: &tables[50]},
 	{Operation: "getPatchWave", Method: "GET", Path: "/v1/patch-waves/{wave_id}", Use: "patch-wave show PATCH-WAVE…", Short: "Show a wave of security updates", Long: "Show a wave of security updates.\n\nWith its servers in the order of their turns, at most 1,000, and its timeline, the newest line first, at most 500.", Args: []Flag{
 		{Name: "PATCH-WAVE", In: "path", Field: "wave_id", Required: true},
-	}, Table: &tables[51], Page: true},
+	}, Table: &tables[52], Page: true},
 	{Operation: "getPlacementPool", Method: "GET", Path: "/v1/placement-pools/{pool}", Use: "placement-pool show PLACEMENT-POOL…", Short: "Show a placement pool and the orgs that use it", Args: []Flag{
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
-	}, Table: &tables[55], Page: true},
+	}, Table: &tables[56], Page: true},
 	{Operation: "getPolicy", Method: "GET", Path: "/v1/policies/{policy_id}", Use: "policy show POLICY…", Short: "Show a policy", Args: []Flag{
 		{Name: "POLICY", In: "path", Field: "policy_id", Required: true},
-	}, Table: &tables[56], Page: true},
-	{Operation: "getProvider", Method: "GET", Path: "/v1/providers/{provider}", Use: "pool provider list", Short: "Show a provider", Table: &tables[59], Own: true, Page: true},
+	}, Table: &tables[57], Page: true},
+	{Operation: "getProvider", Method: "GET", Path: "/v1/providers/{provider}", Use: "pool provider list", Short: "Show a provider", Table: &tables[60], Own: true, Page: true},
 	{Operation: "getRebalance", Method: "GET", Path: "/v1/rebalances/{rebalance_id}", Use: "rebalance show REBALANCE…", Short: "Show a packing plan that is carried out, or was", Long: "Show a packing plan that is carried out, or was.\n\nWith the moves that are under way or did not succeed, at most 200.", Args: []Flag{
 		{Name: "REBALANCE", In: "path", Field: "rebalance_id", Required: true},
-	}, Table: &tables[61], Page: true},
+	}, Table: &tables[62], Page: true},
 	{Operation: "getRegistry", Method: "GET", Path: "/v1/registries/{host}", Use: "registry show REGISTRY…", Short: "Show a registry", Long: "Show a registry.\n\nThe password is never returned.", Args: []Flag{
 		{Name: "REGISTRY", In: "path", Field: "host", Required: true},
-	}, Table: &tables[63], Page: true},
+	}, Table: &tables[64], Page: true},
 	{Operation: "getRelease", Method: "GET", Path: "/v1/releases/{name}", Use: "release show RELEASE…", Short: "Show a release of the stack with its servers", Args: []Flag{
 		{Name: "RELEASE", In: "path", Field: "name", Required: true},
-	}, Table: &tables[76], Page: true},
-	{Operation: "getResidencyZone", Method: "GET", Path: "/v1/residency-zones/{country}", Use: "pool residency list", Short: "Show a residency zone", Table: &tables[64], Own: true, Page: true},
+	}, Table: &tables[77], Page: true},
+	{Operation: "getResidencyZone", Method: "GET", Path: "/v1/residency-zones/{country}", Use: "pool residency list", Short: "Show a residency zone", Table: &tables[65], Own: true, Page: true},
 	{Operation: "getRestore", Method: "GET", Path: "/v1/tenants/{tenant_id}/restores/{job_id}", Use: "restore show TENANT RESTORE…", Short: "Show a restore", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "RESTORE", In: "path", Field: "job_id", Required: true},
-	}, Table: &tables[65], Page: true},
+	}, Table: &tables[66], Page: true},
 	{Operation: "getRoute", Method: "GET", Path: "/v1/envs/{env_id}/routes/{route_id}", Use: "route show ENV ROUTE…", Short: "Show a route", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
 		{Name: "ROUTE", In: "path", Field: "route_id", Required: true},
-	}, Table: &tables[67], Page: true},
+	}, Table: &tables[68], Page: true},
 	{Operation: "getServer", Method: "GET", Path: "/v1/servers/{server_id}", Use: "server show SERVER…", Short: "Show a server with its agent and timeline", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
-	}, Table: &tables[70], Page: true},
+	}, Table: &tables[71], Page: true},
 	{Operation: "getServiceAccount", Method: "GET", Path: "/v1/service-accounts/{account_id}", Use: "service-account show ACCOUNT…", Short: "Show a service account", Args: []Flag{
 		{Name: "ACCOUNT", In: "path", Field: "account_id", Required: true},
-	}, Table: &tables[72], Page: true},
-	{Operation: "getSitePoolPolicy", Method: "GET", Path: "/v1/site-pool-policies/{plan}", Use: "pool policies", Short: "Show the site pool policy of a plan", Table: &tables[74], Own: true, Page: true},
+	}, Table: &tables[73], Page: true},
+	{Operation: "getSitePoolPolicy", Method: "GET", Path: "/v1/site-pool-policies/{plan}", Use: "pool policies", Short: "Show the site pool policy of a plan", Table: &tables[75], Own: true, Page: true},
 	{Operation: "getSnapshot", Method: "GET", Path: "/v1/tenants/{tenant_id}/snapshots/{snapshot_id}", Use: "snapshot show TENANT SNAPSHOT…", Short: "Show a snapshot", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "SNAPSHOT", In: "path", Field: "snapshot_id", Required: true},
-	}, Table: &tables[75], Page: true},
+	}, Table: &tables[76], Page: true},
 	{Operation: "getTenant", Method: "GET", Path: "/v1/tenants/{tenant_id}", Use: "tenant show TENANT…", Short: "Show a tenant with its placement and timeline", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
-	}, Table: &tables[77], Page: true},
+	}, Table: &tables[78], Page: true},
 	{Operation: "getTenantProgress", Method: "GET", Path: "/v1/tenants/{tenant_id}/progress", Use: "tenant progress TENANT…", Short: "Follow how far a tenant is", Long: "Follow how far a tenant is.\n\nWhat the customer's page shows while a site is made; it names nothing of the installation. With\nAccept: text/event-stream the answer does not end: it is sent now and after each change, as the data of a\nserver-sent event. The stream ends itself once nothing more happens (finished), within a second of the token's\nend, and after 15 minutes at most; browsers connect again.\n\nPages of any origin may read this. Browsers' EventSource sends no headers, so a token with the caveat\nprogress_of may be in the URL, as access_token. No other token may: URLs are logged. One token has at most 4\nstreams.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "access-token", Help: "instead of the Authorization header: a token with the caveat progress_of", In: "query", Field: "access_token"},
-	}, Table: &tables[79]},
+	}, Table: &tables[80]},
 	{Operation: "getToken", Method: "GET", Path: "/v1/tokens/{token_id}", Use: "token show TOKEN…", Short: "Show a token", Args: []Flag{
 		{Name: "TOKEN", In: "path", Field: "token_id", Required: true},
-	}, Table: &tables[82], Page: true},
+	}, Table: &tables[83], Page: true},
 	{Operation: "getTokenTrust", Method: "GET", Path: "/v1/service-accounts/{account_id}/trust", Use: "service-account trust show ACCOUNT", Short: "Show whose tokens a service account's are exchanged for", Args: []Flag{
 		{Name: "ACCOUNT", In: "path", Field: "account_id", Required: true},
-	}, Table: &tables[83]},
+	}, Table: &tables[84]},
 	{Operation: "getUser", Method: "GET", Path: "/v1/users/{user_id}", Use: "user show USER…", Short: "Show a user", Args: []Flag{
 		{Name: "USER", In: "path", Field: "user_id", Required: true},
-	}, Table: &tables[85], Page: true},
+	}, Table: &tables[86], Page: true},
 	{Operation: "getVolume", Method: "GET", Path: "/v1/volumes/{volume_id}", Use: "volume show VOLUME…", Short: "Show a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
-	}, Table: &tables[86], Page: true},
+	}, Table: &tables[87], Page: true},
 	{Operation: "getVolumeBackup", Method: "GET", Path: "/v1/volumes/{volume_id}/backups/{backup_id}", Use: "volume backup show VOLUME VOLUME-BACKUP…", Short: "Show a backup of a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
-	}, Table: &tables[88], Page: true},
+	}, Table: &tables[89], Page: true},
 	{Operation: "getVolumeRestore", Method: "GET", Path: "/v1/volumes/{volume_id}/restores/{restore_id}", Use: "volume restore show VOLUME VOLUME-RESTORE…", Short: "Show a restore of a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-RESTORE", In: "path", Field: "restore_id", Required: true},
-	}, Table: &tables[90]},
-	{Operation: "getWarmPool", Method: "GET", Path: "/v1/warm-pools/{region}/{plan}", Use: "pool warm list", Short: "Show a warm pool", Table: &tables[91], Own: true, Page: true},
+	}, Table: &tables[91]},
+	{Operation: "getWarmPool", Method: "GET", Path: "/v1/warm-pools/{region}/{plan}", Use: "pool warm list", Short: "Show a warm pool", Table: &tables[92], Own: true, Page: true},
 	{Operation: "growVolume", Method: "PATCH", Path: "/v1/volumes/{volume_id}", Use: "volume grow VOLUME", Short: "Grow a volume", Long: "Grow a volume.\n\nVolumes only grow, also while they are in use. The growth counts toward max_total_volume_bytes immediately;\nthe provider and the file system follow.", Example: "  prego volume grow data --size 40GB", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "size", Help: "not less than now; rounded up to whole GB by the provider", In: "body", Field: "size_bytes", Type: "disk", Required: true},
-	}, Body: "required", Table: &tables[86], Impact: "none"},
+	}, Body: "required", Table: &tables[87], Impact: "none"},
 	{Operation: "holdBackup", Method: "PUT", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}/hold", Use: "backup hold TENANT BACKUP", Short: "Keep a backup until it is released", Long: "Keep a backup until it is released.\n\nWhile it is held, neither retention nor a request nor the end of the tenant deletes it.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "BACKUP", In: "path", Field: "backup_id", Required: true},
@@ -2021,7 +2056,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "the reason, for a later release", In: "body", Field: "reason", Required: true},
-	}, Body: "required", Table: &tables[88], Impact: "none"},
+	}, Body: "required", Table: &tables[89], Impact: "none"},
 	{Operation: "importServer", Method: "POST", Path: "/v1/servers/import", Use: "server import NAME", Short: "Import an existing server", Long: "Import an existing server.\n\nAccepts a server that was created elsewhere. Apply bootstrap from the answer to the host\nonce, before its token expires after 15 minutes; it contains a secret. Repeating the request\nreturns the same bootstrap while the server is provisioning. After the token has expired the\nserver is failed: retry it, then repeat the import to get a new bootstrap. An imported\nserver is never destroyed because its agent did not connect.", Args: []Flag{
 		{Name: "NAME", In: "body", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -2040,7 +2075,7 @@ var verbs = []Verb{
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
 		{Name: "timeout", Help: "how long instances may take to be moved; 0 for as long as it takes", In: "body", Field: "timeout_seconds", Type: "duration"},
 		{Name: "wave", Help: "name of a group of patches; created by its first server", In: "body", Field: "wave"},
-	}, Body: "optional", Table: &tables[43], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "interrupts"},
+	}, Body: "optional", Table: &tables[44], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "interrupts"},
 	{Operation: "instanceLogs", Method: "GET", Path: "/v1/instances/{instance_id}/logs", Use: "instance logs INSTANCE", Short: "Print an instance's log, without what looks like a secret", Long: "Print an instance's log, without what looks like a secret.\n\nAnything that looks like a secret is removed.", Args: []Flag{
 		{Name: "INSTANCE", In: "path", Field: "instance_id", Required: true},
 	}, Flags: []Flag{
@@ -2086,7 +2121,7 @@ var verbs = []Verb{
 		{Name: "region", Help: "only these regions", In: "query", Field: "region", Values: []string{"sg", "eu", "us"}, Many: true},
 		{Name: "status", Help: "only items in these states", In: "query", Field: "status", Values: []string{"pending", "running", "unschedulable", "stopped"}, Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "groups", Paged: true, Sorts: []string{"created_at", "name"}, Table: &tables[57], Page: true},
+	}, Items: "groups", Paged: true, Sorts: []string{"created_at", "name"}, Table: &tables[58], Page: true},
 	{Operation: "listAllInstances", Method: "GET", Path: "/v1/instances", Use: "instance list [GROUP]", Short: "List the instances of all process groups", Args: []Flag{
 		{Name: "GROUP", In: "query", Field: "group_id", Many: true},
 	}, Flags: []Flag{
@@ -2108,7 +2143,7 @@ var verbs = []Verb{
 		{Name: "host", Help: "only of these names", In: "query", Field: "hostname", Many: true},
 		{Name: "protocol", Help: "only of these protocols", In: "query", Field: "protocol", Values: []string{"http", "https", "tcp"}, Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "routes", Paged: true, Sorts: []string{"created_at", "hostname"}, Table: &tables[67], Page: true},
+	}, Items: "routes", Paged: true, Sorts: []string{"created_at", "hostname"}, Table: &tables[68], Page: true},
 	{Operation: "listApps", Method: "GET", Path: "/v1/apps", Use: "app list", Short: "List apps", Long: "List apps.\n\nTo read every page, pass next_cursor until it is absent.", Flags: []Flag{
 		{Name: "app", Help: "only these apps", In: "query", Field: "app_id", Many: true},
 		{Name: "org", Help: "only of these orgs", In: "query", Field: "org_id", Many: true},
@@ -2117,7 +2152,7 @@ var verbs = []Verb{
 	}, Items: "apps", Paged: true, Sorts: []string{"created_at", "name"}, Table: &tables[5], Page: true},
 	{Operation: "listAttention", Method: "GET", Path: "/v1/attention", Use: "status", Short: "Show what needs attention now, the most urgent first", Long: "Show what needs attention now, the most urgent first: what is the matter, since when, and with --todo what to do.\nWith --check the exit status is 3 while something is critical.\n", Example: "  prego status --todo\n  prego status --check --severity critical -q", Flags: []Flag{
 		{Name: "severity", Help: "only of these severities", In: "query", Field: "severity", Values: []string{"critical", "warning", "info"}, Many: true},
-		{Name: "kind", Help: "only of these kinds", In: "query", Field: "kind", Values: []string{"recovering", "break_glass", "deletions_frozen", "deletion_refused", "reconcile_breaker", "dns_breaker", "sweep_frozen", "process_down", "look_late", "look_failing", "provider_blocked", "catalog_stale", "server_failed", "server_stuck", "server_awaiting_stock", "agent_silent", "clock_skewed", "docker_stopped", "tenant_lost", "tenant_failed", "tenant_stuck", "tenants_waiting", "group_unschedulable", "group_over_quota", "rollout_failed", "warm_pool_low", "site_pool_low", "fleet_action_failed", "maintenance_failed", "maintenance_stuck", "move_failed", "rebalance_stopped", "release_stopped", "agent_release_stopped", "image_failed", "backup_late", "backup_missing", "backup_failed", "backup_limit", "restore_failed", "drill_failed", "backup_unverified", "certificate_ending", "certificate_failing", "domain_failing", "volume_failed", "address_failed", "site_read_only", "site_over_quota", "org_at_quota", "org_near_quota", "patches_missing", "operation_stuck", "quota_drifted", "peers_behind", "site_down", "edge_behind", "edge_rejected_name", "dns_record_failing", "provider_untracked"}, Many: true},
+		{Name: "kind", Help: "only of these kinds", In: "query", Field: "kind", Values: []string{"recovering", "break_glass", "deletions_frozen", "deletion_refused", "reconcile_breaker", "dns_breaker", "sweep_frozen", "process_down", "look_late", "look_failing", "provider_blocked", "catalog_stale", "server_failed", "server_stuck", "server_awaiting_stock", "agent_silent", "clock_skewed", "docker_stopped", "tenant_lost", "tenant_failed", "tenant_stuck", "tenants_waiting", "group_unschedulable", "group_over_quota", "rollout_failed", "warm_pool_low", "site_pool_low", "fleet_action_failed", "maintenance_failed", "maintenance_stuck", "move_failed", "rebalance_stopped", "release_stopped", "agent_release_stopped", "image_failed", "backup_late", "backup_missing", "backup_failed", "backup_limit", "restore_failed", "drill_failed", "backup_unverified", "certificate_ending", "certificate_failing", "domain_failing", "volume_failed", "address_failed", "site_read_only", "site_over_quota", "org_at_quota", "org_near_quota", "limit_requested", "patches_missing", "operation_stuck", "quota_drifted", "peers_behind", "site_down", "edge_behind", "edge_rejected_name", "dns_record_failing", "provider_untracked"}, Many: true},
 		{Name: "limit", Help: "items", In: "query", Field: "limit", Type: "int", Default: "100", Always: true},
 	}, Items: "items", Table: &tables[7], Own: true},
 	{Operation: "listAudit", Method: "GET", Path: "/v1/audit", Use: "audit list", Short: "List who changed what", Long: "List who changed what.\n\nEach entry is a row that a request changed, with the changed columns; or a request without changed rows, such as\na command on a host (verb is request). Configuration has an entry for every change from any source: role\nis database without a request. Values of secrets are [redacted].", Example: "  prego audit list --kind fleet --id web --since 2026-11-01T00:00:00Z", Flags: []Flag{
@@ -2209,7 +2244,7 @@ var verbs = []Verb{
 		{Name: "name", Help: "only of these names", In: "query", Field: "name", Many: true},
 		{Name: "status", Help: "only items in these states", In: "query", Field: "status", Values: []string{"pending", "running", "unschedulable", "stopped"}, Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "groups", Paged: true, Sorts: []string{"created_at", "name"}, Table: &tables[57], Own: true},
+	}, Items: "groups", Paged: true, Sorts: []string{"created_at", "name"}, Table: &tables[58], Own: true},
 	{Operation: "listIPv4Addresses", Method: "GET", Path: "/v1/ipv4-addresses", Use: "ipv4 list [ENV]", Short: "List the IPv4 addresses of all environments", Args: []Flag{
 		{Name: "ENV", In: "query", Field: "env_id", Many: true},
 	}, Flags: []Flag{
@@ -2244,84 +2279,90 @@ var verbs = []Verb{
 		{Name: "location", Help: "only at these locations", In: "query", Field: "location", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
 	}, Items: "resources", Paged: true, Sorts: []string{"since", "name", "price_month"}, Table: &tables[41], Page: true},
+	{Operation: "listLimitRequests", Method: "GET", Path: "/v1/limit-requests", Use: "limit-request list", Short: "List requests for higher limits", Long: "List requests for higher limits.\n\nOpen ones, unless all or states are requested.", Flags: []Flag{
+		{Name: "org", Help: "only of these orgs", In: "query", Field: "org_id", Many: true},
+		{Name: "dimension", Help: "only for these limits", In: "query", Field: "dimension", Values: []string{"max_instances", "max_total_memory_bytes", "max_total_cpu_request", "max_envs", "max_apps", "max_routes", "max_public_ports", "max_ipv4_allocations", "max_hostnames", "max_volumes", "max_total_volume_bytes", "max_volume_attachments", "max_snapshots_per_volume", "max_restore_jobs", "max_log_streams", "max_exec_sessions", "max_exec_sessions_per_hour"}, Many: true},
+		{Name: "state", Help: "only items in these states", In: "query", Field: "state", Values: []string{"open", "approved", "refused", "withdrawn"}, Many: true},
+		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
+	}, Items: "limit_requests", Paged: true, Sorts: []string{"created_at"}, Table: &tables[42], Page: true},
 	{Operation: "listLogins", Method: "GET", Path: "/v1/logins", Use: "user logins", Short: "List logins", Long: "List logins.\n\nThe caller's own; with the capability login:read on the installation all of them.", Flags: []Flag{
 		{Name: "principal-id", Help: "only of these", In: "query", Field: "principal_id", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "logins", Paged: true, Sorts: []string{"created_at", "expires_at"}, Table: &tables[42], Page: true},
+	}, Items: "logins", Paged: true, Sorts: []string{"created_at", "expires_at"}, Table: &tables[43], Page: true},
 	{Operation: "listMoves", Method: "GET", Path: "/v1/tenants/{tenant_id}/moves", Use: "tenant moves TENANT", Short: "List the moves of a tenant", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "state", Help: "only moves in these states", In: "query", Field: "state", Values: []string{"queued", "copying", "frozen", "switched", "done", "failed", "cancelled"}, Many: true},
-	}, Items: "moves", Paged: true, Sorts: []string{"created_at"}, Table: &tables[44], Page: true},
+	}, Items: "moves", Paged: true, Sorts: []string{"created_at"}, Table: &tables[45], Page: true},
 	{Operation: "listOrgEvents", Method: "GET", Path: "/v1/orgs/{org_id}/events", Use: "org events ORG", Short: "List an org's events", Long: "List an org's events.\n\nChanges of its resources and limits, newest first. To read every page, pass next_cursor\nuntil it is absent. Events are deleted when they are old enough (PREGO_KEEP_EVENTS); with sort=at, a\ncursor behind which some were deleted since is refused with events_gone: read what there is now, and then\nthe events without a cursor.", Example: "  prego org events acme --type org.", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "type", Help: "only types with these prefixes, for example tenant", In: "query", Field: "type", Many: true},
 		{Name: "subject", Help: "only what happened to these", In: "query", Field: "subject", Many: true},
 		{Name: "actor", Help: "only of these actors", In: "query", Field: "actor", Many: true},
-	}, Items: "events", Paged: true, Limit: 100, Sorts: []string{"at"}, Table: &tables[47], Page: true},
+	}, Items: "events", Paged: true, Limit: 100, Sorts: []string{"at"}, Table: &tables[48], Page: true},
 	{Operation: "listOrgPlacementPools", Method: "GET", Path: "/v1/orgs/{org_id}/placement-pools", Use: "placement-pool of ORG", Short: "List the placement pools that apply to an org", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
-	}, Items: "placement_pools", Table: &tables[55]},
+	}, Items: "placement_pools", Table: &tables[56]},
 	{Operation: "listOrgQuotas", Method: "GET", Path: "/v1/orgs/{org_id}/quotas", Use: "quota show ORG", Short: "List an org's quotas and usage", Long: "List an org's quotas and usage.\n\nFor every dimension: the limit, whether it is an override or the tier's default, the current\nusage and the headroom.", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
-	}, Items: "quotas", Table: &tables[48]},
+	}, Items: "quotas", Table: &tables[49]},
 	{Operation: "listOrgs", Method: "GET", Path: "/v1/orgs", Use: "org list", Short: "List orgs", Long: "List orgs.\n\nTo read every page, pass next_cursor until it is absent.", Flags: []Flag{
 		{Name: "org", Help: "only these orgs", In: "query", Field: "org_id", Many: true},
 		{Name: "parent", Help: "only with these parents", In: "query", Field: "parent_org_id", Many: true},
 		{Name: "tier", Help: "only of these tiers", In: "query", Field: "tier", Values: []string{"free", "paid", "enterprise"}, Many: true},
-	}, Items: "orgs", Paged: true, Sorts: []string{"created_at", "org_id"}, Table: &tables[46], Page: true},
+	}, Items: "orgs", Paged: true, Sorts: []string{"created_at", "org_id"}, Table: &tables[47], Page: true},
 	{Operation: "listPatchWaves", Method: "GET", Path: "/v1/patch-waves", Use: "patch-wave list", Short: "List waves of security updates", Long: "List waves of security updates.\n\nA wave is the servers that one command patches, or a fleet's servers in a window. It stays after they are done.", Flags: []Flag{
 		{Name: "requested-by", Help: "only waves that these asked for", In: "query", Field: "requested_by", Many: true},
-	}, Items: "patch_waves", Paged: true, Sorts: []string{"created_at"}, Table: &tables[51], Page: true},
+	}, Items: "patch_waves", Paged: true, Sorts: []string{"created_at"}, Table: &tables[52], Page: true},
 	{Operation: "listPlacementPools", Method: "GET", Path: "/v1/placement-pools", Use: "placement-pool list", Short: "List placement pools", Long: "List placement pools.\n\nTo read every page, pass next_cursor until it is absent.", Flags: []Flag{
 		{Name: "name", Help: "only of these names", In: "query", Field: "name", Many: true},
-	}, Items: "placement_pools", Paged: true, Sorts: []string{"created_at", "name"}, Table: &tables[55], Page: true},
+	}, Items: "placement_pools", Paged: true, Sorts: []string{"created_at", "name"}, Table: &tables[56], Page: true},
 	{Operation: "listPolicies", Method: "GET", Path: "/v1/policies", Use: "policy list", Short: "List policies", Flags: []Flag{
 		{Name: "policy-id", Help: "only these policies", In: "query", Field: "policy_id", Many: true},
 		{Name: "type", Help: "only these types", In: "query", Field: "type", Values: []string{"scaling", "region_placement", "deletion"}, Many: true},
-	}, Items: "policies", Paged: true, Sorts: []string{"created_at", "policy_id"}, Table: &tables[56], Page: true},
+	}, Items: "policies", Paged: true, Sorts: []string{"created_at", "policy_id"}, Table: &tables[57], Page: true},
 	{Operation: "listProgress", Method: "GET", Path: "/v1/progress", Use: "progress", Short: "List what takes a while, with how far it is", Long: "List what takes a while, with how far it is.\n\nServers that are being emptied, moves, releases, waves of security updates, packing plans, deploys and restores\nthat have not ended, the oldest first. The moves of a server that is being emptied, or of a packing plan, count\nthere; they are listed themselves only if id names their tenants. expected_at is the end at the pace since\nthe start, and absent while none can be measured: before the first unit of work is done, while nothing is being\ndone, and for moves and restores, whose steps differ in length.", Flags: []Flag{
 		{Name: "id", Help: "only of these servers, tenants, volumes, groups, releases, waves or packing plans", In: "query", Field: "id", Many: true},
 		{Name: "limit", Help: "items", In: "query", Field: "limit"},
-	}, Items: "progress", Limit: 50, Table: &tables[58]},
-	{Operation: "listProviders", Method: "GET", Path: "/v1/providers", Use: "pool provider list", Short: "List providers", Items: "providers", Table: &tables[59], Page: true},
+	}, Items: "progress", Limit: 50, Table: &tables[59]},
+	{Operation: "listProviders", Method: "GET", Path: "/v1/providers", Use: "pool provider list", Short: "List providers", Items: "providers", Table: &tables[60], Page: true},
 	{Operation: "listQueue", Method: "GET", Path: "/v1/queue", Use: "queue list", Short: "List requests that wait for capacity", Long: "List requests that wait for capacity.\n\nTenants and process groups that wait for a server, in the order of the scheduler: region by region, in each\nregion the tenants by plan, then the groups, and orgs take turns. position counts within the region and the\nkind. Tenants whose own servers wait for the provider's stock or quota come last: they delay no other. Tenants and groups of a region are served side by side. expected_because explains the estimate of\nexpected_at, or why there is none.", Flags: []Flag{
 		{Name: "kind", Help: "only of these kinds", In: "query", Field: "kind", Values: []string{"tenant", "group"}, Many: true},
 		{Name: "region", Help: "only these regions", In: "query", Field: "region", Values: []string{"sg", "eu", "us"}, Many: true},
 		{Name: "org", Help: "only of these orgs", In: "query", Field: "org_id", Many: true},
-	}, Items: "entries", Paged: true, Limit: 50, Table: &tables[60], Page: true},
+	}, Items: "entries", Paged: true, Limit: 50, Table: &tables[61], Page: true},
 	{Operation: "listRebalances", Method: "GET", Path: "/v1/rebalances", Use: "rebalance list", Short: "List packing plans that are carried out, or were", Flags: []Flag{
 		{Name: "state", Help: "only items in these states", In: "query", Field: "state", Values: []string{"running", "done", "stopped", "cancelled"}, Many: true},
-	}, Items: "rebalances", Paged: true, Sorts: []string{"created_at"}, Table: &tables[61], Page: true},
-	{Operation: "listRegistries", Method: "GET", Path: "/v1/registries", Use: "registry list", Short: "List registries with stored credentials", Items: "registries", Table: &tables[63], Page: true},
+	}, Items: "rebalances", Paged: true, Sorts: []string{"created_at"}, Table: &tables[62], Page: true},
+	{Operation: "listRegistries", Method: "GET", Path: "/v1/registries", Use: "registry list", Short: "List registries with stored credentials", Items: "registries", Table: &tables[64], Page: true},
 	{Operation: "listReleases", Method: "GET", Path: "/v1/releases", Use: "release list", Short: "List releases of the stack", Flags: []Flag{
 		{Name: "name", Help: "only these releases", In: "query", Field: "name", Many: true},
 		{Name: "status", Help: "only items in these states", In: "query", Field: "status", Values: []string{"created", "rolling", "paused", "stopped", "done", "cancelled"}, Many: true},
-	}, Items: "releases", Paged: true, Sorts: []string{"created_at"}, Table: &tables[76], Page: true},
-	{Operation: "listResidencyZones", Method: "GET", Path: "/v1/residency-zones", Use: "pool residency list", Short: "List residency zones", Items: "residency_zones", Table: &tables[64], Page: true},
+	}, Items: "releases", Paged: true, Sorts: []string{"created_at"}, Table: &tables[77], Page: true},
+	{Operation: "listResidencyZones", Method: "GET", Path: "/v1/residency-zones", Use: "pool residency list", Short: "List residency zones", Items: "residency_zones", Table: &tables[65], Page: true},
 	{Operation: "listRestores", Method: "GET", Path: "/v1/tenants/{tenant_id}/restores", Use: "restore list TENANT", Short: "List the restores of a tenant", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "status", Help: "only items in these states", In: "query", Field: "status", Values: []string{"queued", "running", "succeeded", "failed", "deleted"}, Many: true},
-	}, Items: "restores", Paged: true, Sorts: []string{"created_at"}, Table: &tables[65], Page: true},
+	}, Items: "restores", Paged: true, Sorts: []string{"created_at"}, Table: &tables[66], Page: true},
 	{Operation: "listRollouts", Method: "GET", Path: "/v1/groups/{group_id}/rollouts", Use: "group rollouts GROUP", Short: "List the rollouts of a process group", Long: "List the rollouts of a process group.\n\nThe last 20 are kept, and the rollouts of the present and the last good release", Args: []Flag{
 		{Name: "GROUP", In: "path", Field: "group_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "outcome", Help: "only rollouts with these outcomes", In: "query", Field: "outcome", Values: []string{"under_way", "succeeded", "rolled_back", "failed", "superseded"}, Many: true},
-	}, Items: "rollouts", Paged: true, Sorts: []string{"created_at"}, Table: &tables[66], Page: true},
+	}, Items: "rollouts", Paged: true, Sorts: []string{"created_at"}, Table: &tables[67], Page: true},
 	{Operation: "listRoutes", Method: "GET", Path: "/v1/envs/{env_id}/routes", Use: "route list ENV", Short: "List the routes of an environment", Args: []Flag{
 		{Name: "ENV", In: "path", Field: "env_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "hostname", Help: "only of these names", In: "query", Field: "hostname", Many: true},
 		{Name: "group", Help: "only of these process groups", In: "query", Field: "group_id", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "routes", Paged: true, Sorts: []string{"created_at", "hostname"}, Table: &tables[67], Own: true},
+	}, Items: "routes", Paged: true, Sorts: []string{"created_at", "hostname"}, Table: &tables[68], Own: true},
 	{Operation: "listScalingEvents", Method: "GET", Path: "/v1/scaling-events", Use: "scaling list", Short: "List scaling events", Flags: []Flag{
 		{Name: "region", Help: "only these regions", In: "query", Field: "region", Values: []string{"sg", "eu", "us"}, Many: true},
 		{Name: "role", Help: "only of these roles", In: "query", Field: "role", Values: []string{"app", "db-shard", "redis-pool", "node", "edge"}, Many: true},
 		{Name: "trigger", Help: "only of these causes", In: "query", Field: "trigger", Values: []string{"scale_out_required", "threshold", "warm_pool"}, Many: true},
-	}, Items: "scaling_events", Paged: true, Limit: 50, Sorts: []string{"created_at"}, Table: &tables[68], Page: true},
+	}, Items: "scaling_events", Paged: true, Limit: 50, Sorts: []string{"created_at"}, Table: &tables[69], Page: true},
 	{Operation: "listServerSamples", Method: "GET", Path: "/v1/servers/{server_id}/samples", Use: "server samples SERVER", Short: "Show how the load, memory and disks of a server's host went over the last day", Long: "Show how the load, memory and disks of a server's host went over the last day: a line for each figure. With -o json,\nyaml or csv, print each sample.\n", Example: "  prego server samples app-7 --since 6h\n  prego server samples app-7 -o csv", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Own: true},
@@ -2336,23 +2377,23 @@ var verbs = []Verb{
 		{Name: "patches", Help: "only servers in these states of security updates", In: "query", Field: "patch_state", Values: []string{"unknown", "current", "pending", "reboot"}, Many: true},
 		{Name: "tag", Short: "l", Help: "only with all of these tags; case does not matter", In: "query", Field: "tag", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "servers", Paged: true, Sorts: []string{"created_at", "server_id"}, Table: &tables[71], Page: true},
+	}, Items: "servers", Paged: true, Sorts: []string{"created_at", "server_id"}, Table: &tables[72], Page: true},
 	{Operation: "listServiceAccounts", Method: "GET", Path: "/v1/service-accounts", Use: "service-account list", Short: "List service accounts", Flags: []Flag{
 		{Name: "org", Help: "only of these orgs", In: "query", Field: "org_id", Many: true},
 		{Name: "name", Help: "only these names", In: "query", Field: "name", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "service_accounts", Paged: true, Sorts: []string{"created_at", "name"}, Table: &tables[72], Page: true},
-	{Operation: "listSitePoolPolicies", Method: "GET", Path: "/v1/site-pool-policies", Use: "pool policies", Short: "List the site pool policies of all plans", Items: "site_pool_policies", Table: &tables[74], Page: true},
+	}, Items: "service_accounts", Paged: true, Sorts: []string{"created_at", "name"}, Table: &tables[73], Page: true},
+	{Operation: "listSitePoolPolicies", Method: "GET", Path: "/v1/site-pool-policies", Use: "pool policies", Short: "List the site pool policies of all plans", Items: "site_pool_policies", Table: &tables[75], Page: true},
 	{Operation: "listSitePools", Method: "GET", Path: "/v1/site-pools", Use: "pool list", Short: "List the pre-built sites of each app server", Flags: []Flag{
 		{Name: "region", Help: "only this region", In: "query", Field: "region", Values: []string{"sg", "eu", "us"}},
 		{Name: "server", Help: "only sites on these servers, or with their database there", In: "query", Field: "server_id", Many: true},
-	}, Items: "site_pools", Table: &tables[73], Page: true},
+	}, Items: "site_pools", Table: &tables[74], Page: true},
 	{Operation: "listSnapshots", Method: "GET", Path: "/v1/tenants/{tenant_id}/snapshots", Use: "snapshot list TENANT", Short: "List the snapshots of a tenant", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "status", Help: "only items in these states", In: "query", Field: "status", Values: []string{"queued", "running", "succeeded", "failed", "deleted"}, Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "snapshots", Paged: true, Sorts: []string{"created_at"}, Table: &tables[75], Page: true},
+	}, Items: "snapshots", Paged: true, Sorts: []string{"created_at"}, Table: &tables[76], Page: true},
 	{Operation: "listTenantDomains", Method: "GET", Path: "/v1/tenants/{tenant_id}/domains", Use: "domain list --tenant TENANT", Short: "List the domains of a tenant", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
@@ -2371,38 +2412,38 @@ var verbs = []Verb{
 		{Name: "external-ref", Help: "only with these references of callers", In: "query", Field: "external_ref", Many: true},
 		{Name: "server", Help: "only on these servers: their site, database or cache is there, moves there or away, or the server is being built for them", In: "query", Field: "server_id", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "tenants", Paged: true, Sorts: []string{"created_at", "slug"}, Table: &tables[80], Page: true},
+	}, Items: "tenants", Paged: true, Sorts: []string{"created_at", "slug"}, Table: &tables[81], Page: true},
 	{Operation: "listTokens", Method: "GET", Path: "/v1/tokens", Use: "token list", Short: "List tokens", Long: "List tokens.\n\nTokens that were narrowed from others are among them. Secrets are never returned.", Flags: []Flag{
 		{Name: "principal-id", Help: "only of these service accounts and users", In: "query", Field: "principal_id", Many: true},
 		{Name: "org", Help: "only of accounts of these orgs", In: "query", Field: "org_id", Many: true},
 		{Name: "name", Help: "only with these names", In: "query", Field: "name", Many: true},
 		{Name: "prefix", Help: "only with these beginnings of the secret, as a scanner reports a leaked one", In: "query", Field: "prefix", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "tokens", Paged: true, Sorts: []string{"created_at", "expires_at"}, Table: &tables[82], Page: true},
+	}, Items: "tokens", Paged: true, Sorts: []string{"created_at", "expires_at"}, Table: &tables[83], Page: true},
 	{Operation: "listUpcoming", Method: "GET", Path: "/v1/impact/upcoming", Use: "impact upcoming", Short: "List what will be destroyed in the next days", Long: "List what will be destroyed in the next days.\n\nThe first first: sites of trials and of cancelled tenants, backups that their retention does not keep if each\nscheduled backup until then is made, servers that fleets are removing or will remove once queued actions have\ntheir turn, as far as these can be planned now, and volumes and backups whose deletion can still be undone.\naccepted_by is who accepted it beforehand by the policy: without it, it is kept.", Flags: []Flag{
 		{Name: "days", Help: "how many days ahead", In: "query", Field: "days"},
 		{Name: "limit", Help: "items", In: "query", Field: "limit"},
-	}, Items: "upcoming", Limit: 100, Table: &tables[84], Page: true},
+	}, Items: "upcoming", Limit: 100, Table: &tables[85], Page: true},
 	{Operation: "listUsers", Method: "GET", Path: "/v1/users", Use: "user list", Short: "List users", Long: "List users.\n\nPeople whom an issuer names, with their grants.", Flags: []Flag{
 		{Name: "name", Help: "only with these names", In: "query", Field: "name", Many: true},
 		{Name: "issuer", Help: "only of these issuers", In: "query", Field: "issuer", Many: true},
 		{Name: "subject", Help: "only these, as their issuer names them", In: "query", Field: "subject", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "users", Paged: true, Sorts: []string{"created_at", "name"}, Table: &tables[85], Page: true},
+	}, Items: "users", Paged: true, Sorts: []string{"created_at", "name"}, Table: &tables[86], Page: true},
 	{Operation: "listVolumeBackups", Method: "GET", Path: "/v1/volumes/{volume_id}/backups", Use: "volume backup list VOLUME", Short: "List the backups of a volume", Long: "List the backups of a volume.\n\nAlso backups of a deleted volume, as long as they are kept.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "state", Help: "only items in these states", In: "query", Field: "state", Values: []string{"queued", "making", "uploading", "stored", "failed", "deleting", "deleted"}, Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "backups", Paged: true, Sorts: []string{"created_at"}, Table: &tables[88], Page: true},
+	}, Items: "backups", Paged: true, Sorts: []string{"created_at"}, Table: &tables[89], Page: true},
 	{Operation: "listVolumeDrills", Method: "GET", Path: "/v1/volumes/{volume_id}/drills", Use: "volume drill list VOLUME", Short: "List the drills of a volume's backups", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "state", Help: "only items in these states", In: "query", Field: "state", Values: []string{"running", "passed", "failed"}, Many: true},
-	}, Items: "drills", Paged: true, Sorts: []string{"created_at"}, Table: &tables[89], Page: true},
+	}, Items: "drills", Paged: true, Sorts: []string{"created_at"}, Table: &tables[90], Page: true},
 	{Operation: "listVolumeRestores", Method: "GET", Path: "/v1/volumes/{volume_id}/restores", Use: "volume restore list VOLUME", Short: "List the restores of a volume", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
-	}, Items: "restores", Paged: true, Sorts: []string{"created_at"}, Table: &tables[90], Page: true},
+	}, Items: "restores", Paged: true, Sorts: []string{"created_at"}, Table: &tables[91], Page: true},
 	{Operation: "listVolumes", Method: "GET", Path: "/v1/volumes", Use: "volume list", Short: "List volumes", Flags: []Flag{
 		{Name: "volume-id", Help: "only these volumes", In: "query", Field: "volume_id", Many: true},
 		{Name: "org", Help: "only of these orgs", In: "query", Field: "org_id", Many: true},
@@ -2411,8 +2452,8 @@ var verbs = []Verb{
 		{Name: "location", Help: "only in these locations", In: "query", Field: "location", Many: true},
 		{Name: "status", Help: "only items in these states", In: "query", Field: "status", Values: []string{"pending", "ready", "releasing", "failed", "deleted"}, Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
-	}, Items: "volumes", Paged: true, Sorts: []string{"created_at", "name", "size_bytes"}, Table: &tables[86], Page: true},
-	{Operation: "listWarmPools", Method: "GET", Path: "/v1/warm-pools", Use: "pool warm list", Short: "List warm pools and how full they are", Items: "warm_pools", Table: &tables[91], Page: true},
+	}, Items: "volumes", Paged: true, Sorts: []string{"created_at", "name", "size_bytes"}, Table: &tables[87], Page: true},
+	{Operation: "listWarmPools", Method: "GET", Path: "/v1/warm-pools", Use: "pool warm list", Short: "List warm pools and how full they are", Items: "warm_pools", Table: &tables[92], Page: true},
 	{Operation: "loseServer", Method: "POST", Path: "/v1/servers/{server_id}/lost", Use: "server lose SERVER…", Short: "Give servers up as lost: they are switched off, and their tenants restored elsewhere", Long: "Give servers up as lost: they are switched off, and their tenants restored elsewhere.\n\nFor a dead server that the provider still has. Tenants whose site or database is on it become failed\n(server_lost), their places are free, and they are restored elsewhere from their newest backups according to\nthe settings. The machine is switched off, and deleted once they are restored. Servers that the provider no longer has, and servers after a\ndeletion, are treated like this automatically. A server that is being provisioned is refused with\ninvalid_transition.\n\nWhile edges find that a site of the server answers, it is refused (site_answers): it isn't lost. The impact must\nbe accepted (impact_not_accepted): each tenant, and when its newest backup was made.", Example: "  prego server lose app-7 --reason \"its disk died\"", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -2447,7 +2488,7 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "enabled", Help: "whether new servers are made there", In: "body", Field: "enabled", Type: "bool"},
 		{Name: "region", Help: "regions that it serves", In: "body", Field: "regions", Type: "list"},
-	}, Body: "required", Table: &tables[59], Say: "provider {provider} is changed", Impact: "none"},
+	}, Body: "required", Table: &tables[60], Say: "provider {provider} is changed", Impact: "none"},
 	{Operation: "patchServer", Method: "PATCH", Path: "/v1/servers/{server_id}", Use: "server set SERVER…", Short: "Change which tenants a server takes", Long: "Change which tenants a server takes.\n\nFor placements from now on; tenants that are there stay, even beyond the capacity. Fields that are left out keep\ntheir value. A server that is still being provisioned becomes active with them. A server that is being removed is\nrefused with invalid_transition.\n\nTags never change (tags_immutable). To change tags, create servers that have them and\nremove the old ones; for a fleet, POST /v1/fleets/{id}/actions with\n{\"action\":\"CLUSTER_REPLACE\"} does this.", Example: "  prego server set db-3 --plan-tier-lock trial --tenant-capacity 150", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -2456,7 +2497,7 @@ var verbs = []Verb{
 		{Name: "plan-tier-lock", Help: "plan that the shard of a db-shard or node is for", In: "body", Field: "plan_tier_lock", Values: []string{"none", "trial", "starter", "business", "enterprise"}},
 		{Name: "tag", Help: "always refused", In: "body", Field: "tags", Type: "list"},
 		{Name: "tenant-capacity", Help: "tenants that the shard and the Redis pool have room for", In: "body", Field: "tenant_capacity", Type: "int"},
-	}, Body: "required", Table: &tables[70], Say: "server {server_id} is changed", Impact: "none"},
+	}, Body: "required", Table: &tables[71], Say: "server {server_id} is changed", Impact: "none"},
 	{Operation: "pauseAgentRelease", Method: "POST", Path: "/v1/agent-releases/{version}/pause", Use: "agent release pause AGENT-RELEASE", Short: "Stop a release of the agent before the next server", Long: "Stop a release of the agent before the next server.\n\nServers with an offer continue.", Args: []Flag{
 		{Name: "AGENT-RELEASE", In: "path", Field: "version", Required: true},
 	}, Flags: []Flag{
@@ -2466,17 +2507,17 @@ var verbs = []Verb{
 		{Name: "GROUP", In: "path", Field: "group_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[57], Impact: "none"},
+	}, Table: &tables[58], Impact: "none"},
 	{Operation: "pauseRelease", Method: "POST", Path: "/v1/releases/{name}/pause", Use: "release pause RELEASE", Short: "Stop a release before the next server; those under way end", Long: "Stop a release before the next server; those under way end.\n\nServers that are being updated end.", Args: []Flag{
 		{Name: "RELEASE", In: "path", Field: "name", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[76], Say: "release {name} is {status}", Impact: "none"},
+	}, Table: &tables[77], Say: "release {name} is {status}", Impact: "none"},
 	{Operation: "planPacking", Method: "POST", Path: "/v1/packing-plans", Use: "rebalance plan", Short: "Plan moves that empty app servers", Long: "Plan moves that empty app servers.\n\nLooks at the app servers as they are, and finds moves of tenants to other servers of the same region, network\nand tags after which servers are empty, first the servers that save most money per moved byte. A tenant's memory\nis its share of its server's usage above an empty server of the type. Nothing is changed; the plan can be\nsubmitted to /v1/rebalances. needed is proven: the tenants fit on no fewer servers.", Example: "  prego rebalance plan --region eu -o json >plan.json\n  prego rebalance start --plan plan.json --watch", Flags: []Flag{
 		{Name: "fleet", Help: "empty servers of this fleet only", In: "body", Field: "fleet_id"},
 		{Name: "max-moves", Help: "0 for no limit", In: "body", Field: "max_moves", Type: "int"},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "region", Values: []string{"sg", "eu", "us"}},
-	}, Body: "optional", Table: &tables[50], Impact: "none"},
+	}, Body: "optional", Table: &tables[51], Impact: "none"},
 	{Operation: "putAccessRole", Method: "PUT", Path: "/v1/access-roles/{access_role}", Use: "access-role set ROLE", Short: "Store a custom access role", Long: "Store a custom access role.\n\nIts capabilities apply to all grants of it from the answer on. Each is one of those on the page Access of the\nreference, or a pattern: tenant:*, *:read, *.", Example: "  prego access-role set hosts --capabilities server:*,tenant:read", Args: []Flag{
 		{Name: "ROLE", In: "path", Field: "access_role", Required: true},
 	}, Flags: []Flag{
@@ -2506,40 +2547,40 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "parent", Help: "unchanged if left out; an empty string removes the parent", In: "body", Field: "parent_org_id", Empty: true},
 		{Name: "tier", Help: "unchanged if empty or left out", In: "body", Field: "tier"},
-	}, Body: "required", Table: &tables[46], Impact: "none"},
+	}, Body: "required", Table: &tables[47], Impact: "none"},
 	{Operation: "putPlacementPool", Method: "PUT", Path: "/v1/placement-pools/{pool}", Use: "placement-pool update PLACEMENT-POOL", Short: "Replace a placement pool's constraint", Long: "Replace a placement pool's constraint.\n\nA list that is left out becomes empty. Tenants that are already placed stay where they are; every later\nplacement, including a waiting tenant's, uses the new constraint.", Args: []Flag{
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "disallow", Help: "tags that a server must not have, without duplicates", In: "body", Field: "disallow", Type: "list"},
 		{Name: "require", Help: "tags that a server must have, without duplicates", In: "body", Field: "require", Type: "list"},
-	}, Body: "required", Table: &tables[55], Impact: "none"},
+	}, Body: "required", Table: &tables[56], Impact: "none"},
 	{Operation: "putPolicy", Method: "PUT", Path: "/v1/policies/{policy_id}", Use: "policy update POLICY", Short: "Replace a policy's spec", Long: "Replace a policy's spec.\n\nUsed by actions that begin later.", Args: []Flag{
 		{Name: "POLICY", In: "path", Field: "policy_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "spec", Help: "by type", In: "body", Field: "spec", Type: "json"},
-	}, Body: "required", Table: &tables[56], Impact: "none"},
+	}, Body: "required", Table: &tables[57], Impact: "none"},
 	{Operation: "putRegistry", Method: "PUT", Path: "/v1/registries/{host}", Use: "registry set REGISTRY", Short: "Store the credentials of a registry", Long: "Store the credentials of a registry, which is named as in images' names: docker.io for\nDocker Hub. The password, or an access token, is the first line of the file, or of\nstandard input.\n", Example: "  prego registry set registry.example.com --username robot --password-file token.txt", Args: []Flag{
 		{Name: "REGISTRY", In: "path", Field: "host", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "password", Help: "a password or an access token", In: "body", Field: "password", Type: "secret", Required: true},
 		{Name: "username", Help: "user who pulls", In: "body", Field: "username", Required: true},
-	}, Body: "required", Table: &tables[63], Impact: "none"},
+	}, Body: "required", Table: &tables[64], Impact: "none"},
 	{Operation: "putResidencyZone", Method: "PUT", Path: "/v1/residency-zones/{country}", Use: "pool residency set COUNTRY", Short: "Set where data of a country may be", Long: "Set where data of a country may be.\n\nA country without a zone takes no tenants with its data_residency. A zone that would leave a tenant of the country outside is\nrefused with data_residency_violation: move the tenant first.", Example: "  prego pool residency set KR --region sg", Args: []Flag{
 		{Name: "COUNTRY", In: "path", Field: "country", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "provider", Help: "providers that may have it; every enabled one if left out", In: "body", Field: "providers", Type: "list"},
 		{Name: "region", Help: "regions where the country's data may be", In: "body", Field: "regions", Type: "list", Required: true},
-	}, Body: "required", Table: &tables[64], Say: "residency zone {country} is set", Impact: "none"},
+	}, Body: "required", Table: &tables[65], Say: "residency zone {country} is set", Impact: "none"},
 	{Operation: "putStorageQuota", Method: "PUT", Path: "/v1/tenants/{tenant_id}/storage-quota", Use: "tenant storage-quota TENANT", Short: "Change a tenant's storage quota", Long: "Change a tenant's storage quota.\n\nChecks the org's max_total_volume_bytes. A site that is read-only because it exceeded its\nquota becomes writable once its next measurement is below the new quota. Lowering the quota to\nwhat the site uses, or below, must be accepted: the site becomes read-only.", Example: "  prego tenant storage-quota acme-eu --size 50GB", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "gb", Help: "the quota in GB", In: "body", Field: "gb", Type: "int"},
-	}, Body: "required", Table: &tables[80], Impact: "interrupts"},
+	}, Body: "required", Table: &tables[81], Impact: "interrupts"},
 	{Operation: "putTenantMail", Method: "PUT", Path: "/v1/tenants/{tenant_id}/mail", Use: "tenant mail set TENANT", Short: "Set the mail server of a tenant's site", Long: "Set a tenant's mail server. The password of --login is read from a file or from standard input.", Example: "  prego tenant mail set acme-eu --server smtp.example.com --login erp --sender erp@example.com < password", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
@@ -2558,7 +2599,7 @@ var verbs = []Verb{
 		{Name: "audience", Help: "what the token must be made for; the URL of this API is a good choice", In: "body", Field: "audience", Required: true},
 		{Name: "claims", Help: "claims that the token must have, by name, with exactly these values", In: "body", Field: "claims", Type: "map", Required: true},
 		{Name: "issuer", Help: "URL of the issuer, as its discovery document and its tokens have it", In: "body", Field: "issuer", Required: true},
-	}, Body: "required", Table: &tables[83], Say: "tokens of {issuer} with these claims are exchanged for tokens of the service account", Impact: "none"},
+	}, Body: "required", Table: &tables[84], Say: "tokens of {issuer} with these claims are exchanged for tokens of the service account", Impact: "none"},
 	{Operation: "putWarmPool", Method: "PUT", Path: "/v1/warm-pools/{region}/{plan}", Use: "pool warm set REGION PLAN SERVERS", Short: "Set the size of a warm pool", Example: "  prego pool warm set eu starter 2", Args: []Flag{
 		{Name: "REGION", In: "path", Field: "region", Values: []string{"sg", "eu", "us"}, Required: true},
 		{Name: "PLAN", In: "path", Field: "plan", Values: []string{"trial", "starter", "business", "enterprise"}, Required: true},
@@ -2571,7 +2612,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[78], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
+	}, Body: "optional", Table: &tables[79], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "rebootServer", Method: "POST", Path: "/v1/servers/{server_id}/reboot", Use: "server reboot SERVER…", Short: "Reboot a server", Long: "Reboot a server.\n\nEmpties the server like a drain, restarts its host at the provider, waits until its agent reports the next boot,\nand uncordons the server if the request had cordoned it. A host that ignores the button for two minutes is\nreset. After 15 minutes without its agent it is failed with reboot_timeout, and stays cordoned. A server\nthat is failed with heartbeat_lost can be rebooted with keep_tenants. With\nkeep_tenants tenants have the downtime, which must be accepted (impact_not_accepted). So do instances of a host whose agent is silent or whose\ndockerd is stopped: none can be moved from it.", Example: "  prego server reboot app-7 --timeout 30m --watch", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -2579,12 +2620,18 @@ var verbs = []Verb{
 		{Name: "keep-tenants", Help: "whether tenants stay and only instances are moved; not of a replacement", In: "body", Field: "keep_tenants", Type: "bool"},
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
 		{Name: "timeout", Help: "how long instances may take to be moved; 0 for as long as it takes", In: "body", Field: "timeout_seconds", Type: "duration"},
-	}, Body: "optional", Table: &tables[43], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "interrupts"},
-	{Operation: "reconcile", Method: "POST", Path: "/internal/reconcile", Use: "reconcile", Short: "Compare the database with the provider now", Long: "Compare the database with the provider now.\n\nStarts the reconciliation that also runs periodically. If one is already running, its\nworkflow id is returned.", Table: &tables[93], Say: "started: workflow {workflow_id}", Impact: "none"},
+	}, Body: "optional", Table: &tables[44], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "interrupts"},
+	{Operation: "reconcile", Method: "POST", Path: "/internal/reconcile", Use: "reconcile", Short: "Compare the database with the provider now", Long: "Compare the database with the provider now.\n\nStarts the reconciliation that also runs periodically. If one is already running, its\nworkflow id is returned.", Table: &tables[94], Say: "started: workflow {workflow_id}", Impact: "none"},
 	{Operation: "refillSitePool", Method: "POST", Path: "/v1/site-pools/{server_id}/refill", Use: "pool refill SERVER", Short: "Refill a site pool now", Long: "Refill a site pool now.\n\nStarts the refill that also runs when the pool falls below its low watermark. If one is\nalready running, its workflow id is returned.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
-	}, Table: &tables[93], Say: "started: workflow {workflow_id}", Impact: "none"},
-	{Operation: "refreshCatalog", Method: "POST", Path: "/internal/catalog/refresh", Use: "catalog refresh", Short: "Refresh the provider's catalog now", Long: "Refresh the provider's catalog now.\n\nStarts the refresh that also runs periodically. If one is already running, its workflow id\nis returned.", Table: &tables[93], Say: "started: workflow {workflow_id}", Impact: "none"},
+	}, Table: &tables[94], Say: "started: workflow {workflow_id}", Impact: "none"},
+	{Operation: "refreshCatalog", Method: "POST", Path: "/internal/catalog/refresh", Use: "catalog refresh", Short: "Refresh the provider's catalog now", Long: "Refresh the provider's catalog now.\n\nStarts the refresh that also runs periodically. If one is already running, its workflow id\nis returned.", Table: &tables[94], Say: "started: workflow {workflow_id}", Impact: "none"},
+	{Operation: "refuseLimitRequest", Method: "POST", Path: "/v1/limit-requests/{limit_request_id}/refuse", Use: "limit-request refuse LIMIT-REQUEST", Short: "Refuse a request for a higher limit", Long: "Refuse a request for a higher limit.\n\nThe org reads the reason. Recorded in the org's events as org.limit_refused. Repeating the request changes nothing.", Args: []Flag{
+		{Name: "LIMIT-REQUEST", In: "path", Field: "limit_request_id", Required: true},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+		{Name: "reason", Help: "what the org reads", In: "body", Field: "reason", Required: true},
+	}, Body: "required", Table: &tables[42], Say: "{dimension} of {org_id} stays {old_limit}", Impact: "none"},
 	{Operation: "releaseBackup", Method: "DELETE", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}/hold", Use: "backup release TENANT BACKUP", Short: "Release a backup that is held", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "BACKUP", In: "path", Field: "backup_id", Required: true},
@@ -2601,7 +2648,7 @@ var verbs = []Verb{
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[88], Impact: "destroys"},
+	}, Table: &tables[89], Impact: "destroys"},
 	{Operation: "renewCertificate", Method: "POST", Path: "/v1/certificates/{certificate_id}/renew", Use: "certificate renew CERTIFICATE…", Short: "Order a new certificate", Long: "Order a new certificate.\n\nThe existing certificate stays in use until the new one has come. The authority's limits apply nevertheless.", Args: []Flag{
 		{Name: "CERTIFICATE", In: "path", Field: "certificate_id", Required: true},
 	}, Table: &tables[17], Say: "accepted: certificate {certificate_id}, workflow {workflow_id}", Impact: "none"},
@@ -2616,7 +2663,7 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
 		{Name: "timeout", Help: "how long instances may take to be moved; 0 for as long as it takes", In: "body", Field: "timeout_seconds", Type: "duration"},
-	}, Body: "optional", Table: &tables[43], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "interrupts"},
+	}, Body: "optional", Table: &tables[44], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "interrupts"},
 	{Operation: "replayDecision", Method: "POST", Path: "/v1/decisions/{decision_id}/replay", Use: "decision replay DECISION", Short: "Decide again on the input of a decision", Long: "Decide again on the input of a decision.\n\nDecides on the stored input twice: with the policy of then, which must give the same answer unless the program\nhas changed, and with the policy of today. differences are the fields of the policy that differ, and\ndecisive marks the ones changing the answer. Nothing is reserved or stored.", Args: []Flag{
 		{Name: "DECISION", In: "path", Field: "decision_id", Required: true},
 	}, Table: &tables[22], Impact: "none"},
@@ -2628,28 +2675,28 @@ var verbs = []Verb{
 		{Name: "reason", Help: "reason for the timeline", In: "body", Field: "reason"},
 		{Name: "type", Help: "of the provider's, with a disk that is not smaller", In: "body", Field: "server_type", Required: true},
 		{Name: "timeout", Help: "how long instances may take to be moved; 0 for as long as it takes", In: "body", Field: "timeout_seconds", Type: "duration"},
-	}, Body: "required", Table: &tables[43], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "interrupts"},
+	}, Body: "required", Table: &tables[44], Say: "accepted: {kind} of server {server_id}, {total} instances, {tenants_total} tenants", Impact: "interrupts"},
 	{Operation: "restartGroup", Method: "POST", Path: "/v1/groups/{group_id}/restart", Use: "group restart GROUP", Short: "Restart a process group", Long: "Restart a process group.\n\nAll instances are replaced by others of the same spec, as in a deploy.", Args: []Flag{
 		{Name: "GROUP", In: "path", Field: "group_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[57], Impact: "interrupts"},
+	}, Table: &tables[58], Impact: "interrupts"},
 	{Operation: "resumeGroup", Method: "POST", Path: "/v1/groups/{group_id}/resume", Use: "group resume GROUP", Short: "Resume the rollouts of a process group", Long: "Resume the rollouts of a process group.\n\nThe rollout continues, and its deadline starts again.", Args: []Flag{
 		{Name: "GROUP", In: "path", Field: "group_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[57], Impact: "none"},
+	}, Table: &tables[58], Impact: "none"},
 	{Operation: "resumeRelease", Method: "POST", Path: "/v1/releases/{name}/resume", Use: "release resume RELEASE", Short: "Resume a release that is paused or has stopped", Long: "Resume a release that is paused or has stopped.\n\nServers that went back are updated again; those whose way back failed (broken) try it again.", Args: []Flag{
 		{Name: "RELEASE", In: "path", Field: "name", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[76], Say: "release {name} is {status}", Impact: "interrupts"},
+	}, Table: &tables[77], Say: "release {name} is {status}", Impact: "interrupts"},
 	{Operation: "resumeTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/resume", Use: "tenant resume TENANT…", Short: "Resume a suspended tenant", Long: "Resume a suspended tenant.\n\nsuspended → active: the site is online again.\n\nIn any other state the request is refused with invalid_transition.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[78], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
+	}, Body: "optional", Table: &tables[79], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "retryServer", Method: "POST", Path: "/v1/servers/{server_id}/retry", Use: "server retry SERVER…", Short: "Retry the provisioning of a failed server", Long: "Retry the provisioning of a failed server.\n\nMoves a failed server back to provisioning and increments its generation: its machine, if there is one, is\nreplaced by an empty one. In any other state the request is refused with invalid_transition. While tenants,\ninstances or volumes are on the server (holds), it is refused with server_has_tenants; a server that comes\nback is active again with its next heartbeat; declare it lost if it does not. The retry of an import keeps the\nmachine and its data, and is not refused.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
@@ -2660,7 +2707,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[78], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
+	}, Body: "optional", Table: &tables[79], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
 	{Operation: "revokeToken", Method: "DELETE", Path: "/v1/tokens/{token_id}", Use: "token revoke TOKEN…", Short: "End a token", Long: "End a token.\n\nNo request with it is accepted after the answer. All tokens and logins that come from it end as well. Repeating it\nchanges nothing.", Args: []Flag{
 		{Name: "TOKEN", In: "path", Field: "token_id", Required: true},
 	}, Flags: []Flag{
@@ -2671,7 +2718,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "to", Help: "the release to go back to; by default the last good one besides the present one", In: "body", Field: "release", Type: "int"},
-	}, Body: "optional", Table: &tables[57], Impact: "interrupts"},
+	}, Body: "optional", Table: &tables[58], Impact: "interrupts"},
 	{Operation: "rotateRegistries", Method: "POST", Path: "/v1/registries/rotate", Use: "registry rotate", Short: "Re-encrypt all passwords with the current master key", Long: "Re-encrypt all passwords with the current master key.\n\nRun this after changing the master key. Until it has run, earlier keys must be listed in\nPREGO_MASTER_KEY_EARLIER; afterwards they can be removed. A password that none of the keys\ncan decrypt is refused with sealed_under_another_key: store it again.", Say: "sealed:", Impact: "none"},
 	{Operation: "rotateToken", Method: "POST", Path: "/v1/tokens/{token_id}/rotate", Use: "token rotate TOKEN", Short: "Replace a token by a new one", Long: "Replace a token by a new one.\n\nThe new token has the same principal, name and caveats. The old one ends after the overlap at the latest, with the\ntokens that were narrowed from it. The answer has the new secret, once.", Example: "  prego token rotate token-5jd81xqpw2ma --ttl 2160h --overlap 1h", Args: []Flag{
 		{Name: "TOKEN", In: "path", Field: "token_id", Required: true},
@@ -2684,14 +2731,14 @@ var verbs = []Verb{
 		{Name: "REPLICAS", In: "body", Field: "replicas", Type: "int", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Body: "required", Table: &tables[57], Impact: "interrupts"},
+	}, Body: "required", Table: &tables[58], Impact: "interrupts"},
 	{Operation: "search", Method: "GET", Path: "/v1/search", Use: "search TEXT", Short: "Show what has an id, name, address or host name, also what is gone", Long: "Show what has an id, name, address or host name, also what is gone.\n\nFinds objects by any id, name, slug, address, host name, id at the provider, or id of a workflow, including\ndeleted ones. Exact matches come first, then prefixes, then, from 3 characters, other matches among the newest\n20,000 objects of each kind; upper and lower case are the same, and no character is a wildcard.", Example: "  prego search 203.0.113.7", Args: []Flag{
 		{Name: "TEXT", In: "query", Field: "q", Required: true},
 	}, Flags: []Flag{
 		{Name: "kind", Help: "only of these kinds", In: "query", Field: "kind", Many: true},
 		{Name: "limit", Help: "number of results", In: "query", Field: "limit"},
-	}, Items: "results", Table: &tables[69]},
-	{Operation: "serverPeers", Method: "GET", Path: "/v1/server-peers", Use: "server peers", Short: "Show which hosts' firewalls are not as they should be", Long: "Show which hosts' firewalls are not as they should be.\n\nEach host's firewall follows a document of its peers. Lists the servers whose host has not acknowledged the\nnewest one, at most 500, by id. With them come the control plane's addresses: all that hosts let in, and removed\nones, which leave when no connected host is listed.", Items: "servers", Table: &tables[54]},
+	}, Items: "results", Table: &tables[70]},
+	{Operation: "serverPeers", Method: "GET", Path: "/v1/server-peers", Use: "server peers", Short: "Show which hosts' firewalls are not as they should be", Long: "Show which hosts' firewalls are not as they should be.\n\nEach host's firewall follows a document of its peers. Lists the servers whose host has not acknowledged the\nnewest one, at most 500, by id. With them come the control plane's addresses: all that hosts let in, and removed\nones, which leave when no connected host is listed.", Items: "servers", Table: &tables[55]},
 	{Operation: "serverStats", Method: "GET", Path: "/v1/server-stats", Use: "server stats", Short: "Show how long servers took to become active", Long: "Show how long servers took to become active.\n\nCovers servers that became active within the last days, grouped by role, location and image, regardless of\nlater events. Imported and retried servers are left out.", Flags: []Flag{
 		{Name: "days", Help: "how far back", In: "query", Field: "days"},
 	}, Items: "activations", Table: &tables[2]},
@@ -2709,7 +2756,7 @@ var verbs = []Verb{
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[55], Impact: "none"},
+	}, Table: &tables[56], Impact: "none"},
 	{Operation: "setOrgQuota", Method: "PUT", Path: "/v1/orgs/{org_id}/quotas/{dimension}", Use: "quota set ORG DIMENSION LIMIT", Short: "Override a limit of an org", Long: "Override a limit of an org.\n\nTakes effect immediately. A limit below the current usage takes nothing away, but refuses further requests.\nRecorded in the org's events as org.quota_set. Setting the same limit again changes nothing.", Example: "  prego quota set acme max_apps 40 --reason \"contract 4711\"", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 		{Name: "DIMENSION", In: "path", Field: "dimension", Values: []string{"max_instances", "max_total_memory_bytes", "max_total_cpu_request", "max_envs", "max_apps", "max_routes", "max_public_ports", "max_ipv4_allocations", "max_hostnames", "max_volumes", "max_total_volume_bytes", "max_volume_attachments", "max_snapshots_per_volume", "max_restore_jobs", "max_log_streams", "max_exec_sessions", "max_exec_sessions_per_hour"}, Required: true},
@@ -2717,7 +2764,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the org's events", In: "body", Field: "reason", Required: true},
-	}, Body: "required", Table: &tables[48], Impact: "none"},
+	}, Body: "required", Table: &tables[49], Impact: "none"},
 	{Operation: "simulatePlacements", Method: "POST", Path: "/v1/placements/simulate", Use: "placement simulate FILE", Short: "Decide on requests without writing anything, one JSON line each; - is standard input", Long: "Decide on requests without writing anything, one JSON line each.\n\nFILE holds {\"requests\": […]} and, to decide over another fleet than the live one, \"fleet\".\nA dash is standard input.\n", Args: []Flag{
 		{Name: "FILE", Required: true},
 	}, Body: "required", Impact: "none"},
@@ -2730,24 +2777,24 @@ var verbs = []Verb{
 		{Name: "RELEASE", In: "path", Field: "name", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[76], Say: "release {name} is {status}", Impact: "interrupts"},
+	}, Table: &tables[77], Say: "release {name} is {status}", Impact: "interrupts"},
 	{Operation: "suspendTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/suspend", Use: "tenant suspend TENANT…", Short: "Suspend an active tenant", Long: "Suspend an active tenant.\n\nactive → suspended: the site goes offline. The timer of a trial keeps running. The impact must be accepted\n(impact_not_accepted).\n\nIn any other state the request is refused with invalid_transition.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[78], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "interrupts"},
+	}, Body: "optional", Table: &tables[79], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "interrupts"},
 	{Operation: "terminateTenant", Method: "POST", Path: "/v1/tenants/{tenant_id}/terminate", Use: "tenant terminate TENANT…", Short: "Terminate a tenant now", Long: "Terminate a tenant now.\n\ntrial, grace_period or failed → terminated. A final backup is made, and the data is\nkept for the retention period. If the tenant has a site, the impact must be accepted (impact_not_accepted).\n\nOf a tenant that is terminated already, it accepts that its data is purged once the retention period is over,\nwhich no caller has accepted if a timer ended it. Nothing else changes.\n\nIn any other state the request is refused with invalid_transition.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the timeline", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[78], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "destroys"},
+	}, Body: "optional", Table: &tables[79], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "destroys"},
 	{Operation: "uncordonServer", Method: "POST", Path: "/v1/servers/{server_id}/uncordon", Use: "server uncordon SERVER…", Short: "Open a cordoned server again", Long: "Open a cordoned server again.\n\nAn open server stays as it is. While the control plane itself keeps the server closed, because its fleet is\nabout to remove it or an image is verified there, it stays closed; if no operator has cordoned it, the request\nis refused with invalid_transition, as it is while the server is being emptied.", Args: []Flag{
 		{Name: "SERVER", In: "path", Field: "server_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[71], Say: "server {server_id} takes new tenants and instances", Impact: "none"},
+	}, Table: &tables[72], Say: "server {server_id} takes new tenants and instances", Impact: "none"},
 	{Operation: "undeleteBackup", Method: "POST", Path: "/v1/tenants/{tenant_id}/backups/{backup_id}/undelete", Use: "backup undelete TENANT BACKUP…", Short: "Take back the deletion of a backup", Long: "Take back the deletion of a backup.\n\nUntil its kept_until. It is stored again. One that is stored stays as it is; in any other state the request is\nrefused with backup_not_ready.", Args: []Flag{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 		{Name: "BACKUP", In: "path", Field: "backup_id", Required: true},
@@ -2759,18 +2806,18 @@ var verbs = []Verb{
 		{Name: "SNAPSHOT", In: "path", Field: "snapshot_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[75], Impact: "none"},
+	}, Table: &tables[76], Impact: "none"},
 	{Operation: "undeleteVolume", Method: "POST", Path: "/v1/volumes/{volume_id}/undelete", Use: "volume undelete VOLUME…", Short: "Take back the deletion of a volume", Long: "Take back the deletion of a volume.\n\nUntil its kept_until. It is ready again, with its data, its name and its backups. One that is ready stays as it\nis; in any other state the request is refused with invalid_transition.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[86], Impact: "none"},
+	}, Table: &tables[87], Impact: "none"},
 	{Operation: "undeleteVolumeBackup", Method: "POST", Path: "/v1/volumes/{volume_id}/backups/{backup_id}/undelete", Use: "volume backup undelete VOLUME VOLUME-BACKUP…", Short: "Take back the deletion of a backup of a volume", Long: "Take back the deletion of a backup of a volume.\n\nUntil its kept_until. It is stored again. One that is stored stays as it is; in any other state the request is\nrefused with backup_not_ready.", Args: []Flag{
 		{Name: "VOLUME", In: "path", Field: "volume_id", Required: true},
 		{Name: "VOLUME-BACKUP", In: "path", Field: "backup_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[88], Impact: "none"},
+	}, Table: &tables[89], Impact: "none"},
 	{Operation: "unfreeze", Method: "DELETE", Path: "/v1/freeze", Use: "unfreeze", Short: "Resume deletions", Long: "Resume deletions.\n\nWhat was deleted before no longer counts. Without a freeze it does nothing.", Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 	}, Table: &tables[33], Say: "deletions continue", Impact: "none"},
@@ -2778,7 +2825,7 @@ var verbs = []Verb{
 		{Name: "TENANT", In: "path", Field: "tenant_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[80], Say: "tenant {tenant_id} sends mail and runs its jobs", Impact: "none"},
+	}, Table: &tables[81], Say: "tenant {tenant_id} sends mail and runs its jobs", Impact: "none"},
 	{Operation: "unsetBackupLimit", Method: "DELETE", Path: "/v1/orgs/{org_id}/backup-space", Use: "backup space unset ORG", Short: "Return an org to the limit of backups that follows from its quota", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 	}, Flags: []Flag{
@@ -2788,14 +2835,14 @@ var verbs = []Verb{
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
-	}, Table: &tables[55], Impact: "none", Own: true},
+	}, Table: &tables[56], Impact: "none", Own: true},
 	{Operation: "unsetOrgQuota", Method: "DELETE", Path: "/v1/orgs/{org_id}/quotas/{dimension}", Use: "quota unset ORG DIMENSION", Short: "Remove an override", Long: "Remove an override.\n\nThe tier's default applies again. Recorded in the org's events as org.quota_set. Repeating\nthe request changes nothing.", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 		{Name: "DIMENSION", In: "path", Field: "dimension", Values: []string{"max_instances", "max_total_memory_bytes", "max_total_cpu_request", "max_envs", "max_apps", "max_routes", "max_public_ports", "max_ipv4_allocations", "max_hostnames", "max_volumes", "max_total_volume_bytes", "max_volume_attachments", "max_snapshots_per_volume", "max_restore_jobs", "max_log_streams", "max_exec_sessions", "max_exec_sessions_per_hour"}, Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "reason for the org's events", In: "body", Field: "reason"},
-	}, Body: "optional", Table: &tables[48], Impact: "none"},
+	}, Body: "optional", Table: &tables[49], Impact: "none"},
 	{Operation: "updateFleet", Method: "PATCH", Path: "/v1/fleets/{fleet_id}", Use: "fleet update FLEET", Short: "Update a fleet", Long: "Update a fleet.\n\nFields that are left out keep their value. Existing servers do not change: use\nCLUSTER_REPLACE to bring them up to a new spec, including its tags. The constraint cannot be\nchanged (constraint_immutable).", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
@@ -2842,6 +2889,11 @@ var verbs = []Verb{
 		{Name: "plan", Help: "what a tenant pays for", In: "body", Field: "request.plan", Values: []string{"trial", "starter", "business", "enterprise"}},
 		{Name: "region", Help: "part of the world; the configuration maps it to locations of the provider", In: "body", Field: "request.region", Values: []string{"sg", "eu", "us"}},
 		{Name: "tenant", Help: "as for placing another tenant like this; or else request", In: "body", Field: "tenant_id"},
-	}, Body: "required", Table: &tables[92], Impact: "none"},
+	}, Body: "required", Table: &tables[93], Impact: "none"},
 	{Operation: "whoami", Method: "GET", Path: "/v1/whoami", Use: "whoami", Short: "Show who you are to the API, and until when", Long: "Show who you are to the API, and until when.\n\nWho the token's bearer is to the API, what they may do, until when, and the API's version.", Table: &tables[13]},
+	{Operation: "withdrawLimitRequest", Method: "POST", Path: "/v1/limit-requests/{limit_request_id}/withdraw", Use: "limit-request withdraw LIMIT-REQUEST…", Short: "Withdraw a request for a higher limit", Long: "Withdraw a request for a higher limit.\n\nRecorded in the org's events as org.limit_withdrawn. Repeating the request changes nothing.", Args: []Flag{
+		{Name: "LIMIT-REQUEST", In: "path", Field: "limit_request_id", Required: true},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Table: &tables[42], Say: "withdrawn {limit_request_id}", Impact: "none"},
 }

@@ -11,7 +11,7 @@ import (
 var computers = map[string]computer{
 	"ActivationStats": activationColumns, "AgentRelease": agentReleaseColumns, "AuditEntry": auditColumns,
 	"BackupPolicy": backupPolicyColumns, "Maintenance": maintenanceColumns, "Fleet": fleetColumns,
-	"Instance": instanceColumns, "OrgQuota": quotaColumns, "ProcessGroup": groupColumns, "Server": serverColumns,
+	"Instance": instanceColumns, "LimitRequest": limitRequestColumns, "OrgQuota": quotaColumns, "ProcessGroup": groupColumns, "Server": serverColumns,
 	"StackRelease": releaseColumns, "Tenant": tenantColumns,
 }
 
@@ -40,7 +40,7 @@ var hooks = map[string]hook{
 	"ledger list": untracked, "operation show": {watch: watchOperation}, "patch-wave show": {after: showWave},
 	"placement override": override, "placement simulate": simulate, "placement what-if": whatIf,
 	"placement-pool associate": poolsOf, "placement-pool default": defaultPool, "placement-pool dissociate": poolsOf,
-	"policy create": createPolicy, "policy update": updatePolicy, "quota set": setQuota,
+	"policy create": createPolicy, "policy update": updatePolicy, "quota set": setQuota, "limit-request create": setQuota,
 	"rebalance plan": planRebalance, "rebalance show": showMoves, "rebalance start": startRebalance,
 	"registry rotate": {after: more(showRegistries)}, "release cancel": {watch: watchRelease},
 	"release create": createRelease, "release pause": {watch: watchRelease}, "release resume": {watch: watchRelease},

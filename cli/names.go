@@ -64,6 +64,7 @@ var kinds = map[string]kind{
 	"restore":        {path: "/v1/tenants/{tenant}/restores", items: "restores", id: "job_id"},
 	"action":         {path: "/v1/fleets/{fleet}/actions", items: "actions", id: "seq"},
 	"container":      {path: "/v1/servers/{server}/containers", items: "containers", id: "name"},
+	"limit-request":  {path: "/v1/limit-requests", items: "limit_requests", id: "limit_request_id"},
 	"dimension":      {path: "/v1/orgs/{org}/quotas", items: "quotas", id: "dimension"},
 }
 

@@ -48,9 +48,9 @@ func nouns(t *testing.T) []*cobra.Command {
 
 func TestEveryVerbFollowsTheConventions(t *testing.T) {
 	t.Parallel()
-	imperative := strings.Fields(`Add Associate Attach Back Bring Build Cancel Change Claim Close Compare Cordon Create Decide Decommission Delete Deploy Detach Disable Dissociate
+	imperative := strings.Fields(`Add Approve Associate Attach Back Bring Build Cancel Change Claim Close Compare Cordon Create Decide Decommission Delete Deploy Detach Disable Dissociate
 		Download Enable End Follow Force Give Go Grow Import Inspect Install Keep List Log Look Make Move Open Order Pause Plan Reboot Repair Request Reset Retry Scale Suspend Update
-		Manage Override Print Provision Publish Re-encrypt Reactivate Refill Refresh Release Remove Renew Replace Resize Restart Restore Resume Return Revoke Run Seal See Set Show Stop Store Take Terminate Try Unpin Verify Write`)
+		Manage Override Print Provision Publish Re-encrypt Reactivate Refill Refresh Refuse Release Remove Renew Replace Resize Restart Restore Resume Return Revoke Run Seal See Set Show Stop Store Take Terminate Try Unpin Verify Withdraw Write`)
 	for _, noun := range nouns(t) {
 		for _, cmd := range append(leaves(noun), noun) {
 			path := cmd.CommandPath()
@@ -284,6 +284,8 @@ var shown = map[string]struct {
 	"certificate show crt-1":                 {"/v1/certificates/crt-1", example[api.Certificate](200)},
 	"volume list":                            {"/v1/volumes", example[api.VolumePage](200)},
 	"volume show vol-k3jq5x2m7abc":           {"/v1/volumes/vol-k3jq5x2m7abc", example[api.Volume](200)},
+	"limit-request list":                     {"/v1/limit-requests", example[api.LimitRequestPage](200)},
+	"limit-request show lreq-aaaabbbbcccc":   {"/v1/limit-requests/lreq-aaaabbbbcccc", example[api.LimitRequest](200)},
 	"invitation list":                        {"/v1/invitations", example[api.InvitationList](200)},
 	"registry list":                          {"/v1/registries", example[api.RegistryList](200)},
 	"registry show r.example.com":            {"/v1/registries/r.example.com", example[api.Registry](200)},

@@ -9,18 +9,18 @@ import (
 )
 
 var quotaColumns = computed(map[string]func(api.OrgQuota) string{
-	"limit":    func(q api.OrgQuota) string { return amount(q, q.Limit) },
-	"usage":    func(q api.OrgQuota) string { return amount(q, q.Usage) },
-	"headroom": func(q api.OrgQuota) string { return amount(q, q.Headroom) },
-	"reserved": func(q api.OrgQuota) string { return amount(q, q.Reserved) },
+	"limit":    func(q api.OrgQuota) string { return amount(q.Dimension, q.Limit) },
+	"usage":    func(q api.OrgQuota) string { return amount(q.Dimension, q.Usage) },
+	"headroom": func(q api.OrgQuota) string { return amount(q.Dimension, q.Headroom) },
+	"reserved": func(q api.OrgQuota) string { return amount(q.Dimension, q.Reserved) },
 })
 
 // amount formats an amount of a dimension, with its unit if that is bytes.
-func amount(q api.OrgQuota, n float64) string {
+func amount(dimension string, n float64) string {
 	switch {
-	case !strings.HasSuffix(q.Dimension, "_bytes"):
+	case !strings.HasSuffix(dimension, "_bytes"):
 		return number(n)
-	case strings.Contains(q.Dimension, "memory"):
+	case strings.Contains(dimension, "memory"):
 		return bytesText(int64(n))
 	}
 	return diskText(int64(n))
@@ -46,3 +46,14 @@ var setQuota = hook{body: func(in *call, body object) (_ any, err error) {
 	body["limit"], err = limitOf(in.args["dimension"], in.typed)
 	return body, err
 }}
+
+var limitRequestColumns = computed(map[string]func(api.LimitRequest) string{
+	"old_limit":       func(r api.LimitRequest) string { return amount(r.Dimension, r.OldLimit) },
+	"requested_limit": func(r api.LimitRequest) string { return amount(r.Dimension, r.RequestedLimit) },
+	"granted_limit": func(r api.LimitRequest) string {
+		if r.GrantedLimit == nil {
+			return ""
+		}
+		return amount(r.Dimension, *r.GrantedLimit)
+	},
+})

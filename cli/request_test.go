@@ -177,6 +177,12 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		{"org events acme --type org. --limit 5", "", "GET /v1/orgs/acme/events?limit=5&type=org.", ""},
 		{"quota set acme max_total_cpu_request 0.5 --reason contract", "", "PUT /v1/orgs/acme/quotas/max_total_cpu_request", `{"limit":0.5,"reason":"contract"}`},
 		{"quota set acme max_total_memory_bytes 64G --reason x", "", "PUT /v1/orgs/acme/quotas/max_total_memory_bytes", `{"limit":68719476736,"reason":"x"}`},
+		{"limit-request create acme max_total_memory_bytes 64G --reason spring", "", "POST /v1/limit-requests", `{"org_id":"acme","dimension":"max_total_memory_bytes","limit":68719476736,"reason":"spring"}`},
+		{"limit-request list --org acme --state refused", "", "GET /v1/limit-requests?limit=200&org_id=acme&state=refused", ""},
+		{"limit-request approve lreq-aaaabbbbcccc --limit 30", "", "POST /v1/limit-requests/lreq-aaaabbbbcccc/approve", `{"limit":30}`},
+		{"limit-request approve lreq-aaaabbbbcccc", "", "POST /v1/limit-requests/lreq-aaaabbbbcccc/approve", ""},
+		{"limit-request refuse lreq-aaaabbbbcccc --reason no", "", "POST /v1/limit-requests/lreq-aaaabbbbcccc/refuse", `{"reason":"no"}`},
+		{"limit-request withdraw lreq-aaaabbbbcccc", "", "POST /v1/limit-requests/lreq-aaaabbbbcccc/withdraw", ""},
 		{"quota unset acme max_apps", "", "DELETE /v1/orgs/acme/quotas/max_apps", ""},
 		{"app create shop --org acme", "", "POST /v1/apps", `{"name":"shop","org_id":"acme"}`},
 		{"app list --org acme", "", "GET /v1/apps?limit=200&org_id=acme", ""},
@@ -265,7 +271,7 @@ func TestEveryVerbSendsItsRequest(t *testing.T) {
 		all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{}`)}
 		if strings.HasPrefix(asks, "GET ") {
 			all[asks] = []func(http.ResponseWriter){say(http.StatusOK, `{"tenants":[{}],"backups":[{}],"site_pools":[{}],
-"servers":[{}],"providers":[{}],"residency_zones":[{}],"capacity_defaults":[{}],"scaling_events":[{}],"events":[{}],"apps":[{}],"instances":[{}],"groups":[{}],"rollouts":[{}],"images":[{}],"activations":[{}],"backup_policies":[{}],"decisions":[{}],"resources":[{}],"routes":[{}],"ipv4_addresses":[{}],"results":[{}],"entries":[{}],"upcoming":[{}]}`)}
+"servers":[{}],"providers":[{}],"residency_zones":[{}],"capacity_defaults":[{}],"scaling_events":[{}],"events":[{}],"apps":[{}],"instances":[{}],"groups":[{}],"rollouts":[{}],"images":[{}],"activations":[{}],"backup_policies":[{}],"decisions":[{}],"resources":[{}],"routes":[{}],"ipv4_addresses":[{}],"results":[{}],"entries":[{}],"upcoming":[{}],"limit_requests":[{}]}`)}
 		}
 		all["GET /v1/audit/verification?from=7&head=1%3A00"] = []func(http.ResponseWriter){say(http.StatusOK, `{"ok":true}`)}
 		all["POST /v1/fleets"] = []func(http.ResponseWriter){say(http.StatusCreated, `{"fleet_id":"pool"}`)}

@@ -116,13 +116,15 @@ type quotaBar struct {
 	Full                                                 bool
 }
 
-// bars are an org's quotas.
-func bars(quotas []object, org string, _ time.Time) []quotaBar {
+// bars are an org's quotas. Each leads to a form that changes it, whose address change begins.
+func bars(quotas []object, change string) []quotaBar {
 	out := make([]quotaBar, 0, len(quotas))
 	for _, q := range quotas {
 		b := quotaBar{
 			Dimension: q.text("dimension"), Limit: amount(q, "limit"), Used: amount(q, "usage"), Promised: amount(q, "reserved"), Source: q.text("source"), Reason: q.text("reason"),
-			Do: "/console/do/setOrgQuota?org_id=" + org + "&dimension=" + q.text("dimension"),
+		}
+		if change != "" {
+			b.Do = change + b.Dimension
 		}
 		if limit := q.number("limit"); limit > 0 {
 			used := min(100, 100*q.number("usage")/limit)

@@ -41,7 +41,7 @@ func TestPagesAreThoseOfTheUser(t *testing.T) {
 	for _, theirs := range []string{"Now", "Fleet map", "Servers", "Fleets", "Policies", "Placement pools", "Releases", "Ledger", "Registries"} {
 		require.NotContains(t, owner, theirs)
 	}
-	require.Equal(t, []string{"Orgs and quotas", "Logins", "Costs"}, pages(of("billing", "acme")))
+	require.Equal(t, []string{"Orgs and quotas", "Limit requests", "Logins", "Costs"}, pages(of("billing", "acme")))
 	require.Equal(t, []string{"Logins"}, pages(of("org_owner")))
 }
 

@@ -117,7 +117,8 @@ func navigation(section string) []navGroup {
 	return []navGroup{
 		group("", [3]string{"Now", "now", "n"}, [3]string{"Fleet map", "map", "m"}, [3]string{"Queue", "queue", "q"}),
 		group("Tenants", [3]string{"Tenants", "tenants", "t"}, [3]string{"Decisions", "decisions", "d"},
-			[3]string{"Orgs and quotas", "orgs", "o"}, [3]string{"Custom domains", "domains", ""},
+			[3]string{"Orgs and quotas", "orgs", "o"}, [3]string{"Limit requests", "limit-requests", ""},
+			[3]string{"Custom domains", "domains", ""},
 			[3]string{"Certificates", "certificates", "e"}, [3]string{"Backups", "backups", ""},
 			[3]string{"Backup policies", "backup-policies", "b"}),
 		group("Servers", [3]string{"Servers", "servers", "s"}, [3]string{"Fleets", "fleets", "f"}, [3]string{"Policies", "policies", "p"}, [3]string{"Warm pools", "warm-pools", "w"}, [3]string{"Site pools", "site-pools", ""}, [3]string{"Placement pools", "placement-pools", ""}, [3]string{"Scale-outs", "scaling", ""}, [3]string{"Releases", "releases", "r"}, [3]string{"Agent releases", "agent-releases", ""}, [3]string{"Golden images", "images", ""}, [3]string{"Security updates", "patch-waves", ""}, [3]string{"Packing plans", "rebalances", ""}),

@@ -340,7 +340,13 @@ func (c *Console) beside(ec echo.Context, p part, params map[string]string, s *s
 		return s, nil
 	}
 	if p.Style == "quotas" {
-		s.Body = bars(o.objects("quotas"), params["org_id"], c.d.Now())
+		change := "/console/do/setOrgQuota?org_id=" + url.QueryEscape(params["org_id"]) + "&dimension="
+		if v, _ := ec.Get(visitorKey).(*visitor); !v.may(operations()["setOrgQuota"], nil) {
+			if change = ""; v.may(operations()["createLimitRequest"], object{"org_id": params["org_id"]}) {
+				change = "/console/do/createLimitRequest?f.org_id=" + url.QueryEscape(params["org_id"]) + "&f.dimension="
+			}
+		}
+		s.Body = bars(o.objects("quotas"), change)
 		return s, nil
 	}
 	for _, k := range slices.Sorted(maps.Keys(o)) {

@@ -32,6 +32,27 @@ CREATE TABLE org_quotas (
     PRIMARY KEY (org_id, dimension)
 );
 
+-- Requests of orgs for higher limits. An operator approves one, which sets the org's own limit, or refuses it.
+CREATE TABLE limit_requests (
+    limit_request_id text PRIMARY KEY,
+    org_id           text NOT NULL REFERENCES orgs(org_id),
+    dimension        text NOT NULL,
+    old_limit        double precision NOT NULL, -- when it was requested; of an approved one, the limit that it replaced
+    requested_limit  double precision NOT NULL CHECK (requested_limit > 0),
+    granted_limit    double precision,
+    reason           text NOT NULL,
+    state            text NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'approved', 'refused', 'withdrawn')),
+    answer           text NOT NULL DEFAULT '', -- why it was approved or refused
+    created_by       text NOT NULL,
+    created_at       timestamptz NOT NULL DEFAULT now(),
+    decided_by       text NOT NULL DEFAULT '',
+    decided_at       timestamptz,
+    CHECK ((state = 'approved') = (granted_limit IS NOT NULL)),
+    CHECK ((state = 'open') = (decided_at IS NULL))
+);
+CREATE UNIQUE INDEX limit_requests_open ON limit_requests (org_id, dimension) WHERE state = 'open';
+CREATE INDEX limit_requests_newest ON limit_requests (created_at DESC, limit_request_id DESC);
+
 -- An org's usage and promises, by dimension, to compare with limits. Only a transaction that holds the org's row
 -- writes here.
 CREATE TABLE org_counters (
@@ -2935,6 +2956,7 @@ BEGIN
         ('token_trusts',        $a$'token_trust', 'principal_id', '', '', 'updated_at'$a$, always),
         ('login_links',         $a$'login_link', 'link_id', 'org_id', '', 'hash'$a$, always),
         ('org_quotas',          $a$'quota', 'org_id dimension', 'org_id', '', 'updated_at'$a$, always),
+        ('limit_requests',      $a$'limit_request', 'limit_request_id', 'org_id', '', ''$a$, always),
         ('org_placement_pools', $a$'org_placement_pool', 'org_id pool_id', 'org_id', '', ''$a$, always),
         ('fleets',              $a$'fleet', 'fleet_id', '', '', 'request_hash last_seq updated_at'$a$, always),
         ('policies',            $a$'policy', 'policy_id', '', '', 'updated_at'$a$, always),
@@ -3260,7 +3282,7 @@ BEGIN
             'orgs', 'org_quotas', 'org_counters', 'org_usage_changes', 'org_usage_parts', 'org_sessions', 'org_placement_pools',
             'tenants', 'tenant_moves', 'backups', 'snapshots', 'restore_jobs', 'drills', 'apps', 'envs', 'process_groups',
             'instances', 'ipv4_allocations', 'volumes', 'volume_attachments', 'volume_restores', 'org_work', 'routes', 'domains',
-            'certificates', 'events', 'audit_entries', 'cost_entries', 'access_grants', 'login_links'
+            'certificates', 'events', 'audit_entries', 'cost_entries', 'access_grants', 'login_links', 'limit_requests'
         ]), own
         UNION ALL SELECT unnest(ARRAY[
             'tenant_allocations', 'allocation_snapshots', 'site_usage', 'site_health', 'site_uptime', 'tenant_losses',
@@ -3320,7 +3342,8 @@ DO $$ DECLARE t text; args text; BEGIN
         SELECT unnest(ARRAY[
             'orgs', 'org_quotas', 'org_sessions', 'org_placement_pools', 'tenants', 'tenant_moves', 'backups', 'snapshots', 'restore_jobs',
             'drills', 'apps', 'envs', 'process_groups', 'instances', 'ipv4_allocations', 'volumes', 'volume_attachments',
-            'volume_restores', 'org_work', 'routes', 'domains', 'certificates', 'principals', 'access_grants', 'login_links'
+            'volume_restores', 'org_work', 'routes', 'domains', 'certificates', 'principals', 'access_grants', 'login_links',
+            'limit_requests'
         ]), $a$'org_id'$a$
         UNION ALL SELECT unnest(ARRAY[
             'tenant_allocations', 'placement_overrides', 'site_usage', 'tenant_losses', 'backup_schedules'

@@ -40,7 +40,7 @@ func (q *QuotaExceeded) Unwrap() error {
 // Sentence formats it for people. Promises to process groups count as used.
 func (q *QuotaExceeded) Sentence() string {
 	n := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
-	return fmt.Sprintf("the org's %s is %s, %s are used or promised, and this needs %s more. Free some, or ask for a higher limit",
+	return fmt.Sprintf("the org's %s is %s, %s are used or promised, and this needs %s more. Free some, or request a higher limit: prego limit-request create",
 		q.Dimension, n(q.Limit), n(q.CurrentUsage), n(q.RequestedDelta))
 }
 
@@ -66,6 +66,34 @@ type Quota struct {
 	Reason    string  // why the limit was overridden
 	UpdatedBy string
 	UpdatedAt *time.Time
+}
+
+// LimitRequestState is a state of a request for a higher limit.
+type LimitRequestState string
+
+// The states. All but LimitOpen are final.
+const (
+	LimitOpen      LimitRequestState = "open"
+	LimitApproved  LimitRequestState = "approved"
+	LimitRefused   LimitRequestState = "refused"
+	LimitWithdrawn LimitRequestState = "withdrawn"
+)
+
+// LimitRequest is a request of an org for a higher limit.
+type LimitRequest struct {
+	LimitRequestID string
+	OrgID          prego.OrgID
+	Dimension      string
+	OldLimit       float64 // when it was requested; of an approved one, the limit that it replaced
+	RequestedLimit float64
+	GrantedLimit   *float64 // only of an approved one
+	Reason         string
+	State          LimitRequestState
+	Answer         string // why it was approved or refused
+	CreatedBy      string
+	CreatedAt      time.Time
+	DecidedBy      string
+	DecidedAt      *time.Time
 }
 
 // Headroom is how much is left after the promises, at least 0: a limit can be set

@@ -377,6 +377,10 @@ LEFT JOIN tiers t ON t.tier = o.tier AND t.dimension = u.dimension CROSS JOIN LA
     CASE WHEN u.dimension LIKE '%memory_bytes' THEN ' GiB' WHEN u.dimension LIKE '%_bytes' THEN ' GB' ELSE '' END AS named) l
 WHERE $2 > 0 AND u.usage > 0 AND u.usage > $4::float8 * l.limit_value AND u.usage <= $5::float8 * l.limit_value` + attTo
 
+	sqlAttLimitRequested = `WITH ` + attFrom + `
+SELECT 'org', org_id, org_id, '', org_id, dimension, created_by || ' requests a higher limit: ' || reason, created_at, 'installation', 'prego'
+FROM limit_requests WHERE state = 'open'` + attTo
+
 	sqlAttPatchesMissing = `WITH ` + attFrom + `
 SELECT 'server', s.server_id, s.server_id, '', '', s.patch_state, '', s.patches_since, 'region', s.region FROM servers s WHERE s.status IN ('active', 'failed') AND ` + lackPatches + attTo
 
@@ -777,6 +781,7 @@ func (s *Store) attentionReads(l attention.Limits) (reads []attentionRead) {
 		{attention.SiteOverQuota, sqlAttSiteOverQuota},
 		{attention.OperationStuck, sqlAttOperationStuck},
 		{attention.QuotaDrifted, sqlAttQuotaDrifted},
+		{attention.LimitRequested, sqlAttLimitRequested},
 		{attention.PeersBehind, sqlAttPeersBehind},
 		{attention.SiteDown, sqlAttSiteDown},
 		{attention.EdgeBehind, sqlAttEdgeBehind},

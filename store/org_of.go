@@ -53,6 +53,8 @@ var orgsOf = map[string]orgOf{
 	"login":       {none: noSuchLogin}, // of a person, who is of no org
 	"operation":   {none: noSuchOperation},
 	"invitation":  {sqlOrgOfInvitation, noSuchInvitation},
+
+	"limit_request": {sqlOrgOfLimitRequest, noSuchLimitRequest},
 }
 
 // orgOfOperation has the operations on objects of orgs, by kind. All others are on the installation's.

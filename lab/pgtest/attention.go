@@ -250,7 +250,9 @@ var Ailments = map[attention.Kind][]Ailment{
 		now()`, "t-1 storage_read_only"}},
 	attention.SiteOverQuota: {{`UPDATE site_usage SET level = 'over', over_since = now()`, "t-1 storage_over"}},
 	attention.OrgAtQuota:    {{`UPDATE org_counters SET used = 96 WHERE dimension = 'max_apps'`, "acme max_apps"}},
-	attention.OrgNearQuota:  {{`UPDATE org_counters SET used = 95 WHERE dimension = 'max_apps'`, "acme max_apps"}},
+	attention.LimitRequested: {{`INSERT INTO limit_requests (limit_request_id, org_id, dimension, old_limit, requested_limit, reason,
+		created_by) VALUES ('lreq-9', 'acme', 'max_apps', 25, 40, 'more shops', 'bo')`, "acme max_apps"}},
+	attention.OrgNearQuota: {{`UPDATE org_counters SET used = 95 WHERE dimension = 'max_apps'`, "acme max_apps"}},
 	attention.PatchesMissing: {{`UPDATE servers SET patch_state = 'reboot', patches_since = now() - interval
 		'15 days' WHERE server_id = 'app-2'`, "app-2 reboot"}},
 	attention.OperationStuck: {

@@ -305,6 +305,7 @@ func TestSeverityIsHarmToCustomers(t *testing.T) {
 		attention.SiteOverQuota:       {info, "none yet", "", ""},
 		attention.OrgAtQuota:          {warning, "its requests are refused", "", ""},
 		attention.OrgNearQuota:        {info, "none yet", "", ""},
+		attention.LimitRequested:      {warning, "it waits for an answer", "", ""},
 		attention.PatchesMissing:      {warning, "none yet", "", ""},
 		attention.OperationStuck:      {warning, "it has not what it asked for", "", ""},
 		attention.QuotaDrifted:        {warning, "its requests were held against a wrong usage", "", ""},

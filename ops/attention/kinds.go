@@ -65,6 +65,7 @@ const (
 	SiteOverQuota       Kind = "site_over_quota"
 	OrgAtQuota          Kind = "org_at_quota"
 	OrgNearQuota        Kind = "org_near_quota"
+	LimitRequested      Kind = "limit_requested"
 	PatchesMissing      Kind = "patches_missing"
 	OperationStuck      Kind = "operation_stuck"
 	QuotaDrifted        Kind = "quota_drifted"
@@ -548,6 +549,12 @@ var ordered = []struct {
 		severity: Warning, byReason: true, says: "it has reached its limit of {reason}", plural: "limits of orgs are reached",
 		todo:    "Raise the limit if the org should have more: nearly all its requests for this are refused.",
 		actions: about("org", showQuota), all: []Action{listOrgs},
+	}},
+	{LimitRequested, spec{
+		severity: Warning, byReason: true, says: "it requests a higher limit of {reason}", plural: "orgs request higher limits",
+		todo:    "Approve the request with `prego limit-request approve`, or refuse it with the reason.",
+		actions: about("org", get("List its requests", "/v1/limit-requests?org_id={org}", "prego limit-request list --org {org}"), showQuota),
+		all:     []Action{get("List the requests", "/v1/limit-requests", "prego limit-request list")},
 	}},
 	{PatchesMissing, spec{
 		severity: Warning, says: "it has lacked security updates, or a reboot, for two weeks", plural: "servers have lacked security updates, or a reboot, for two weeks",
