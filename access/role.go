@@ -66,7 +66,7 @@ var roles = func() map[string]Role {
 	out := map[string]Role{}
 	for _, r := range []Role{
 		{Name: "operator", Description: "Everything, on everything.", Patterns: []string{Everything}},
-		{Name: "support", Description: "Reads everything except secrets and logs, and changes nothing.", Patterns: []string{"*:read"}},
+		{Name: "support", Description: "Reads everything except secrets, logs and the output of commands, and changes nothing.", Patterns: []string{"*:read"}},
 		{
 			Name: "auditor", Description: "Reads who did and may do what.",
 			Patterns: []string{

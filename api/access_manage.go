@@ -17,7 +17,7 @@ import (
 )
 
 // decidedByHandlers are capabilities that handlers require, besides or instead of their operations.
-var decidedByHandlers = []access.Capability{"login:read", "login:revoke", "org:change", "org:create", "progress:share"}
+var decidedByHandlers = []access.Capability{"command:logs", "login:read", "login:revoke", "org:change", "org:create", "progress:share"}
 
 // capabilities are all that exist, sorted.
 func (k *contract) capabilities() []access.Capability {

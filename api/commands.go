@@ -66,9 +66,16 @@ const (
 	defaultTail = 100
 )
 
-// ListCommands lists the commands run on a server's host.
+// ListCommands lists the commands run on a server's host. Their output is shown to callers who may also read logs of
+// the host: it has what customers wrote.
 func (a *API) ListCommands(c echo.Context, id ServerID, _ ListCommandsParams) error {
-	return within(c, a.d.Store.ProvisionState, "commands", store.Commands.In(a.d.Store), viewOf[Command], "server_id", id)
+	shown := caller(c).Reveals("command:logs")
+	return within(c, a.d.Store.ProvisionState, "commands", store.Commands.In(a.d.Store), func(s server.AuditedCommand) Command {
+		if !shown {
+			s.Stdout, s.Stderr = "", ""
+		}
+		return viewOf[Command](s)
+	}, "server_id", id)
 }
 
 // host reads a server whose host can be inspected. That includes a server that failed and was

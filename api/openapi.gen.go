@@ -3793,10 +3793,10 @@ type Command struct {
 	// StartedAt When it was sent to the host
 	StartedAt *time.Time `json:"started_at,omitempty"`
 
-	// Stderr The last 8 KiB, without secrets
+	// Stderr The last 8 KiB, without secrets; absent without the capability `command:logs`
 	Stderr *string `json:"stderr,omitempty"`
 
-	// Stdout The last 8 KiB, without secrets
+	// Stdout The last 8 KiB, without secrets; absent without the capability `command:logs`
 	Stdout *string `json:"stdout,omitempty"`
 
 	// WorkflowId The workflow
