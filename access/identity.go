@@ -17,6 +17,8 @@ type Identity struct {
 	// TokenID is the token's jti, "" if it has none.
 	TokenID string
 	Expires time.Time
+	// AuthTime is when the issuer last saw the person prove who they are; zero if the token does not state it.
+	AuthTime time.Time
 	// Claims are those of the token, decoded from JSON.
 	Claims map[string]any
 }

@@ -83,12 +83,21 @@ type asking struct {
 	CSRF     string
 	Lines    []command
 	Lists    []*choices
-	Passkeys passkeys // for a login that is not fresh
+	// Passkeys and Issuer are for a login that is not fresh.
+	Passkeys passkeys
+	Issuer   string // that the user logged in with, "" for another way
+	Proved   bool   // the user has come back from the issuer
 }
 
 // Stale reports whether the login is too old for the operation.
 func (a *asking) Stale() bool {
 	return a.Refused != nil && a.Refused.Code == string(prego.CodeLoginNotFresh)
+}
+
+// Again is where the user proves at the issuer who they are, and comes back to the form.
+func (a *asking) Again() string {
+	back := "/console/do/" + a.Op.OperationID + "?again=1"
+	return "/console/login/oidc?" + url.Values{"again": {"1"}, "next": {back}}.Encode()
 }
 
 // form shows the form of an operation.
@@ -106,10 +115,12 @@ func (c *Console) form(ec echo.Context) error {
 
 // begin shows a form with what another page puts into it.
 func (c *Console) begin(ec echo.Context) error {
-	a, err := c.asking(ec, ec.Request().PostForm)
+	form := ec.Request().PostForm
+	a, err := c.asking(ec, form)
 	if err != nil {
 		return err
 	}
+	a.Proved = form.Get("again") != "" && c.d.Now().Before(ec.Get(visitorKey).(*visitor).FreshUntil)
 	return c.showForm(ec, http.StatusOK, a)
 }
 
@@ -127,6 +138,9 @@ func (c *Console) asking(ec echo.Context, form url.Values) (*asking, error) {
 	a := &asking{Op: op, Label: op.Summary, Key: form.Get("key"), Etag: form.Get("etag"), CSRF: v.CSRF(), Back: localPath(form.Get("back")), Passkeys: c.passkeys}
 	a.Typed, a.Accepted = form.Get("typed"), form.Get("accepted")
 	a.About = explained(op.Description)
+	if at := c.issuer(); at == v.Issuer {
+		a.Issuer = at
+	}
 	if a.Key == "" {
 		a.Key = uuid.NewString()
 	}
@@ -333,6 +347,7 @@ func (c *Console) act(ec echo.Context) error {
 	dry := form.Get("dry") != "" && a.Op.DryRun
 	refuse := func(r *Refusal) error {
 		if a.Refused = r; r.Impact != nil {
+			a.Typed = "" // it confirmed another impact
 			a.Accepted, a.Confirm, a.Impact = r.Impact.Digest, a.Params[len(a.Op.path)-1].Value, r.Impact.Lines(c.d.Now())
 		}
 		for i := range a.Fields {

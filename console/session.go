@@ -140,12 +140,22 @@ func (c *Console) toLogin(ec echo.Context) error {
 		ec.Response().Header().Set("Hx-Redirect", "/console/login")
 		return prego.Errorf(prego.CodeUnauthenticated, "log in first: the session has ended")
 	}
-	if _, err := ec.Cookie(sessionCookie); err != nil && r.Header.Get("Sec-Fetch-Site") == "cross-site" {
-		// Browsers send the cookie with what our own pages ask for, not with links of other sites.
-		self := localPath(r.URL.RequestURI())
-		return c.show(ec, http.StatusOK, &page{Title: "One moment", Template: "again", Body: self, Refresh: "0; url=" + self})
+	if c.fromElsewhere(r) {
+		return c.oneMoment(ec)
 	}
 	return ec.Redirect(http.StatusSeeOther, "/console/login?"+url.Values{"next": {localPath(r.URL.RequestURI())}}.Encode())
+}
+
+// fromElsewhere reports whether a page of another site led here, so that the browser kept its login to itself.
+func (c *Console) fromElsewhere(r *http.Request) bool {
+	_, err := r.Cookie(sessionCookie)
+	return err != nil && r.Header.Get("Sec-Fetch-Site") == "cross-site"
+}
+
+// oneMoment loads the page once more: browsers send the cookie with what our own pages ask for.
+func (c *Console) oneMoment(ec echo.Context) error {
+	self := localPath(ec.Request().URL.RequestURI())
+	return c.show(ec, http.StatusOK, &page{Title: "One moment", Template: "again", Body: self, Refresh: "0; url=" + self})
 }
 
 // loginPage asks for a token, or offers to use the code of a link. A link alone does not log
@@ -159,7 +169,7 @@ func (c *Console) loginPage(ec echo.Context) error {
 }
 
 func (c *Console) showLogin(ec echo.Context, status int, code, next, wrong string) error {
-	body := map[string]any{"Code": code, "Next": localPath(next), "Wrong": wrong, "Passkeys": c.passkeys, "Issuer": c.issuer(ec.Request().Context())}
+	body := map[string]any{"Code": code, "Next": localPath(next), "Wrong": wrong, "Passkeys": c.passkeys, "Issuer": c.issuer()}
 	return c.show(ec, status, &page{Title: "Log in", Template: "login", Body: body})
 }
 

@@ -173,6 +173,32 @@
   document.addEventListener("visibilitychange", rest);
   rest();
 
+  // A form waits in this tab while its user proves at the issuer who they are.
+  document.addEventListener("click", (e) => {
+    const button = e.target.closest("button[data-again]");
+    if (!button) return;
+    const fields = [...new FormData(button.form)].filter(([, value]) => typeof value === "string");
+    sessionStorage.setItem("prego.form", JSON.stringify({ path: new URL(button.form.action).pathname, fields }));
+    location.assign(button.dataset.again);
+  });
+  const kept = location.pathname.startsWith("/console/do/") && sessionStorage.getItem("prego.form");
+  if (kept) {
+    sessionStorage.removeItem("prego.form");
+    const { path, fields } = JSON.parse(kept);
+    if (path === location.pathname && new URLSearchParams(location.search).has("again")) {
+      const form = document.createElement("form");
+      form.method = "post";
+      form.action = path + "/begin";
+      for (const [name, value] of [...fields, ["again", "1"]]) {
+        const input = document.createElement("input");
+        Object.assign(input, { type: "hidden", name, value });
+        form.append(input);
+      }
+      document.body.append(form);
+      form.submit();
+    }
+  }
+
   document.addEventListener("click", async (e) => {
     const button = e.target.closest("button[data-copy]"), from = button && document.getElementById(button.dataset.copy);
     if (!from) return;

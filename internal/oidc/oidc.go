@@ -253,6 +253,11 @@ func identity(t *oidc.IDToken, groups string) (access.Identity, error) {
 		Issuer: t.Issuer, Subject: t.Subject, TokenID: text("jti"), Expires: t.Expiry, Claims: claims,
 		Name: shown(cmp.Or(email, text("preferred_username"), text("name"), t.Subject)),
 	}
+	if n, ok := claims["auth_time"].(json.Number); ok {
+		if at, err := n.Float64(); err == nil && at > 0 {
+			out.AuthTime = time.Unix(int64(at), 0)
+		}
+	}
 	if groups != "" {
 		out.Groups = texts(claims[groups])
 	}

@@ -110,7 +110,7 @@ func (f *fake) signed(t *testing.T, m jwt.SigningMethod, key any, header map[str
 // begun begins a login, and returns what the issuer sends the browser back with.
 func (f *fake) begun(t *testing.T, p *People, secret string) url.Values {
 	t.Helper()
-	at, err := p.Begin(t.Context(), secret)
+	at, err := p.Begin(t.Context(), secret, false)
 	require.NoError(t, err)
 	u, err := url.Parse(at)
 	require.NoError(t, err)
@@ -134,11 +134,21 @@ func TestLoginIsThePersonsWhoStartedIt(t *testing.T) {
 	who, err := p.Finish(t.Context(), "secret", back)
 	require.NoError(t, err)
 	require.Equal(t, []any{f.url, "carol", "carol@example.com", []string{"ops", "staff"}}, []any{who.Issuer, who.Subject, who.Name, who.Groups})
-	at, err := p.Begin(t.Context(), "secret")
+	at, err := p.Begin(t.Context(), "secret", false)
 	require.NoError(t, err)
 	require.Contains(t, at, "code_challenge_method=S256")
 	require.Contains(t, at, "scope=openid+profile+email+groups")
 	require.NotContains(t, at, "secret")
+	require.NotContains(t, at, "prompt")
+	require.Zero(t, who.AuthTime)
+	at, err = p.Begin(t.Context(), "secret", true)
+	require.NoError(t, err)
+	require.Contains(t, at, "max_age=0")
+	require.Contains(t, at, "prompt=login")
+	f.claims["auth_time"] = 1790000000
+	who, err = p.Finish(t.Context(), "secret", f.begun(t, p, "secret"))
+	require.NoError(t, err)
+	require.Equal(t, time.Unix(1790000000, 0), who.AuthTime)
 
 	refused := func(why, secret string, back url.Values) {
 		t.Helper()

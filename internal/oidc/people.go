@@ -46,9 +46,6 @@ func (p *People) Issuer() string { return p.c.Issuer }
 // ClientID is this installation's name at the issuer.
 func (p *People) ClientID() string { return p.c.ClientID }
 
-// Reachable returns CodeNotReady if the issuer can't be used right now.
-func (p *People) Reachable(ctx context.Context) error { return p.issuer.known(ctx, "") }
-
 func (p *People) config(ctx context.Context) (oauth2.Config, context.Context, error) {
 	if err := p.issuer.known(ctx, ""); err != nil {
 		return oauth2.Config{}, ctx, err
@@ -76,13 +73,18 @@ func part(secret, name string) string {
 	return base64.RawURLEncoding.EncodeToString(m.Sum(nil))
 }
 
-// Begin returns the address at the issuer where the login with a secret continues.
-func (p *People) Begin(ctx context.Context, secret string) (string, error) {
+// Begin returns the address at the issuer where the login with a secret continues. With again, the person must prove
+// who they are even if they are logged in there, and the issuer states when they did.
+func (p *People) Begin(ctx context.Context, secret string, again bool) (string, error) {
 	c, _, err := p.config(ctx)
 	if err != nil {
 		return "", err
 	}
-	return c.AuthCodeURL(part(secret, "state"), oidc.Nonce(part(secret, "nonce")), oauth2.S256ChallengeOption(part(secret, "verifier"))), nil
+	options := []oauth2.AuthCodeOption{oidc.Nonce(part(secret, "nonce")), oauth2.S256ChallengeOption(part(secret, "verifier"))}
+	if again {
+		options = append(options, oauth2.SetAuthURLParam("prompt", "login"), oauth2.SetAuthURLParam("max_age", "0"))
+	}
+	return c.AuthCodeURL(part(secret, "state"), options...), nil
 }
 
 // Finish returns the person of a login, given its secret and what the issuer sent the browser back with.
