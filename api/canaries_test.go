@@ -311,7 +311,7 @@ func (b *bundle) plantForeign() (planted int) {
 		}
 	}
 	for _, name := range b.columns(`a.atttypid = 'text'::regtype
-		AND a.attname !~ '_id$|^(state|status|kind|tier|verb|role|region|plan|policy|id)$'`) {
+		AND a.attname !~ '_id$|^(state|status|kind|tier|verb|role|region|plan|policy|dimension|id)$'`) {
 		table, column, _ := strings.Cut(name, ".")
 		if where := of[table]; where != "" {
 			// Where only some texts are allowed, they name nobody.

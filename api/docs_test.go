@@ -153,7 +153,7 @@ func TestEveryCodeHasAPage(t *testing.T) {
 	page := shows(t, b, "/docs/errors/quota_exceeded")
 	for _, part := range []string{
 		"requested_delta", "A retry alone does not help", `href="/docs/operations/createTenant"`,
-		"<code>prego quota set</code>",
+		"<code>prego limit-request create</code>",
 	} {
 		require.Contains(t, page, part)
 	}

@@ -28,7 +28,7 @@ var shownTypes = []struct {
 }{
 	{ServiceAccount{}, access.Account{}, ""},
 	{Token{}, access.Issued{}, "token_id"},
-	{CreatedToken{}, access.Issued{}, "secret token_id"},
+	{CreatedToken{}, access.Issued{}, "progress_url secret token_id"},
 	{LoginSession{}, access.Issued{}, "login_id"},
 	{Grant{}, access.Granted{}, ""},
 	{AccessRole{}, access.CustomRole{}, "built_in except"},
