@@ -30,7 +30,7 @@ const (
 	ReplaceableQuota          Replaceable = "quota"            // the org's id, and the dimension
 	ReplaceablePlacementPool  Replaceable = "placement_pool"   // its name
 	ReplaceablePolicy         Replaceable = "policy"           // its id
-	ReplaceableRegistry       Replaceable = "registry"         // its host
+	ReplaceableRegistry       Replaceable = "registry"         // its org, "" for the installation, and host
 	ReplaceableSitePoolPolicy Replaceable = "site_pool_policy" // the plan
 	ReplaceableWarmPool       Replaceable = "warm_pool"        // region and plan
 )

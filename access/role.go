@@ -34,7 +34,7 @@ func (r Role) allowsAbove(c Capability) bool {
 var OfOrgs = []string{
 	"tenant", "mail", "domain", "certificate", "decision", "move",
 	"backup", "backup_policy", "snapshot", "restore", "drill",
-	"app", "env", "group", "instance", "route", "ipv4", "volume",
+	"app", "env", "group", "instance", "route", "ipv4", "volume", "registry",
 	"event", "operation", "progress", "queue", "impact", "search",
 }
 

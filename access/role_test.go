@@ -30,7 +30,7 @@ func TestAccessRolesIncludeWhatTheirHoldersNeed(t *testing.T) {
 				"volume:grow group:deploy instance:logs move:read quota:read cost:read audit:read access:grant service_account:create token:revoke " +
 				"invitation:create limit_request:create queue:cancel org:read",
 			"quota:override move:create move:cancel server:drain server:read server:exec org:create org:change limit_request:decide " +
-				"tenant:suspend tenant:resume placement:override placement_pool:associate attention:read registry:change catalog:read access_role:create",
+				"tenant:suspend tenant:resume placement:override placement_pool:associate attention:read stack_registry:change catalog:read access_role:create",
 		},
 		{
 			"developer", "tenant:create tenant:reveal mail:change volume:attach group:roll instance:logs quota:read cost:read limit_request:read",

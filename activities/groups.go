@@ -23,9 +23,9 @@ import (
 // InstanceEngine runs the containers of instances. A permanent error is a
 // *server.ContainerError.
 type InstanceEngine interface {
-	// StartInstance starts the container. A repeated call finds the container that is
-	// already there.
-	StartInstance(ctx context.Context, serverID prego.ServerID, addr string, spec server.ContainerSpec) error
+	// StartInstance starts the container with an image that its org may have. A repeated call finds the container that
+	// is already there.
+	StartInstance(ctx context.Context, serverID prego.ServerID, addr string, org prego.OrgID, spec server.ContainerSpec) error
 	// RemoveInstance stops and removes the container; a missing one is success.
 	RemoveInstance(ctx context.Context, serverID prego.ServerID, addr, name string) error
 	ListContainers(ctx context.Context, serverID prego.ServerID, addr string) ([]server.ContainerInfo, error)
@@ -328,7 +328,7 @@ func (a *Groups) BootInstance(ctx context.Context, id string) (err error) {
 		}
 	}
 	a.hook("instance/boot")
-	err = a.Engine.StartInstance(ctx, h.ServerID, h.Host, workload.OnHost(h.Spec.Container(h.InstanceID, h.GroupID, h.Ports, binds), h.EnvID, h.Private))
+	err = a.Engine.StartInstance(ctx, h.ServerID, h.Host, h.OrgID, workload.OnHost(h.Spec.Container(h.InstanceID, h.GroupID, h.Ports, binds), h.EnvID, h.Private))
 	a.hook("instance/booted")
 	if ce, ok := errors.AsType[*server.ContainerError](err); ok {
 		return a.failed(ctx, id, ce.Message)

@@ -30,7 +30,7 @@ func (f *flaky) answer() error {
 	return nil
 }
 
-func (f *flaky) StartInstance(context.Context, prego.ServerID, string, server.ContainerSpec) error {
+func (f *flaky) StartInstance(context.Context, prego.ServerID, string, prego.OrgID, server.ContainerSpec) error {
 	return f.answer()
 }
 

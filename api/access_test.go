@@ -254,6 +254,7 @@ INSERT INTO principals (principal_id, kind, name, org_id, created_by) VALUES ('s
 INSERT INTO access_grants (grant_id, principal_id, access_role, org_id, created_by) VALUES ('grant-X', 'sa-X', 'developer', 'ORG', 'x');
 INSERT INTO credentials (credential_id, kind, hash, prefix, principal_id, name, created_by, expires_at)
 VALUES ('token-X', 'token', sha256('X'), 'prego_token_X', 'sa-X', 'X', 'x', now() + interval '1 hour');
+INSERT INTO registries (org_id, host, username, sealed, key_id, created_by, updated_by) VALUES ('ORG', 'r.X.example', 'slug-X', '', 'k', 'x', 'x');
 INSERT INTO login_links (link_id, kind, hash, access_role, org_id, created_by, expires_at)
 VALUES ('lnk-X', 'join', sha256('X'), 'developer', 'ORG', 'x', now() + interval '1 hour');
 INSERT INTO limit_requests (limit_request_id, org_id, dimension, old_limit, requested_limit, reason, created_by)
@@ -274,6 +275,7 @@ var named = map[string][][3]string{
 	"instance_id":    {{"ins-a", "ins-b", "ins-c"}},
 	"volume_id":      {{"vol-a", "vol-b", "vol-c"}},
 	"domain_id":      {{"dom-a", "dom-b", "dom-c"}},
+	"host":           {{"r.a.example", "r.b.example", "r.c.example"}},
 	"certificate_id": {{"crt-a", "crt-b", "crt-c"}, {"crt-a", "crt-p", "crt-c"}},
 	"decision_id":    {{"90001", "90002", "90003"}},
 	"invitation_id":  {{"lnk-a", "lnk-b", "lnk-c"}},

@@ -26,7 +26,7 @@ var (
 		deleteSnapshot deleteBackup deleteVolumeBackup releaseBackup releaseVolumeBackup releaseBackups createRestore createVolumeRestore
 		cancelMove cancelRebalance cancelQueue cancelFleetAction deleteFleet deletePolicy
 		createApp deleteApp createEnv deleteEnv deleteGroup restartGroup pauseGroup resumeGroup
-		rotateRegistries putRegistry deleteRegistry deleteImageDigest
+		rotateRegistries putRegistry deleteRegistry putOrgRegistry deleteOrgRegistry deleteImageDigest
 		createLimitRequest withdrawLimitRequest refuseLimitRequest`)
 )
 

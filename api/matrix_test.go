@@ -31,7 +31,7 @@ func objects(name string) [4]string {
 	}
 	of := named[name][0]
 	below := strings.NewReplacer("t-a", "t-d", "app-a", "app-d", "env-a", "env-d", "grp-a", "grp-d", "ins-a", "ins-d", "vol-a", "vol-d", "dom-a", "dom-d",
-		"crt-a", "crt-d", "90001", "90004", "lreq-a", "lreq-d").Replace(of[0])
+		"crt-a", "crt-d", "r.a.example", "r.d.example", "90001", "90004", "lreq-a", "lreq-d").Replace(of[0])
 	return [4]string{of[0], below, of[1], of[2]}
 }
 

@@ -10584,6 +10584,30 @@ type SetOrgQuotaParams struct {
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
+// DeleteOrgRegistryParams defines parameters for DeleteOrgRegistry.
+type DeleteOrgRegistryParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// ImpactAccepted The digest of the impact that you accept, from a dry run or from a refusal with `impact_not_accepted`. It is valid for 15 minutes, for this operation on this object, and for at most what the impact lists
+	ImpactAccepted *ImpactAccepted `json:"Impact-Accepted,omitempty"`
+}
+
+// GetOrgRegistryParams defines parameters for GetOrgRegistry.
+type GetOrgRegistryParams struct {
+	// IfNoneMatch The ETag of an earlier answer. An object that has not changed since is answered with 304 and no body
+	IfNoneMatch *IfNoneMatch `json:"If-None-Match,omitempty"`
+}
+
+// PutOrgRegistryParams defines parameters for PutOrgRegistry.
+type PutOrgRegistryParams struct {
+	// DryRun Make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)
+	DryRun *DryRun `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// IfMatch The ETag of a GET of the same object. The request is refused with `precondition_failed`, and changes nothing, if the object has changed since; `*` asks only that it exists
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
 // PlanPackingParams defines parameters for PlanPacking.
 type PlanPackingParams struct {
 	// IdempotencyKey A key of your choice. Repeating the request with the same key runs it once and returns the same answer. Keys are kept for a week
@@ -12147,6 +12171,9 @@ type UnsetOrgQuotaJSONRequestBody = QuotaReason
 // SetOrgQuotaJSONRequestBody defines body for SetOrgQuota for application/json ContentType.
 type SetOrgQuotaJSONRequestBody = SetQuota
 
+// PutOrgRegistryJSONRequestBody defines body for PutOrgRegistry for application/json ContentType.
+type PutOrgRegistryJSONRequestBody = PutRegistry
+
 // PlanPackingJSONRequestBody defines body for PlanPacking for application/json ContentType.
 type PlanPackingJSONRequestBody = PackingRequest
 
@@ -12719,6 +12746,18 @@ type ServerInterface interface {
 	// SetOrgQuota Override a limit of an org
 	// (PUT /v1/orgs/{org_id}/quotas/{dimension})
 	SetOrgQuota(ctx echo.Context, orgId OrgID, dimension DimensionInPath, params SetOrgQuotaParams) error
+	// ListOrgRegistries List the registries that an org has credentials for
+	// (GET /v1/orgs/{org_id}/registries)
+	ListOrgRegistries(ctx echo.Context, orgId OrgID) error
+	// DeleteOrgRegistry Delete an org's credentials of a registry
+	// (DELETE /v1/orgs/{org_id}/registries/{host})
+	DeleteOrgRegistry(ctx echo.Context, orgId OrgID, host RegistryInPath, params DeleteOrgRegistryParams) error
+	// GetOrgRegistry Show a registry of an org
+	// (GET /v1/orgs/{org_id}/registries/{host})
+	GetOrgRegistry(ctx echo.Context, orgId OrgID, host RegistryInPath, params GetOrgRegistryParams) error
+	// PutOrgRegistry Store an org's credentials of a registry
+	// (PUT /v1/orgs/{org_id}/registries/{host})
+	PutOrgRegistry(ctx echo.Context, orgId OrgID, host RegistryInPath, params PutOrgRegistryParams) error
 	// GetOverview Show the installation in a few numbers
 	// (GET /v1/overview)
 	GetOverview(ctx echo.Context) error
@@ -12800,7 +12839,7 @@ type ServerInterface interface {
 	// GetRebalance Show a packing plan that is carried out, or was
 	// (GET /v1/rebalances/{rebalance_id})
 	GetRebalance(ctx echo.Context, rebalanceId RebalanceID) error
-	// ListRegistries List registries with stored credentials
+	// ListRegistries List the registries that the installation has credentials for
 	// (GET /v1/registries)
 	ListRegistries(ctx echo.Context) error
 	// RotateRegistries Re-encrypt all passwords with the current master key
@@ -18190,6 +18229,166 @@ func (w *ServerInterfaceWrapper) SetOrgQuota(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.SetOrgQuota(ctx, orgId, dimension, params)
+	return err
+}
+
+// ListOrgRegistries converts echo context to params.
+func (w *ServerInterfaceWrapper) ListOrgRegistries(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "org_id" -------------
+	var orgId OrgID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "org_id", ctx.Param("org_id"), &orgId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListOrgRegistries(ctx, orgId)
+	return err
+}
+
+// DeleteOrgRegistry converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteOrgRegistry(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "org_id" -------------
+	var orgId OrgID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "org_id", ctx.Param("org_id"), &orgId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Path parameter "host" -------------
+	var host RegistryInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "host", ctx.Param("host"), &host, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter host: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteOrgRegistryParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Impact-Accepted" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Impact-Accepted")]; found {
+		var ImpactAccepted ImpactAccepted
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Impact-Accepted, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Impact-Accepted", valueList[0], &ImpactAccepted, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Impact-Accepted: %s", err))
+		}
+
+		params.ImpactAccepted = &ImpactAccepted
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteOrgRegistry(ctx, orgId, host, params)
+	return err
+}
+
+// GetOrgRegistry converts echo context to params.
+func (w *ServerInterfaceWrapper) GetOrgRegistry(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "org_id" -------------
+	var orgId OrgID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "org_id", ctx.Param("org_id"), &orgId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Path parameter "host" -------------
+	var host RegistryInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "host", ctx.Param("host"), &host, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter host: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetOrgRegistryParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "If-None-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-None-Match")]; found {
+		var IfNoneMatch IfNoneMatch
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for If-None-Match, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-None-Match", valueList[0], &IfNoneMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter If-None-Match: %s", err))
+		}
+
+		params.IfNoneMatch = &IfNoneMatch
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetOrgRegistry(ctx, orgId, host, params)
+	return err
+}
+
+// PutOrgRegistry converts echo context to params.
+func (w *ServerInterfaceWrapper) PutOrgRegistry(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "org_id" -------------
+	var orgId OrgID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "org_id", ctx.Param("org_id"), &orgId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter org_id: %s", err))
+	}
+
+	// ------------- Path parameter "host" -------------
+	var host RegistryInPath
+
+	err = runtime.BindStyledParameterWithOptions("simple", "host", ctx.Param("host"), &host, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter host: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PutOrgRegistryParams
+	// ------------- Optional query parameter "dry_run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dry_run", ctx.QueryParams(), &params.DryRun, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter dry_run: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for If-Match, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter If-Match: %s", err))
+		}
+
+		params.IfMatch = &IfMatch
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PutOrgRegistry(ctx, orgId, host, params)
 	return err
 }
 
@@ -24538,6 +24737,10 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.DELETE(options.BaseURL+"/v1/registries/:host", wrapper.DeleteRegistry, options.OperationMiddlewares["deleteRegistry"]...)
 	router.GET(options.BaseURL+"/v1/registries/:host", wrapper.GetRegistry, options.OperationMiddlewares["getRegistry"]...)
 	router.PUT(options.BaseURL+"/v1/registries/:host", wrapper.PutRegistry, options.OperationMiddlewares["putRegistry"]...)
+	router.GET(options.BaseURL+"/v1/orgs/:org_id/registries", wrapper.ListOrgRegistries, options.OperationMiddlewares["listOrgRegistries"]...)
+	router.DELETE(options.BaseURL+"/v1/orgs/:org_id/registries/:host", wrapper.DeleteOrgRegistry, options.OperationMiddlewares["deleteOrgRegistry"]...)
+	router.GET(options.BaseURL+"/v1/orgs/:org_id/registries/:host", wrapper.GetOrgRegistry, options.OperationMiddlewares["getOrgRegistry"]...)
+	router.PUT(options.BaseURL+"/v1/orgs/:org_id/registries/:host", wrapper.PutOrgRegistry, options.OperationMiddlewares["putOrgRegistry"]...)
 	router.DELETE(options.BaseURL+"/v1/image-digests", wrapper.DeleteImageDigest, options.OperationMiddlewares["deleteImageDigest"]...)
 	router.GET(options.BaseURL+"/v1/image-digests", wrapper.ListImageDigests, options.OperationMiddlewares["listImageDigests"]...)
 

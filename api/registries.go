@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 	"strings"
 
@@ -12,20 +13,49 @@ import (
 
 // ListRegistries shows all registries.
 func (a *API) ListRegistries(c echo.Context) error {
-	return a.registries(c)
+	return a.registries(c, "")
 }
 
-func (a *API) registries(c echo.Context) error {
-	return every(c, "registries", a.d.Registries.ListRegistries, viewOf[Registry])
+// ListOrgRegistries shows the registries of an org.
+func (a *API) ListOrgRegistries(c echo.Context, org OrgID) error {
+	if _, err := a.d.Store.OrgOf(c.Request().Context(), "org", string(org)); err != nil {
+		return err
+	}
+	return a.registries(c, org)
+}
+
+func (a *API) registries(c echo.Context, org OrgID) error {
+	return every(c, "registries", func(ctx context.Context) ([]server.Registry, error) { return a.d.Registries.ListRegistries(ctx, org) }, viewOf[Registry])
 }
 
 // GetRegistry shows a registry.
 func (a *API) GetRegistry(c echo.Context, host RegistryInPath, _ GetRegistryParams) error {
-	return a.showTagged(c, prego.ReplaceableRegistry, []any{host}, func() error { return show(c, a.d.Registries.GetRegistry, host, viewOf[Registry]) })
+	return a.registry(c, "", host)
+}
+
+// GetOrgRegistry shows a registry of an org.
+func (a *API) GetOrgRegistry(c echo.Context, org OrgID, host RegistryInPath, _ GetOrgRegistryParams) error {
+	return a.registry(c, org, host)
+}
+
+func (a *API) registry(c echo.Context, org OrgID, host RegistryInPath) error {
+	get := func(ctx context.Context, host string) (server.Registry, error) {
+		return a.d.Registries.GetRegistry(ctx, org, host)
+	}
+	return a.showTagged(c, prego.ReplaceableRegistry, []any{org, host}, func() error { return show(c, get, host, viewOf[Registry]) })
 }
 
 // PutRegistry stores the credentials of a registry.
 func (a *API) PutRegistry(c echo.Context, host RegistryInPath, _ PutRegistryParams) error {
+	return a.putRegistry(c, "", host)
+}
+
+// PutOrgRegistry stores an org's credentials of a registry.
+func (a *API) PutOrgRegistry(c echo.Context, org OrgID, host RegistryInPath, _ PutOrgRegistryParams) error {
+	return a.putRegistry(c, org, host)
+}
+
+func (a *API) putRegistry(c echo.Context, org OrgID, host RegistryInPath) error {
 	var in struct {
 		Username string `json:"username"`
 		Password string `json:"password"`
@@ -36,13 +66,18 @@ func (a *API) PutRegistry(c echo.Context, host RegistryInPath, _ PutRegistryPara
 	if err := server.ValidateRegistryLogin(in.Username, in.Password); err != nil {
 		return err
 	}
-	r, err := a.d.Registries.PutRegistry(c.Request().Context(), host, in.Username, in.Password, caller(c).By(), ifMatch(c)...)
+	r, err := a.d.Registries.PutRegistry(c.Request().Context(), org, host, in.Username, in.Password, caller(c).By(), ifMatch(c)...)
 	return answer(c, http.StatusOK, r, err, viewOf[Registry])
 }
 
 // DeleteRegistry deletes the credentials of a registry.
 func (a *API) DeleteRegistry(c echo.Context, host RegistryInPath, _ DeleteRegistryParams) error {
-	return noContent(c, a.d.Registries.DeleteRegistry(c.Request().Context(), host))
+	return noContent(c, a.d.Registries.DeleteRegistry(c.Request().Context(), "", host))
+}
+
+// DeleteOrgRegistry deletes an org's credentials of a registry.
+func (a *API) DeleteOrgRegistry(c echo.Context, org OrgID, host RegistryInPath, _ DeleteOrgRegistryParams) error {
+	return noContent(c, a.d.Registries.DeleteRegistry(c.Request().Context(), org, host))
 }
 
 // RotateRegistries re-encrypts all passwords with the current master key.
@@ -50,7 +85,7 @@ func (a *API) RotateRegistries(c echo.Context, _ RotateRegistriesParams) error {
 	if err := a.d.Registries.RotateRegistries(c.Request().Context()); err != nil {
 		return err
 	}
-	return a.registries(c)
+	return a.registries(c, "")
 }
 
 // ListImageDigests shows the digests of resolved images.

@@ -1727,6 +1727,12 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 	}, Impact: "none"},
+	{Operation: "deleteOrgRegistry", Method: "DELETE", Path: "/v1/orgs/{org_id}/registries/{host}", Use: "org registry delete ORG REGISTRY", Short: "Delete an org's credentials of a registry", Long: "Delete an org's credentials of a registry.\n\nWith instances of the org whose images come from this registry it must be accepted: they keep running, and new\nones can't start.", Args: []Flag{
+		{Name: "ORG", In: "path", Field: "org_id", Required: true},
+		{Name: "REGISTRY", In: "path", Field: "host", Required: true},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+	}, Say: "deleted registry {typed}", Impact: "interrupts"},
 	{Operation: "deletePlacementPool", Method: "DELETE", Path: "/v1/placement-pools/{pool}", Use: "placement-pool delete PLACEMENT-POOL…", Short: "Delete an unused placement pool", Long: "Delete an unused placement pool.\n\nThe default pool and pools that are associated with orgs are refused with\nplacement_pool_in_use.", Args: []Flag{
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
 	}, Flags: []Flag{
@@ -1737,7 +1743,7 @@ var verbs = []Verb{
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 	}, Say: "deleted policy {typed}", Impact: "none"},
-	{Operation: "deleteRegistry", Method: "DELETE", Path: "/v1/registries/{host}", Use: "registry delete REGISTRY…", Short: "Delete the credentials of a registry", Long: "Delete the credentials of a registry.\n\nImages that hosts have already pulled stay there. With instances whose images come from this registry it must be\naccepted: they keep running, and can no longer be pulled to another host.", Args: []Flag{
+	{Operation: "deleteRegistry", Method: "DELETE", Path: "/v1/registries/{host}", Use: "registry delete REGISTRY…", Short: "Delete the credentials of a registry", Long: "Delete the credentials of a registry.\n\nImages that hosts have already pulled stay there.", Args: []Flag{
 		{Name: "REGISTRY", In: "path", Field: "host", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
@@ -1962,6 +1968,10 @@ var verbs = []Verb{
 	{Operation: "getOrg", Method: "GET", Path: "/v1/orgs/{org_id}", Use: "org show ORG…", Short: "Show an org", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 	}, Table: &tables[47], Page: true},
+	{Operation: "getOrgRegistry", Method: "GET", Path: "/v1/orgs/{org_id}/registries/{host}", Use: "org registry show ORG REGISTRY", Short: "Show a registry of an org", Long: "Show a registry of an org.\n\nThe password is never returned.", Args: []Flag{
+		{Name: "ORG", In: "path", Field: "org_id", Required: true},
+		{Name: "REGISTRY", In: "path", Field: "host", Required: true},
+	}, Table: &tables[64]},
 	{Operation: "getOverview", Method: "GET", Path: "/v1/overview", Use: "overview", Short: "Show the installation in a few numbers", Long: "Show the installation in a few numbers.\n\nTenants, sites, servers, the queue and costs as they are now, and how they went as far as that is recorded: sites\nby month, servers and their memory by hour, and costs by day.", Table: &tables[50]},
 	{Operation: "getPatchWave", Method: "GET", Path: "/v1/patch-waves/{wave_id}", Use: "patch-wave show PATCH-WAVE…", Short: "Show a wave of security updates", Long: "Show a wave of security updates.\n\nWith its servers in the order of their turns, at most 1,000, and its timeline, the newest line first, at most 500.", Args: []Flag{
 		{Name: "PATCH-WAVE", In: "path", Field: "wave_id", Required: true},
@@ -2307,6 +2317,9 @@ var verbs = []Verb{
 	{Operation: "listOrgQuotas", Method: "GET", Path: "/v1/orgs/{org_id}/quotas", Use: "quota show ORG", Short: "List an org's quotas and usage", Long: "List an org's quotas and usage.\n\nFor every dimension: the limit, whether it is an override or the tier's default, the current\nusage and the headroom.", Args: []Flag{
 		{Name: "ORG", In: "path", Field: "org_id", Required: true},
 	}, Items: "quotas", Table: &tables[49]},
+	{Operation: "listOrgRegistries", Method: "GET", Path: "/v1/orgs/{org_id}/registries", Use: "org registry list ORG", Short: "List the registries that an org has credentials for", Long: "List the registries that an org has credentials for.\n\nAn org's instances are pulled with its own credentials only, and without any from other registries.", Args: []Flag{
+		{Name: "ORG", In: "path", Field: "org_id", Required: true},
+	}, Items: "registries", Table: &tables[64]},
 	{Operation: "listOrgs", Method: "GET", Path: "/v1/orgs", Use: "org list", Short: "List orgs", Long: "List orgs.\n\nTo read every page, pass next_cursor until it is absent.", Flags: []Flag{
 		{Name: "org", Help: "only these orgs", In: "query", Field: "org_id", Many: true},
 		{Name: "parent", Help: "only with these parents", In: "query", Field: "parent_org_id", Many: true},
@@ -2335,7 +2348,7 @@ var verbs = []Verb{
 	{Operation: "listRebalances", Method: "GET", Path: "/v1/rebalances", Use: "rebalance list", Short: "List packing plans that are carried out, or were", Flags: []Flag{
 		{Name: "state", Help: "only items in these states", In: "query", Field: "state", Values: []string{"running", "done", "stopped", "cancelled"}, Many: true},
 	}, Items: "rebalances", Paged: true, Sorts: []string{"created_at"}, Table: &tables[62], Page: true},
-	{Operation: "listRegistries", Method: "GET", Path: "/v1/registries", Use: "registry list", Short: "List registries with stored credentials", Items: "registries", Table: &tables[64], Page: true},
+	{Operation: "listRegistries", Method: "GET", Path: "/v1/registries", Use: "registry list", Short: "List the registries that the installation has credentials for", Items: "registries", Table: &tables[64], Page: true},
 	{Operation: "listReleases", Method: "GET", Path: "/v1/releases", Use: "release list", Short: "List releases of the stack", Flags: []Flag{
 		{Name: "name", Help: "only these releases", In: "query", Field: "name", Many: true},
 		{Name: "status", Help: "only items in these states", In: "query", Field: "status", Values: []string{"created", "rolling", "paused", "stopped", "done", "cancelled"}, Many: true},
@@ -2548,6 +2561,14 @@ var verbs = []Verb{
 		{Name: "parent", Help: "unchanged if left out; an empty string removes the parent", In: "body", Field: "parent_org_id", Empty: true},
 		{Name: "tier", Help: "unchanged if empty or left out", In: "body", Field: "tier"},
 	}, Body: "required", Table: &tables[47], Impact: "none"},
+	{Operation: "putOrgRegistry", Method: "PUT", Path: "/v1/orgs/{org_id}/registries/{host}", Use: "org registry set ORG REGISTRY", Short: "Store an org's credentials of a registry", Long: "Store the credentials of a registry, which is named as in images' names: docker.io for\nDocker Hub. The password, or an access token, is the first line of the file, or of\nstandard input.\n", Example: "  prego org registry set acme registry.example.com --username robot --password-file token.txt", Args: []Flag{
+		{Name: "ORG", In: "path", Field: "org_id", Required: true},
+		{Name: "REGISTRY", In: "path", Field: "host", Required: true},
+	}, Flags: []Flag{
+		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
+		{Name: "password", Help: "a password or an access token", In: "body", Field: "password", Type: "secret", Required: true},
+		{Name: "username", Help: "user who pulls", In: "body", Field: "username", Required: true},
+	}, Body: "required", Table: &tables[64], Impact: "none"},
 	{Operation: "putPlacementPool", Method: "PUT", Path: "/v1/placement-pools/{pool}", Use: "placement-pool update PLACEMENT-POOL", Short: "Replace a placement pool's constraint", Long: "Replace a placement pool's constraint.\n\nA list that is left out becomes empty. Tenants that are already placed stay where they are; every later\nplacement, including a waiting tenant's, uses the new constraint.", Args: []Flag{
 		{Name: "PLACEMENT-POOL", In: "path", Field: "pool", Required: true},
 	}, Flags: []Flag{

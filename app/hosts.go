@@ -84,13 +84,13 @@ func (c *containers) ListContainers(ctx context.Context, serverID prego.ServerID
 	return list, err
 }
 
-func (c *containers) StartInstance(ctx context.Context, serverID prego.ServerID, addr string, spec server.ContainerSpec) error {
+func (c *containers) StartInstance(ctx context.Context, serverID prego.ServerID, addr string, org prego.OrgID, spec server.ContainerSpec) error {
 	h, err := c.hosts.Host(serverID, addr)
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	return h.Run(ctx, spec)
+	return h.Run(ctx, org, spec)
 }
 
 func (c *containers) RemoveInstance(ctx context.Context, serverID prego.ServerID, addr, name string) error {

@@ -62,7 +62,7 @@ func newContainers(p *Process, ca *pki.Authority) (*containers, error) {
 
 // dockerHosts reaches the engines of hosts. It needs neither stack nor master key, so
 // that a process that only reads containers works without them.
-func dockerHosts(cfg config.Config, ca *pki.Authority, login func(context.Context, string) (string, string, bool, error)) *dockerhost.Hosts {
+func dockerHosts(cfg config.Config, ca *pki.Authority, login dockerhost.Login) *dockerhost.Hosts {
 	client := ca.DockerClientTLS()
 	return dockerhost.New(dockerhost.Config{
 		TLS: func(id prego.ServerID) *tls.Config { return client(id) }, Port: cfg.Worker.DockerPort,

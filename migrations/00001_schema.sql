@@ -226,16 +226,19 @@ CREATE UNIQUE INDEX golden_images_provider_id ON golden_images (provider, provid
     'deleted';
 CREATE INDEX golden_images_listing ON golden_images (created_at DESC, image_id DESC);
 
--- Credentials of container registries, sealed under the master key.
+-- Credentials of container registries, sealed under the master key: an org's, for what it runs, and the installation's,
+-- for the stacks of its servers.
 CREATE TABLE registries (
-    host       text PRIMARY KEY,
+    org_id     text NOT NULL DEFAULT '', -- '' is the installation
+    host       text NOT NULL,
     username   text NOT NULL,
-    sealed     bytea NOT NULL, -- the password: nonce and AES-256-GCM, bound to host and username
+    sealed     bytea NOT NULL, -- the password: nonce and AES-256-GCM, bound to org, host and username
     key_id     text NOT NULL, -- which master key
     created_by text NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_by text NOT NULL,
-    updated_at timestamptz NOT NULL DEFAULT now()
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (org_id, host)
 );
 
 -- The digest of an image's tag at its first pull. Later hosts get the same, even if the tag has changed.
@@ -2964,7 +2967,7 @@ BEGIN
         ('placement_pools',     $a$'placement_pool', 'pool_id', '', '', 'updated_at'$a$, always),
         ('site_pool_policies',  $a$'site_pool_policy', 'plan', '', '', ''$a$, always),
         ('warm_pools',          $a$'warm_pool', 'region plan', '', '', 'updated_at'$a$, always),
-        ('registries',          $a$'registry', 'host', '', 'sealed', 'updated_at'$a$, always),
+        ('registries',          $a$'registry', 'host', 'org_id', 'sealed', 'updated_at'$a$, always),
         ('backup_policies',     $a$'backup_policy', 'policy_id', 'org_id', '', 'updated_at'$a$, always),
         ('backup_holds',        $a$'backup_hold', 'tenant_id volume_id', '', '', ''$a$, always),
         ('image_digests',       $a$'image_digest', 'image', '', '', ''$a$, always),
@@ -3282,7 +3285,7 @@ BEGIN
             'orgs', 'org_quotas', 'org_counters', 'org_usage_changes', 'org_usage_parts', 'org_sessions', 'org_placement_pools',
             'tenants', 'tenant_moves', 'backups', 'snapshots', 'restore_jobs', 'drills', 'apps', 'envs', 'process_groups',
             'instances', 'ipv4_allocations', 'volumes', 'volume_attachments', 'volume_restores', 'org_work', 'routes', 'domains',
-            'certificates', 'events', 'audit_entries', 'cost_entries', 'access_grants', 'login_links', 'limit_requests'
+            'certificates', 'events', 'audit_entries', 'cost_entries', 'access_grants', 'login_links', 'limit_requests', 'registries'
         ]), own
         UNION ALL SELECT unnest(ARRAY[
             'tenant_allocations', 'allocation_snapshots', 'site_usage', 'site_health', 'site_uptime', 'tenant_losses',
@@ -3305,14 +3308,14 @@ BEGIN
     ) p (tbl, seen) LOOP
         EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY', p.tbl);
         EXECUTE format('CREATE POLICY customers_read ON %1$I FOR SELECT TO prego_customer USING (' || p.seen || ')', p.tbl);
-        IF p.tbl NOT IN ('servers', 'db_shards', 'redis_pools', 'tenants', 'backups', 'certificates', 'credentials', 'login_links') THEN
+        IF p.tbl NOT IN ('servers', 'db_shards', 'redis_pools', 'tenants', 'backups', 'certificates', 'credentials', 'login_links', 'registries') THEN
             EXECUTE format('GRANT SELECT ON %I TO prego_customer', p.tbl);
         END IF;
     END LOOP;
-    -- Sealed keys and hashes stay with the control plane.
+    -- Sealed keys and hashes stay with the control plane. xmin is in ETags.
     FOR p IN SELECT a.attrelid::regclass AS tbl, string_agg(format('%I', a.attname), ', ') AS shown FROM pg_attribute a
-        WHERE a.attrelid = ANY ('{tenants,backups,certificates,credentials,login_links}'::regclass[]) AND a.attnum > 0 AND NOT a.attisdropped
-            AND a.attname NOT IN ('request_hash', 'sealed_identity', 'sealed_key', 'hash') GROUP BY a.attrelid LOOP
+        WHERE a.attrelid = ANY ('{tenants,backups,certificates,credentials,login_links,registries}'::regclass[]) AND (a.attnum > 0 OR a.attname = 'xmin') AND NOT a.attisdropped
+            AND a.attname NOT IN ('request_hash', 'sealed_identity', 'sealed_key', 'sealed', 'hash') GROUP BY a.attrelid LOOP
         EXECUTE format('GRANT SELECT (%s) ON %s TO prego_customer', p.shown, p.tbl);
     END LOOP;
     FOR p IN SELECT c.relname AS tbl FROM pg_class c WHERE c.relkind = 'v' AND c.relnamespace = current_schema()::regnamespace LOOP
@@ -3343,7 +3346,7 @@ DO $$ DECLARE t text; args text; BEGIN
             'orgs', 'org_quotas', 'org_sessions', 'org_placement_pools', 'tenants', 'tenant_moves', 'backups', 'snapshots', 'restore_jobs',
             'drills', 'apps', 'envs', 'process_groups', 'instances', 'ipv4_allocations', 'volumes', 'volume_attachments',
             'volume_restores', 'org_work', 'routes', 'domains', 'certificates', 'principals', 'access_grants', 'login_links',
-            'limit_requests'
+            'limit_requests', 'registries'
         ]), $a$'org_id'$a$
         UNION ALL SELECT unnest(ARRAY[
             'tenant_allocations', 'placement_overrides', 'site_usage', 'tenant_losses', 'backup_schedules'

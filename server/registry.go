@@ -17,7 +17,8 @@ import (
 // Registry is a container registry that hosts pull images from with credentials. The
 // password is stored encrypted, and never shown.
 type Registry struct {
-	Host      string // as in an image's name: "registry.example.com:5000"; "docker.io" for Docker Hub
+	OrgID     prego.OrgID // whose credentials they are; "" for the installation
+	Host      string      // as in an image's name: "registry.example.com:5000"; "docker.io" for Docker Hub
 	Username  string
 	KeyID     string // of the master key that encrypts the password
 	CreatedBy string

@@ -95,11 +95,11 @@ FROM instances i JOIN process_groups g ON g.group_id = i.group_id
 WHERE i.group_id = $1 AND i.state NOT IN ('stopped', 'failed')
 ORDER BY i.instance_id`
 
-// Instances that run one of some images, or are to run it.
+// Instances of an org that run one of some images, or will run it.
 const sqlOfImages = `
 SELECT 'instance' AS kind, i.instance_id AS id, g.name, i.org_id, 'interrupts' AS class, ` + notLost + `
 FROM instances i JOIN process_groups g ON g.group_id = i.group_id
-WHERE i.state <> 'stopped' AND i.spec ->> 'image' = ANY ($1) ORDER BY i.instance_id`
+WHERE i.state <> 'stopped' AND i.spec ->> 'image' = ANY ($1) AND i.org_id = $2 ORDER BY i.instance_id`
 
 // A golden image that a build has verified and that may be deleted. One that failed holds nothing.
 const sqlOfImage = `

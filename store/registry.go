@@ -9,70 +9,75 @@ import (
 	"github.com/prego/prego/server"
 )
 
-const registryColumns = `host, username, key_id, created_by, created_at, updated_by, updated_at`
+const registryColumns = `org_id, host, username, key_id, created_by, created_at, updated_by, updated_at`
 
 func noSuchRegistry(host string) error {
 	return prego.Errorf(prego.CodeRegistryNotFound, "no credentials are kept for registry %q", host)
 }
 
 const sqlPutRegistry = `
-INSERT INTO registries (host, username, sealed, key_id, created_by, updated_by) VALUES ($1, $2, $3, $4, $5, $5)
-ON CONFLICT (host) DO UPDATE SET username = $2, sealed = $3, key_id = $4, updated_by = $5, updated_at = now()
+INSERT INTO registries (host, username, sealed, key_id, created_by, updated_by, org_id) VALUES ($1, $2, $3, $4, $5, $5, $6)
+ON CONFLICT (org_id, host) DO UPDATE SET username = $2, sealed = $3, key_id = $4, updated_by = $5, updated_at = now()
 RETURNING ` + registryColumns
 
 // PutRegistry keeps the credentials of a registry, instead of those before. With match,
 // see holdVersion.
 func (s *Store) PutRegistry(ctx context.Context, r server.SealedRegistry, by string, match ...string) (v server.Registry, err error) {
-	err = s.replacing(ctx, match, prego.ReplaceableRegistry, []any{r.Host}, func(tx *txn) error {
-		v = oneIn[server.Registry](ctx, tx, sqlPutRegistry, r.Host, r.Username, r.Sealed, r.KeyID, by)
+	err = s.replacing(ctx, match, prego.ReplaceableRegistry, []any{r.OrgID, r.Host}, func(tx *txn) error {
+		if r.OrgID != "" {
+			tx.check(lockOrg(ctx, tx, r.OrgID))
+		}
+		v = oneIn[server.Registry](ctx, tx, sqlPutRegistry, r.Host, r.Username, r.Sealed, r.KeyID, by, r.OrgID)
 		return nil
 	})
 	return v, err
 }
 
-const sqlListRegistries = `SELECT ` + registryColumns + ` FROM registries ORDER BY host`
+const sqlListRegistries = `SELECT ` + registryColumns + ` FROM registries WHERE org_id = $1 ORDER BY host`
 
-// ListRegistries are all registries, by host. There are few.
-func (s *Store) ListRegistries(ctx context.Context) ([]server.Registry, error) {
-	return collect[server.Registry](ctx, s, "list registries", sqlListRegistries)
+// ListRegistries are the registries of an org, "" for the installation, by host. There are few.
+func (s *Store) ListRegistries(ctx context.Context, org prego.OrgID) ([]server.Registry, error) {
+	return collect[server.Registry](ctx, s, "list registries", sqlListRegistries, org)
 }
 
-const sqlGetRegistry = `SELECT ` + registryColumns + ` FROM registries WHERE host = $1`
+const sqlGetRegistry = `SELECT ` + registryColumns + ` FROM registries WHERE org_id = $1 AND host = $2`
 
 // GetRegistry reads one registry, or CodeRegistryNotFound.
-func (s *Store) GetRegistry(ctx context.Context, host string) (server.Registry, error) {
-	return get[server.Registry](ctx, s.pool, noSuchRegistry(host), sqlGetRegistry, host)
+func (s *Store) GetRegistry(ctx context.Context, org prego.OrgID, host string) (server.Registry, error) {
+	return get[server.Registry](ctx, s.pool, noSuchRegistry(host), sqlGetRegistry, org, host)
 }
 
-const sqlSealedRegistry = `SELECT ` + registryColumns + `, sealed FROM registries WHERE host = $1`
+const sqlSealedRegistry = `SELECT ` + registryColumns + `, sealed FROM registries WHERE org_id = $1 AND host = $2`
 
 // SealedRegistry reads one with its sealed password, or CodeRegistryNotFound.
-func (s *Store) SealedRegistry(ctx context.Context, host string) (server.SealedRegistry, error) {
-	return get[server.SealedRegistry](ctx, s.pool, noSuchRegistry(host), sqlSealedRegistry, host)
+func (s *Store) SealedRegistry(ctx context.Context, org prego.OrgID, host string) (server.SealedRegistry, error) {
+	return get[server.SealedRegistry](ctx, s.pool, noSuchRegistry(host), sqlSealedRegistry, org, host)
 }
 
-const sqlResealRegistry = `UPDATE registries SET sealed = $3, key_id = $4 WHERE host = $1 AND sealed = $2`
+const sqlSealedRegistries = `SELECT ` + registryColumns + `, sealed FROM registries ORDER BY org_id, host`
 
-// ResealRegistry keeps a resealed password, unless it was changed meanwhile.
+const sqlResealRegistry = `UPDATE registries SET sealed = $4, key_id = $5 WHERE org_id = $1 AND host = $2 AND sealed = $3`
+
+// ResealRegistry keeps a resealed password, unless it was changed or deleted meanwhile.
 func (s *Store) ResealRegistry(ctx context.Context, was, now server.SealedRegistry) error {
-	return s.exec(ctx, "registry "+was.Host, sqlResealRegistry, was.Host, was.Sealed, now.Sealed, now.KeyID)
+	return s.exec(ctx, "registry "+was.Host, sqlResealRegistry, was.OrgID, was.Host, was.Sealed, now.Sealed, now.KeyID)
 }
 
 const (
-	sqlDeleteRegistry = `DELETE FROM registries WHERE host = $1`
+	sqlDeleteRegistry = `DELETE FROM registries WHERE org_id = $1 AND host = $2`
 
-	sqlPulledImages = `SELECT DISTINCT i.spec ->> 'image' FROM instances i WHERE i.state <> 'stopped'`
+	sqlPulledImages = `SELECT DISTINCT COALESCE(i.spec ->> 'image', '') FROM instances i WHERE i.state <> 'stopped' AND i.org_id = $1`
 )
 
-// DeleteRegistry forgets the credentials of a registry, or CodeRegistryNotFound. Its users are the instances whose
-// images come from there: they keep running, and can't be pulled to another host any more.
-func (s *Store) DeleteRegistry(ctx context.Context, host string) error {
+// DeleteRegistry forgets the credentials of a registry, or CodeRegistryNotFound. Their users are the org's instances
+// whose images come from there: they keep running, and new ones can't start.
+func (s *Store) DeleteRegistry(ctx context.Context, org prego.OrgID, host string) error {
 	return s.inTx(ctx, "registry "+host, func(tx *txn) error {
-		tx.must(ctx, noSuchRegistry(host), sqlDeleteRegistry, host)
-		images := slices.DeleteFunc(valuesIn[string](ctx, tx, sqlPulledImages), func(image string) bool {
+		tx.must(ctx, noSuchRegistry(host), sqlDeleteRegistry, org, host)
+		images := slices.DeleteFunc(valuesIn[string](ctx, tx, sqlPulledImages, org), func(image string) bool {
 			return server.RegistryOf(image) != host
 		})
-		tx.demand(ctx, host, impactOf(ctx, tx, impact.Impact{Undo: "set its credentials again"}, sqlOfImages, images))
+		tx.demand(ctx, host, impactOf(ctx, tx, impact.Impact{Undo: "set its credentials again"}, sqlOfImages, images, org))
 		return nil
 	})
 }
@@ -131,8 +136,13 @@ type Opener interface {
 	Open(belongsTo, keyID string, sealed []byte) ([]byte, error)
 }
 
-// boundTo is the context that a password is sealed for: it opens for no other registry or user.
-func boundTo(r server.Registry) string { return "registry/" + r.Host + "/" + r.Username }
+// boundTo is the context that a password is sealed for: it opens for no other org, registry or user.
+func boundTo(r server.Registry) string {
+	if r.OrgID != "" {
+		return "registry/" + string(r.OrgID) + "/" + r.Host + "/" + r.Username
+	}
+	return "registry/" + r.Host + "/" + r.Username
+}
 
 // Registries keep credentials of container registries. They take passwords and can't
 // open them.
@@ -144,9 +154,9 @@ type Registries struct {
 // NewRegistries seals with sealer.
 func NewRegistries(s *Store, sealer Sealer) Registries { return Registries{Store: s, sealer: sealer} }
 
-// PutRegistry keeps the credentials of a registry, instead of those before.
-func (s Registries) PutRegistry(ctx context.Context, host, username, password, by string, match ...string) (server.Registry, error) {
-	r := server.SealedRegistry{Registry: server.Registry{Host: host, Username: username}}
+// PutRegistry keeps the credentials of an org for a registry, "" for the installation's, instead of those before.
+func (s Registries) PutRegistry(ctx context.Context, org prego.OrgID, host, username, password, by string, match ...string) (server.Registry, error) {
+	r := server.SealedRegistry{Registry: server.Registry{OrgID: org, Host: host, Username: username}}
 	var err error
 	if r.Sealed, r.KeyID, err = s.sealer.Seal(ctx, boundTo(r.Registry), []byte(password)); err != nil {
 		return server.Registry{}, err
@@ -154,23 +164,16 @@ func (s Registries) PutRegistry(ctx context.Context, host, username, password, b
 	return s.Store.PutRegistry(ctx, r, by, match...)
 }
 
-// RotateRegistries seals every password under the current master key.
+// RotateRegistries seals every password, also those of orgs, under the current master key.
 func (s Registries) RotateRegistries(ctx context.Context) error {
-	list, err := s.ListRegistries(ctx)
+	list, err := collect[server.SealedRegistry](ctx, s.Store, "sealed registries", sqlSealedRegistries)
 	if err != nil {
 		return err
 	}
-	for _, r := range list {
-		was, err := s.SealedRegistry(ctx, r.Host)
-		if prego.CodeOf(err) == prego.CodeRegistryNotFound {
-			continue
-		}
-		if err != nil {
-			return err
-		}
+	for _, was := range list {
 		now := was
 		if now.Sealed, now.KeyID, err = s.sealer.Reseal(ctx, boundTo(was.Registry), was.KeyID, was.Sealed); err != nil {
-			return ofRegistry(r.Host, err)
+			return ofRegistry(was.Host, err)
 		}
 		if err := s.ResealRegistry(ctx, was, now); err != nil {
 			return err
@@ -193,10 +196,10 @@ type RegistryLogins struct {
 	Opener Opener
 }
 
-// RegistryAuth is the credential for pulling an image; it is not ok when none is kept for its
-// registry.
-func (s RegistryLogins) RegistryAuth(ctx context.Context, image string) (username, password string, ok bool, err error) {
-	r, err := s.Store.SealedRegistry(ctx, server.RegistryOf(image))
+// RegistryAuth is the credential of an org, "" for the installation, for pulling an image; it is not ok when the org has
+// none for the image's registry. No other org's is used, and neither is the installation's.
+func (s RegistryLogins) RegistryAuth(ctx context.Context, org prego.OrgID, image string) (username, password string, ok bool, err error) {
+	r, err := s.Store.SealedRegistry(ctx, org, server.RegistryOf(image))
 	if prego.CodeOf(err) == prego.CodeRegistryNotFound {
 		return "", "", false, nil
 	}

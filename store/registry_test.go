@@ -13,12 +13,13 @@ import (
 	"github.com/prego/prego/lab/pgtest"
 	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
+	"github.com/prego/prego/tenant"
 )
 
 func TestRegistries(t *testing.T) {
 	t.Parallel()
 	s, ctx := New(pgtest.Pool(t)), context.Background()
-	_, err := s.GetRegistry(ctx, "r.example.com")
+	_, err := s.GetRegistry(ctx, "", "r.example.com")
 	require.Equal(t, prego.CodeRegistryNotFound, prego.CodeOf(err))
 	sealed := func(user, secret, key string) server.SealedRegistry {
 		return server.SealedRegistry{Registry: server.Registry{Host: "r.example.com", Username: user, KeyID: key}, Sealed: []byte(secret)}
@@ -30,23 +31,23 @@ func TestRegistries(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"bob", "op", "op2"}, []string{r.Username, r.CreatedBy, r.UpdatedBy})
 
-	was, err := s.SealedRegistry(ctx, "r.example.com")
+	was, err := s.SealedRegistry(ctx, "", "r.example.com")
 	require.NoError(t, err)
 	require.Equal(t, "x2", string(was.Sealed))
 	require.NoError(t, s.ResealRegistry(ctx, sealed("bob", "x1", "k1"), sealed("bob", "late", "k2")))
-	now, err := s.SealedRegistry(ctx, "r.example.com")
+	now, err := s.SealedRegistry(ctx, "", "r.example.com")
 	require.NoError(t, err)
 	require.Equal(t, was, now, "a password that was changed meanwhile is not undone")
 	require.NoError(t, s.ResealRegistry(ctx, was, sealed("bob", "x3", "k2")))
-	now, err = s.SealedRegistry(ctx, "r.example.com")
+	now, err = s.SealedRegistry(ctx, "", "r.example.com")
 	require.NoError(t, err)
 	require.Equal(t, []string{"x3", "k2"}, []string{string(now.Sealed), now.KeyID})
 
-	all, err := s.ListRegistries(ctx)
+	all, err := s.ListRegistries(ctx, "")
 	require.NoError(t, err)
 	require.Len(t, all, 1)
-	require.NoError(t, s.DeleteRegistry(ctx, "r.example.com"))
-	require.Equal(t, prego.CodeRegistryNotFound, prego.CodeOf(s.DeleteRegistry(ctx, "r.example.com")))
+	require.NoError(t, s.DeleteRegistry(ctx, "", "r.example.com"))
+	require.Equal(t, prego.CodeRegistryNotFound, prego.CodeOf(s.DeleteRegistry(ctx, "", "r.example.com")))
 }
 
 // TestOneDigestHolds: of many that concurrently resolve a tag all use one digest.
@@ -95,11 +96,11 @@ func TestSealedRegistries(t *testing.T) {
 		return registries{NewRegistries(New(pool), box), RegistryLogins{New(pool), box}}
 	}
 	auth := func(r registries, image string) (string, string, bool, error) {
-		return r.logins.RegistryAuth(ctx, image)
+		return r.logins.RegistryAuth(ctx, "", image)
 	}
 	old := with(first)
 	for host, secret := range map[string]string{"r.example.com": "swordfish-1", "docker.io": "swordfish-2"} {
-		_, err := old.PutRegistry(ctx, host, "robot", secret, "op")
+		_, err := old.PutRegistry(ctx, "", host, "robot", secret, "op")
 		require.NoError(t, err)
 	}
 	var row string
@@ -150,13 +151,13 @@ func TestDeletingARegistryNamesItsUsers(t *testing.T) {
 		) v (n, image, state)`
 	put := func() {
 		exec(t, s, forget)
-		exec(t, s, `INSERT INTO registries (host, username, sealed, key_id, created_by, updated_by)
-			SELECT host, 'u', '', 'k', 'test', 'test'
-			FROM unnest('{r.example.com,docker.io,free.example.com}'::text[]) host`)
+		exec(t, s, `INSERT INTO registries (org_id, host, username, sealed, key_id, created_by, updated_by)
+			SELECT org_id, host, 'u', '', 'k', 'test', 'test'
+			FROM unnest('{r.example.com,docker.io,free.example.com}'::text[]) host, unnest('{acme,other,""}'::text[]) org_id`)
 	}
 	put()
-	require.NoError(t, s.DeleteRegistry(t.Context(), "r.example.com"))
-	require.Equal(t, prego.CodeRegistryNotFound, prego.CodeOf(s.DeleteRegistry(t.Context(), "r.example.com")))
+	require.NoError(t, s.DeleteRegistry(t.Context(), "acme", "r.example.com"))
+	require.Equal(t, prego.CodeRegistryNotFound, prego.CodeOf(s.DeleteRegistry(t.Context(), "acme", "r.example.com")))
 	put()
 	conn, err := s.pool.Acquire(t.Context())
 	require.NoError(t, err)
@@ -167,15 +168,52 @@ func TestDeletingARegistryNamesItsUsers(t *testing.T) {
 		server.DockerHub:   {"i-4": impact.Interrupts, "i-5": impact.Interrupts},
 		"free.example.com": {},
 	} {
-		del := func(ctx context.Context) error { return s.DeleteRegistry(ctx, host) }
+		del := func(ctx context.Context) error { return s.DeleteRegistry(ctx, "acme", host) }
 		i := trying(t, s, del)
 		require.Equal(t, want, classes(i), host)
 		err := del(t.Context())
 		require.Equal(t, len(want) > 0, prego.CodeOf(err) == prego.CodeImpactNotAccepted, "%s: %v", host, err)
-		_, err = s.GetRegistry(t.Context(), host)
+		_, err = s.GetRegistry(t.Context(), "acme", host)
 		require.Equal(t, len(want) > 0, err == nil, "%s is kept until it is accepted", host)
 		if len(want) > 0 {
 			require.NoError(t, del(impact.By(t.Context(), "test")), host)
 		}
 	}
+	for _, org := range []prego.OrgID{"other", ""} {
+		require.NoError(t, s.DeleteRegistry(t.Context(), org, "r.example.com"), "acme's instances don't use those of %q", org)
+	}
+}
+
+// TestAnOrgsPullUsesOnlyItsOwnCredentials, not the installation's and not another org's, whose sealed password opens for
+// no other org.
+func TestAnOrgsPullUsesOnlyItsOwnCredentials(t *testing.T) {
+	t.Parallel()
+	s, ctx := tenantStore(t), t.Context()
+	box, err := token.NewBox(strings.Repeat("1a", 32))
+	require.NoError(t, err)
+	r, logins := NewRegistries(s, box), RegistryLogins{s, box}
+	_, err = s.PutOrg(ctx, "other", tenant.PutOrgRequest{}, "test")
+	require.NoError(t, err)
+	for org, secret := range map[prego.OrgID]string{"": "swordfish", "acme": "swordfish-of-acme"} {
+		_, err := r.PutRegistry(ctx, org, "r.example.com", "robot", secret, "op")
+		require.NoError(t, err)
+	}
+	_, err = r.PutRegistry(ctx, "nope", "r.example.com", "robot", "x", "op")
+	require.Equal(t, prego.CodeNotFound, prego.CodeOf(err))
+	for org, want := range map[prego.OrgID]string{"": "swordfish", "acme": "swordfish-of-acme", "other": ""} {
+		_, password, ok, err := logins.RegistryAuth(ctx, org, "r.example.com/team/web:1")
+		require.NoError(t, err)
+		require.Equal(t, []any{want, want != ""}, []any{password, ok}, org)
+	}
+	list, err := s.ListRegistries(ctx, "acme")
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	require.Equal(t, prego.OrgID("acme"), list[0].OrgID)
+
+	exec(t, s, `UPDATE registries SET org_id = 'other' WHERE org_id = 'acme'`)
+	_, _, _, err = logins.RegistryAuth(ctx, "other", "r.example.com/team/web:1")
+	require.Equal(t, prego.CodeSealed, prego.CodeOf(err), "it was sealed for acme")
+	_, _, ok, err := logins.RegistryAuth(ctx, "acme", "r.example.com/team/web:1")
+	require.NoError(t, err)
+	require.False(t, ok)
 }

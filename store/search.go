@@ -155,7 +155,7 @@ var searchable = []searched{
 		fields: []searchField{{name: "id", column: "o.rebalance_id"}},
 	},
 	{kind: "patch_wave", table: "patch_waves", id: "o.wave_id", newest: "o.created_at", fields: []searchField{{name: "id", column: "o.wave_id"}}},
-	{kind: "registry", table: "registries", id: "o.host", newest: "o.created_at", fields: []searchField{{name: "hostname", column: "o.host"}}},
+	{kind: "registry", table: "(SELECT host, created_at FROM registries WHERE org_id = '')", id: "o.host", newest: "o.created_at", fields: []searchField{{name: "hostname", column: "o.host"}}},
 }
 
 // columns are those of ops.Found except for the matched field.

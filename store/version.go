@@ -13,7 +13,7 @@ const (
 	sqlOrgVersion            = `SELECT xmin::text FROM orgs WHERE org_id = $1`
 	sqlPlacementPoolVersion  = `SELECT xmin::text FROM placement_pools WHERE pool_id = lower($1)`
 	sqlPolicyVersion         = `SELECT xmin::text FROM policies WHERE policy_id = $1`
-	sqlRegistryVersion       = `SELECT xmin::text FROM registries WHERE host = $1`
+	sqlRegistryVersion       = `SELECT xmin::text FROM registries WHERE org_id = $1 AND host = $2`
 	sqlSitePoolPolicyVersion = `SELECT xmin::text FROM site_pool_policies WHERE plan = $1`
 	sqlWarmPoolVersion       = `SELECT xmin::text FROM warm_pools WHERE region = $1 AND plan = $2`
 	sqlQuotaVersion          = `

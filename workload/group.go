@@ -164,6 +164,9 @@ func (s Spec) Digest() string {
 // declared stack, and are left alone when that is repaired.
 const LabelInstance = "prego.instance_id"
 
+// LabelGroup is the label of its process group.
+const LabelGroup = "prego.group_id"
+
 // LabelHealth is the HealthCheck, as JSON, that the host's agent carries out: the kinds
 // http and tcp. The engine runs the others.
 const LabelHealth = "prego.health"
@@ -186,7 +189,7 @@ func OnHost(c server.ContainerSpec, envID prego.EnvID, private string) server.Co
 // address host; mounts are its volumes, source:target.
 func (s Spec) Container(instanceID prego.InstanceID, groupID prego.GroupID, ports []PortBinding, mounts []string) server.ContainerSpec {
 	c := server.ContainerSpec{
-		Name: string(instanceID), Image: s.Image, Command: s.Command, Labels: map[string]string{LabelInstance: string(instanceID), "prego.group_id": string(groupID)},
+		Name: string(instanceID), Image: s.Image, Command: s.Command, Labels: map[string]string{LabelInstance: string(instanceID), LabelGroup: string(groupID)},
 		Mounts: mounts, MemoryBytes: s.MemoryLimitBytes, CPUShares: max(2, int64(s.CPURequest*1024)), Pids: 4096,
 		// The control plane replaces what ended, maybe elsewhere; the engine must not
 		// restart it.

@@ -28,11 +28,12 @@ const rounds = 5
 // Create creates a container. It adopts an existing container of the same spec that was not changed, and replaces any
 // other. It does not start it.
 func (h *Host) Create(ctx context.Context, spec server.ContainerSpec) (adopted bool, err error) {
-	_, adopted, err = h.ensure(ctx, spec)
+	_, adopted, err = h.ensure(ctx, "", spec)
 	return adopted, classify(spec.Name, err)
 }
 
-func (h *Host) ensure(ctx context.Context, spec server.ContainerSpec) (id string, adopted bool, err error) {
+// ensure creates a container unless it is there: of the stack, or of an org's instance.
+func (h *Host) ensure(ctx context.Context, org prego.OrgID, spec server.ContainerSpec) (id string, adopted bool, err error) {
 	opts, err := h.options(spec)
 	if err != nil {
 		return "", false, err
@@ -53,6 +54,12 @@ func (h *Host) ensure(ctx context.Context, spec server.ContainerSpec) (id string
 		case !cerrdefs.IsNotFound(err):
 			return "", false, fmt.Errorf("inspect: %w", err)
 		}
+		if org != "" && !pulled {
+			if err := h.admit(ctx, org, spec); err != nil {
+				return "", false, err
+			}
+			pulled = true
+		}
 		made, err := h.c.ContainerCreate(ctx, opts)
 		switch {
 		case err == nil:
@@ -62,7 +69,7 @@ func (h *Host) ensure(ctx context.Context, spec server.ContainerSpec) (id string
 				return "", false, err
 			}
 		case cerrdefs.IsNotFound(err) && !pulled: // the image
-			if err := h.pull(ctx, spec.Image); err != nil {
+			if err := h.pull(ctx, org, spec.Image); err != nil {
 				return "", false, err
 			}
 			pulled = true
@@ -156,9 +163,9 @@ func classifyError(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// Run creates a container, if need be, and starts it. It does not wait until it is healthy.
-func (h *Host) Run(ctx context.Context, spec server.ContainerSpec) error {
-	id, _, err := h.ensure(ctx, spec)
+// Run creates the container of an org's instance, if need be, and starts it. It does not wait until it is healthy.
+func (h *Host) Run(ctx context.Context, org prego.OrgID, spec server.ContainerSpec) error {
+	id, _, err := h.ensure(ctx, org, spec)
 	if err != nil {
 		return classify(spec.Name, err)
 	}

@@ -25,10 +25,13 @@ type Config struct {
 	Port int
 	// CheckAddr rejects addresses that a provider's server can't have.
 	CheckAddr func(addr string) error
-	// Login finds the credentials of an image's registry; nil for none. A host gets them for the pull only, and
-	// stores them nowhere.
-	Login func(ctx context.Context, image string) (user, password string, ok bool, err error)
+	// Login finds the credentials of an org, "" for the installation, for an image's registry; nil for none. A host gets
+	// them for the pull only, and stores them nowhere.
+	Login Login
 }
+
+// Login finds an org's credentials for an image's registry.
+type Login func(ctx context.Context, org prego.OrgID, image string) (user, password string, ok bool, err error)
 
 // Hosts reaches the engines of hosts.
 type Hosts struct {
@@ -41,7 +44,7 @@ func New(cfg Config) *Hosts { return &Hosts{cfg: cfg} }
 // Host is the engine of one server. Permanent errors are *server.ContainerError.
 type Host struct {
 	serverID  prego.ServerID
-	login     func(ctx context.Context, image string) (user, password string, ok bool, err error)
+	login     Login
 	c         *client.Client
 	transport *http.Transport
 }

@@ -303,7 +303,7 @@ func (e *engine) host(t *testing.T) *dockerhost.Host {
 }
 
 // hostWith is the host for who logs in to registries.
-func (e *engine) hostWith(t *testing.T, login func(context.Context, string) (string, string, bool, error)) *dockerhost.Host {
+func (e *engine) hostWith(t *testing.T, login dockerhost.Login) *dockerhost.Host {
 	t.Helper()
 	h, err := dockerhost.New(dockerhost.Config{
 		TLS: e.ca.DockerClientTLS(), Port: e.port, CheckAddr: func(string) error { return nil }, Login: login,
@@ -441,6 +441,7 @@ type proxy struct {
 	mu    sync.Mutex
 	conns []net.Conn
 	cuts  int
+	end   func()
 }
 
 func newProxy(t *testing.T, to int) *proxy {
@@ -448,7 +449,8 @@ func newProxy(t *testing.T, to int) *proxy {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	p := &proxy{port: l.Addr().(*net.TCPAddr).Port}
-	t.Cleanup(func() { _ = l.Close(); p.cut() })
+	p.end = func() { _ = l.Close(); p.cut() }
+	t.Cleanup(p.end)
 	go func() {
 		for {
 			in, err := l.Accept()

@@ -56,7 +56,7 @@ func TestEnvironmentsHaveNetworksOfTheirOwn(t *testing.T) {
 	at, inside := map[string]string{}, map[string]string{}
 	run := func(name, env string, port int) {
 		spec := workload.OnHost(w.Container(prego.InstanceID("ins-"+name), "grp-a", []workload.PortBinding{{ContainerPort: 80, HostPort: port}}, nil), prego.EnvID(env), private)
-		require.NoError(t, h.Run(t.Context(), spec))
+		require.NoError(t, h.Run(t.Context(), "acme", spec))
 		adopted, err := h.Create(t.Context(), spec)
 		require.NoError(t, err)
 		require.True(t, adopted)

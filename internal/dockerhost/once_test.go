@@ -97,7 +97,7 @@ func TestRegistriesAndDigests(t *testing.T) {
 	permanent(t, err, "")
 
 	asked := 0
-	h := e.hostWith(t, func(_ context.Context, of string) (string, string, bool, error) {
+	h := e.hostWith(t, func(_ context.Context, _ prego.OrgID, of string) (string, string, bool, error) {
 		asked++
 		return secret, secret, strings.HasPrefix(of, r.addr), nil
 	})

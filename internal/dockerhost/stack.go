@@ -117,7 +117,7 @@ func hasFinished(s *container.State) bool {
 
 // up starts one container. did is false if it was already as it should be.
 func (h *Host) up(ctx context.Context, w *watch, spec server.ContainerSpec, again bool) (did bool, err error) {
-	id, adopted, err := h.ensure(ctx, spec)
+	id, adopted, err := h.ensure(ctx, "", spec)
 	if err != nil {
 		return false, err
 	}

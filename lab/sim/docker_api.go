@@ -41,6 +41,9 @@ func (d *docker) routes() http.Handler {
 	})
 	mux.HandleFunc("POST /images/create", d.pull)
 	mux.HandleFunc("GET /images/{name...}", d.image)
+	mux.HandleFunc("GET /distribution/{name...}", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, 200, map[string]any{"Descriptor": map[string]any{}, "Platforms": []any{}})
+	})
 	mux.HandleFunc("POST /networks/create", d.createNetwork)
 	mux.HandleFunc("GET /networks/{name}", d.network)
 	mux.HandleFunc("DELETE /networks/{name}", d.removeNetwork)
