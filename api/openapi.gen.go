@@ -4179,10 +4179,10 @@ type CreateInvitation struct {
 
 // CreateLimitRequest defines model for CreateLimitRequest.
 type CreateLimitRequest struct {
-	// Dimension What the quota limits: a number of items, bytes, or, for max_total_cpu_request, CPUs
+	// Dimension What the quota limits: a number of items, bytes, CPUs (max_total_cpu_request) or euros a month
 	Dimension Dimension `json:"dimension"`
 
-	// Limit A whole number, except for max_total_cpu_request
+	// Limit A whole number, except for max_total_cpu_request and, in whole cents, max_monthly_euros
 	Limit float64     `json:"limit"`
 	OrgId prego.OrgID `json:"org_id"`
 
@@ -4604,7 +4604,7 @@ type DeployGroup struct {
 	Spec          WorkloadSpec   `json:"spec"`
 }
 
-// Dimension What the quota limits: a number of items, bytes, or, for max_total_cpu_request, CPUs
+// Dimension What the quota limits: a number of items, bytes, CPUs (max_total_cpu_request) or euros a month
 type Dimension = string
 
 // Domain defines model for Domain.
@@ -5732,7 +5732,7 @@ type LimitRequest struct {
 	// DecidedBy Who approved, refused or withdrew it
 	DecidedBy *string `json:"decided_by,omitempty"`
 
-	// Dimension What the quota limits: a number of items, bytes, or, for max_total_cpu_request, CPUs
+	// Dimension What the quota limits: a number of items, bytes, CPUs (max_total_cpu_request) or euros a month
 	Dimension Dimension `json:"dimension"`
 
 	// GrantedLimit Only of an approved request
@@ -6052,7 +6052,7 @@ type OrgPlacementPools struct {
 
 // OrgQuota defines model for OrgQuota.
 type OrgQuota struct {
-	// Dimension What the quota limits: a number of items, bytes, or, for max_total_cpu_request, CPUs
+	// Dimension What the quota limits: a number of items, bytes, CPUs (max_total_cpu_request) or euros a month
 	Dimension Dimension `json:"dimension"`
 
 	// Headroom How much more can be used; 0 if the usage exceeds the limit
@@ -7792,7 +7792,7 @@ type SetBackupLimit struct {
 
 // SetQuota defines model for SetQuota.
 type SetQuota struct {
-	// Limit A whole number, except for max_total_cpu_request
+	// Limit A whole number, except for max_total_cpu_request and, in whole cents, max_monthly_euros
 	Limit float64 `json:"limit"`
 
 	// Reason Recorded in the org's events
@@ -9025,7 +9025,7 @@ type Cursor = string
 // DecisionInPath defines model for DecisionInPath.
 type DecisionInPath = int64
 
-// DimensionInPath What the quota limits: a number of items, bytes, or, for max_total_cpu_request, CPUs
+// DimensionInPath What the quota limits: a number of items, bytes, CPUs (max_total_cpu_request) or euros a month
 type DimensionInPath = Dimension
 
 // DomainInPath defines model for DomainInPath.

@@ -125,6 +125,10 @@ func New(ctx context.Context, o Options) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
+	machines, err := cfg.Worker.Catalog()
+	if err != nil {
+		return nil, err
+	}
 	if p.traces, err = telemetry.NewTraces(ctx, telemetry.TraceConfig{Endpoint: cfg.Traces.Endpoint, Ratio: cfg.Traces.Ratio, Process: o.Name, Environment: cfg.Environment, Version: p.version}); err != nil {
 		return nil, err
 	}
@@ -136,6 +140,7 @@ func New(ctx context.Context, o Options) (*Process, error) {
 		p.opened = true
 	}
 	p.db = store.NewWithTiers(p.pool, tiers, cfg.Quotas.DefaultTier)
+	p.db.Orders(machines)
 	return p, nil
 }
 

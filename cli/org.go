@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -18,6 +19,8 @@ var quotaColumns = computed(map[string]func(api.OrgQuota) string{
 // amount formats an amount of a dimension, with its unit if that is bytes.
 func amount(dimension string, n float64) string {
 	switch {
+	case dimension == "max_monthly_euros":
+		return fmt.Sprintf("€ %.2f", n)
 	case !strings.HasSuffix(dimension, "_bytes"):
 		return number(n)
 	case strings.Contains(dimension, "memory"):

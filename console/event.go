@@ -146,6 +146,9 @@ func amount(q object, field string) string {
 		f, _ := n.Float64()
 		return size(f)
 	}
+	if f, err := n.Float64(); err == nil && q.text("dimension") == "max_monthly_euros" {
+		return fmt.Sprintf("€ %.2f", f)
+	}
 	return n.String()
 }
 

@@ -1055,7 +1055,9 @@ CREATE TABLE tenants (
     -- when its site is gone with its server
     lost_at             timestamptz,
     restore_from        text,
-    muted               boolean NOT NULL DEFAULT false -- its site sends no mail and runs no scheduled jobs
+    muted               boolean NOT NULL DEFAULT false, -- its site sends no mail and runs no scheduled jobs
+    -- of the tenant's own server a month, by the list price when it was requested; 0 if there is none, or no price
+    own_server_cents    bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor=80);
 -- A slug is free again when nothing is left of the tenant.
 CREATE UNIQUE INDEX tenants_slug ON tenants (slug) WHERE state <> 'data_purged';
@@ -1063,6 +1065,8 @@ CREATE INDEX tenants_waiting ON tenants (region, waiting_since) WHERE waiting_si
 CREATE INDEX tenants_deadline ON tenants (deadline_at) WHERE deadline_at IS NOT NULL;
 -- Purged tenants stay as rows for ever; their remains are looked for only until the purge is complete.
 CREATE INDEX tenants_counted ON tenants (org_id) INCLUDE (tenant_id, state, plan, storage_quota_gb) WHERE NOT (state =
+    'data_purged' AND converged_state = 'data_purged');
+CREATE INDEX tenants_own_servers ON tenants (org_id) WHERE policy = 'one_tenant_one_server' AND NOT (state =
     'data_purged' AND converged_state = 'data_purged');
 CREATE INDEX tenants_provisioning ON tenants (tenant_id) WHERE state IN ('trial', 'provisioning');
 CREATE INDEX tenants_moving ON tenants (tenant_id) WHERE (converged_state <> state) IS TRUE;
@@ -2645,7 +2649,9 @@ CREATE VIEW counted_tenants AS
     t.org_id,
     z.memory_bytes,
     z.cpu_request,
-    GREATEST(z.storage_bytes, t.storage_quota_gb::bigint * 1000000000) AS storage_bytes
+    GREATEST(z.storage_bytes, t.storage_quota_gb::bigint * 1000000000) AS storage_bytes,
+    t.policy,
+    t.own_server_cents
    FROM tenants t
      JOIN tenant_sizes z ON z.plan = t.plan
   WHERE NOT (t.state = 'data_purged'::text AND t.converged_state = 'data_purged'::text) AND ((t.state = ANY (ARRAY['trial'::text, 'provisioning'::text, 'active'::text, 'suspended'::text, 'grace_period'::text])) OR (EXISTS ( SELECT
@@ -2660,7 +2666,7 @@ CREATE VIEW org_usage_view AS
     u.dimension,
     u.usage
    FROM orgs o
-     CROSS JOIN LATERAL org_usage(o.org_id, '{max_instances,max_total_memory_bytes,max_total_cpu_request,max_envs,max_apps,max_routes,max_public_ports,max_ipv4_allocations,max_hostnames,max_volumes,max_total_volume_bytes,max_volume_attachments,max_snapshots_per_volume,max_restore_jobs,max_log_streams,max_exec_sessions,max_exec_sessions_per_hour}'::text[]) u(dimension, usage);
+     CROSS JOIN LATERAL org_usage(o.org_id, '{max_instances,max_total_memory_bytes,max_total_cpu_request,max_envs,max_apps,max_routes,max_public_ports,max_ipv4_allocations,max_hostnames,max_volumes,max_total_volume_bytes,max_volume_attachments,max_snapshots_per_volume,max_restore_jobs,max_log_streams,max_exec_sessions,max_exec_sessions_per_hour,max_servers,max_monthly_euros}'::text[]) u(dimension, usage);
 
 -- The promises to an org's process groups that are not allocated yet: a draining instance fills no place. Only
 -- allocations are usage.

@@ -186,6 +186,9 @@ func (s *Store) finishDemand(ctx context.Context, eventID int64) error {
 // returns the existing server.
 func (s *Store) RequestFleetMember(ctx context.Context, n server.Wanted, c prego.Constraint, by string, plan planner) (srv server.Server, err error) {
 	err = s.inTx(ctx, "request fleet server", func(tx *txn) error {
+		if n.DedicatedFor != "" {
+			tx.check(holdOwner(ctx, tx, n.DedicatedFor))
+		}
 		srv, err = serverIn(ctx, tx, n.ServerID)
 		if prego.CodeOf(err) != prego.CodeServerNotFound {
 			return err
@@ -213,6 +216,9 @@ func (s *Store) RequestFleetMember(ctx context.Context, n server.Wanted, c prego
 		n.Spec = f.Spec
 		if n.Spec.Tags = tags; len(tags) == 0 {
 			n.Spec.Tags = nil
+		}
+		if n.DedicatedFor != "" {
+			tx.check(s.checkOwnServer(ctx, tx, n))
 		}
 		var created bool
 		if srv, created, err = insertServerIn(ctx, tx, fleetServer(n, by)); err != nil {

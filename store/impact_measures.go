@@ -71,6 +71,10 @@ func (t *txn) volumePrice(ctx context.Context, at prego.InfraProviderID, locatio
 	return oneIn[monthly](ctx, t, sqlPriced, at, server.ResourceVolume, "", location, gb)
 }
 
+func (t *txn) addressPrice(ctx context.Context, at prego.InfraProviderID, location string) monthly {
+	return oneIn[monthly](ctx, t, sqlPriced, at, server.ResourceFloatingIP, "ipv4", location, 0.0)
+}
+
 func (t *txn) serverPrice(ctx context.Context, at prego.InfraProviderID, location, serverType string) monthly {
 	return oneIn[monthly](ctx, t, sqlPriced, at, server.ResourceServer, serverType, location, 0.0)
 }
@@ -82,8 +86,7 @@ func (t *txn) costsVolume(ctx context.Context, v workload.Volume, bytes int64) {
 
 // costsAddress states what an address costs.
 func (t *txn) costsAddress(ctx context.Context, a workload.IPv4Allocation) {
-	t.costs(ctx, a.AllocationID,
-		oneIn[monthly](ctx, t, sqlPriced, a.Provider, server.ResourceFloatingIP, "ipv4", a.Location, 0.0))
+	t.costs(ctx, a.AllocationID, t.addressPrice(ctx, a.Provider, a.Location))
 }
 
 // costsServer states what a server costs, with its volume, if it becomes what is ordered first.

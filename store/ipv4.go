@@ -74,8 +74,9 @@ func (s *Store) EnableIPv4(ctx context.Context, envID prego.EnvID, id, environme
 		if !isNoRows(err) {
 			return err
 		}
-		tx.check(s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxIPv4Allocations, By: 1}))
 		provider := got(providerOf(ctx, tx, region)).in(tx)
+		tx.check(s.takeQuota(ctx, tx, orgID, quota.Delta{Dimension: quota.MaxIPv4Allocations, By: 1},
+			quota.Cents(tx.addressPrice(ctx, provider, location(region)).Cents)))
 		out = oneIn[workload.IPv4Allocation](ctx, tx, sqlCreateIPv4, id, orgID, envID, provider, workload.ResourceName(environment, id), location(region), by)
 		tx.costsAddress(ctx, out)
 		return orgEvent(ctx, tx, org.Event{OrgID: orgID, Type: "ipv4.enable", Subject: id, Actor: by}, map[string]any{"env_id": envID})

@@ -41,7 +41,10 @@ const (
         SELECT org_id, tenant_id, count(*) AS n FROM snapshots WHERE status IN ('queued', 'running') GROUP BY org_id, tenant_id) s GROUP BY org_id
     UNION ALL SELECT org_id, CASE kind WHEN 'logs' THEN 'max_log_streams' ELSE 'max_exec_sessions' END, count(*)
         FROM org_sessions WHERE closed_at IS NULL AND lease_until > now() GROUP BY org_id, kind
-    UNION ALL SELECT org_id, 'max_exec_sessions_per_hour', count(*) FROM org_sessions WHERE kind = 'exec' AND opened_at > now() - interval '1 hour' GROUP BY org_id`
+    UNION ALL SELECT org_id, 'max_exec_sessions_per_hour', count(*) FROM org_sessions WHERE kind = 'exec' AND opened_at > now() - interval '1 hour' GROUP BY org_id
+    UNION ALL SELECT org_id, 'max_servers', count(*) FROM counted_tenants WHERE policy = 'one_tenant_one_server' GROUP BY org_id
+    UNION ALL SELECT org_id, 'max_monthly_euros', org_open(org_id, 'max_monthly_euros') FROM org_counters WHERE used > 0 AND dimension IN
+        ('max_instances', 'max_volumes', 'max_ipv4_allocations') GROUP BY org_id`
 	limitsOfTiers = `tiers AS MATERIALIZED (
     SELECT t.key AS tier, d.dimension, COALESCE((t.value ->> d.dimension)::float8, 0) AS limit_value FROM jsonb_each($1::jsonb) t CROSS JOIN unnest($3::text[]) d (dimension)
 )`

@@ -17,6 +17,7 @@ import (
 
 	"github.com/prego/prego"
 	"github.com/prego/prego/org/quota"
+	"github.com/prego/prego/server"
 )
 
 // Store reads and writes one database. It is safe for concurrent use.
@@ -24,6 +25,8 @@ type Store struct {
 	pool conns
 	// tierLimits are the tiers' limits as Postgres reads them.
 	tierLimits json.RawMessage
+	// machines are the machine types to order, for the price of a tenant's own server.
+	machines server.Catalog
 	newOrgs    prego.Tier
 	workLimit  int
 	tries      chan struct{} // has an entry for each dry run
@@ -45,8 +48,11 @@ func NewWithTiers(pool *pgxpool.Pool, tiers quota.Tiers, newOrgs prego.Tier) *St
 	}
 	// A dry run keeps a connection and needs another for views: dry runs that had all of them would wait for each other.
 	tries := make(chan struct{}, max(1, pool.Config().MaxConns/4))
-	return &Store{pool: conns{pool}, tierLimits: limits, newOrgs: newOrgs, workLimit: defaultWorkLimit, tries: tries}
+	return &Store{pool: conns{pool}, tierLimits: limits, newOrgs: newOrgs, workLimit: defaultWorkLimit, tries: tries, machines: server.DefaultCatalog()}
 }
+
+// Orders sets the machine types that servers are ordered from, before the store is used.
+func (s *Store) Orders(c server.Catalog) { s.machines = c }
 
 // Open connects a pool of at most maxConns connections to the database's primary and checks it
 // once. The URL may name several hosts (host1:5432,host2:5432): the host that takes writes is used, and

@@ -68,9 +68,10 @@ var searchedTenants = searched{
 const sqlCreateTenant = `
 WITH made AS (
     INSERT INTO tenants (tenant_id, slug, org_id, parent_org_id, region, plan, expected_users, storage_quota_gb, data_residency,
-        require_tags, disallow_tags, dedicated_redis, apps, policy, request_hash, state, created_by, admin_email, admin_name, external_ref)
+        require_tags, disallow_tags, dedicated_redis, apps, policy, request_hash, state, created_by, admin_email, admin_name, external_ref,
+        own_server_cents)
     VALUES ($1, $2, $3, NULLIF($4, ''), $5, $6, $7, $8, NULLIF($9, ''), $10, $11, $12, $13, $14, $15,
-        CASE $6 WHEN 'trial' THEN 'trial' ELSE 'provisioning' END, $16, $17, $18, $22)
+        CASE $6 WHEN 'trial' THEN 'trial' ELSE 'provisioning' END, $16, $17, $18, $22, $23)
     ON CONFLICT (slug) WHERE state <> 'data_purged' DO NOTHING
     RETURNING *
 ), noted AS (
@@ -83,10 +84,11 @@ SELECT ` + tenantColumns + ` FROM made`
 
 func insertTenant(
 	ctx context.Context, tx *txn, id prego.TenantID, r tenant.CreateRequest, mode tenant.PlacementMode, hash []byte, by string, payload []byte,
+	ownServerCents int64,
 ) (tenant.Tenant, error) {
 	return one[tenant.Tenant](ctx, tx, sqlCreateTenant, id, r.Slug, r.OrgID, r.ParentOrgID, r.Region, r.Plan, r.ExpectedUsers, r.StorageQuotaGB, r.DataResidency,
 		filled(r.Constraint.Require), filled(r.Constraint.Disallow), r.DedicatedRedis, filled(r.Apps), mode, hash, by, r.AdminEmail, r.AdminName,
-		tenant.StepRequested, fmt.Sprintf("%s for org %s in %s", r.Plan, r.OrgID, r.Region), payload, r.ExternalRef)
+		tenant.StepRequested, fmt.Sprintf("%s for org %s in %s", r.Plan, r.OrgID, r.Region), payload, r.ExternalRef, ownServerCents)
 }
 
 const sqlTenantEvents = `

@@ -157,8 +157,11 @@ func (s *Store) takeQuotaAgain(ctx context.Context, tx *txn, t tenant.Tenant) er
 	if counts, err := value[bool](ctx, tx, sqlTenantCounts, t.TenantID); err != nil || counts {
 		return err
 	}
-	size := got(sizeOf(ctx, tx, t.Plan, t.StorageQuotaGB)).in(tx)
-	return s.takeQuota(ctx, tx, t.OrgID, size.deltas()...)
+	deltas := got(sizeOf(ctx, tx, t.Plan, t.StorageQuotaGB)).in(tx).deltas()
+	if t.Policy == tenant.ModeOneTenantOneServer {
+		deltas = append(deltas, ownServer(valueIn[int64](ctx, tx, sqlOwnServerCents, t.TenantID))...)
+	}
+	return s.takeQuota(ctx, tx, t.OrgID, deltas...)
 }
 
 const (

@@ -107,11 +107,17 @@ func (s *Store) CreateTenant(ctx context.Context, r tenant.CreateRequest, tenant
 
 func (s *Store) createTenant(ctx context.Context, tx *txn, r tenant.CreateRequest, hash []byte, id prego.TenantID, mode tenant.PlacementMode, by string) (t tenant.Tenant, err error) {
 	size := got(checkTenantFacts(ctx, tx, &r)).in(tx)
-	tx.check(s.takeQuota(ctx, tx, r.OrgID, size.deltas()...))
+	var cents int64
+	deltas := size.deltas()
+	if mode == tenant.ModeOneTenantOneServer {
+		cents = s.ownServerCents(ctx, tx, r.Region)
+		deltas = append(deltas, ownServer(cents)...)
+	}
+	tx.check(s.takeQuota(ctx, tx, r.OrgID, deltas...))
 	payload, err := json.Marshal(map[string]any{"slug": r.Slug, "plan": r.Plan, "region": r.Region, "storage_quota_gb": r.StorageQuotaGB})
 	if err != nil {
 		return t, fmt.Errorf("event tenant.create: %w", err)
 	}
-	t, err = insertTenant(ctx, tx, id, r, mode, hash, by, []byte(prego.Redact(string(payload))))
+	t, err = insertTenant(ctx, tx, id, r, mode, hash, by, []byte(prego.Redact(string(payload))), cents)
 	return t, ifNoRows(err, &prego.Error{Code: prego.CodeSlugTaken, Field: "slug", Message: "belongs to another tenant"})
 }

@@ -38,7 +38,8 @@ func (s *Store) CreateVolume(ctx context.Context, v workload.Volume, environment
 		tx.check(lockNamedOrg(ctx, tx, v.OrgID))
 		provider := got(providerOf(ctx, tx, v.Region)).in(tx)
 		tx.check(nameIsFree(ctx, tx, prego.CodeVolumeNameTaken, sqlVolumeOfName, string(v.OrgID), v.Name))
-		tx.check(s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumes, By: 1}, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(v.SizeBytes)}))
+		tx.check(s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumes, By: 1}, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(v.SizeBytes)},
+			quota.Cents(tx.volumePrice(ctx, provider, v.Location, float64(v.SizeBytes)/bytesPerGB).Cents)))
 		out = got(oneVolume(ctx, tx, string(v.VolumeID), sqlCreateVolume, v.VolumeID, v.OrgID, v.Region, v.Location, v.Name, v.SizeBytes, provider, workload.ResourceName(environment, string(v.VolumeID)), by)).in(tx)
 		tx.costsVolume(ctx, out, out.SizeBytes)
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.create", Subject: string(v.VolumeID), Actor: by},
@@ -272,7 +273,9 @@ func (s *Store) GrowVolume(ctx context.Context, id prego.VolumeID, size int64, b
 			tx.harmless(ctx)
 			return nil
 		}
-		tx.check(s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(size - v.SizeBytes)}))
+		tx.check(s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(size - v.SizeBytes)},
+			quota.Cents(tx.volumePrice(ctx, v.Provider, v.Location, float64(size)/bytesPerGB).Cents-
+				tx.volumePrice(ctx, v.Provider, v.Location, float64(v.SizeBytes)/bytesPerGB).Cents)))
 		tx.costsVolume(ctx, v, size-v.SizeBytes)
 		out = got(oneVolume(ctx, tx, string(id), sqlGrowVolume, id, size)).in(tx)
 		return orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.grow", Subject: string(id), Actor: by}, map[string]any{"name": v.Name, "from_bytes": v.SizeBytes, "size_bytes": size})

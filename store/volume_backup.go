@@ -317,7 +317,8 @@ func (s *Store) CloneVolume(ctx context.Context, of prego.VolumeID, v workload.V
 		}
 		tx.check(nameIsFree(ctx, tx, prego.CodeVolumeNameTaken, sqlVolumeOfName, string(v.OrgID), v.Name))
 		tx.check(s.takeQuota(ctx, tx, v.OrgID, quota.Delta{Dimension: quota.MaxVolumes, By: 1},
-			quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(v.SizeBytes)}, quota.Delta{Dimension: quota.MaxRestoreJobs, By: 1}))
+			quota.Delta{Dimension: quota.MaxTotalVolumeBytes, By: float64(v.SizeBytes)}, quota.Delta{Dimension: quota.MaxRestoreJobs, By: 1},
+			quota.Cents(tx.volumePrice(ctx, from.Provider, v.Location, float64(v.SizeBytes)/bytesPerGB).Cents)))
 		out = got(oneVolume(ctx, tx, string(v.VolumeID), sqlCreateVolume, v.VolumeID, v.OrgID, v.Region, v.Location, v.Name, v.SizeBytes, from.Provider, workload.ResourceName(environment, string(v.VolumeID)), r.CreatedBy)).in(tx)
 		tx.check(orgEvent(ctx, tx, org.Event{OrgID: v.OrgID, Type: "volume.create", Subject: string(v.VolumeID), Actor: r.CreatedBy},
 			map[string]any{"name": v.Name, "region": v.Region, "location": v.Location, "size_bytes": v.SizeBytes, "copy_of": of}))

@@ -16,7 +16,7 @@ import (
 // Dimension is one thing that is limited (quotas-and-fairness, "Quota dimensions").
 type Dimension string
 
-// The dimensions. All are counts or bytes, except MaxTotalCPURequest, which is CPUs.
+// The dimensions. All are counts or bytes, except MaxTotalCPURequest, which is CPUs, and MaxMonthlyEuros.
 const (
 	MaxInstances           Dimension = "max_instances"
 	MaxTotalMemoryBytes    Dimension = "max_total_memory_bytes"
@@ -35,6 +35,8 @@ const (
 	MaxLogStreams          Dimension = "max_log_streams"
 	MaxExecSessions        Dimension = "max_exec_sessions"
 	MaxExecSessionsPerHour Dimension = "max_exec_sessions_per_hour"
+	MaxServers             Dimension = "max_servers"       // of its tenants with a server each
+	MaxMonthlyEuros        Dimension = "max_monthly_euros" // list prices, added up in whole cents
 )
 
 // Dimensions lists every dimension in the order of display and checks.
@@ -42,6 +44,7 @@ func Dimensions() []Dimension {
 	return []Dimension{
 		MaxInstances, MaxTotalMemoryBytes, MaxTotalCPURequest, MaxEnvs, MaxApps, MaxRoutes, MaxPublicPorts, MaxIPv4Allocations, MaxHostnames,
 		MaxVolumes, MaxTotalVolumeBytes, MaxVolumeAttachments, MaxSnapshotsPerVolume, MaxRestoreJobs, MaxLogStreams, MaxExecSessions, MaxExecSessionsPerHour,
+		MaxServers, MaxMonthlyEuros,
 	}
 }
 
@@ -51,7 +54,12 @@ func (d Dimension) Valid() bool {
 }
 
 // Whole reports whether d is counted in integers.
-func (d Dimension) Whole() bool { return d != MaxTotalCPURequest }
+func (d Dimension) Whole() bool { return d != MaxTotalCPURequest && d != MaxMonthlyEuros }
+
+// Cents is an amount of money as a change of MaxMonthlyEuros.
+func Cents(cents int64) Delta { return Delta{MaxMonthlyEuros, float64(cents) / centsPerEuro} }
+
+const centsPerEuro = 100
 
 //go:embed tiers.json
 var tiersJSON []byte
@@ -120,6 +128,8 @@ func ValidateLimit(d Dimension, v float64) error {
 		return prego.Invalid("limit", "must be at most 9007199254740991")
 	case d.Whole() && v != math.Trunc(v):
 		return prego.Invalid("limit", "must be a whole number for "+string(d))
+	case d == MaxMonthlyEuros && v*centsPerEuro != math.Round(v*centsPerEuro):
+		return prego.Invalid("limit", "must be in whole cents, such as 99.50, for max_monthly_euros")
 	}
 	return nil
 }
