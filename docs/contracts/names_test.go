@@ -414,7 +414,7 @@ var schemas = map[string]set{
 	"Instance.state":             {"running draining booting failed stopped", ""},
 	"ProcessGroup.status":        {"unschedulable", "pending running stopped"},
 	"ProcessGroup.deploy_status": {"draining_first", "none rolling stopping_first succeeded rolled_back failed"},
-	"Dimension":                  {dimensions, ""},
+	"Dimension":                  {dimensions, "max_servers max_monthly_euros"},
 	"Tier":                       {"free paid", "enterprise"},
 	"OrgQuota.source":            {"override tier", ""},
 }
