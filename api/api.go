@@ -194,6 +194,9 @@ func New(d Deps) *API {
 		code: prego.CodeBusy, what: "exports", of: map[string]int{},
 	}
 	a.visitors = &admission{most: maxVisitors, each: maxVisitorsOfOne, code: prego.CodeTooManyStreams, what: "streams", of: map[string]int{}}
+	if d.Store != nil {
+		a.limiter.lease = d.Store.LeaseRates
+	}
 	a.ending, a.end = context.WithCancel(context.Background())
 	a.feed = &eventFeed{read: d.Store.Events, log: d.Log, every: followEvery, buffer: feedBuffer, ending: a.ending, subs: map[*EventSubscription]bool{}}
 	a.watches = &watches{read: d.Store.Principals, log: d.Log, ending: a.ending, open: map[*watch]bool{}}

@@ -27,7 +27,7 @@ func (a *API) Allow(p access.Principal, r *http.Request) error {
 	if p.PrincipalID == "" {
 		budgets = budgetOf("address", r)
 	}
-	_, err := a.limiter.allow(budgets)
+	_, err := a.limiter.allow(r.Context(), budgets)
 	return err
 }
 

@@ -185,7 +185,10 @@ func headAsGet(h http.Handler) http.Handler {
 // limit counts a request against its budgets, and reports what is left in the answer, as
 // draft-ietf-httpapi-ratelimit-headers-11 has it.
 func (a *API) limit(c echo.Context, budgets []budget) error {
-	left, err := a.limiter.allow(budgets)
+	left, err := a.limiter.allow(c.Request().Context(), budgets)
+	if left.policy == "" { // not counted
+		return err
+	}
 	h := c.Response().Header()
 	h.Set("RateLimit-Policy", a.limiter.policies(budgets))
 	h.Set("RateLimit", fmt.Sprintf("%q;r=%d;t=%d", left.policy, left.left, int(math.Ceil(left.reset.Seconds()))))

@@ -6,11 +6,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego"
@@ -115,6 +118,28 @@ func toString(v any) string {
 		return s
 	}
 	return ""
+}
+
+// TestTwoProcessesAcceptWhatOneWould of a caller, whatever way its requests take.
+func TestTwoProcessesAcceptWhatOneWould(t *testing.T) {
+	t.Parallel()
+	var deps api.Deps
+	b := setup(t, func(d *api.Deps) { d.RatePerSecond, d.RateBurst = 0.01, 8; deps = *d })
+	deps.Registry = prometheus.NewRegistry()
+	both := []http.Handler{b.api.Handler(), api.New(deps).Handler()}
+	var statuses []int
+	var left []string
+	for n := range 12 {
+		w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/servers", nil)
+		r.Header.Set("Authorization", "Bearer viewer")
+		both[n%2].ServeHTTP(w, r)
+		statuses, left = append(statuses, w.Code), append(left, w.Header().Get("RateLimit"))
+		require.Equal(t, `"token";q=8;w=800, "principal";q=16;w=800`, w.Header().Get("RateLimit-Policy"))
+	}
+	require.Equal(t, append(slices.Repeat([]int{200}, 8), slices.Repeat([]int{429}, 4)...), statuses)
+	require.Contains(t, left[0], `"token";r=7;t=`)
+	require.Contains(t, left[7], `"token";r=0;t=`)
+	require.Contains(t, left[11], `"token";r=0;t=`)
 }
 
 func TestCallersAreLimitedEachOnTheirOwn(t *testing.T) {

@@ -15,7 +15,7 @@ func TestLimiterRemembersABoundedNumberOfCallers(t *testing.T) {
 	t.Parallel()
 	l := newCallerLimiter(0.001, 1)
 	allow := func(key string) error {
-		_, err := l.allow([]budget{{"token", key, 1}})
+		_, err := l.allow(t.Context(), []budget{{policy: "token", key: key, times: 1}})
 		return err
 	}
 	require.NoError(t, allow("first"))
@@ -43,7 +43,7 @@ func TestRatesOfTokensPrincipalsAndOrgs(t *testing.T) {
 	}
 	sent := func(p access.Principal) (n int, policy string) {
 		for ; ; n++ {
-			left, err := l.allow(budgetsOf(p))
+			left, err := l.allow(t.Context(), budgetsOf(p))
 			if err != nil {
 				require.Equal(t, prego.CodeRateLimited, prego.CodeOf(err))
 				require.Positive(t, left.reset)

@@ -2404,6 +2404,15 @@ CREATE TABLE attention_since (
     since timestamptz NOT NULL
 );
 
+-- What is left of the rates of callers. Processes of the API lease parts of them, so that all of them together keep to
+-- a rate. A row that is missing is full: nothing is lost with the table, or with rows that were not used for an hour.
+CREATE UNLOGGED TABLE rate_budgets (
+    budget text PRIMARY KEY,
+    rest   double precision NOT NULL, -- at that time; it fills up again
+    leased double precision NOT NULL, -- by the last statement
+    at     timestamptz NOT NULL
+) WITH (fillfactor = 50);
+
 -- The redo log: each committed change of a row that matters goes to the object storage within seconds, so that a
 -- database that was restored to an earlier moment can be completed (docs/adr/0073-*). number is that of the newest
 -- entry; unsaved is that entry while the storage does not have it.
@@ -3028,8 +3037,8 @@ DO $$ DECLARE t text; key text; cols text[];
         'container_reports cost_entries cost_meters cost_progress decision_inputs destructions '
         'dns_comparisons dns_departures edge_documents edge_left_out events goose_db_version looks org_counters '
         'org_sessions org_usage_changes org_usage_drifts org_usage_parts org_usage_sweep org_work orphan_sightings '
-        'peers_due provider_budgets provider_catalogs provider_prices pruned reconcile_runs redo redo_due region_room '
-        'rejected_rows scaling_events server_samples site_health site_uptime', ' ');
+        'peers_due provider_budgets provider_catalogs provider_prices pruned rate_budgets reconcile_runs redo redo_due '
+        'region_room rejected_rows scaling_events server_samples site_health site_uptime', ' ');
     seen constant text[] := string_to_array('updated_at changed_xid agent_last_heartbeat_at agent_status load1 '
         'memory_pct disk_pct docker_state cpu_pct worker_slots_pct db_disk_pct redis_memory_pct clock_ahead_seconds '
         'checked_at next_check asked_at applied_at watched_from watched_until watch_changes taken_until ari_at '

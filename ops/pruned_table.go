@@ -12,6 +12,7 @@ const (
 	PrunedCommands     PrunedTable = "agent_command_audit"
 	PrunedDecisions    PrunedTable = "decision_inputs" // not the decisions themselves
 	PrunedSamples      PrunedTable = "server_samples"
+	PrunedRates        PrunedTable = "rate_budgets"
 	PrunedKeys         PrunedTable = "request_keys"
 	PrunedCreationKeys PrunedTable = "request_keys_of_creations" // in the same table
 	PrunedAudit        PrunedTable = "audit_entries"             // that are sealed, behind a checkpoint

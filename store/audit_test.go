@@ -410,7 +410,7 @@ var notAudited = map[string]string{
 	"made by workflows only": `acme_accounts acme_budgets acme_challenges acme_orders agent_release_servers allocation_snapshots attention_since container_reports db_shards redis_pools destructions dns_comparisons dns_departures dns_records
 		edge_documents edge_left_out edges egress fleet_action_steps instances networks orphan_sightings placement_group_members provider_budgets provider_catalogs rebalance_moves reconcile_runs resources
 		scaling_events server_bootstrap_tokens server_peers site_health site_pool site_uptime stack_release_servers stack_release_sites tenant_allocations tenant_losses backup_schedules volume_backup_schedules`,
-	"bookkeeping":                      `cost_progress certificate_names_due credential_spending changes changes_pruned goose_db_version looks org_counters org_sessions org_usage_changes org_usage_drifts org_usage_parts org_usage_sweep org_work passkey_ceremonies peers_due pruned redo redo_due region_room rejected_rows request_keys boot_artifacts`,
+	"bookkeeping":                      `cost_progress certificate_names_due credential_spending changes changes_pruned goose_db_version looks org_counters org_sessions org_usage_changes org_usage_drifts org_usage_parts org_usage_sweep org_work passkey_ceremonies peers_due pruned rate_budgets redo redo_due region_room rejected_rows request_keys boot_artifacts`,
 	"a separate record, only appended": `events cost_entries cost_meters decision_inputs server_samples provider_prices backup_policy_changes`,
 	"the audit itself":                 `audit_entries audit_chain audit_unsealed audit_checkpoints`,
 }

@@ -65,6 +65,8 @@ const (
     SELECT journal, first FROM decision_inputs WHERE created_at` + longAgo + `ORDER BY created_at` + someRows
 	sqlPruneSamples = `WITH gone AS (DELETE FROM server_samples WHERE (at, server_id) IN (
     SELECT at, server_id FROM server_samples WHERE at` + longAgo + `ORDER BY at` + someRows
+	sqlPruneRates = `WITH gone AS (DELETE FROM rate_budgets WHERE budget IN (
+    SELECT budget FROM rate_budgets WHERE at` + longAgo + `ORDER BY at` + someRows
 	sqlPruneKeys = `WITH gone AS (DELETE FROM request_keys WHERE (subject, key) IN (
     SELECT subject, key FROM request_keys WHERE created_id IS NULL AND created_at` + longAgo + `AND leased_until < now() ORDER BY created_at` + someRows
 	sqlPruneCreationKeys = `WITH gone AS (DELETE FROM request_keys WHERE (subject, key) IN (
@@ -78,7 +80,7 @@ func (s *Store) Prune(ctx context.Context, table ops.PrunedTable, keep time.Dura
 		ops.PrunedEvents: sqlPruneEvents, ops.PrunedFeed: sqlPruneFeed, ops.PrunedSessions: sqlPruneSessions, ops.PrunedInstances: sqlPruneInstances, ops.PrunedCommands: sqlPruneCommands,
 		ops.PrunedKeys: sqlPruneKeys, ops.PrunedCreationKeys: sqlPruneCreationKeys,
 		ops.PrunedDecisions: sqlPruneDecisions, ops.PrunedSamples: sqlPruneSamples,
-		ops.PrunedAudit: sqlPruneAudit,
+		ops.PrunedAudit: sqlPruneAudit, ops.PrunedRates: sqlPruneRates,
 	}[table]
 	n, err := value[int](ctx, s.pool, sql, keep.Seconds(), limit)
 	return n, failed("prune "+string(table), err)

@@ -25,6 +25,7 @@ func prunedTables() map[ops.PrunedTable]string {
 		ops.PrunedCommands:     `UPDATE agent_command_audit SET requested_at = now() - make_interval(days => %d) WHERE audit_id LIKE '%%2'`,
 		ops.PrunedDecisions:    `UPDATE decision_inputs SET created_at = now() - make_interval(days => %d) WHERE first %% 2 = 0`,
 		ops.PrunedSamples:      `UPDATE server_samples SET at = at - make_interval(days => %d) WHERE server_id LIKE '%%2'`,
+		ops.PrunedRates:        `UPDATE rate_budgets SET at = now() - make_interval(days => %d) WHERE budget LIKE '%%2'`,
 		ops.PrunedKeys:         `UPDATE request_keys SET created_at = now() - make_interval(days => %d) WHERE created_id IS NULL AND key LIKE '%%2'`,
 		ops.PrunedCreationKeys: `UPDATE request_keys SET created_at = now() - make_interval(days => %d) WHERE created_id IS NOT NULL AND key LIKE '%%2'`,
 	}
@@ -41,6 +42,7 @@ func aged(t *testing.T) *Store {
 		`INSERT INTO request_keys (subject, key, request_hash, leased_until) VALUES ('a', 'under-way-2', '', now() + interval '1 minute')`,
 		`INSERT INTO request_keys (subject, key, request_hash, created_id) SELECT 'a', 'made-' || i, '', 'a-1' FROM generate_series(1, 50) i`,
 		`INSERT INTO decision_inputs (journal, first, events, body) SELECT 'j', i, 1, '' FROM generate_series(0, 50) i`,
+		`INSERT INTO rate_budgets (budget, rest, leased, at) SELECT 'token ' || i, 1, 1, now() FROM generate_series(1, 50) i`,
 		`INSERT INTO server_samples (at, server_id, load1) SELECT now(), 's-' || i, 1 FROM generate_series(1, 50) i`,
 		`INSERT INTO events (kind, id, step) SELECT CASE WHEN i % 10 = 0 THEN 'server' ELSE 'instance' END, 's-' || i, 'x' FROM generate_series(1, 99) i`,
 		`UPDATE instances SET state = 'stopped', stopped_at = now() WHERE number % 3 = 0`)
@@ -77,7 +79,7 @@ func TestOldRowsArePruned(t *testing.T) {
 	conditions := map[ops.PrunedTable]string{
 		ops.PrunedEvents: `at < now() - interval '9 days'`, ops.PrunedFeed: `at < now() - interval '9 days' AND payload IS NULL AND kind <> 'server'`, ops.PrunedSessions: `opened_at < now() - interval '9 days' AND closed_at IS NOT NULL`,
 		ops.PrunedInstances: `stopped_at < now() - interval '9 days' AND state = 'stopped'`, ops.PrunedCommands: `requested_at < now() - interval '9 days'`,
-		ops.PrunedDecisions: `created_at < now() - interval '9 days'`, ops.PrunedSamples: `at < now() - interval '9 days'`,
+		ops.PrunedDecisions: `created_at < now() - interval '9 days'`, ops.PrunedSamples: `at < now() - interval '9 days'`, ops.PrunedRates: `at < now() - interval '9 days'`,
 		ops.PrunedKeys: `created_at < now() - interval '9 days' AND leased_until < now()`, ops.PrunedCreationKeys: `created_at < now() - interval '9 days'`,
 	}
 	for table, due := range conditions {

@@ -93,6 +93,7 @@ const (
 	keepCreationKeys = 90 * 24 * time.Hour // outlasts every client that repeats a request; the name refuses a later one
 	keepDecisions    = 90 * 24 * time.Hour // a quarter's placements, for replays of another policy
 	keepSamples      = 25 * time.Hour      // the last day is shown
+	keepRates        = time.Hour           // every rate is full again
 )
 
 // Keep is how long rows are kept that grow in number with use, as the law or a contract of an operator has it; 0 is
@@ -111,6 +112,7 @@ func (k Keep) Of() map[ops.PrunedTable]time.Duration {
 		ops.PrunedEvents: k.Events, ops.PrunedFeed: k.Feed, ops.PrunedCommands: k.Commands, ops.PrunedSessions: keepSessions,
 		ops.PrunedInstances: keepInstances, ops.PrunedKeys: k.Keys, ops.PrunedCreationKeys: keepCreationKeys,
 		ops.PrunedDecisions: keepDecisions, ops.PrunedSamples: keepSamples, ops.PrunedAudit: k.Audit,
+		ops.PrunedRates: keepRates,
 	}
 }
 
