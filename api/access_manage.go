@@ -17,7 +17,10 @@ import (
 )
 
 // decidedByHandlers are capabilities that handlers require, besides or instead of their operations.
-var decidedByHandlers = []access.Capability{"command:logs", "login:read", "login:revoke", "org:change", "org:create", "progress:share"}
+var decidedByHandlers = []access.Capability{
+	"command:logs", "login:read", "login:revoke", "org:change", "org:create", "progress:share",
+	"token:read", "token:revoke",
+}
 
 // capabilities are all that exist, sorted.
 func (k *contract) capabilities() []access.Capability {
@@ -87,13 +90,59 @@ func tokenView(t access.Issued) Token {
 	return out
 }
 
-// ListTokens shows a page of tokens.
+// notOwn requires a capability, and what caveats allow of it, for what is not the caller's own.
+func (a *API) notOwn(c echo.Context, required access.Capability) error {
+	ctx := c.Request().Context()
+	reach := caller(c).Reach(required)
+	if reach.None() {
+		return prego.Errorf(prego.CodeForbidden, "this requires the capability %s, which no grant of yours includes", required)
+	}
+	if l := access.LimitsOf(ctx); l != nil {
+		l.Capability = required
+		if err := l.RefuseAct(); err != nil {
+			return err
+		}
+	}
+	reach.ReadOnly = c.Request().Method == http.MethodGet
+	inEach(c, func(ctx context.Context) context.Context { return access.WithReach(ctx, reach) })
+	return nil
+}
+
+// ListTokens shows a page of tokens: those in reach or, without a capability, those below the caller's own.
 func (a *API) ListTokens(c echo.Context, _ ListTokensParams) error {
-	return list(c, "tokens", a.d.Store.ListTokens, tokenView)
+	p, read := caller(c), a.d.Store.ListTokens
+	if p.Reach("token:read").None() {
+		read = func(ctx context.Context, q prego.ListQuery) ([]access.Issued, string, error) {
+			return a.d.Store.ListTokensBelow(ctx, p.CredentialID, q)
+		}
+	} else if err := a.notOwn(c, "token:read"); err != nil {
+		return err
+	}
+	return list(c, "tokens", read, tokenView)
+}
+
+// reachToken refuses a token that is neither below the caller's own nor where it has a capability.
+func (a *API) reachToken(c echo.Context, id string, required access.Capability) error {
+	ctx := c.Request().Context()
+	below, err := a.d.Store.TokensBelow(ctx, caller(c).CredentialID)
+	if err != nil || slices.Contains(below, id) {
+		return err
+	}
+	if err := a.notOwn(c, required); err != nil {
+		return err
+	}
+	org, err := a.d.Store.OrgOf(ctx, "token", id)
+	if reach, _ := access.ReachOf(c.Request().Context()); err == nil && !reach.Includes(org) {
+		err = store.NoSuch("token", id)
+	}
+	return err
 }
 
 // GetToken shows a token without its secret.
 func (a *API) GetToken(c echo.Context, id TokenInPath) error {
+	if err := a.reachToken(c, id, "token:read"); err != nil {
+		return err
+	}
 	return show(c, a.d.Store.GetToken, id, tokenView)
 }
 
@@ -170,7 +219,7 @@ func (a *API) NarrowToken(c echo.Context, _ NarrowTokenParams) error {
 
 // RevokeToken ends a token and those that come from it.
 func (a *API) RevokeToken(c echo.Context, id TokenInPath, _ RevokeTokenParams) error {
-	if _, err := a.d.Store.GetToken(c.Request().Context(), id); err != nil {
+	if err := a.reachToken(c, id, "token:revoke"); err != nil {
 		return err
 	}
 	return remove(c, a.d.Store.EndCredential, id)
@@ -388,9 +437,8 @@ func (a *API) EndLogin(c echo.Context, id LoginInPath, _ EndLoginParams) error {
 	if err != nil {
 		return err
 	}
-	if l := access.LimitsOf(c.Request().Context()); l != nil && of != p.PrincipalID { // it is not about the caller
-		l.Capability = "login:revoke"
-		if err := l.RefuseAct(); err != nil {
+	if of != p.PrincipalID {
+		if err := a.notOwn(c, "login:revoke"); err != nil {
 			return err
 		}
 	}

@@ -171,7 +171,9 @@ func TestEveryOperationStatesItsAccess(t *testing.T) {
 		require.True(t, !viewer.Includes(c) || developer.Includes(c) && o.verb() == "read", "%s of viewers", o.capability)
 	}
 	require.Equal(t, []string{"putOrg"}, handlers)
-	require.ElementsMatch(t, []string{"whoami", "createConsoleLogin", "narrowToken", "listLogins", "endLogin", "endOwnCredential"}, callers)
+	require.ElementsMatch(t, []string{
+		"whoami", "createConsoleLogin", "narrowToken", "listTokens", "getToken", "revokeToken", "listLogins", "endLogin", "endOwnCredential",
+	}, callers)
 	for _, thing := range ofOrgs {
 		require.True(t, things[thing], "no operation is about a %s of an org", thing)
 	}
@@ -188,7 +190,7 @@ func builtIn(t *testing.T, name string) access.Role {
 // TestAccessRolesNameWhatExists, so that a misspelt capability does not look like a rule.
 func TestAccessRolesNameWhatExists(t *testing.T) {
 	t.Parallel()
-	known := map[string]bool{"progress:share": true, "login:read": true}
+	known := map[string]bool{"progress:share": true, "login:read": true, "token:read": true}
 	for _, o := range operations(t) {
 		known[o.capability], known[o.thing()+":*"], known[o.thing()+":read"] = true, true, true
 	}

@@ -475,3 +475,51 @@ func TestTrustsAreNotConfused(t *testing.T) {
 	b.want(401, "GET", "/v1/orgs/a", first.AccessToken, "")
 	b.want(401, "GET", "/v1/orgs/a", child.Secret, "")
 }
+
+// TestHoldersEndWhatTheyNarrowed without a capability, and neither what is above nor what is beside their own.
+func TestHoldersEndWhatTheyNarrowed(t *testing.T) {
+	t.Parallel()
+	b := people(t)
+	_, tokenID, secret := b.account("reader", "a", "org_viewer")
+	narrow := func(by, caveats string) api.CreatedToken {
+		t.Helper()
+		body := `{"name":"n","expires_in_seconds":600,"caveats":` + caveats + `}`
+		return as[api.CreatedToken](t, b.want(201, "POST", "/v1/tokens", by, body))
+	}
+	listed := func(by string) (ids []string) {
+		t.Helper()
+		for _, one := range as[api.TokenPage](t, b.want(200, "GET", "/v1/tokens", by, "")).Tokens {
+			ids = append(ids, one.TokenId)
+		}
+		return ids
+	}
+	require.Empty(t, listed(secret))
+	agent, beside := narrow(secret, `{"dry_run_only":true}`), narrow(secret, `{}`)
+	below := narrow(agent.Secret, `{}`)
+	require.ElementsMatch(t, []string{agent.TokenId, beside.TokenId, below.TokenId}, listed(secret))
+	require.Equal(t, []string{below.TokenId}, listed(agent.Secret))
+	require.Equal(t, below.TokenId, as[api.Token](t, b.want(200, "GET", "/v1/tokens/"+below.TokenId, agent.Secret, "")).TokenId)
+	for _, id := range []string{tokenID, agent.TokenId, beside.TokenId, "token-none"} {
+		for _, method := range []string{"GET", "DELETE"} {
+			require.Contains(t, b.refused(403, method, "/v1/tokens/"+id, agent.Secret, ""), "forbidden", id)
+		}
+	}
+	b.want(204, "DELETE", "/v1/tokens/"+below.TokenId, agent.Secret, "")
+	b.want(401, "GET", "/v1/whoami", below.Secret, "")
+	require.Empty(t, listed(agent.Secret))
+	b.want(204, "DELETE", "/v1/tokens/"+agent.TokenId, secret, "")
+	b.want(401, "GET", "/v1/whoami", agent.Secret, "")
+	b.want(200, "GET", "/v1/whoami", beside.Secret, "")
+
+	// What is not its own needs the capability, and is subject to its caveats.
+	dry := b.limited(access.Caveats{DryRunOnly: true})
+	b.untried = true // its dry run is allowed
+	require.Contains(t, b.refused(403, "DELETE", "/v1/tokens/"+beside.TokenId, dry, ""), "dry_run_only")
+	b.want(200, "GET", "/v1/orgs/a", beside.Secret, "")
+	_, _, owner := b.account("owner", "b", "org_owner")
+	require.Contains(t, b.refused(404, "DELETE", "/v1/tokens/"+beside.TokenId, owner, ""), "not_found")
+	other := narrow(owner, `{}`)
+	require.Contains(t, listed(owner), other.TokenId)
+	require.NotContains(t, listed(owner), beside.TokenId)
+	b.want(204, "DELETE", "/v1/tokens/"+other.TokenId, owner, "")
+}

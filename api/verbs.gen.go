@@ -2426,7 +2426,7 @@ var verbs = []Verb{
 		{Name: "server", Help: "only on these servers: their site, database or cache is there, moves there or away, or the server is being built for them", In: "query", Field: "server_id", Many: true},
 		{Name: "all", Help: "include items that have ended", In: "query", Field: "all", Type: "bool"},
 	}, Items: "tenants", Paged: true, Sorts: []string{"created_at", "slug"}, Table: &tables[81], Page: true},
-	{Operation: "listTokens", Method: "GET", Path: "/v1/tokens", Use: "token list", Short: "List tokens", Long: "List tokens.\n\nTokens that were narrowed from others are among them. Secrets are never returned.", Flags: []Flag{
+	{Operation: "listTokens", Method: "GET", Path: "/v1/tokens", Use: "token list", Short: "List tokens", Long: "List tokens.\n\nThose that were narrowed from the caller's own credential; with the capability token:read those in its reach.\nSecrets are never returned.", Flags: []Flag{
 		{Name: "principal-id", Help: "only of these service accounts and users", In: "query", Field: "principal_id", Many: true},
 		{Name: "org", Help: "only of accounts of these orgs", In: "query", Field: "org_id", Many: true},
 		{Name: "name", Help: "only with these names", In: "query", Field: "name", Many: true},
@@ -2729,7 +2729,7 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "recorded in the timeline", In: "body", Field: "reason"},
 	}, Body: "optional", Table: &tables[79], Say: "accepted: tenant {tenant_id} is {state}, workflow {workflow_id}", Impact: "none"},
-	{Operation: "revokeToken", Method: "DELETE", Path: "/v1/tokens/{token_id}", Use: "token revoke TOKEN…", Short: "End a token", Long: "End a token.\n\nNo request with it is accepted after the answer. All tokens and logins that come from it end as well. Repeating it\nchanges nothing.", Args: []Flag{
+	{Operation: "revokeToken", Method: "DELETE", Path: "/v1/tokens/{token_id}", Use: "token revoke TOKEN…", Short: "End a token", Long: "End a token.\n\nOne that was narrowed from the caller's own credential; with the capability token:revoke any in its reach. No\nrequest with it is accepted after the answer. All tokens and logins that come from it end as well. Repeating it\nchanges nothing.", Args: []Flag{
 		{Name: "TOKEN", In: "path", Field: "token_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},

@@ -41,8 +41,8 @@ func TestPagesAreThoseOfTheUser(t *testing.T) {
 	for _, theirs := range []string{"Now", "Fleet map", "Servers", "Fleets", "Policies", "Placement pools", "Releases", "Ledger", "Registries"} {
 		require.NotContains(t, owner, theirs)
 	}
-	require.Equal(t, []string{"Orgs and quotas", "Limit requests", "Logins", "Costs"}, pages(of("billing", "acme")))
-	require.Equal(t, []string{"Logins"}, pages(of("org_owner")))
+	require.Equal(t, []string{"Orgs and quotas", "Limit requests", "Tokens", "Logins", "Costs"}, pages(of("billing", "acme")))
+	require.Equal(t, []string{"Tokens", "Logins"}, pages(of("org_owner")))
 }
 
 // TestButtonsAreThoseOfTheUser: by capability, and by the org of the thing on the page.

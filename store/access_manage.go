@@ -179,9 +179,11 @@ const liveCredential = `c.revoked_at IS NULL AND c.expires_at > now() AND c.disa
 
 var tokens = Listing[access.Issued]{
 	what: "tokens", from: sqlIssued, always: `c.kind = 'token'`, live: liveCredential,
-	filters: map[string]string{"principal_id": "c.principal_id", "org_id": "c.of_org", "name": "c.name", "prefix": "c.prefix", "in_reach": "c.of_org"},
-	sorts:   map[string]string{"created_at": "c.created_at", "expires_at": "c.expires_at"},
-	id:      "c.id",
+	filters: map[string]string{
+		"principal_id": "c.principal_id", "org_id": "c.of_org", "name": "c.name", "prefix": "c.prefix", "in_reach": "c.of_org", "token_id": "c.id",
+	},
+	sorts: map[string]string{"created_at": "c.created_at", "expires_at": "c.expires_at"},
+	id:    "c.id",
 }
 
 var logins = Listing[access.Issued]{
@@ -194,6 +196,29 @@ var logins = Listing[access.Issued]{
 // ListTokens lists tokens.
 func (s *Store) ListTokens(ctx context.Context, q prego.ListQuery) ([]access.Issued, string, error) {
 	return inReach(tokens, s)(ctx, q)
+}
+
+const sqlTokensBelow = `
+WITH RECURSIVE below AS (
+    SELECT credential_id, kind FROM credentials WHERE parent_id = $1
+    UNION SELECT c.credential_id, c.kind FROM credentials c JOIN below b ON c.parent_id = b.credential_id
+) SELECT credential_id FROM below WHERE kind = 'token' ORDER BY 1`
+
+// TokensBelow are the tokens that were narrowed from a credential, or from what comes from it.
+func (s *Store) TokensBelow(ctx context.Context, credential string) ([]string, error) {
+	ids, err := values[string](whole(ctx), s.pool, sqlTokensBelow, credential) // the caller's own
+	return ids, failed("narrowed tokens", err)
+}
+
+// ListTokensBelow lists them.
+func (s *Store) ListTokensBelow(ctx context.Context, credential string, q prego.ListQuery) ([]access.Issued, string, error) {
+	ids, err := s.TokensBelow(ctx, credential)
+	if err != nil || len(ids) == 0 {
+		return nil, "", err
+	}
+	q = q.Of("token_id", "")
+	q.Filters["token_id"] = ids
+	return tokens.page(whole(ctx), s, q)
 }
 
 // ListLogins lists logins, whose principals are of the installation: the caller narrows the list to its own.
