@@ -28,7 +28,7 @@ type passed struct {
 	request  string // base64: it may stand between quotes
 	orgs     string // a literal of text[], "" for a caller whose reach is everything
 	readOnly bool
-	custom   bool // plan for the values of the arguments
+	plans    string // plan_cache_mode of a page, "" otherwise
 }
 
 // passedIn is what is to be passed for a context, nil for the control plane's own work.
@@ -63,9 +63,10 @@ func recording(ctx context.Context) context.Context {
 const (
 	sqlSetRequest = `SELECT set_config('prego.request', $1, true)`
 	sqlSetOrgs    = `SELECT set_config('prego.request', $1, true), set_config('prego.orgs', $2, true)`
-	sqlSetReader  = `SELECT set_config('prego.request', $1, true), set_config('prego.orgs', $2, true),
-    set_config('role', 'prego_customer', true), set_config('transaction_read_only', 'on', true),
-    set_config('plan_cache_mode', CASE WHEN $3 THEN 'force_custom_plan' ELSE 'auto' END, true)`
+	// A reader changes nothing, so that the audit needs no caller.
+	sqlSetReader = `SELECT set_config('prego.orgs', $1, true), set_config('role', 'prego_customer', true),
+    set_config('transaction_read_only', 'on', true)`
+	sqlSetPager = sqlSetReader + `, set_config('plan_cache_mode', $2, true)`
 )
 
 // reader reports whether the statements run as prego_customer.
@@ -74,8 +75,10 @@ func (p *passed) reader() bool { return p != nil && p.orgs != "" && p.readOnly }
 // queue adds the statement that passes it to a batch.
 func (p *passed) queue(b *pgx.Batch) {
 	switch {
+	case p.reader() && p.plans != "":
+		b.Queue(sqlSetPager, p.orgs, p.plans)
 	case p.reader():
-		b.Queue(sqlSetReader, p.request, p.orgs, p.custom)
+		b.Queue(sqlSetReader, p.orgs)
 	case p.orgs != "":
 		b.Queue(sqlSetOrgs, p.request, p.orgs)
 	default:
@@ -225,7 +228,11 @@ func (p *passed) append(to, b *pgx.Batch) *pgx.Batch {
 // asked sends a statement behind the setting, in one message and one transaction.
 func (c conns) asked(ctx context.Context, p *passed, sql string, args []any) pgx.BatchResults {
 	if hasOption(args) {
-		p.custom, args = true, args[1:]
+		p.plans = "force_custom_plan"
+		if args[0] == keepPlan {
+			p.plans = "force_generic_plan"
+		}
+		args = args[1:]
 	}
 	b := &pgx.Batch{}
 	p.queue(b)
@@ -233,8 +240,14 @@ func (c conns) asked(ctx context.Context, p *passed, sql string, args []any) pgx
 	return c.Pool.SendBatch(ctx, b)
 }
 
+// The options of pages' statements: plan for the values, or keep a plan for any values.
+const (
+	planAnew = pgx.QueryExecModeCacheDescribe
+	keepPlan = pgx.QueryExecModeCacheStatement
+)
+
 // plain reports whether there is nothing to pass. Pages are read with an option, which a batch can't have. They
-// change nothing: the audit needs no caller. A customer's get custom plans by a setting instead.
+// change nothing: the audit needs no caller. A customer's have a setting instead.
 func (p *passed) plain(args []any) bool {
 	return p == nil || p.orgs == "" && hasOption(args)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/prego/prego"
 	"github.com/prego/prego/lab/benchjson"
 	"github.com/prego/prego/lab/pgtest"
+	"github.com/prego/prego/ops"
 	"github.com/prego/prego/tenant"
 )
 
@@ -41,7 +42,8 @@ func alternately(b *testing.B, runs int, ours, bare func(i int)) (float64, float
 }
 
 // BenchmarkCustomers measures what row-level security costs: the page of 100 tenants and a tenant that a customer
-// reads, beside the same for an operator; and a reservation, beside one in a database without policies and guards.
+// reads, beside the same for an operator, and the page beside the customer's own in a database without policies; and a
+// reservation, beside one in a database without policies and guards.
 func BenchmarkCustomers(b *testing.B) {
 	const orgs, each, placed = 50, 200, 2000
 	fill := slices.Concat(fleetOf(benchApps, benchApps, benchApps), placedBefore(orgs*each), tenantsOf(placed, benchApps, benchApps), []string{
@@ -60,8 +62,10 @@ func BenchmarkCustomers(b *testing.B) {
 	_, err := stores[1].pool.Exec(b.Context(), unpoliced)
 	require.NoError(b, err)
 
-	s, system, customer := stores[0], b.Context(), reading(b.Context(), "org-7")
-	page := func(ctx context.Context, filters map[string][]string) func(int) {
+	// Every request passes who sent it.
+	system := ops.WithAuditSource(b.Context(), ops.AuditSource{Actor: "p-1", ActorName: "ann", From: "192.0.2.1", RequestID: "r-1"})
+	s, customer := stores[0], reading(system, "org-7")
+	page := func(ctx context.Context, s *Store, filters map[string][]string) func(int) {
 		return func(int) {
 			got, _, err := Tenants.In(s)(ctx, prego.ListQuery{Limit: 100, Filters: filters})
 			require.NoError(b, err)
@@ -83,8 +87,8 @@ func BenchmarkCustomers(b *testing.B) {
 	}
 	ofOrg := map[string][]string{"org_id": {"org-7"}}
 	for name, pair := range map[string][2]func(int){
-		"list_100":          {page(customer, nil), page(system, ofOrg)},
-		"list_100_filtered": {page(customer, ofOrg), page(system, ofOrg)},
+		"list_100":          {page(customer, s, nil), page(system, s, ofOrg)},
+		"list_100_policies": {page(customer, s, nil), page(customer, stores[1], nil)},
 		"get":               {one(customer), one(system)},
 		"reserve":           {reserve(stores[0]), reserve(stores[1])},
 	} {

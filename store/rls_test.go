@@ -518,7 +518,7 @@ func TestNothingOfARequestStaysOnItsConnection(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, seenOrg+" "+hiddenOrg, orgs)
 				left, err := value[string](ctx, s.pool, `SELECT concat_ws('|', current_user = session_user, current_setting('transaction_read_only'),
-					current_setting('prego.orgs', true), current_setting('prego.request', true), current_setting('plan_cache_mode'))`)
+					current_setting('prego.orgs', true), COALESCE(current_setting('prego.request', true), ''), current_setting('plan_cache_mode'))`)
 				require.NoError(t, err)
 				require.Equal(t, "t|off|||auto", left)
 			}
@@ -545,6 +545,40 @@ func TestPoliciesReadTheOrgsOnce(t *testing.T) {
 	plan, err := values[string](reading(ctx, seenOrg), s.pool, `EXPLAIN (ANALYZE, VERBOSE, TIMING OFF) SELECT * FROM generate_series(1, 1000) CROSS JOIN LATERAL (SELECT org_id FROM tenants) t`)
 	require.NoError(t, err)
 	require.Regexp(t, `(?s)InitPlan.*Result  \([^)]*\) \(actual rows=1 loops=1\)`, strings.Join(plan, "\n"))
+}
+
+// TestACustomersPageReadsItsOrgs: of 10,000 tenants only the reached ones are read, by a plan that a connection
+// makes once.
+func TestACustomersPageReadsItsOrgs(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	pgtest.FillLarge(t, url, 1000)
+	pool, err := Open(t.Context(), url, 1, nil)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	s := New(pool)
+	const tenantsRead = `SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'tenants') +
+		(SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'tenants') FROM pg_stat_force_next_flush()`
+	read := func() int {
+		_, err := values[string](t.Context(), s.pool, `SELECT pg_stat_force_next_flush()::text`)
+		require.NoError(t, err)
+		n, err := value[int](t.Context(), s.pool, tenantsRead)
+		require.NoError(t, err)
+		return n
+	}
+	own := count(t, s, `tenants WHERE org_id IN ('o-7', 'o-8') AND state NOT IN ('terminated', 'data_purged')`)
+	require.Positive(t, own)
+	for range 3 {
+		before := read()
+		page, _, err := Tenants.In(s)(reading(t.Context(), "o-7", "o-8"), prego.ListQuery{Limit: 100})
+		require.NoError(t, err)
+		require.Len(t, page, min(own, 100))
+		require.Less(t, read()-before, 20*len(page), "rows that were read of tenants")
+	}
+	plans, err := value[string](t.Context(), s.pool, `SELECT string_agg(generic_plans || ' ' || custom_plans, ', ') FROM pg_prepared_statements
+		WHERE statement LIKE '%FROM tenants%prego_customer' AND statement LIKE '%server_ids%'`)
+	require.NoError(t, err)
+	require.Equal(t, "3 0", plans)
 }
 
 // unguarded are the tables under a policy whose rows are written for any org: by triggers, or about rows that are

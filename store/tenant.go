@@ -27,11 +27,25 @@ func (s *Store) GetTenant(ctx context.Context, id string) (tenant.Tenant, error)
 // onServers are the tenants that are on one of some servers.
 const onServers = `ARRAY(SELECT w.tenant_id FROM tenant_places w WHERE w.server_id = ANY ($?))`
 
+// placedOn are the servers of a tenant in tenant_places, by its id: it reads each table once, where the view would be
+// planned and run as ten joins.
+const placedOn = `ARRAY(SELECT DISTINCT s.id FROM (
+        SELECT a.app_server_id, a.db_shard_id, a.redis_pool_id FROM tenant_allocations a
+            WHERE a.tenant_id = tenants.tenant_id AND a.released_at IS NULL
+        UNION ALL SELECT m.from_server_id, m.from_shard_id, m.from_pool_id FROM tenant_moves m
+            WHERE m.tenant_id = tenants.tenant_id AND m.finished_at IS NULL
+        UNION ALL SELECT m.to_server_id, m.to_shard_id, m.to_pool_id FROM tenant_moves m
+            WHERE m.tenant_id = tenants.tenant_id AND m.finished_at IS NULL
+        UNION ALL SELECT b.server_id, NULL, NULL FROM servers b
+            WHERE b.dedicated_for_tenant_id = tenants.tenant_id AND b.status = 'provisioning') o (server, shard, pool)
+    CROSS JOIN LATERAL (VALUES (o.server), ((SELECT d.server_id FROM db_shards d WHERE d.shard_id = o.shard)),
+        ((SELECT r.server_id FROM redis_pools r WHERE r.pool_id = o.pool))) s (id)
+    WHERE s.id IS NOT NULL ORDER BY 1)`
+
 // Tenants is the list of tenants, without terminated ones.
 var Tenants = Listing[tenant.Listed]{
 	what: "tenants", from: `SELECT ` + tenantColumns + `,
-    ARRAY(SELECT DISTINCT w.server_id FROM tenant_places w WHERE w.tenant_id = tenants.tenant_id ORDER BY 1)
-        AS server_ids,
+    ` + placedOn + ` AS server_ids,
     (SELECT bool_and(h.up) FROM ` + probedNow + ` WHERE h.tenant_id = tenants.tenant_id) AS site_up,
     (SELECT z.memory_bytes FROM tenant_sizes z WHERE z.plan = tenants.plan) AS memory_bytes
 FROM tenants`,

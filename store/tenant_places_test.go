@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +39,16 @@ func TestTenantsOfAServer(t *testing.T) {
 		t.Helper()
 		for _, id := range []string{"app-1", "app-2", "db", "db-2", "redis", "redis-2"} {
 			require.Equal(t, append([]string{}, want[id]...), b.tenantsOn(id), id)
+		}
+		for _, listed := range walkList(t, b.s, Tenants, prego.ListQuery{}) { // the same, by tenant
+			on := []prego.ServerID{}
+			for id, tenants := range want {
+				if slices.Contains(tenants, string(listed.TenantID)) {
+					on = append(on, prego.ServerID(id))
+				}
+			}
+			slices.Sort(on)
+			require.Equal(t, on, listed.ServerIDs, listed.TenantID)
 		}
 	}
 	one, two, both := []string{"t-1"}, []string{"t-2"}, []string{"t-1", "t-2"}
