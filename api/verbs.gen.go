@@ -4,7 +4,7 @@ package api
 
 // Nouns are what groups of commands are about.
 var Nouns = map[string]string{
-	"access":                "Show why a caller may do something, or why not",
+	"access":                "Show why a caller may do something, or let in people from the host",
 	"access-role":           "Manage access roles: sets of what callers may do",
 	"agent":                 "Manage the program that runs on hosts",
 	"agent release":         "Deploy releases of the agent, in rings",

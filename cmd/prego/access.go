@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,6 +26,7 @@ func accessCommands() []*cobra.Command {
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), url)
 			fmt.Fprintf(cmd.ErrOrStderr(), "good once, until %s\n", until.Format(time.RFC3339))
+			hintAt(cmd)
 			return nil
 		}),
 	}
@@ -40,7 +42,11 @@ func accessCommands() []*cobra.Command {
 			"It needs DATABASE_URL, and no API. The audit names who was logged in to this host.",
 		RunE: withConfig(func(cmd *cobra.Command, cfg config.Config, _ []string) error {
 			if end {
-				return app.EndBreakGlass(cmd.Context(), cfg)
+				err := app.EndBreakGlass(cmd.Context(), cfg)
+				if err == nil {
+					fmt.Fprintln(cmd.OutOrStdout(), "all break-glass links and logins have ended")
+				}
+				return err
 			}
 			url, until, err := app.NewBreakGlass(cmd.Context(), cfg)
 			if err != nil {
@@ -48,9 +54,17 @@ func accessCommands() []*cobra.Command {
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), url)
 			fmt.Fprintf(cmd.ErrOrStderr(), "good once; the login ends at %s\n", until.Format(time.RFC3339))
+			hintAt(cmd)
 			return nil
 		}),
 	}
 	glass.Flags().BoolVar(&end, "end", false, "end all such links and logins now")
 	return []*cobra.Command{link, glass}
+}
+
+// hintAt reports that a link may lead to the wrong host.
+func hintAt(cmd *cobra.Command) {
+	if os.Getenv("PREGO_API_PUBLIC_URL") == "" {
+		fmt.Fprintln(cmd.ErrOrStderr(), "PREGO_API_PUBLIC_URL is not set here: the link leads to this host")
+	}
 }

@@ -174,7 +174,8 @@ func newCell(t testing.TB, o options) *cell {
 	c.vars = map[string]string{
 		"PREGO_ENV": c.env, "PREGO_KEYS_DIR": keys, "PREGO_MASTER_KEY": c.masterKey, "DATABASE_URL": c.url, "PREGO_DB_MAX_CONNS": "6",
 		"TEMPORAL_ADDRESS": temporal.Address(), "TEMPORAL_TASK_QUEUE": "e2e-" + c.env, "PREGO_CATALOG_FILE": catalogFile,
-		"PREGO_API_LISTEN": c.addr("api"), "PREGO_RELAY_LISTEN": c.addr("relay"), "PREGO_RELAY_URL": "https://" + c.addr("relay"),
+		"PREGO_API_LISTEN": c.addr("api"), "PREGO_API_PUBLIC_URL": "http://" + c.addr("api"),
+		"PREGO_RELAY_LISTEN": c.addr("relay"), "PREGO_RELAY_URL": "https://" + c.addr("relay"),
 		"PREGO_AGENTGW_LISTEN": c.addr("agentgw"), "PREGO_AGENTGW_URL": "https://" + c.addr("agentgw"), "PREGO_AGENTGW_AGENT_BINARY": filepath.Join(c.bins, "prego-agent"),
 		// What silence means follows no pace: this machine is slow at times.
 		"PREGO_PACE": "0.1", "PREGO_AGENTGW_HEARTBEAT": "1s", "PREGO_DEGRADED_AFTER": "60s", "PREGO_FAILED_AFTER": "5m", "PREGO_RECONCILE_EVERY": "1h",

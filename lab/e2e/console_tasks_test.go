@@ -17,7 +17,7 @@ import (
 
 // person uses the console with a mouse and typed text, or with keys only, and finds the way by what is visible.
 type person struct {
-	t        *testing.T
+	t        testing.TB
 	tab      *browser.Tab
 	keyboard bool
 	done     int // clicks or keys; a typed text counts once

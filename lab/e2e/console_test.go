@@ -123,7 +123,18 @@ func (c *console) pages() []string {
 		"/servers/" + c.app, "/servers/" + c.app + "/commands", "/servers/" + c.app + "/containers", "/servers/" + c.app + "/logs/backend", "/tenants/" + c.tenant, "/tenants/" + c.tenant + "/backups", "/groups/" + c.group, "/groups/" + c.group + "/instances", "/orgs/acme", "/orgs/acme/events", "/fleets/web", "/fleets/web/actions", "/policies/spread", "/placement-pools/fast",
 		"/do/createServer", "/do/drainServer?server_id=" + c.app, "/do/deleteServer?server_id=" + c.app, "/do/setOrgQuota?org_id=acme&dimension=max_instances", "/do/createFleetAction?fleet_id=web", "/do/putPolicy?policy_id=spread",
 		"/servers?sort=-created_at&status=active&region=eu",
+		"/you", "/login", "/invitations", "/access-roles", "/grants", "/service-accounts", "/tokens", "/users", "/logins", "/orgs/acme?tab=access",
+		"/do/createInvitation", "/do/createServiceAccount", "/do/createGrant", "/do/narrowToken",
 	}
+	status, body := c.request(http.MethodPost, "/v1/invitations", map[string]any{"name": smuggled, "access_role": "developer", "org_id": "acme"})
+	require.Equal(c.t, http.StatusCreated, status, "%s", body)
+	out = append(out, strings.TrimPrefix(decoded(c.t, body)["path"].(string), "/console"))
+	status, body = c.request(http.MethodPost, "/v1/service-accounts", map[string]any{"name": "robot", "org_id": "acme"})
+	require.Equal(c.t, http.StatusCreated, status, "%s", body)
+	account := decoded(c.t, body)["principal_id"].(string)
+	status, body = c.request(http.MethodPost, "/v1/service-accounts/"+account+"/tokens", map[string]any{"name": "ci", "expires_in_seconds": 600})
+	require.Equal(c.t, http.StatusCreated, status, "%s", body)
+	out = append(out, "/service-accounts/"+account, "/tokens/"+decoded(c.t, body)["token_id"].(string), "/do/createToken?account_id="+account)
 	// Of automatically created objects, the newest.
 	for _, of := range []struct{ list, items, id, page string }{{"/v1/decisions", "decisions", "id", "/decisions/"}, {"/v1/audit", "entries", "entry_id", "/audit/"}} {
 		status, body := c.request(http.MethodGet, of.list+"?limit=1", nil)

@@ -1,5 +1,6 @@
 -- Notes a change of a row in the audit: who, from where, by which request, and the changed columns. Its arguments are
--- the kind of thing, the columns of its id, the column of its org, columns with secret values, and omitted columns.
+-- the kind of thing, the columns of its id, the column of its org (principal_id: of the principal's), columns with secret
+-- values, and omitted columns.
 -- The actor is the setting prego.request of the transaction; without it, the database's user.
 CREATE OR REPLACE FUNCTION note_audit() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 DECLARE
@@ -33,7 +34,8 @@ BEGIN
     END CASE;
     PERFORM write_audit(TG_ARGV[0],
         CASE WHEN TG_OP = 'TRUNCATE' THEN '*' ELSE (SELECT string_agg(whole ->> c, '/' ORDER BY n) FROM unnest(string_to_array(TG_ARGV[1], ' ')) WITH ORDINALITY u (c, n)) END,
-        COALESCE(whole ->> TG_ARGV[2], ''), what,
+        COALESCE(CASE TG_ARGV[2] WHEN 'principal_id' THEN (SELECT p.org_id FROM principals p WHERE p.principal_id = whole ->> 'principal_id')
+            ELSE whole ->> TG_ARGV[2] END, ''), what,
         redact_audit(was, string_to_array(TG_ARGV[3], ' ')), redact_audit(became, string_to_array(TG_ARGV[3], ' ')));
     RETURN NULL;
 END $$;
