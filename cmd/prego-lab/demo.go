@@ -188,11 +188,18 @@ func (d *demo) impact() error {
 
 // access shows what callers with less than everything may do.
 func (d *demo) access() (err error) {
-	_, where, err := d.place("business-" + d.suffix)
+	t, where, err := d.place("business-" + d.suffix)
 	if err != nil {
 		return err
 	}
-	operator := d.c
+	operator, destroys := d.c, "tenant cancel business-@ --yes"
+	if d.sites.missing == "" {
+		snapshot, err := d.snapshot(t)
+		if err != nil {
+			return err
+		}
+		destroys = "restore create business-@ " + snapshot + " --yes"
+	}
 	defer func() { d.c = operator }()
 	if d.c, err = d.caller(d.ctx, "sign-up-form", "provisioner", ""); err != nil {
 		return err
@@ -208,7 +215,7 @@ func (d *demo) access() (err error) {
 	}
 	d.c = cli.NewClient(operator.Base, narrowed.Secret)
 	if err := d.refused("A token of the operator that destroys nothing, for a script or an AI agent:",
-		"tenant cancel business-@ --yes", prego.CodeCaveat); err != nil {
+		destroys, prego.CodeCaveat); err != nil {
 		return err
 	}
 	if d.customer, err = d.caller(d.ctx, "acme-owner", "org_owner", "acme"); err != nil {
@@ -216,6 +223,22 @@ func (d *demo) access() (err error) {
 	}
 	d.c = d.customer
 	return d.run("The owner of the org acme sees what is acme's. Everything else looks as if it did not exist:", "org list", "tenant list")
+}
+
+// snapshot makes a snapshot of a tenant's site, and returns its id when it is there.
+func (d *demo) snapshot(t api.TenantSummary) (id string, err error) {
+	if err := d.run("A snapshot of a site, which the site could be set back to:", "snapshot create "+t.Slug+" -q"); err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, time.Minute)
+	defer cancel()
+	all, err := cli.Until(ctx, func(string) {}, 0, func(ctx context.Context) (all api.SnapshotPage, err error) {
+		return all, d.c.Do(ctx, http.MethodGet, "/v1/tenants/"+t.TenantId+"/snapshots", nil, nil, &all)
+	}, func(all api.SnapshotPage) bool { return len(all.Snapshots) > 0 && all.Snapshots[0].FinishedAt != nil })
+	if err != nil {
+		return "", fmt.Errorf("the snapshot of %s: %w", t.Slug, err)
+	}
+	return all.Snapshots[0].SnapshotId, nil
 }
 
 // silence hangs the agent of a tenant's server, follows the advice, and looks what has become of the tenant's site.

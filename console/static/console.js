@@ -98,7 +98,9 @@
   setInterval(age, 10000);
 
   const menu = document.querySelector(".menu");
-  if (menu && matchMedia("(max-width: 800px)").matches) menu.open = false;
+  const small = matchMedia("(max-width: 800px)"), fold = () => { if (menu) menu.open = !small.matches; };
+  small.addEventListener("change", fold);
+  fold();
 
   // What is open stays open when the page is brought up to date, and a link keeps the focus.
   let open = new Set(), focused = null;
