@@ -16,4 +16,6 @@ const (
 	PrunedKeys         PrunedTable = "request_keys"
 	PrunedCreationKeys PrunedTable = "request_keys_of_creations" // in the same table
 	PrunedAudit        PrunedTable = "audit_entries"             // that are sealed, behind a checkpoint
+	PrunedCredentials  PrunedTable = "credentials"               // expired tokens and logins
+	PrunedLinks        PrunedTable = "login_links"               // that expired, used or not
 )

@@ -71,6 +71,13 @@ const (
     SELECT subject, key FROM request_keys WHERE created_id IS NULL AND created_at` + longAgo + `AND leased_until < now() ORDER BY created_at` + someRows
 	sqlPruneCreationKeys = `WITH gone AS (DELETE FROM request_keys WHERE (subject, key) IN (
     SELECT subject, key FROM request_keys WHERE created_id IS NOT NULL AND created_at` + longAgo + `ORDER BY created_at` + someRows
+	sqlPruneLinks = `WITH gone AS (DELETE FROM login_links WHERE link_id IN (
+    SELECT link_id FROM login_links WHERE expires_at` + longAgo + `ORDER BY expires_at` + someRows
+	// What was narrowed from a credential, or logs in by it, goes before it.
+	sqlPruneCredentials = `WITH gone AS (DELETE FROM credentials WHERE credential_id IN (
+    SELECT credential_id FROM credentials c WHERE expires_at` + longAgo + `
+        AND NOT EXISTS (SELECT FROM credentials n WHERE n.parent_id = c.credential_id)
+        AND NOT EXISTS (SELECT FROM login_links l WHERE l.parent_id = c.credential_id) ORDER BY expires_at` + someRows
 )
 
 // Prune deletes at most so many rows of a table that were kept for long enough, and returns how
@@ -80,7 +87,7 @@ func (s *Store) Prune(ctx context.Context, table ops.PrunedTable, keep time.Dura
 		ops.PrunedEvents: sqlPruneEvents, ops.PrunedFeed: sqlPruneFeed, ops.PrunedSessions: sqlPruneSessions, ops.PrunedInstances: sqlPruneInstances, ops.PrunedCommands: sqlPruneCommands,
 		ops.PrunedKeys: sqlPruneKeys, ops.PrunedCreationKeys: sqlPruneCreationKeys,
 		ops.PrunedDecisions: sqlPruneDecisions, ops.PrunedSamples: sqlPruneSamples,
-		ops.PrunedAudit: sqlPruneAudit, ops.PrunedRates: sqlPruneRates,
+		ops.PrunedAudit: sqlPruneAudit, ops.PrunedRates: sqlPruneRates, ops.PrunedCredentials: sqlPruneCredentials, ops.PrunedLinks: sqlPruneLinks,
 	}[table]
 	n, err := value[int](ctx, s.pool, sql, keep.Seconds(), limit)
 	return n, failed("prune "+string(table), err)

@@ -28,6 +28,8 @@ func prunedTables() map[ops.PrunedTable]string {
 		ops.PrunedRates:        `UPDATE rate_budgets SET at = now() - make_interval(days => %d) WHERE budget LIKE '%%2'`,
 		ops.PrunedKeys:         `UPDATE request_keys SET created_at = now() - make_interval(days => %d) WHERE created_id IS NULL AND key LIKE '%%2'`,
 		ops.PrunedCreationKeys: `UPDATE request_keys SET created_at = now() - make_interval(days => %d) WHERE created_id IS NOT NULL AND key LIKE '%%2'`,
+		ops.PrunedLinks:        `UPDATE login_links SET expires_at = now() - make_interval(days => %d) WHERE link_id LIKE '%%2'`,
+		ops.PrunedCredentials:  `UPDATE credentials SET expires_at = now() - make_interval(days => %d) WHERE credential_id LIKE '%%2'`,
 	}
 }
 
@@ -43,6 +45,10 @@ func aged(t *testing.T) *Store {
 		`INSERT INTO request_keys (subject, key, request_hash, created_id) SELECT 'a', 'made-' || i, '', 'a-1' FROM generate_series(1, 50) i`,
 		`INSERT INTO decision_inputs (journal, first, events, body) SELECT 'j', i, 1, '' FROM generate_series(0, 50) i`,
 		`INSERT INTO rate_budgets (budget, rest, leased, at) SELECT 'token ' || i, 1, 1, now() FROM generate_series(1, 50) i`,
+		`INSERT INTO principals (principal_id, kind, name, created_by) VALUES ('p-1', 'service_account', 'robot', '')`,
+		`INSERT INTO credentials (credential_id, kind, hash, prefix, principal_id, parent_id, name, created_by, expires_at)
+			SELECT 'c-' || i, 'token', sha256(i::text::bytea), '', 'p-1', CASE WHEN i % 10 = 2 AND i > 10 THEN 'c-2' END, '', '', now() FROM generate_series(1, 50) i`,
+		`INSERT INTO login_links (link_id, hash, principal_id, parent_id, created_by, expires_at) SELECT 'l-' || i, sha256(i::text::bytea), 'p-1', 'c-1', '', now() FROM generate_series(1, 50) i`,
 		`INSERT INTO server_samples (at, server_id, load1) SELECT now(), 's-' || i, 1 FROM generate_series(1, 50) i`,
 		`INSERT INTO events (kind, id, step) SELECT CASE WHEN i % 10 = 0 THEN 'server' ELSE 'instance' END, 's-' || i, 'x' FROM generate_series(1, 99) i`,
 		`UPDATE instances SET state = 'stopped', stopped_at = now() WHERE number % 3 = 0`)
@@ -77,6 +83,7 @@ func TestOldRowsArePruned(t *testing.T) {
 	ctx := t.Context()
 	s := aged(t)
 	conditions := map[ops.PrunedTable]string{
+		ops.PrunedLinks: `expires_at < now() - interval '9 days'`, ops.PrunedCredentials: `expires_at < now() - interval '9 days'`,
 		ops.PrunedEvents: `at < now() - interval '9 days'`, ops.PrunedFeed: `at < now() - interval '9 days' AND payload IS NULL AND kind <> 'server'`, ops.PrunedSessions: `opened_at < now() - interval '9 days' AND closed_at IS NOT NULL`,
 		ops.PrunedInstances: `stopped_at < now() - interval '9 days' AND state = 'stopped'`, ops.PrunedCommands: `requested_at < now() - interval '9 days'`,
 		ops.PrunedDecisions: `created_at < now() - interval '9 days'`, ops.PrunedSamples: `at < now() - interval '9 days'`, ops.PrunedRates: `at < now() - interval '9 days'`,
@@ -109,6 +116,34 @@ func TestOldRowsArePruned(t *testing.T) {
 	require.Equal(t, 1, count(t, s, `org_sessions WHERE session_id = 'open-2'`), "an open session is kept")
 	require.Equal(t, 1, count(t, s, `request_keys WHERE key = 'under-way-2'`), "so is the key of a request that runs")
 	require.Zero(t, count(t, s, `org_usage_changes`), "pruned rows no longer counted")
+}
+
+// TestExpiredAccessIsPrunedWithoutAnEntry: what names a credential goes before it, and the audit, which has when it
+// expired, does not grow.
+func TestExpiredAccessIsPrunedWithoutAnEntry(t *testing.T) {
+	t.Parallel()
+	s := New(pgtest.Pool(t))
+	exec(t, s, `INSERT INTO principals (principal_id, kind, name, created_by) VALUES ('p-1', 'service_account', 'robot', '')`)
+	exec(t, s, `INSERT INTO credentials (credential_id, kind, hash, prefix, principal_id, parent_id, name, created_by, expires_at)
+		SELECT id, 'token', sha256(id::bytea), '', 'p-1', parent, '', '', now() - age FROM (VALUES ('old', NULL, interval '31 days'),
+			('narrowed', 'old', '31 days'), ('recent', NULL, '29 days'), ('live', NULL, '-1 day')) c (id, parent, age)`)
+	exec(t, s, `INSERT INTO login_links (link_id, hash, principal_id, parent_id, created_by, expires_at, used_at)
+		VALUES ('l', sha256('l'), 'p-1', 'narrowed', '', now() - interval '31 days', now() - interval '31 days')`)
+	const deletions = `audit_entries WHERE kind IN ('credential', 'login_link') AND verb = 'delete'`
+	for _, step := range []struct {
+		table ops.PrunedTable
+		want  int
+	}{
+		{ops.PrunedCredentials, 0}, {ops.PrunedLinks, 1}, {ops.PrunedCredentials, 1}, {ops.PrunedCredentials, 1}, {ops.PrunedCredentials, 0},
+	} {
+		n, err := s.Prune(t.Context(), step.table, 30*24*time.Hour, 100)
+		require.NoError(t, err)
+		require.Equal(t, step.want, n, step.table)
+	}
+	require.Zero(t, count(t, s, deletions))
+	exec(t, s, `DELETE FROM credentials WHERE credential_id = 'live'`)
+	require.Equal(t, 1, count(t, s, deletions), "of what was still good")
+	require.Equal(t, 1, count(t, s, `credentials`))
 }
 
 // TestPruningStopsNoWriter lets writers insert into and update the tables, and one

@@ -94,6 +94,7 @@ const (
 	keepDecisions    = 90 * 24 * time.Hour // a quarter's placements, for replays of another policy
 	keepSamples      = 25 * time.Hour      // the last day is shown
 	keepRates        = time.Hour           // every rate is full again
+	keepCredentials  = 30 * 24 * time.Hour // after they expired, as keepSessions: who could get in; the audit has all of them
 )
 
 // Keep is how long rows are kept that grow in number with use, as the law or a contract of an operator has it; 0 is
@@ -112,7 +113,8 @@ func (k Keep) Of() map[ops.PrunedTable]time.Duration {
 		ops.PrunedEvents: k.Events, ops.PrunedFeed: k.Feed, ops.PrunedCommands: k.Commands, ops.PrunedSessions: keepSessions,
 		ops.PrunedInstances: keepInstances, ops.PrunedKeys: k.Keys, ops.PrunedCreationKeys: keepCreationKeys,
 		ops.PrunedDecisions: keepDecisions, ops.PrunedSamples: keepSamples, ops.PrunedAudit: k.Audit,
-		ops.PrunedRates: keepRates,
+		ops.PrunedRates:       keepRates,
+		ops.PrunedCredentials: keepCredentials, ops.PrunedLinks: keepCredentials,
 	}
 }
 
