@@ -26,11 +26,11 @@ type Store struct {
 	// tierLimits are the tiers' limits as Postgres reads them.
 	tierLimits json.RawMessage
 	// machines are the machine types to order, for the price of a tenant's own server.
-	machines server.Catalog
-	newOrgs    prego.Tier
-	workLimit  int
-	tries      chan struct{} // has an entry for each dry run
-	past       atomic.Pointer[overviewPast]
+	machines  server.Catalog
+	newOrgs   prego.Tier
+	workLimit int
+	tries     chan struct{} // has an entry for each dry run
+	past      atomic.Pointer[overviewPast]
 }
 
 // New makes a Store over a pool that the caller closes, with the limits that come with
