@@ -120,7 +120,7 @@ func toString(v any) string {
 	return ""
 }
 
-// TestTwoProcessesAcceptWhatOneWould of a caller, whatever way its requests take.
+// TestTwoProcessesAcceptWhatOneWould of a caller, by any way of its requests.
 func TestTwoProcessesAcceptWhatOneWould(t *testing.T) {
 	t.Parallel()
 	var deps api.Deps

@@ -136,7 +136,7 @@ func TestLeasesAreSeldom(t *testing.T) {
 	require.NoError(t, r.pool.QueryRow(t.Context(), `SELECT count(*) FROM rate_budgets`).Scan(&rows))
 	require.Equal(t, 2, rows)
 
-	// What is refused asks no more than ten times a second.
+	// A refused caller causes at most ten statements a second.
 	r = replicasOf(t, 1, hardlyAny, 1)
 	require.Equal(t, 1, sent(t, r.all[0], tokenOf("a"), 2))
 	asked := r.statements.Load()

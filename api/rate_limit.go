@@ -71,8 +71,8 @@ func budgetsOf(p access.Principal) []budget {
 	return append(out, budget{policy: "org", key: string(org), times: orgTokens})
 }
 
-// budgetOf is that of a request without a caller, by its network. No database is asked: whoever is unknown must not make
-// it write.
+// budgetOf is that of a request without a caller, by its network. The database is not asked: without a token
+// no request may make it write.
 func budgetOf(policy string, r *http.Request) []budget {
 	return []budget{{policy: policy, key: Network(r), times: 1, alone: true}}
 }
