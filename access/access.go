@@ -50,7 +50,7 @@ type Grant struct {
 	Orgs    []prego.OrgID // the org and all below it
 }
 
-// patterns are what the grant allows in the org that it names or, with above, on everything in its scope.
+// role is the access role that the grant gives.
 func (g Grant) role() Role {
 	if r, ok := roles[g.Role]; ok {
 		return r
@@ -149,20 +149,27 @@ func (p Principal) Reveals(c Capability) bool {
 	return p.Reach(c).Everywhere && !slices.ContainsFunc(p.Caveats, func(c Caveats) bool { return c.RevealsNothing })
 }
 
+// Reach is where the grant gives a capability.
+func (g Grant) Reach(c Capability) (out Reach) {
+	r := g.role()
+	if g.OrgID == "" {
+		return Reach{Everywhere: r.allowsAbove(c)}
+	}
+	for _, org := range g.Orgs {
+		if org == g.OrgID && r.allows(c) || org != g.OrgID && r.allowsAbove(c) {
+			out.Orgs = append(out.Orgs, org)
+		}
+	}
+	slices.Sort(out.Orgs)
+	return out
+}
+
 // granted is where the principal's grants give it a capability.
 func (p Principal) granted(c Capability) Reach {
 	var out Reach
 	for _, g := range p.Grants {
-		r := g.role()
-		if g.OrgID == "" {
-			out.Everywhere = out.Everywhere || r.allowsAbove(c)
-			continue
-		}
-		for _, org := range g.Orgs {
-			if org == g.OrgID && r.allows(c) || org != g.OrgID && r.allowsAbove(c) {
-				out.Orgs = append(out.Orgs, org)
-			}
-		}
+		one := g.Reach(c)
+		out.Everywhere, out.Orgs = out.Everywhere || one.Everywhere, append(out.Orgs, one.Orgs...)
 	}
 	slices.Sort(out.Orgs)
 	out.Orgs = slices.Compact(out.Orgs)
@@ -198,7 +205,7 @@ func Decide(p Principal, c Capability, org prego.OrgID) Decision {
 	d := Decision{Capability: c, OrgID: org, Reason: ReasonNoCapability}
 	var elsewhere []Grant
 	for _, g := range p.Grants {
-		one := Principal{Grants: []Grant{g}}.granted(c)
+		one := g.Reach(c)
 		switch {
 		case one.Includes(org):
 			d.Grants = append(d.Grants, g)

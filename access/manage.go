@@ -84,16 +84,7 @@ func OwnerRole(org prego.OrgID) string {
 // below it, also in those that don't exist yet.
 func (p Principal) covers(c Capability, org prego.OrgID, below bool) bool {
 	return slices.ContainsFunc(p.Grants, func(g Grant) bool {
-		r := g.role()
-		switch {
-		case g.OrgID == "":
-			return r.allowsAbove(c)
-		case org == "" || !slices.Contains(g.Orgs, org):
-			return false
-		case g.OrgID == org:
-			return r.allows(c) && (!below || r.allowsAbove(c))
-		}
-		return r.allowsAbove(c)
+		return g.Reach(c).Includes(org) && (!below || g.OrgID != org || g.role().allowsAbove(c))
 	})
 }
 
@@ -135,7 +126,7 @@ func (p Principal) MayGiveAccess() error {
 // of its grants that let it create the org, and that allow less above an org than in it.
 func (p Principal) Heirs(parent prego.OrgID) (names []string) {
 	for _, g := range p.Grants {
-		if r := g.role(); r.Above != nil && (Principal{Grants: []Grant{g}}).Reach("org:create").Includes(parent) {
+		if r := g.role(); r.Above != nil && g.Reach("org:create").Includes(parent) {
 			names = append(names, r.Name)
 		}
 	}
