@@ -144,7 +144,8 @@ func (p Principal) Reach(c Capability) Reach {
 	return out
 }
 
-// Reveals reports whether the principal sees, everywhere, what a capability shows of secrets or of what customers wrote.
+// Reveals reports whether the principal sees, everywhere, what a capability shows of secrets or of what customers
+// wrote.
 func (p Principal) Reveals(c Capability) bool {
 	return p.Reach(c).Everywhere && !slices.ContainsFunc(p.Caveats, func(c Caveats) bool { return c.RevealsNothing })
 }

@@ -68,8 +68,8 @@ func (c Caveats) Names() (out []string) {
 	return out
 }
 
-// Normalize checks the caveats of a new token, and sorts their lists. Whether the orgs exist is for the caller to check. An
-// empty list would be lost in JSON, and limit nothing.
+// Normalize checks the caveats of a new token, and sorts their lists. Whether the orgs exist is for the caller to
+// check. An empty list would be lost in JSON, and limit nothing.
 func (c *Caveats) Normalize(isOperation func(id string) bool) error {
 	for _, list := range []struct {
 		field string
@@ -130,8 +130,8 @@ func (a Act) verb() string {
 // runsCommands reports whether it runs what its caller writes: that may destroy and reveal anything there.
 func (a Act) runsCommands() bool { return a.verb() == "exec" }
 
-// reveals reports whether its answer, or what it makes, shows secrets or what customers wrote. A secret for the caller's
-// own access, which keeps its caveats, reveals nothing to it.
+// reveals reports whether its answer, or what it makes, shows secrets or what customers wrote. A secret for the
+// caller's own access, which keeps its caveats, reveals nothing to it.
 func (a Act) reveals() bool {
 	return a.Bound == impact.Reveals && a.Capability != "" || slices.Contains([]string{"reveal", "exec", "logs", "clone", "download"}, a.verb())
 }

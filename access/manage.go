@@ -89,8 +89,8 @@ func (p Principal) covers(c Capability, org prego.OrgID, below bool) bool {
 }
 
 // MayGrant refuses a grant, or what has the access of one such as a token of its principal, to callers without all that
-// it gives: each capability of its access role, where the grant has it. A limited token gives nothing to others, because
-// they would not have its limits. all are the capabilities that exist.
+// it gives: each capability of its access role, where the grant has it. A limited token gives nothing to others,
+// because they would not have its limits. all are the capabilities that exist.
 func MayGrant(p Principal, g Grant, all []Capability) error {
 	if err := p.MayGiveAccess(); err != nil {
 		return err

@@ -193,7 +193,9 @@ func New(d Deps) *API {
 		most: maxExports, each: maxExportsOfOne, forOperators: exportsForOperators,
 		code: prego.CodeBusy, what: "exports", of: map[string]int{},
 	}
-	a.visitors = &admission{most: maxVisitors, each: maxVisitorsOfOne, code: prego.CodeTooManyStreams, what: "streams", of: map[string]int{}}
+	a.visitors = &admission{
+		most: maxVisitors, each: maxVisitorsOfOne, code: prego.CodeTooManyStreams, what: "streams", of: map[string]int{},
+	}
 	if d.Store != nil {
 		a.limiter.lease = d.Store.LeaseRates
 	}

@@ -13,8 +13,8 @@ import (
 )
 
 // Operations whose impact states what they cost a month, and operations that order nothing and make no policy or sweep
-// order something. Tokens with the caveat monthly_cents are refused all other changes: their cost is unknown, such as that
-// of a tenant, which may need another server.
+// order something. Tokens with the caveat monthly_cents are refused all other changes: their cost is unknown, such as
+// that of a tenant, which may need another server.
 var (
 	priced        = strings.Fields("createServer createVolume growVolume undeleteVolume enableIPv4 resizeServer")
 	ordersNothing = strings.Fields(`

@@ -20,8 +20,8 @@ func As(ctx context.Context, p access.Principal) context.Context {
 	return context.WithValue(ctx, insideKey{}, p)
 }
 
-// Allow counts a request against the rates of a caller, or without one against that of its network, and refuses it above
-// that.
+// Allow counts a request against the rates of a caller, or without one against that of its network, and refuses it
+// above that.
 func (a *API) Allow(p access.Principal, r *http.Request) error {
 	budgets := budgetsOf(p)
 	if p.PrincipalID == "" {

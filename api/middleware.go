@@ -122,8 +122,8 @@ func (a *API) permitted(c echo.Context, p access.Principal, next echo.HandlerFun
 // tokenInURL is the parameter of operations that take a token in the URL, because EventSource can send no headers.
 const tokenInURL = "access_token"
 
-// principal authenticates a request by its header or, if the operation allows that, by a token in its URL. The caveat of
-// such a token excludes everything else.
+// principal authenticates a request by its header or, if the operation allows that, by a token in its URL. The caveat
+// of such a token excludes everything else.
 func (a *API) principal(c echo.Context) (access.Principal, error) {
 	r, op := c.Request(), a.contract.operation(c)
 	scheme, raw, _ := strings.Cut(r.Header.Get(echo.HeaderAuthorization), " ")

@@ -138,8 +138,8 @@ const (
 	mostInField   = 400
 )
 
-// errorPages is where the pages of codes are. A problem's type refers to them by a path (RFC 9457 §3.1.1): callers reach
-// the API under several names, inside and outside, and the name that a caller used reaches the page.
+// errorPages is where the pages of codes are. A problem's type refers to them by a path (RFC 9457 §3.1.1): callers
+// reach the API under several names, inside and outside, and the name that a caller used reaches the page.
 const errorPages = "/docs/errors/"
 
 // problem is an error as a problem document.

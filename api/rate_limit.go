@@ -19,28 +19,28 @@ import (
 	"github.com/prego/prego/store"
 )
 
-// A request counts against the rate of its token or login, of its principal and, if all grants of the principal are on one
-// org, of that org, so that neither many tokens nor many service accounts multiply what an org may send. A principal may
-// send twice what a token may: its old and new token are both in use while it rotates them.
+// A request counts against the rate of its token or login, of its principal and, if all grants of the principal are on
+// one org, of that org, so that neither many tokens nor many service accounts multiply what an org may send. A
+// principal may send twice what a token may: its old and new token are both in use while it rotates them.
 const (
 	principalTokens = 2
 	orgTokens       = 4
 )
 
-// A process leases a slice of a budget, which all processes share in the database, and spends it without asking again. All
-// of them together exceed a rate at most by the slices that they hold, one each.
+// A process leases a slice of a budget, which all processes share in the database, and spends it without asking again.
+// All of them together exceed a rate at most by the slices that they hold, one each.
 const (
 	// sliceHeld is how long a slice may be spent: a caller that seldom sends makes no statement per request.
 	sliceHeld = time.Minute
-	// sliceLasts is how long a slice should last. It doubles when it was spent sooner, up to what a budget regains in that
-	// time, and halves when it lasted several times as long.
+	// sliceLasts is how long a slice should last. It doubles when it was spent sooner, up to what a budget regains in
+	// that time, and halves when it lasted several times as long.
 	sliceLasts = time.Second
 	// leastSlice is the smallest part of a budget that is leased: a twentieth.
 	leastSlice = 20
 	// drainedFor is how long no process asks for more of a budget that had too little.
 	drainedFor = 100 * time.Millisecond
-	// leaseWithin bounds a statement that leases. If it fails, the process counts for itself for aloneFor: what only reads
-	// still works while nothing can be written, as on a full disk.
+	// leaseWithin bounds a statement that leases. If it fails, the process counts for itself for aloneFor: what only
+	// reads still works while nothing can be written, as on a full disk.
 	leaseWithin = time.Second
 	aloneFor    = time.Second
 	// maxWait bounds the stated time of the next try.
@@ -97,7 +97,8 @@ type leasing struct {
 	done     chan struct{}
 }
 
-// callerRate is what is left of a budget: of a shared one, what this process has leased, and what it last saw of the rest.
+// callerRate is what is left of a budget: of a shared one, what this process has leased, and what it last saw of the
+// rest.
 type callerRate struct {
 	key        string
 	aloneUntil time.Time // this process counts for itself
@@ -222,8 +223,8 @@ func (l *callerLimiter) of(b budget) *callerRate {
 	return e.Value.(*callerRate)
 }
 
-// allow counts one request against all budgets, or refuses it and counts it against none. It returns what is left of the
-// one that is closest to its end. It may wait for a lease.
+// allow counts one request against all budgets, or refuses it and counts it against none. It returns what is left of
+// the one that is closest to its end. It may wait for a lease.
 func (l *callerLimiter) allow(ctx context.Context, budgets []budget) (least allowance, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,7 +9,8 @@ import (
 	"github.com/prego/prego/tenant"
 )
 
-// Customers' decisions and timelines don't name what belongs to others: a server may have another tenant's id in its name.
+// Customers' decisions and timelines don't name what belongs to others: a server may have another tenant's id in its
+// name.
 
 // redactDecision leaves the candidates out of what a customer sees of a decision. Their numbers stay.
 func redactDecision(ctx context.Context, d *Decision) {
@@ -25,8 +26,8 @@ var placing = []tenant.Step{
 	tenant.StepMoveRequested, tenant.StepMoved, tenant.StepMoveCleared, tenant.StepMoveFailed, tenant.StepMoveReturned,
 }
 
-// redactEvents leaves the messages about placement out of what a customer sees of a tenant's timeline. Steps and reasons
-// stay.
+// redactEvents leaves the messages about placement out of what a customer sees of a tenant's timeline. Steps and
+// reasons stay.
 func redactEvents(ctx context.Context, events []tenant.Event) []tenant.Event {
 	if !access.OfCustomer(ctx) {
 		return events

@@ -22,8 +22,8 @@ const (
 	maxRefusals = 10_000
 )
 
-// outOfReach is the refusal of an object outside of the caller's reach, or an absent one: callers can't tell them apart,
-// and neither does the audit.
+// outOfReach is the refusal of an object outside of the caller's reach, or an absent one: callers can't tell them
+// apart, and neither does the audit.
 type outOfReach struct{ error }
 
 func (e outOfReach) Unwrap() error { return e.error }

@@ -22,8 +22,8 @@ import (
 type People interface {
 	Issuer() string
 	ClientID() string
-	// Begin returns where the login with a secret continues, CodeNotReady if the issuer can't be used right now, and Finish
-	// who it is that comes back. With again the person must prove who they are also if the issuer knows already.
+	// Begin returns where the login with a secret continues, CodeNotReady if the issuer can't be used right now, and
+	// Finish who it is that comes back. With again the person must prove who they are also if the issuer knows already.
 	Begin(ctx context.Context, secret string, again bool) (url string, err error)
 	Finish(ctx context.Context, secret string, query url.Values) (access.Identity, error)
 	// Identity verifies an ID token for this installation.

@@ -14,9 +14,9 @@ import (
 
 // viewOf is an area's value in the type of the contract that shows it. A field of the contract's type is filled from
 // the field with that name on the wire, or else with that name (org_id from OrgID), and workflow_id from the method
-// WorkflowID. Times are in UTC, lists and maps are never null, and an optional field is left out if the area's value is zero; a pointer is
-// left out only if it is nil. Fields without a counterpart of a like type stay empty for the caller to fill: a test
-// lists them.
+// WorkflowID. Times are in UTC, lists and maps are never null, and an optional field is left out if the area's value is
+// zero; a pointer is left out only if it is nil. Fields without a counterpart of a like type stay empty for the caller
+// to fill: a test lists them.
 func viewOf[V, T any](v T) (out V) {
 	fill(reflect.ValueOf(&out).Elem(), reflect.ValueOf(v))
 	return out

@@ -41,8 +41,8 @@ type watches struct {
 type watch struct {
 	credential string
 	capability access.Capability
-	// narrows is that of a stream that shows what is in reach: it continues with less. Others are about one object: they
-	// end when their caller loses anything, and a caller who still may opens another.
+	// narrows is that of a stream that shows what is in reach: it continues with less. Others are about one object:
+	// they end when their caller loses anything, and a caller who still may opens another.
 	narrows bool
 	opened  access.Reach // it never shows more
 	end     context.CancelCauseFunc

@@ -68,8 +68,8 @@ func NewJoinLink(ctx context.Context, cfg config.Config, name, who string) (link
 	return consoleURL(cfg.API.PublicURL, "/console/join", code), until, err
 }
 
-// NewBreakGlass makes a link for who is at the control plane's host that logs in once as an operator. Link and login end
-// together. It returns the link's URL.
+// NewBreakGlass makes a link for who is at the control plane's host that logs in once as an operator. Link and login
+// end together. It returns the link's URL.
 func NewBreakGlass(ctx context.Context, cfg config.Config) (link string, until time.Time, err error) {
 	code, err := access.NewSecret(access.Link, rand.Reader)
 	if err != nil {

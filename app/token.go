@@ -27,7 +27,8 @@ func NewToken(ctx context.Context, cfg config.Config, name, role string, org pre
 	return secret, err
 }
 
-// IssueToken makes a token for a service account of the installation, which is created unless there is one of that name.
+// IssueToken makes a token for a service account of the installation, which is created unless there is one of that
+// name.
 func IssueToken(ctx context.Context, s *store.Store, name, role string, org prego.OrgID, life time.Duration, by string) (secret string, err error) {
 	if secret, err = access.NewSecret(access.Token, rand.Reader); err != nil {
 		return "", err

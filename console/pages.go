@@ -124,7 +124,8 @@ func (o *operation) items() string {
 	return ""
 }
 
-// label is the short name of an operation for its button (x-button) on a thing, nil on a list; others have their summary.
+// label is the short name of an operation for its button (x-button) on a thing, nil on a list; others have their
+// summary.
 func (o *operation) label(thing object) string {
 	b := o.button()
 	if thing == nil && b.List != "" {

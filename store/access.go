@@ -13,8 +13,8 @@ import (
 	"github.com/prego/prego/access"
 )
 
-// A credential with what its requests may do: the row, those that it was narrowed from, its principal, and the grants of
-// the principal and, for a login, of its groups, each with the orgs that it covers. It is read for each request and
+// A credential with what its requests may do: the row, those that it was narrowed from, its principal, and the grants
+// of the principal and, for a login, of its groups, each with the orgs that it covers. It is read for each request and
 // never kept, so that what is revoked ends immediately.
 const sqlAuthenticate = `
 WITH RECURSIVE chain AS ` + chainOf + `c.hash = $1` + principalsOf
@@ -287,7 +287,8 @@ INSERT INTO access_grants (grant_id, principal_id, access_role, org_id, created_
 ON CONFLICT DO NOTHING`
 )
 
-// NewAccount is a service account of the installation with a grant there and a token, as the control plane's host makes it.
+// NewAccount is a service account of the installation with a grant there and a token, as the control plane's host makes
+// it.
 type NewAccount struct {
 	Name       string
 	AccessRole string

@@ -50,8 +50,8 @@ func (s *Store) NoteRequest(ctx context.Context, kind, id string, org prego.OrgI
 
 const sqlWriteRefusalAudit = `SELECT write_refusal_audit($1, $2, $3, jsonb_build_object('code', $4::text, 'count', $5::int, 'since', $6::timestamptz))`
 
-// NoteRefusal writes an entry for refused requests. It belongs to the installation: an org does not learn who else tried to
-// reach its objects.
+// NoteRefusal writes an entry for refused requests. It belongs to the installation: an org does not learn who else
+// tried to reach its objects.
 func (s *Store) NoteRefusal(ctx context.Context, r ops.Refusal) error {
 	asked := requestSetting(ops.WithAuditSource(ctx, r.Source))
 	_, err := s.pool.Pool.Exec(ctx, sqlWriteRefusalAudit, asked, r.Kind, r.ID, r.Code, r.Count, r.Since)

@@ -28,8 +28,8 @@ func (t *txn) harmless(ctx context.Context) {
 const sqlSpend = `SELECT caveat, most, spent FROM spend($1, $2, $3)`
 
 // spend ends a transaction of a token with caveats: it counts what the changes spend, and refuses what is more than the
-// rest of a budget. A change whose impact was not computed is refused by the worst that its operation may do. The rows of
-// budgets are locked last, so that the transactions of a token wait for each other as briefly as possible, and never
+// rest of a budget. A change whose impact was not computed is refused by the worst that its operation may do. The rows
+// of budgets are locked last, so that the transactions of a token wait for each other as briefly as possible, and never
 // while they hold them for a lock of another kind.
 func (t *txn) spend(ctx context.Context) error {
 	l, c := access.LimitsOf(ctx), impact.Of(ctx)

@@ -38,8 +38,8 @@ ORDER BY due.turn, served.at NULLS FIRST, due.drilled_at NULLS FIRST, due.tenant
 	sqlDrillsUnderWay = `SELECT count(*) FROM drills WHERE cleared_at IS NULL`
 )
 
-// DueDrills lists at most so many tenants and volumes with a backup to drill: orgs in turn, and of each org the one that
-// has waited longest.
+// DueDrills lists at most so many tenants and volumes with a backup to drill: orgs in turn, and of each org the one
+// that has waited longest.
 func (s *Store) DueDrills(ctx context.Context, every time.Duration, most int) ([]tenant.BackupOwner, error) {
 	type row struct {
 		tenant.BackupOwner

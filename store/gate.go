@@ -51,9 +51,9 @@ UNION ALL SELECT 'ipv4', a.allocation_id, format('address %s of org %s is %s', a
 FROM ipv4_allocations a
 WHERE $2 = 'floating_ip' AND a.provider = $1 AND a.provider_id = $3 AND a.deleted_at IS NULL AND a.status = 'ready'`
 
-// Data is destroyed in two phases: for a day after the request it is only out of use, and the request can be taken back.
-// The day is a constant, since it is meant for mistakes; backups keep data for longer. The gate locks the row, and an
-// undo reads the clock behind that lock: one of them sees the other.
+// Data is destroyed in two phases: for a day after the request it is only out of use, and the request can be taken
+// back. The day is a constant, since it is meant for mistakes; backups keep data for longer. The gate locks the row,
+// and an undo reads the clock behind that lock: one of them sees the other.
 const (
 	keepUntil = `now() + interval '1 day'`
 	isKept    = `COALESCE(kept_until > now(), false)`

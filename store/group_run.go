@@ -128,8 +128,8 @@ func (g *groupRow) take(rows []plannedInstance) {
 	}
 }
 
-// roundsWithoutPlace is how many retries a group that only waits for places skips: the region's waiting groups are tried
-// together, and a group that gets a place is woken. Its own look is for a wake-up that was lost.
+// roundsWithoutPlace is how many retries a group that only waits for places skips: the region's waiting groups are
+// tried together, and a group that gets a place is woken. Its own look is for a wake-up that was lost.
 const roundsWithoutPlace = 20
 
 // PlanGroup decides the next steps for a group, and applies those that only concern rows. Wait is at most retry, or

@@ -9,7 +9,8 @@ import (
 	"github.com/prego/prego/workload"
 )
 
-// How long the newest moves, restores, maintenances and releases took something out of service: 9 of 10 took at most as long.
+// How long the newest moves, restores, maintenances and releases took something out of service: 9 of 10 took at most as
+// long.
 const sqlLasted = `
 SELECT COALESCE(ceil(percentile_cont(0.9) WITHIN GROUP (ORDER BY extract(epoch FROM lasted))), 0)::int FROM (
     SELECT lasted FROM (

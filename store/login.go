@@ -26,8 +26,8 @@ func (s *Store) UserID(ctx context.Context, who access.Identity) (string, error)
 	return id, failed("user", ifNoRows(err, nil))
 }
 
-// LogIn logs in a person whom an issuer vouches for: as the user with the identity's issuer and subject, who gets the id
-// of c.PrincipalID if new, and with the grants of the groups that the issuer names. CodeForbidden if the user is
+// LogIn logs in a person whom an issuer vouches for: as the user with the identity's issuer and subject, who gets the
+// id of c.PrincipalID if new, and with the grants of the groups that the issuer names. CodeForbidden if the user is
 // disabled.
 func (s *Store) LogIn(ctx context.Context, who access.Identity, c Credential) (access.Principal, error) {
 	err := s.inTx(ctx, "log in", func(tx *txn) error {

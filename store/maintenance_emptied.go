@@ -157,8 +157,8 @@ func replacementID(id prego.ServerID, number int) prego.ServerID {
 	return prego.ServerID(base + suffix)
 }
 
-// Only what a maintenance can empty: with tenants that cannot be moved, or without storage through which they move ($4), the
-// fleet waits for them instead.
+// Only what a maintenance can empty: with tenants that cannot be moved, or without storage through which they move
+// ($4), the fleet waits for them instead.
 const sqlEmptyFleetMember = `
 INSERT INTO server_maintenances (server_id, number, kind, status, requested_by, was_open, by_fleet, total, left_now, deadline_at, keep_tenants, tenants_total, tenants_left, accepted)
 SELECT s.server_id, COALESCE((SELECT max(number) FROM server_maintenances WHERE server_id = $1), 0) + 1, 'drain', 'waiting', $2, false, true, i.n, i.n, now() + make_interval(secs => $3), NOT $4, s.tenant_count, s.tenant_count,

@@ -229,8 +229,8 @@ func (d *maintenanceStep) take(ctx context.Context, limits server.MaintenanceLim
 	return d.move(ctx, limits)
 }
 
-// beyondAccepted holds a maintenance that would now interrupt more than its caller accepted: nothing more leaves, and the
-// host is neither rebooted nor deleted, until that is accepted, or is no longer so.
+// beyondAccepted holds a maintenance that would now interrupt more than its caller accepted: nothing more leaves, and
+// the host is neither rebooted nor deleted, until that is accepted, or is no longer so.
 func (d *maintenanceStep) beyondAccepted(ctx context.Context) (bool, error) {
 	if d.Accepted == nil {
 		return false, nil

@@ -145,7 +145,8 @@ FROM drills d LEFT JOIN tenants t USING (tenant_id) LEFT JOIN volumes v USING (v
 	sqlAboutServer        = `SELECT '', server_id, concat(role, ' in ', region), created_by FROM servers WHERE server_id = $1`
 )
 
-// How what a run is about is found, by the first part of the run's id. Other kinds are about the platform, or all of it.
+// How what a run is about is found, by the first part of the run's id. Other kinds are about the platform, or all of
+// it.
 var abouts = map[string]string{
 	"tenant-provision":    sqlAboutTenant,
 	"tenant-change":       sqlAboutTenant,

@@ -56,8 +56,8 @@ func (s *Store) BeginCeremony(ctx context.Context, hash []byte, of Purpose, abou
 	return s.exec(ctx, "begin a ceremony", sqlBeginCeremony, hash, of, about, json.RawMessage(session), within.Seconds())
 }
 
-// EndCeremony returns what a challenge's answer is checked with, once; CodeUnauthenticated if it was answered, has expired
-// or is for something else.
+// EndCeremony returns what a challenge's answer is checked with, once; CodeUnauthenticated if it was answered, has
+// expired or is for something else.
 func (s *Store) EndCeremony(ctx context.Context, hash []byte, of Purpose, about string) ([]byte, error) {
 	session, err := value[json.RawMessage](ctx, s.pool, sqlEndCeremony, hash, of, about)
 	return session, failed("end a ceremony", ifNoRows(err, prego.Errorf(prego.CodeUnauthenticated, "this took too long, or was sent twice: try again")))

@@ -46,8 +46,8 @@ func (s *Store) FleetWindows(ctx context.Context) ([]server.FleetWindow, error) 
 }
 
 // The longest waiting server of each fleet (of each role and region, for servers in none) whose window is open: in a
-// window each is tried once. Fleets without their own window have the environment's ($1), if that is open; $4 is when the
-// first of all that are opened.
+// window each is tried once. Fleets without their own window have the environment's ($1), if that is open; $4 is when
+// the first of all that are opened.
 const sqlToPatch = `
 WITH fleet_windows AS (
     SELECT * FROM unnest($2::text[], $3::timestamptz[]) AS w (fleet_id, since)), lacking AS (

@@ -19,8 +19,8 @@ type RateLease struct {
 	Rest   float64 // what is left in the budget
 }
 
-// A budget is full again $4 seconds after it was empty. Its row is inserted full; the wanted tokens stand in excluded.leased,
-// and what they leave of a full budget in excluded.rest. Rows are locked in the order of their names.
+// A budget is full again $4 seconds after it was empty. Its row is inserted full; the wanted tokens stand in
+// excluded.leased, and what they leave of a full budget in excluded.rest. Rows are locked in the order of their names.
 const (
 	rateBurst = `(excluded.rest + excluded.leased)`
 	rateNow   = `LEAST(` + rateBurst + `, b.rest + ` + rateBurst +
@@ -35,8 +35,9 @@ ON CONFLICT (budget) DO UPDATE SET rest = ` + rateNow + ` - ` + rateLeased + `, 
 RETURNING b.budget, b.leased AS tokens, b.rest`
 )
 
-// LeaseRates takes from budgets of requests as much of what is wanted as they have, in whole tokens. Each is wanted once,
-// and is full again a window after it was empty. A process that ends loses what it has leased; it is not given back.
+// LeaseRates takes from budgets of requests as much of what is wanted as they have, in whole tokens. Each is wanted
+// once, and is full again a window after it was empty. A process that ends loses what it has leased; it is not given
+// back.
 func (s *Store) LeaseRates(ctx context.Context, window time.Duration, wanted []RateWanted) ([]RateLease, error) {
 	budgets, bursts, tokens := make([]string, len(wanted)), make([]float64, len(wanted)), make([]float64, len(wanted))
 	for i, w := range wanted {

@@ -119,8 +119,8 @@ func (s *Store) DropRedo(ctx context.Context) error {
 var errDry = errors.New("a dry run")
 
 // Redo completes a restored database by the entries that it lacks, and ends the recovery: from is the number of the
-// newest entry that it has, and to of the newest in the storage. With dry all of it is done, and rolled back. It returns
-// what the entries change.
+// newest entry that it has, and to of the newest in the storage. With dry all of it is done, and rolled back. It
+// returns what the entries change.
 func (s *Store) Redo(
 	ctx context.Context, from, to int64, entries []ops.RedoEntry, dry bool,
 ) (changes []ops.RedoChange, err error) {

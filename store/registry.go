@@ -196,8 +196,8 @@ type RegistryLogins struct {
 	Opener Opener
 }
 
-// RegistryAuth is the credential of an org, "" for the installation, for pulling an image; it is not ok when the org has
-// none for the image's registry. No other org's is used, and neither is the installation's.
+// RegistryAuth is the credential of an org, "" for the installation, for pulling an image; it is not ok when the org
+// has none for the image's registry. No other org's is used, and neither is the installation's.
 func (s RegistryLogins) RegistryAuth(ctx context.Context, org prego.OrgID, image string) (username, password string, ok bool, err error) {
 	r, err := s.Store.SealedRegistry(ctx, org, server.RegistryOf(image))
 	if prego.CodeOf(err) == prego.CodeRegistryNotFound {

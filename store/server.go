@@ -364,9 +364,9 @@ func (s *Store) decommission(ctx context.Context, id prego.ServerID, update, mes
 	}, update)
 }
 
-// transition runs a conditional UPDATE, the statements that may follow from it, and writes its event. When the UPDATE met
-// no row, refuse explains why from the row and the server's use, as the same transaction sees them; nil returns
-// the server as it is.
+// transition runs a conditional UPDATE, the statements that may follow from it, and writes its event. When the UPDATE
+// met no row, refuse explains why from the row and the server's use, as the same transaction sees them; nil returns the
+// server as it is.
 func (s *Store) transition(ctx context.Context, id prego.ServerID, event server.Event, refuse func(server.Server, server.Use) error,
 	update string, more ...string,
 ) (srv server.Server, err error) {

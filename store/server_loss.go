@@ -131,8 +131,9 @@ const (
 UPDATE snapshots SET status = 'failed', message = $3, finished_at = now() WHERE tenant_id = $1 AND server_id = $2 AND status IN ('queued', 'running')`
 )
 
-// endJobsOn ends the backups and snapshots of a tenant that are being made on a server that is gone: what they read, and
-// what a backup would still upload, was there. Otherwise the tenant would get no other backup until their runs give up.
+// endJobsOn ends the backups and snapshots of a tenant that are being made on a server that is gone: what they read,
+// and what a backup would still upload, was there. Otherwise the tenant would get no other backup until their runs give
+// up.
 func endJobsOn(ctx context.Context, tx *txn, id prego.TenantID, serverID prego.ServerID) {
 	why := fmt.Sprintf("server %s is gone", serverID)
 	backups := valuesIn[prego.BackupID](ctx, tx, sqlBackupsOn, id, serverID)
@@ -158,8 +159,8 @@ WHERE a.released_at IS NULL AND (a.app_server_id = $1 OR a.on_shard AND d.server
 ORDER BY t.slug`
 
 // LoseServer declares a server lost: its tenants are lost immediately, its identity is revoked, so that its host holds
-// its jobs if it returns, and everything the provider still has of it must be destroyed. A terminated server is returned
-// as it is. While edges find that a site of the server answers, it is refused.
+// its jobs if it returns, and everything the provider still has of it must be destroyed. A terminated server is
+// returned as it is. While edges find that a site of the server answers, it is refused.
 func (s *Store) LoseServer(ctx context.Context, id prego.ServerID, reason, by string) (srv server.Server, err error) {
 	err = s.inTx(ctx, string("lose server "+id), func(tx *txn) error {
 		if up := valuesIn[string](ctx, tx, sqlAnswering, id); len(up) > 0 {

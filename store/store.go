@@ -46,7 +46,8 @@ func NewWithTiers(pool *pgxpool.Pool, tiers quota.Tiers, newOrgs prego.Tier) *St
 	if err != nil {
 		panic("store: valid tiers always marshal: " + err.Error())
 	}
-	// A dry run keeps a connection and needs another for views: dry runs that had all of them would wait for each other.
+	// A dry run keeps a connection and needs another for views: dry runs that had all of them would wait for each
+	// other.
 	tries := make(chan struct{}, max(1, pool.Config().MaxConns/4))
 	return &Store{pool: conns{pool}, tierLimits: limits, newOrgs: newOrgs, workLimit: defaultWorkLimit, tries: tries, machines: server.DefaultCatalog()}
 }

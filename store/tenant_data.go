@@ -18,8 +18,8 @@ func (s *Store) ShardHost(ctx context.Context, id prego.ShardID) (tenant.DataHos
 	return h, failed(fmt.Sprintf("server of shard %s", id), err)
 }
 
-// A site of a pool leaves its database on the shard when its server is destroyed. The shard's
-// own end takes all with it. The order is another one each time, so that shards that do not answer keep no other waiting.
+// A site of a pool leaves its database on the shard when its server is destroyed. The shard's own end takes all with
+// it. The order is another one each time, so that shards that do not answer keep no other waiting.
 const sqlLeftDatabases = `
 SELECT p.pool_site_id, p.app_server_id, p.db_shard_id, p.site_name, p.database_name, p.on_shard
 FROM site_pool p JOIN servers s ON s.server_id = p.app_server_id AND s.status = 'terminated'

@@ -137,9 +137,8 @@ func (s *Store) SiteRestored(ctx context.Context, ref tenant.Ref, site string, e
 }
 
 // siteOpens is whether the site of tenant t is open: a live edge of its network found it up since it was built, by a
-// document that the others get. Without
-// a live edge there is nothing to wait for. After a failover the clock may be behind by moments, and no earlier site was
-// found up that late.
+// document that the others get. Without a live edge there is nothing to wait for. After a failover the clock may be
+// behind by moments, and no earlier site was found up that late.
 const siteOpens = `EXISTS (SELECT FROM ` + probedNow + `
         WHERE h.tenant_id = t.tenant_id AND h.up AND h.since > t.opening_since - interval '3 seconds'
             AND NOT ` + edgeHolds + `)
@@ -349,7 +348,8 @@ UPDATE servers SET tenant_count = tenant_count - 1, updated_at = now(),
     dedicated_for_tenant_id = CASE WHEN dedicated_for_tenant_id = $2 AND NOT $3 THEN NULL ELSE dedicated_for_tenant_id END
 WHERE server_id = $1`
 
-// A tenant that has its place there again, after it was lost where it had moved to, keeps the shard to itself, and the pool.
+// A tenant that has its place there again, after it was lost where it had moved to, keeps the shard to itself, and the
+// pool.
 const sqlReleaseShard = `
 UPDATE db_shards SET current_tenant_count = current_tenant_count - 1,
     dedicated_for_tenant_id = CASE WHEN EXISTS (SELECT FROM tenant_allocations WHERE db_shard_id = $1 AND tenant_id = $2 AND released_at IS NULL)

@@ -332,8 +332,8 @@ type Tenant struct {
 	ActiveAt          *time.Time `json:"active_at,omitempty"`
 }
 
-// Progress is, for its customer, how far its site is, and whether nothing more happens by itself. It names nothing of the
-// installation.
+// Progress is, for its customer, how far its site is, and whether nothing more happens by itself. It names nothing of
+// the installation.
 func (t Tenant) Progress() (message string, finished bool) {
 	switch t.State {
 	case Trial, Provisioning:

@@ -25,8 +25,8 @@ type Config struct {
 	Port int
 	// CheckAddr rejects addresses that a provider's server can't have.
 	CheckAddr func(addr string) error
-	// Login finds the credentials of an org, "" for the installation, for an image's registry; nil for none. A host gets
-	// them for the pull only, and stores them nowhere.
+	// Login finds the credentials of an org, "" for the installation, for an image's registry; nil for none. A host
+	// gets them for the pull only, and stores them nowhere.
 	Login Login
 }
 

@@ -23,8 +23,8 @@ func (h *Host) Pull(ctx context.Context, image string) error {
 	return classify(image, h.pull(ctx, "", image))
 }
 
-// pull has the engine ask an image's registry for its manifest, with the credentials of an org alone, and fetch what the
-// host lacks of it.
+// pull has the engine ask an image's registry for its manifest, with the credentials of an org alone, and fetch what
+// the host lacks of it.
 func (h *Host) pull(ctx context.Context, org prego.OrgID, image string) error {
 	if _, err := server.ParseImage(image); err != nil { // the client refuses it, without a type
 		return &server.ContainerError{Container: image, Message: "image " + err.Error()}

@@ -76,8 +76,8 @@ type Impact struct {
 	Others       int    `json:"others,omitempty"` // how many more things, of orgs that the caller may not see
 }
 
-// Seen is an impact as a caller may see it: objects of other orgs, and of the installation, are only counted. What must be
-// accepted stays the same.
+// Seen is an impact as a caller may see it: objects of other orgs, and of the installation, are only counted. What must
+// be accepted stays the same.
 func (i Impact) Seen(by func(prego.OrgID) bool) Impact {
 	affected, destroyed := []Thing{}, []Loss{}
 	for _, t := range i.Affected {
@@ -107,8 +107,8 @@ func (i Impact) Asking() Impact {
 	return out
 }
 
-// Beyond is what an impact interrupts or destroys that was not accepted. Figures are no part of it: they change from one
-// moment to the next. Instances follow one another, so that of a group's only the number counts.
+// Beyond is what an impact interrupts or destroys that was not accepted. Figures are no part of it: they change from
+// one moment to the next. Instances follow one another, so that of a group's only the number counts.
 func (i Impact) Beyond(accepted Impact) Impact {
 	interrupted, destroyed := map[string]int{}, map[string]bool{}
 	for _, a := range accepted.Asking().Affected {
@@ -338,7 +338,8 @@ func (i Impact) Summary() string {
 	return cmp.Or(strings.Join(parts, ", "), "affects nothing")
 }
 
-// Lost is what an impact destroys, such as "2 sites (bakery, shop), 3.1 GiB", or "1 backup, bak-7" without a known size.
+// Lost is what an impact destroys, such as "2 sites (bakery, shop), 3.1 GiB", or "1 backup, bak-7" without a known
+// size.
 func (i Impact) Lost() string {
 	names, bytes := map[string][]string{}, int64(0)
 	for _, d := range i.Destroyed {
