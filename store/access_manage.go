@@ -211,7 +211,9 @@ func (s *Store) TokensBelow(ctx context.Context, credential string) ([]string, e
 }
 
 // ListTokensBelow lists them.
-func (s *Store) ListTokensBelow(ctx context.Context, credential string, q prego.ListQuery) ([]access.Issued, string, error) {
+func (s *Store) ListTokensBelow(
+	ctx context.Context, credential string, q prego.ListQuery,
+) ([]access.Issued, string, error) {
 	ids, err := s.TokensBelow(ctx, credential)
 	if err != nil || len(ids) == 0 {
 		return nil, "", err

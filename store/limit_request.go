@@ -39,7 +39,9 @@ func noSuchLimitRequest(id string) error {
 }
 
 // ListLimitRequests is a page of requests for higher limits.
-func (s *Store) ListLimitRequests(ctx context.Context, q prego.ListQuery) (page []org.LimitRequest, next string, err error) {
+func (s *Store) ListLimitRequests(
+	ctx context.Context, q prego.ListQuery,
+) (page []org.LimitRequest, next string, err error) {
 	return limitRequests.page(ctx, s, q)
 }
 

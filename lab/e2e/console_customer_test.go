@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/prego/prego/lab/browser"
+	"github.com/prego/prego/lab/need"
 )
 
 // onHost runs a command of prego as who is at the control plane's host, and returns the first line that it prints.
@@ -191,7 +192,7 @@ func (c *cell) as(token, path string) int {
 	r, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, "http://"+c.addr("api")+path, http.NoBody)
 	require.NoError(c.t, err)
 	r.Header.Set("Authorization", "Bearer "+token)
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := need.HTTP.Do(r)
 	require.NoError(c.t, err)
 	require.NoError(c.t, resp.Body.Close())
 	return resp.StatusCode
