@@ -156,13 +156,6 @@ func refuse(caveat, format string, args ...any) *Refusal {
 	return &Refusal{Caveat: caveat, Text: "the token's caveat " + caveat + ": " + fmt.Sprintf(format, args...)}
 }
 
-func (r *Refusal) of(i impact.Impact) *Refusal {
-	if r != nil {
-		r.Impact = &i
-	}
-	return r
-}
-
 func (r *Refusal) Error() string { return string(prego.CodeCaveat) + ": " + r.Text }
 
 // Unwrap makes it a coded error.
@@ -198,13 +191,35 @@ func (c Caveats) RefuseAct(a Act) *Refusal {
 func (c Caveats) RefuseImpact(a Act, i impact.Impact) *Refusal {
 	switch {
 	case c.DestroysNothing && len(i.Destroyed) > 0:
-		return refuse(CaveatDestroysNothing, "this destroys %s", i.Lost()).of(i)
+		return of(CaveatDestroysNothing, i)
 	case c.SecondsDown != nil && len(i.Affected) > 0 && i.Seconds == 0:
-		return refuse(CaveatSecondsDown, "this %s, and for how long is unknown", i.Summary()).of(i)
+		return of(CaveatSecondsDown, i)
 	case c.MonthlyCents != nil && a.Spends == SpendsPrice && i.MonthlyCents == 0:
-		return refuse(CaveatMonthlyCents, "what this costs a month is unknown").of(i)
+		return of(CaveatMonthlyCents, i)
 	}
 	return nil
+}
+
+// of is a refusal because of an impact.
+func of(caveat string, i impact.Impact) (r *Refusal) {
+	switch caveat {
+	case CaveatDestroysNothing:
+		r = refuse(caveat, "this destroys %s", i.Lost())
+	case CaveatSecondsDown:
+		r = refuse(caveat, "this %s, and for how long is unknown", i.Summary())
+	default:
+		r = refuse(caveat, "what this costs a month is unknown")
+	}
+	r.Impact = &i
+	return r
+}
+
+// Seen is a refusal as a caller may see it: its text names only what the caller may see (impact.Seen).
+func (r *Refusal) Seen(by func(prego.OrgID) bool) *Refusal {
+	if r.Impact == nil {
+		return r
+	}
+	return of(r.Caveat, r.Impact.Seen(by))
 }
 
 // RefuseBound refuses a change whose impact was not computed by the worst that its operation may do.

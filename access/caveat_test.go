@@ -1,6 +1,7 @@
 package access_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -182,4 +183,20 @@ func TestCaveatsAreChecked(t *testing.T) {
 		require.ErrorAs(t, wrong.Normalize(known), &refused)
 		require.Equal(t, field, refused.Field)
 	}
+}
+
+// TestARefusalNamesOnlyWhatItsCallerSees: things of other orgs are a count, and what a caller sees is named.
+func TestARefusalNamesOnlyWhatItsCallerSees(t *testing.T) {
+	t.Parallel()
+	i := impact.Impact{Destroyed: []impact.Loss{
+		{Kind: "site", ID: "t-1", Name: "bakery", OrgID: "acme"}, {Kind: "site", ID: "t-2", Name: "rival", OrgID: "other"},
+	}}
+	all := access.Caveats{DestroysNothing: true}.RefuseImpact(access.Act{}, i)
+	require.Equal(t, "the token's caveat destroys_nothing: this destroys 2 sites (bakery, rival)", all.Text)
+	only := func(orgs ...prego.OrgID) func(prego.OrgID) bool {
+		return func(org prego.OrgID) bool { return slices.Contains(orgs, org) }
+	}
+	require.Equal(t, "the token's caveat destroys_nothing: this destroys 1 site, bakery", all.Seen(only("acme")).Text)
+	require.Equal(t, 1, all.Seen(only("acme")).Impact.Others)
+	require.Equal(t, "the token's caveat destroys_nothing: this destroys 2 things of other orgs", all.Seen(only()).Text)
 }

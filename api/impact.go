@@ -58,8 +58,9 @@ func (a *API) settled(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		out := tried{Impact: seen(c, change.Impact)}
 		if l := access.LimitsOf(ctx); l != nil && l.Refused != nil {
-			p := a.problem(a.coded(l.Refused, c), c)
-			p.Caveat = &l.Refused.Caveat
+			refused := seenRefusal(c, l.Refused)
+			p := a.problem(a.coded(refused, c), c)
+			p.Caveat = &refused.Caveat
 			out.Refusal = &p
 		}
 		if status == http.StatusOK && unanswered.body.Len() > 0 {
@@ -77,6 +78,14 @@ func seen(c echo.Context, i impact.Impact) impact.Impact {
 		return i.Seen(reach.Includes)
 	}
 	return i
+}
+
+// seenRefusal is a caveat's refusal as the caller may see it.
+func seenRefusal(c echo.Context, r *access.Refusal) *access.Refusal {
+	if reach, ok := access.ReachOf(c.Request().Context()); ok && !reach.Everywhere {
+		return r.Seen(reach.Includes)
+	}
+	return r
 }
 
 // ListUpcoming shows what will be destroyed in the next days.

@@ -87,6 +87,11 @@ func (a *API) refuse(err error, c echo.Context) {
 		missing = &impact.NotAccepted{Impact: seen(c, missing.Impact)} // its text also names what it affects
 		err = missing
 	}
+	limit, limited := errors.AsType[*access.Refusal](err)
+	if limited {
+		limit = seenRefusal(c, limit)
+		err = limit
+	}
 	coded, status, again := a.Refusal(err, c)
 	h := c.Response().Header()
 	h.Set(echo.HeaderContentType, "application/problem+json")
@@ -115,10 +120,8 @@ func (a *API) refuse(err error, c echo.Context) {
 	if unaccepted {
 		p.Impact = &missing.Impact
 	}
-	if limit, ok := errors.AsType[*access.Refusal](err); ok {
-		if p.Caveat = &limit.Caveat; limit.Impact != nil {
-			p.Impact = new(seen(c, *limit.Impact))
-		}
+	if limited {
+		p.Caveat, p.Impact = &limit.Caveat, limit.Impact
 	}
 	if e := c.JSON(status, p); e != nil {
 		a.d.Log.Debug("answer not delivered", zap.Error(e))

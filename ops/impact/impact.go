@@ -357,6 +357,9 @@ func (i Impact) Lost() string {
 	if bytes > 0 {
 		parts = append(parts, sizeText(bytes))
 	}
+	if len(parts) == 0 && i.Others > 0 {
+		parts = append(parts, i.others())
+	}
 	return strings.Join(parts, ", ")
 }
 
