@@ -21,6 +21,7 @@ import (
 	"github.com/prego/prego/api"
 	"github.com/prego/prego/internal/token"
 	"github.com/prego/prego/lab/need"
+	"github.com/prego/prego/ops"
 )
 
 // anySecret is what NewSecret makes.
@@ -249,6 +250,25 @@ func TestAnOldLoginMakesNothingFresh(t *testing.T) {
 	b.want(204, "DELETE", "/v1/tokens/"+robots, login, "")
 	b.sql(`UPDATE credentials SET fresh_at = now()`)
 	b.want(201, "POST", "/v1/tokens", login, `{"name":"x","expires_in_seconds":60}`)
+}
+
+// TestALoginIsAsOldAsItsProof: an issuer that knows the person still may have asked for no proof now.
+func TestALoginIsAsOldAsItsProof(t *testing.T) {
+	t.Parallel()
+	b := people(t)
+	b.bo()
+	for ago, status := range map[time.Duration]int{
+		16 * time.Minute: http.StatusForbidden, 14 * time.Minute: http.StatusCreated, -time.Hour: http.StatusCreated,
+	} {
+		who := access.Identity{Issuer: "https://id.example", Subject: "bo", Name: "Bo", AuthTime: time.Now().Add(-ago)}
+		login, _, err := api.LogIn(t.Context(), b.store, who, "console", ops.AuditSource{From: "192.0.2.7"})
+		require.NoError(t, err)
+		answer := b.want(status, "POST", "/v1/tokens", login, `{"name":"x","expires_in_seconds":60}`)
+		if status == http.StatusForbidden {
+			require.Equal(t, "login_not_fresh", as[api.Problem](t, answer).Code)
+		}
+	}
+	require.Zero(t, b.count(`SELECT count(*) FROM credentials WHERE fresh_at > now()`), "no proof is of the future")
 }
 
 // TestLimitedTokensGiveNoAccess by any operation that makes a credential, a grant or an access role, or that brings an

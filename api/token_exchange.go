@@ -108,7 +108,7 @@ func LogIn(ctx context.Context, s *store.Store, who access.Identity, name string
 	if err != nil {
 		return "", p, err
 	}
-	login.Name = name
+	login.Name, login.FreshAt = name, who.AuthTime // an issuer may have asked for no proof now
 	source.Actor, source.ActorName = p.PrincipalID, p.By()
 	p, err = s.LogIn(ops.WithAuditSource(ctx, source), who, login)
 	return secret, p, err

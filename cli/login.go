@@ -102,7 +102,7 @@ func (c *CLI) byDevice(cmd *cobra.Command, base string, m api.LoginMethods) (str
 	if conf.Endpoint.DeviceAuthURL == "" {
 		return "", usagef("the issuer %s has no login for devices: store a token with prego login --token-file", m.Issuer)
 	}
-	d, err := conf.DeviceAuth(ctx)
+	d, err := conf.DeviceAuth(ctx, oauth2.SetAuthURLParam("max_age", "0")) // a login is as fresh as its proof
 	if err != nil {
 		return "", refusedBy(ctx, m.Issuer, err)
 	}

@@ -165,6 +165,7 @@ type Credential struct {
 	Address      string
 	CreatedBy    string
 	ExpiresAt    time.Time
+	FreshAt      time.Time `db:"-"` // of a login: when its user proved who they are; zero is now
 }
 
 // A credential never lasts longer than its parent, and a login that another one made proves nothing about its user.
@@ -173,7 +174,7 @@ INSERT INTO credentials (credential_id, kind, hash, prefix, principal_id, parent
     expires_at, fresh_at)
 SELECT $1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, $11,
     LEAST($12, (SELECT p.expires_at FROM credentials p WHERE p.credential_id = $6)),
-    COALESCE((SELECT p.fresh_at FROM credentials p WHERE p.credential_id = $6 AND p.kind = 'login'), now())
+    COALESCE((SELECT p.fresh_at FROM credentials p WHERE p.credential_id = $6 AND p.kind = 'login'), LEAST($13, now()))
 RETURNING expires_at`
 
 // CreateCredential writes a token or a login, and returns when it ends.
@@ -189,8 +190,12 @@ func createCredential(ctx context.Context, q querier, c Credential) (time.Time, 
 	if c.Caveats.ProgressOf != "" && time.Until(c.ExpiresAt) > access.MostShared {
 		return time.Time{}, prego.Invalid("expires_in_seconds", fmt.Sprintf("must be at most %.0f with the caveat progress_of", access.MostShared.Seconds()))
 	}
-	return value[time.Time](ctx, q, sqlCreateCredential, c.CredentialID, c.Kind, c.Hash, c.Prefix, c.PrincipalID, c.ParentID, c.Name, c.Caveats,
-		c.GroupIDs, c.Address, c.CreatedBy, c.ExpiresAt)
+	var fresh *time.Time // LEAST ignores NULL
+	if !c.FreshAt.IsZero() {
+		fresh = &c.FreshAt
+	}
+	return value[time.Time](ctx, q, sqlCreateCredential, c.CredentialID, c.Kind, c.Hash, c.Prefix, c.PrincipalID, c.ParentID,
+		c.Name, c.Caveats, c.GroupIDs, c.Address, c.CreatedBy, c.ExpiresAt, fresh)
 }
 
 // Those that were narrowed from it are revoked for lists: Authenticate refuses them in any case.
