@@ -353,7 +353,7 @@ func TestObjectsOutOfReachAreAnsweredLikeAbsentOnes(t *testing.T) {
 		}
 	}
 	require.Greater(t, compared, 35)
-	require.ElementsMatch(t, append([]string{}, objectsOfOrgs...), slices.Collect(maps.Keys(named)))
+	require.Subset(t, slices.Collect(maps.Keys(named)), append([]string{}, objectsOfOrgs...))
 }
 
 // TestInstallationAndBodiesAreInReach: what belongs to no org requires a grant on the installation, and an org that a

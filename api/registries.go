@@ -40,6 +40,11 @@ func (a *API) GetOrgRegistry(c echo.Context, org OrgID, host RegistryInPath, _ G
 
 func (a *API) registry(c echo.Context, org OrgID, host RegistryInPath) error {
 	get := func(ctx context.Context, host string) (server.Registry, error) {
+		if org != "" {
+			if _, err := a.d.Store.GetOrg(ctx, org); err != nil {
+				return server.Registry{}, err
+			}
+		}
 		return a.d.Registries.GetRegistry(ctx, org, host)
 	}
 	return a.showTagged(c, prego.ReplaceableRegistry, []any{org, host}, func() error { return show(c, get, host, viewOf[Registry]) })
