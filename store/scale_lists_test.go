@@ -40,7 +40,7 @@ func scaleLists() []scaleList {
 		scaled(Policies, ""), scaled(Images, ""), scaled(PlacementPools, ""), scaled(ScalingEvents, ""), scaled(FleetActions, "fleet_id"), scaled(Instances, "group_id"), scaled(Rollouts, "group_id"),
 		scaled(Certificates, ""), scaled(Domains, ""), scaled(StackReleases, ""), scaled(AgentReleases, ""), scaled(Rebalances, ""), scaled(PatchWaves, ""), scaled(backupPolicies, ""), scaled(Drills, "tenant_id"), scaled(AuditEntries, ""),
 		scaled(Commands, "server_id"), scaled(orgEvents, "org_id"), scaled(Snapshots, "tenant_id"), scaled(Backups, "tenant_id"), scaled(VolumeRestores, "volume_id"), scaled(Restores, "tenant_id"), scaled(Moves, "tenant_id"), scaled(Routes, ""), scaled(IPv4s, ""), scaled(Attachments, ""), scaled(AllInstances, ""), scaled(Decisions, ""), scaled(Ledger, ""),
-		scaled(AllBackups, ""), scaled(accounts, ""), scaled(tokens, ""), scaled(logins, ""), scaled(grants, ""), scaled(Persons, ""),
+		scaled(AllBackups, ""), scaled(accounts, ""), scaled(tokens, ""), scaled(logins, ""), scaled(grants, ""), scaled(Persons, ""), scaled(limitRequests, ""),
 	}
 }
 
@@ -57,7 +57,7 @@ var scaleValues = map[string][]string{
 	"domain_id": {"none"}, "requested_by": {"patch window", "none"}, "version": {"none"}, "reason": {"rate_limited", "none"},
 	"id": {"nodes-7", "none"}, "operation": {"updateFleet", "none"}, "verb": {"update", "delete"}, "request_id": {"none"}, "since": {"2026-01-01T00:00:00Z", "2999-01-01T00:00:00Z"}, "until": {"2999-01-01T00:00:00Z", "2001-01-01T00:00:00Z"},
 	"code": {"insufficient_resources", "none"}, "owner": {"server", "tenant:t-77", "none"},
-	"outcome": {"succeeded", "under_way", "none"}, "kind": {"bench", "redis-cli", "mariadb"}, "action": {"CLUSTER_RESIZE", "NODE_CREATE", "CLUSTER_REPLACE"}, "policy_id": {"none"}, "image_id": {"none"}, "base_image": {"none"},
+	"outcome": {"succeeded", "under_way", "none"}, "kind": {"bench", "redis-cli", "mariadb"}, "action": {"CLUSTER_RESIZE", "NODE_CREATE", "CLUSTER_REPLACE"}, "policy_id": {"none"}, "dimension": {"max_tenants", "none"}, "token_id": {"none"}, "image_id": {"none"}, "base_image": {"none"},
 }
 
 // scaleStates are of lists whose states are called otherwise.
