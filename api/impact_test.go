@@ -83,6 +83,28 @@ func TestDeletingAServerAsksForWhatIsLostWithIt(t *testing.T) {
 	require.Equal(t, 202, resp.StatusCode, "a repetition destroys nothing more: %s", answer)
 }
 
+// TestAPatchWindowStatesWhatItDoes later, and asks for what stops before its successor runs.
+func TestAPatchWindowStatesWhatItDoes(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.org("acme", "")
+	b.fleet("app-1", "db-1", "redis-1", "app-2")
+	first := b.site("bakery")
+	b.ok(201, "POST", "/v1/fleets", `{"fleet_id":"apps","role":"app","infra_provider":"hetzner","region":"eu"}`)
+	b.sql(`UPDATE servers SET fleet_id = 'apps' WHERE server_id IN ('app-1', 'app-2')`)
+	const window, none = `{"patch_window":{"schedule":"0 3 * * *","seconds":3600}}`, `{"patch_window":{"schedule":""}}`
+	tried := func(body string) impact.Impact {
+		return as[api.Tried](t, b.ok(200, "PATCH", "/v1/fleets/apps?dry_run=true", body)).Impact
+	}
+	shown := tried(window)
+	require.Equal(t, []impact.Thing{{Kind: "tenant", ID: first, Name: "bakery", OrgID: "acme", Class: impact.Moves}}, shown.Affected)
+	require.Contains(t, shown.Undo, "remove the patch window")
+	require.Empty(t, tried(`{"max_size":7}`).Affected)
+	b.ok(200, "PATCH", "/v1/fleets/apps", window)
+	require.Empty(t, tried(window).Affected, "it is there already")
+	require.Empty(t, tried(none).Affected)
+}
+
 // TestADryRunHasNoIdempotencyKey takes none and returns none.
 func TestADryRunHasNoIdempotencyKey(t *testing.T) {
 	t.Parallel()

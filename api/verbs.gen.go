@@ -2864,7 +2864,7 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "reason for the org's events", In: "body", Field: "reason"},
 	}, Body: "optional", Table: &tables[49], Impact: "none"},
-	{Operation: "updateFleet", Method: "PATCH", Path: "/v1/fleets/{fleet_id}", Use: "fleet update FLEET", Short: "Update a fleet", Long: "Update a fleet.\n\nFields that are left out keep their value. Existing servers do not change: use\nCLUSTER_REPLACE to bring them up to a new spec, including its tags. The constraint cannot be\nchanged (constraint_immutable).", Args: []Flag{
+	{Operation: "updateFleet", Method: "PATCH", Path: "/v1/fleets/{fleet_id}", Use: "fleet update FLEET", Short: "Update a fleet", Long: "Update a fleet.\n\nFields that are left out keep their value. Existing servers do not change: use\nCLUSTER_REPLACE to bring them up to a new spec, including its tags. The constraint cannot be\nchanged (constraint_immutable). In a new patch window the fleet's servers are emptied\nand restarted one after another: what is on them is its impact.", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
@@ -2886,7 +2886,7 @@ var verbs = []Verb{
 		{Name: "workload-cpus", Help: "CPUs that each server offers to workloads", In: "body", Field: "workload_cpus", Type: "number"},
 		{Name: "workload-disk", Help: "disk that each server offers to workloads; 0 for none", In: "body", Field: "workload_disk_bytes", Type: "memory"},
 		{Name: "workload-memory", Help: "memory that each server offers to workloads; 0 for none", In: "body", Field: "workload_memory_bytes", Type: "memory"},
-	}, Body: "required", Table: &tables[27], Impact: "none"},
+	}, Body: "required", Table: &tables[27], Impact: "interrupts"},
 	{Operation: "verifyAudit", Method: "GET", Path: "/v1/audit/verification", Use: "audit verify", Short: "Verify that no entry was changed or removed", Long: "Compute the chain of the audit again, and compare. What was removed from the end, or rewritten\nas a whole, is only found with a head that was kept elsewhere (prego audit head). The exit status\nis 3 if something is wrong.\n", Example: "  prego audit verify --head 4690:9d2f0c4be7a15d0c6a1bd3f06f8d2f4e1c7f5a90b3d8e2417c65a9f0e3b1d274", Flags: []Flag{
 		{Name: "from", Help: "number in the chain to begin with; the first that is kept if absent", In: "query", Field: "from"},
 		{Name: "head", Help: "a head that was kept, as number:hash", In: "query", Field: "head"},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/prego/prego"
+	"github.com/prego/prego/ops/impact"
 	"github.com/prego/prego/server"
 )
 
@@ -127,13 +128,20 @@ var Fleets = Listing[server.Fleet]{
 const sqlUpdateFleet = `
 UPDATE fleets SET min_size = $2, max_size = $3, spec = $4, serves_tenants = $5, profile = $6, workload_memory_bytes = $7, workload_cpus = $8, serves_workloads = $9, workload_disk_bytes = $10, patch_schedule = $11, patch_seconds = $12, updated_at = now() WHERE fleet_id = $1`
 
+const sqlServersOfFleet = `SELECT server_id FROM servers WHERE fleet_id = $1 AND status <> 'terminated' ORDER BY 1`
+
 // UpdateFleet changes a fleet as asked; its servers stay as they are until an action
-// brings them up to it.
+// brings them up to it. A new patch window empties and restarts each of them: that is its impact.
 func (s *Store) UpdateFleet(ctx context.Context, id prego.FleetID, r server.UpdateFleetRequest) (f server.Fleet, err error) {
 	err = s.inTx(ctx, "update fleet", func(tx *txn) error {
 		f = got(lockFleet(ctx, tx, id)).in(tx)
+		before := f.PatchWindow
 		if err := r.Apply(&f); err != nil {
 			return err
+		}
+		if f.PatchWindow != before && f.PatchWindow.Schedule != "" {
+			i := impact.Impact{Undo: "remove the patch window: whatever has moved stays where it is", Seconds: tx.lasted(ctx, "move")}
+			tx.demandsOf(ctx, i, string(id), valuesIn[prego.ServerID](ctx, tx, sqlServersOfFleet, id), impact.Moves)
 		}
 		spec, err := json.Marshal(f.Spec)
 		if err != nil {
