@@ -98,7 +98,9 @@ type LimitRequest struct {
 
 // Headroom is how much is left after the promises, at least 0: a limit can be set
 // below the usage.
-func (q Quota) Headroom() float64 { return max(0, q.Limit-q.Usage-q.Reserved) }
+func (q Quota) Headroom() float64 {
+	return max(0, math.Round((q.Limit-q.Usage-q.Reserved)*1e6)/1e6) // euros and CPUs have fractions
+}
 
 // Usage is one org's usage of one dimension. With OrgID "" it is the sum over all orgs
 // that are not listed.
