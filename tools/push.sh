@@ -13,7 +13,7 @@ part "unit tests with the race detector" env PACKAGES="$RACE" tools/test.sh -rac
 part "unit tests" env CGO_ENABLED=0 PACKAGES="$PLAIN" tools/test.sh -timeout 15m -p 4 -skip "$CPU"
 part "tests of CPU" env CGO_ENABLED=0 PACKAGES=./api tools/test.sh -timeout 5m -run "$CPU"
 # Whole systems and machines that boot wait for a part of their time.
-behind tools/part.sh "seeded world" env SEEDS=8 BUGS=1 tools/chaos.sh
+behind tools/part.sh "seeded world" env SEEDS=4 BUGS=1 tools/chaos.sh
 part "end to end" env CGO_ENABLED=0 PACKAGES=./lab/e2e tools/test.sh -timeout 30m -parallel 6 -skip "$(tools/deep.sh skip)"
 
 # The README's first command. Its servers and the machines wait for each other's boots.
