@@ -223,7 +223,7 @@ func TestPostgresAloneKeepsOrgsApart(t *testing.T) {
 	require.Equal(t, before, b.rowsOfTheOther())
 }
 
-// TestAHoleInThePoliciesIsNoticed by what the matrix looks for: a list that has no org of its own has no other check.
+// TestAHoleInThePoliciesIsNoticed by what the matrix looks for: decisions are filtered by nothing else.
 func TestAHoleInThePoliciesIsNoticed(t *testing.T) {
 	t.Parallel()
 	b := twoOrgs(t)

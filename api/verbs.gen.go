@@ -2864,7 +2864,7 @@ var verbs = []Verb{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},
 		{Name: "reason", Help: "reason for the org's events", In: "body", Field: "reason"},
 	}, Body: "optional", Table: &tables[49], Impact: "none"},
-	{Operation: "updateFleet", Method: "PATCH", Path: "/v1/fleets/{fleet_id}", Use: "fleet update FLEET", Short: "Update a fleet", Long: "Update a fleet.\n\nFields that are left out keep their value. Existing servers do not change: use\nCLUSTER_REPLACE to bring them up to a new spec, including its tags. The constraint cannot be\nchanged (constraint_immutable). In a new patch window the fleet's servers are emptied\nand restarted one after another: what is on them is its impact.", Args: []Flag{
+	{Operation: "updateFleet", Method: "PATCH", Path: "/v1/fleets/{fleet_id}", Use: "fleet update FLEET", Short: "Update a fleet", Long: "Update a fleet.\n\nFields that are left out keep their value. Existing servers do not change: use\nCLUSTER_REPLACE to bring them up to a new spec, including its tags. The constraint cannot be\nchanged (constraint_immutable). In a new patch window the fleet's servers are emptied\nand restarted one after another, and the impact names their tenants and instances.", Args: []Flag{
 		{Name: "FLEET", In: "path", Field: "fleet_id", Required: true},
 	}, Flags: []Flag{
 		{Name: "dry-run", Help: "make the change and roll it back: nothing is kept, and the answer is its impact (application/vnd.prego.impact+json)", In: "query", Field: "dry_run", Type: "bool"},

@@ -382,7 +382,7 @@ func TestASiteOpens(t *testing.T) {
 	require.NotEmpty(t, forwards)
 	for _, pid := range forwards {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			require.ErrorIs(t, err, syscall.ESRCH, "one that a reload replaced ends by itself")
+			require.ErrorIs(t, err, syscall.ESRCH, "a process that a reload replaced ends by itself")
 		}
 	}
 	p.shows(visitor, url, page, "without what forwards to instances")
