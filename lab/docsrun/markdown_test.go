@@ -34,7 +34,7 @@ type document struct {
 
 var (
 	// Fences of these languages are data. Commands in them would never run.
-	data = []string{"text", "json", "yaml", "sql", "promql", "go", "mermaid"}
+	data = []string{"text", "json", "yaml", "sql", "promql", "go", "html", "mermaid"}
 
 	fenceLine   = regexp.MustCompile("^\\s*```\\s*(\\S*)\\s*$")
 	instruction = regexp.MustCompile(`^\s*<!--\s*(not run|run):(.*?)-->\s*$`)
