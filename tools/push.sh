@@ -11,6 +11,7 @@ part() { tools/part.sh "$@" || status=1; }
 
 part "unit tests with the race detector" env PACKAGES="$RACE" tools/test.sh -race -timeout 15m -p 4 -skip '^TestTheDeclaredStack$|^TestStandIn' # the first two in their turns: tools/deep.txt
 part "unit tests" env CGO_ENABLED=0 PACKAGES="$PLAIN" tools/test.sh -timeout 15m -p 4 -skip "$CPU"
+part "documents" env CGO_ENABLED=0 PACKAGES=./lab/docsrun tools/test.sh -timeout 5m -run "^TestDocumentsAreWellFormed$"
 part "tests of CPU" env CGO_ENABLED=0 PACKAGES=./api tools/test.sh -timeout 5m -run "$CPU"
 # Whole systems and machines that boot wait for a part of their time.
 behind tools/part.sh "seeded world" env SEEDS=4 BUGS=1 tools/chaos.sh
