@@ -58,7 +58,7 @@ func (a *API) settled(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		out := tried{Impact: seen(c, change.Impact)}
 		if l := access.LimitsOf(ctx); l != nil && l.Refused != nil {
-			refused := seenRefusal(c, l.Refused)
+			refused := seen(c, l.Refused)
 			p := a.problem(a.coded(refused, c), c)
 			p.Caveat = &refused.Caveat
 			out.Refusal = &p
@@ -72,20 +72,14 @@ func (a *API) settled(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// seen is an impact as the caller may see it. It was computed from the rows of all.
-func seen(c echo.Context, i impact.Impact) impact.Impact {
+// seen is an impact, or a refusal because of one, as the caller may see it. It was computed from the rows of all.
+func seen[T interface {
+	Seen(by func(prego.OrgID) bool) T
+}](c echo.Context, v T) T {
 	if reach, ok := access.ReachOf(c.Request().Context()); ok && !reach.Everywhere {
-		return i.Seen(reach.Includes)
+		return v.Seen(reach.Includes)
 	}
-	return i
-}
-
-// seenRefusal is a caveat's refusal as the caller may see it.
-func seenRefusal(c echo.Context, r *access.Refusal) *access.Refusal {
-	if reach, ok := access.ReachOf(c.Request().Context()); ok && !reach.Everywhere {
-		return r.Seen(reach.Includes)
-	}
-	return r
+	return v
 }
 
 // ListUpcoming shows what will be destroyed in the next days.

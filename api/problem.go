@@ -89,7 +89,7 @@ func (a *API) refuse(err error, c echo.Context) {
 	}
 	limit, limited := errors.AsType[*access.Refusal](err)
 	if limited {
-		limit = seenRefusal(c, limit)
+		limit = seen(c, limit)
 		err = limit
 	}
 	coded, status, again := a.Refusal(err, c)

@@ -35,16 +35,14 @@ func (a *API) GetRegistry(c echo.Context, host RegistryInPath, _ GetRegistryPara
 
 // GetOrgRegistry shows a registry of an org.
 func (a *API) GetOrgRegistry(c echo.Context, org OrgID, host RegistryInPath, _ GetOrgRegistryParams) error {
+	if _, err := a.d.Store.OrgOf(c.Request().Context(), "org", string(org)); err != nil {
+		return err
+	}
 	return a.registry(c, org, host)
 }
 
 func (a *API) registry(c echo.Context, org OrgID, host RegistryInPath) error {
 	get := func(ctx context.Context, host string) (server.Registry, error) {
-		if org != "" {
-			if _, err := a.d.Store.GetOrg(ctx, org); err != nil {
-				return server.Registry{}, err
-			}
-		}
 		return a.d.Registries.GetRegistry(ctx, org, host)
 	}
 	return a.showTagged(c, prego.ReplaceableRegistry, []any{org, host}, func() error { return show(c, get, host, viewOf[Registry]) })
