@@ -4,6 +4,7 @@ package api_test
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -103,6 +104,45 @@ func filled(size, most int, start, end string, each func(i int) string) string {
 type place struct {
 	name, before, after string
 	schema              *openapi3.Schema
+}
+
+// small is a value that a schema allows, or nearly.
+func small(s *openapi3.Schema) any {
+	switch {
+	case s.Example != nil:
+		return s.Example
+	case len(s.Enum) > 0:
+		return s.Enum[0]
+	case s.Type.Is("object"):
+		out := map[string]any{}
+		for _, name := range s.Required {
+			out[name] = small(s.Properties[name].Value)
+		}
+		return out
+	case s.Type.Is("array"):
+		out := make([]any, s.MinItems)
+		for i := range out {
+			out[i] = small(s.Items.Value)
+		}
+		return out
+	case s.Type.Is("string"):
+		for _, text := range []string{"a", "eu", "2030-01-01T00:00:00Z", "a@b.example", "0 0 * * *", "10.0.0.1"} {
+			if s.VisitJSON(text) == nil {
+				return text
+			}
+		}
+		return strings.Repeat("a", int(s.MinLength))
+	case s.Type.Is("boolean"):
+		return true
+	case s.Min != nil:
+		return *s.Min
+	}
+	return 1
+}
+
+func jsonOf(v any) string {
+	text, _ := json.Marshal(v)
+	return string(text)
 }
 
 // placesIn are the places of a schema's values, at most depth levels below it.
