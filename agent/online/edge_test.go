@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"io"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -66,7 +67,9 @@ func TestAnEdgeAsksAgainForKeys(t *testing.T) {
 	dir := t.TempDir()
 	l, err := net.Listen("unix", filepath.Join(dir, "caddy.sock"))
 	require.NoError(t, err)
-	caddy := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+	caddy := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // else the connection closes under a large document
+	})}
 	go func() { _ = caddy.Serve(l) }()
 	t.Cleanup(func() { _ = caddy.Close() })
 	e, err := edge.Open(filepath.Join(dir, "state"), edge.Settings{RunDir: dir})

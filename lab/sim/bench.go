@@ -216,10 +216,7 @@ func (h *processHost) write(name, content string, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".new", []byte(content), mode); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return writeProgram(path, []byte(content), mode)
 }
 
 func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', 3, 64) }

@@ -26,6 +26,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -313,20 +314,27 @@ func (g *gatewayClient) stageTwo(ctx context.Context, h *processHost) error {
 }
 
 func saveVerified(target, digest string, body io.Reader) error {
-	f, err := os.CreateTemp(filepath.Dir(target), "fetch-*")
+	content, err := io.ReadAll(body)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(f.Name()) }()
-	sum := sha256.New()
-	_, cerr := io.Copy(io.MultiWriter(f, sum), body)
-	if err := errors.Join(cerr, f.Chmod(0o755), f.Close()); err != nil {
-		return err
-	}
-	if got := hex.EncodeToString(sum.Sum(nil)); got != digest {
+	sum := sha256.Sum256(content)
+	if got := hex.EncodeToString(sum[:]); got != digest {
 		return fmt.Errorf("the agent's digest is %s, not %s", got, digest)
 	}
-	return os.Rename(f.Name(), target)
+	return writeProgram(target, content, 0o755)
+}
+
+// writeProgram replaces a file. Nothing is forked meanwhile: until its exec, a child would have the file open for
+// writing, and Linux starts no such program ("text file busy").
+func writeProgram(path string, content []byte, mode os.FileMode) error {
+	syscall.ForkLock.RLock()
+	err := os.WriteFile(path+".new", content, mode)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
 }
 
 // stealToken presents the host's token with another key.

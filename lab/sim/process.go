@@ -280,8 +280,15 @@ func (h *processHost) live(ctx context.Context) error {
 		}
 	}
 	h.setPhase("bootstrapping")
-	if err := h.runAgent(ctx, "bootstrap"); err != nil {
-		return err
+	for { // its unit restarts it on failure
+		err := h.runAgent(ctx, "bootstrap")
+		if err == nil {
+			break
+		}
+		h.setPhase("bootstrapping again: " + err.Error())
+		if err := h.restartDelay(ctx); err != nil {
+			return err
+		}
 	}
 	if err := h.startDocker(); err != nil {
 		return err
@@ -329,10 +336,15 @@ func (h *processHost) keepRunning(ctx context.Context, verb string, ended func()
 			h.log.Info("agent ended, starting it again", zap.String("verb", verb), zap.Error(err))
 		}
 		ended()
-		if sleep(ctx, max(h.sim.cfg.Profile.Restart, 50*time.Millisecond)) != nil {
+		if h.restartDelay(ctx) != nil {
 			return
 		}
 	}
+}
+
+// restartDelay is the pause before systemd starts a unit again.
+func (h *processHost) restartDelay(ctx context.Context) error {
+	return sleep(ctx, max(h.sim.cfg.Profile.Restart, 50*time.Millisecond))
 }
 
 // runAgent runs the real agent binary until it ends or the machine does.

@@ -3,6 +3,7 @@ package sim
 import (
 	"bufio"
 	"context"
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -56,6 +57,32 @@ func TestServicesStartWhenTheyAreNeeded(t *testing.T) {
 	next.install()
 	t.Cleanup(again.services.close)
 	require.Equal(t, "\nfrappe\n\n", next.run(0, "--site "+site+" list-apps").stdout)
+}
+
+// TestABootstrapThatDiesIsRepeated, as the host's unit has it.
+func TestABootstrapThatDiesIsRepeated(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Profile{})
+	boot, end := context.WithCancel(t.Context())
+	tries := 0
+	b.host.sim.cfg.RunAgent = func(string) func(context.Context, string, string, string) error {
+		return func(ctx context.Context, verb, _, _ string) error {
+			switch verb {
+			case "bootstrap":
+				if tries++; tries < 3 {
+					return errors.New("killed")
+				}
+				return nil
+			case "run":
+				end()
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}
+	}
+	require.NoError(t, b.host.live(boot))
+	require.Equal(t, phaseRunning, b.host.info().Phase)
+	require.Equal(t, 3, tries)
 }
 
 // TestSitesHaveTheDeclaredMariaDB: the version that hosts run, with the settings that Frappe needs. Naming series read
