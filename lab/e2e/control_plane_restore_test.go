@@ -142,9 +142,7 @@ func TestTheControlPlaneIsRestored(t *testing.T) {
 	db := newArchivedDatabase(t)
 	vars := sharedVars()
 	vars["PREGO_ORPHAN_AGE"] = "1s"
-	boot := quick
-	boot.Handshake = prego.Duration(12 * time.Second)
-	c := newCell(t, options{processes: true, url: db.pg.URL("prego"), vars: vars, timeouts: boot})
+	c := newCell(t, options{processes: true, url: db.pg.URL("prego"), vars: vars})
 	require.NoError(t, db.pg.BaseBackup(ctx, db.base))
 
 	c.org("acme", "")
@@ -233,9 +231,13 @@ func TestTheControlPlaneIsRestored(t *testing.T) {
 	c.startAllOfIt()
 	c.reconcile()
 	c.reconcile()
-	r = c.findings()
-	require.Equal(t, []int{1, 0}, []int{r.Orphans, r.Destroyed}, "%s",
-		c.text(`SELECT string_agg(concat_ws(' ', kind, name), ', ') FROM orphan_sightings`))
+	require.Zero(t, c.findings().Destroyed)
+	// The row of a server that boots gets a run only after it was idle for a while. The run begins another attempt, and
+	// holds: the previous attempt's machine has no owner then.
+	sighted := strings.Split(c.text(`SELECT string_agg(concat_ws(' ', kind, name), ',') FROM orphan_sightings`), ",")
+	unowned := "server prego-" + c.env + "-"
+	require.Contains(t, sighted, unowned+c.id("late"))
+	require.Subset(t, []string{unowned + c.id("late"), unowned + c.id("booting")}, sighted)
 	require.NotZero(t, c.billedServer("late"), "kept")
 	c.awaitFailed("gone", prego.ReasonServerMissing)
 	require.Equal(t, tenant.Active, c.getTenant(beta).State, "without a visible effect")

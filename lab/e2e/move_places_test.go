@@ -181,8 +181,8 @@ func (p *public) knows(edge, url string) *asking {
 		client := p.stuck(edge)
 		for ctx.Err() == nil {
 			status, body, err := visit(client, url)
-			if errors.Is(err, syscall.ECONNRESET) { // see writers
-				status, body, err = visit(client, url)
+			if errors.Is(err, syscall.ECONNRESET) || status == http.StatusServiceUnavailable {
+				status, body, err = visit(client, url) // Caddy's next configuration may lose one, at either edge (ADR 30)
 			}
 			if a.asked.Add(1); err != nil || status != http.StatusOK {
 				a.failed = append(a.failed, fmt.Sprintf("%d %v %.200s", status, err, body))
