@@ -325,6 +325,7 @@ func TestTenantsComeBackFromTheBucket(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	c.restoreApply("--as-is", "--yes")
 	c.startAllOfIt()
+	c.operator = c.issue("alice", "operator") // no backup has access
 	roles := map[string]prego.Role{"app2": prego.RoleApp, "db2": prego.RoleDBShard, "redis2": prego.RoleRedisPool}
 	for name, role := range roles {
 		c.create(name, role, server.Spec{})
