@@ -208,18 +208,25 @@ func (l *load) createTenant(slug string) {
 
 func (s *stack) newLoad(t *testing.T) *load {
 	cmd := exec.CommandContext(t.Context(), filepath.Join(s.bin, "prego"), "token", "create", "--name", "test", "--role", "operator")
-	cmd.Env = append(os.Environ(), "PREGO_ENV=prod", "DATABASE_URL_FILE="+filepath.Join(s.secrets, "database_url"))
+	cmd.Env = append(os.Environ(), "PREGO_ENV=prod", "DATABASE_URL="+s.databaseURL(t))
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
 	out, err := cmd.Output()
-	require.NoError(t, err)
+	require.NoError(t, err, "%s", &errs)
 	l := &load{caller: &caller{s: s, token: strings.TrimSpace(string(out))}, t: t, stop: make(chan struct{}), tenants: map[string]string{}, execs: map[string]int{}, failed: map[string][]string{}}
 	l.victim.Store("nothing")
 	return l
 }
 
-func (s *stack) database(t *testing.T) *pgxpool.Pool {
+// databaseURL leads to the database from outside of the stack's networks.
+func (s *stack) databaseURL(t *testing.T) string {
 	b, err := os.ReadFile(filepath.Join(s.secrets, "database_url"))
 	require.NoError(t, err)
-	pool, err := pgxpool.New(t.Context(), strings.ReplaceAll(strings.TrimSpace(string(b)), "@postgres:", "@"+s.address("database", "postgres", 0)+":"))
+	return strings.ReplaceAll(strings.TrimSpace(string(b)), "@postgres:", "@"+s.address("database", "postgres", 0)+":")
+}
+
+func (s *stack) database(t *testing.T) *pgxpool.Pool {
+	pool, err := pgxpool.New(t.Context(), s.databaseURL(t))
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	return pool
