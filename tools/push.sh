@@ -15,7 +15,7 @@ part "documents" env CGO_ENABLED=0 PACKAGES=./lab/docsrun tools/test.sh -timeout
 part "tests of CPU" env CGO_ENABLED=0 PACKAGES=./api tools/test.sh -timeout 5m -run "$CPU"
 # Whole systems and machines that boot wait for a part of their time.
 behind tools/part.sh "seeded world" env SEEDS=4 BUGS=1 tools/chaos.sh
-part "end to end" env CGO_ENABLED=0 PACKAGES=./lab/e2e tools/test.sh -timeout 30m -parallel 6 -skip "$(tools/deep.sh skip)"
+part "end to end" env CGO_ENABLED=0 PACKAGES=./lab/e2e tools/test.sh -timeout 30m -parallel 4 -skip "$(tools/deep.sh skip)"
 
 # The README's first command. Its servers and the machines wait for each other's boots.
 demo_lines=$(mktemp)
