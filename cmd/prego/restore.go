@@ -81,7 +81,8 @@ settings and keys. Hosts and the provider are not asked for anything. Workers co
 			out := cmd.OutOrStdout()
 			if asIs {
 				fmt.Fprintln(out, "What happened after the restored moment is forgotten: sites of tenants that moved or "+
-					"were made since have no row, and what was deleted since is missing.")
+					"were made since have no row, what was deleted since is missing, and revoked tokens and "+
+					"grants are accepted again.")
 			} else {
 				plan, err := app.PlanRestore(cmd.Context(), o)
 				if err != nil {

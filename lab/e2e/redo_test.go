@@ -85,6 +85,14 @@ func TestARestoredControlPlaneGoesOn(t *testing.T) {
 	require.Equal(t, http.StatusAccepted, status, "%s", body)
 	p.awaitStatus("gone", server.Terminated)
 	p.limit("acme", "max_volumes", 9)
+	accepted := func() bool {
+		_, _, status := p.cli(p.viewer, "whoami")
+		return status == 0
+	}
+	require.True(t, accepted())
+	bobs := p.text(`SELECT credential_id FROM credentials c JOIN principals p USING (principal_id) WHERE p.name = 'bob'`)
+	p.send(http.MethodDelete, "/v1/tokens/"+bobs, nil, http.StatusNoContent, nil)
+	require.False(t, accepted())
 
 	visitor := p.visitor()
 	page := func(slug string) string { return "https://" + slug + ".sites." + ourZone }
@@ -136,7 +144,9 @@ func TestARestoredControlPlaneGoesOn(t *testing.T) {
 		require.Contains(t, said, want)
 	}
 
+	require.True(t, accepted(), "as docs/restore-control-plane.md has it")
 	p.restoreApply("--yes")
+	require.False(t, accepted(), "a revocation outlives the database")
 	for _, slug := range serving {
 		p.shows(visitor, page(slug), title(slug), "after the database was completed")
 	}

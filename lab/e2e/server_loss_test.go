@@ -323,7 +323,7 @@ func TestTenantsComeBackFromTheBucket(t *testing.T) {
 	cmd.Env, cmd.Dir = c.environmentOf("worker"), c.dir
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	c.restoreApply("--as-is", "--yes")
+	require.Contains(t, c.restoreApply("--as-is", "--yes"), "revoked tokens and grants are accepted again")
 	c.startAllOfIt()
 	c.operator = c.issue("alice", "operator") // no backup has access
 	roles := map[string]prego.Role{"app2": prego.RoleApp, "db2": prego.RoleDBShard, "redis2": prego.RoleRedisPool}
