@@ -329,21 +329,29 @@ func (e *events) send(name string, v any) {
 	e.write(func() error { return wire.WriteEvent(e.c.Response(), name, v) })
 }
 
+// last sends an event, and drops later events.
+func (e *events) last(name string, v any) {
+	e.write(func() error {
+		e.broken = true
+		return wire.WriteEvent(e.c.Response(), name, v)
+	})
+}
+
+func (e *events) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.broken = true
+}
+
 // cutOff ends a stream of a detached command when its caller's access ends. The command ends as it would have.
 func (a *API) cutOff(ctx context.Context, c echo.Context, e *events) (stop func()) {
-	end := func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.broken = true
-	}
 	ended := watchOf(ctx).ended
 	unregister := context.AfterFunc(ended, func() {
 		if context.Cause(ended) == ErrAccessEnded { //nolint:errorlint // the cause is the error itself
-			e.send(wire.EventError, a.problem(ErrAccessEnded, c))
-			end()
+			e.last(wire.EventError, a.problem(ErrAccessEnded, c))
 		}
 	})
-	return func() { unregister(); end() }
+	return func() { unregister(); e.close() }
 }
 
 // keepAlive sends comments until it is stopped.
@@ -466,6 +474,9 @@ func (a *API) containerLogs(c echo.Context, id prego.ServerID, name string, of o
 	}
 	mask := &lineMask{redact: prego.Redact}
 	err = a.d.Containers.ContainerLogs(ctx, id, st.Host, st.Role, name, tail, follow, func(line string) error {
+		if err := ctx.Err(); err != nil { // which the engine may notice later
+			return err
+		}
 		begin()
 		_ = control.SetWriteDeadline(time.Now().Add(sendWithin))
 		if _, err := fmt.Fprintln(w, mask.line(line)); err != nil {
