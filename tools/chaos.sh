@@ -83,7 +83,7 @@ if [ -n "$names" ]; then
 			echo "caught $1: ${found#VIOLATION }" | cut -c 1-220
 		else
 			echo "NOT CAUGHT within $bug_seeds seeds: $1"
-			tail -n 3 "$dir/$1.log"
+			grep -A 400 '^panic:' "$dir/$1.log" || tail -n 3 "$dir/$1.log"
 		fi
 	}
 	export -f hunt play
